@@ -385,6 +385,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l stage -d 'Where to keep stages and lost files, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l on-write -d 'A change without the lock: take it if it is free, wait for it (wait=30s), or refuse' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l give-after -d 'Give the lock up once nothing has changed for so long: a duration, or never' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l yield -d 'When another machine asks for the lock: give it up once nothing has changed for so long' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l max -d 'When another machine asks for the lock: give it up after so long at the latest' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l owner -d 'For which programs the lock is held' -r -f -a "host\t'For all programs of this machine'
 user\t'For the programs of one user'
 session\t'For the programs of one login session'"
@@ -397,6 +399,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l on-lost -d 'Run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l ttl -d 'How long the lock lasts when this machine does not answer' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l keep -d 'When another machine asks for the lock: keep it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l sync-saves -d 'Write each file to the disk before it appears in the folder'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l shared-storage -d 'Other machines guard the same storage, as \'guard init --shared-storage\' recorded'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l allow-other -d 'Serve all users [default: as root]'

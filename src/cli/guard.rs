@@ -22,7 +22,7 @@ use crate::guard::folder_record::FolderRecord;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
-use crate::guard::write_policy::{OnWrite, OwnerKind, WritePolicy};
+use crate::guard::write_policy::{OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -90,6 +90,15 @@ pub(super) struct ViewArgs {
     /// Give the lock up once nothing has changed for so long: a duration, or never
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = give_after)]
     give_after: GiveAfter,
+    /// When another machine asks for the lock: give it up once nothing has changed for so long
+    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = Ttl::parse)]
+    yield_after: Ttl,
+    /// When another machine asks for the lock: keep it
+    #[arg(long, conflicts_with_all = ["yield_after", "max"])]
+    keep: bool,
+    /// When another machine asks for the lock: give it up after so long at the latest
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = Ttl::parse)]
+    max: Ttl,
     /// For which programs the lock is held
     #[arg(long, value_enum, default_value = "host")]
     owner: OwnerArg,
@@ -340,6 +349,11 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
     Ok(WritePolicy {
         on_write: args.on_write,
         give_after: args.give_after.0,
+        when_asked: if args.keep {
+            WhenAsked::Keep
+        } else {
+            WhenAsked::Yield { idle: args.yield_after.span(), max: args.max.span() }
+        },
         owner: match args.owner {
             OwnerArg::Host => OwnerKind::Host,
             OwnerArg::User => OwnerKind::User,

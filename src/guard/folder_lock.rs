@@ -52,6 +52,17 @@ pub(crate) enum LockNews {
     Ended(Token),
     /// Another client waits for the lock.
     Wanted(String),
+    /// Another client does not wait any more.
+    Unwanted,
+}
+
+/// The other clients that hold the lock or wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockLook {
+    /// The client that holds the lock.
+    pub(crate) holder: Option<String>,
+    /// The client that has waited longest.
+    pub(crate) waiter: Option<String>,
 }
 
 /// A message of the lock service about a request for the lock, to be passed to
@@ -233,6 +244,11 @@ impl FolderLock {
                         if *name == self.identity.name && *client != self.identity.client =>
                     {
                         news.push(LockNews::Wanted(client.to_string()));
+                    }
+                    EventKind::Left { name, client, .. }
+                        if *name == self.identity.name && *client != self.identity.client =>
+                    {
+                        news.push(LockNews::Unwanted);
                     }
                     _ => {}
                 }

@@ -37,7 +37,7 @@ pub(crate) struct OpenTenure {
 pub(crate) struct Gate {
     open: RwLock<Option<OpenTenure>>,
     clock: Arc<dyn TenureClock>,
-    /// The boot time at which the last change passed, in nanoseconds.
+    /// The boot time at which the last change passed or the gate was opened, in nanoseconds.
     last_change: AtomicU64,
     /// Whether a change must wait until the lock service has a handover that announces it.
     must_announce: AtomicBool,
@@ -118,7 +118,7 @@ impl Gate {
         *self.open.read_recursive()
     }
 
-    /// Returns when the last change passed, on the boot clock.
+    /// Returns when the last change passed, or the gate was opened, on the boot clock.
     pub(crate) fn last_change(&self) -> Time {
         Time::from_nanos(self.last_change.load(Ordering::Relaxed))
     }
@@ -130,7 +130,9 @@ impl Gate {
 
     /// Opens the gate for a tenure.
     pub(crate) fn open(&self, tenure: OpenTenure) {
-        *self.open.write() = Some(tenure);
+        let mut open = self.open.write();
+        self.last_change.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        *open = Some(tenure);
     }
 
     /// Closes the gate, after the changes that have passed it are made. Returns the tenure for

@@ -2,8 +2,8 @@
 //! messages of this one.
 
 use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
-use super::folder_lock::FolderLock;
-use crate::engine::{self, Annotate, LeaseKey, Op, Outcome, Patch, Previous, Token};
+use super::folder_lock::{FolderLock, LockLook};
+use crate::engine::{self, Annotate, ClientId, LeaseKey, Op, Outcome, Patch, Previous, Token};
 use std::sync::Arc;
 
 const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
@@ -57,6 +57,22 @@ impl FolderLock {
                 Ok(view) => Ok(own.previous_tenure(view.previous.as_deref())),
                 Err(why) => Err(why.to_string()),
             });
+        });
+    }
+
+    /// Asks which other clients hold the lock or wait for it. Calls `then` with the answer; `None`
+    /// if there is none. `then` must not block.
+    pub(crate) fn look(self: &Arc<Self>, then: impl FnOnce(Option<LockLook>) + Send + 'static) {
+        let own = Arc::clone(self);
+        self.locks.view(self.name(), move |view| {
+            let is_other = |client: &&ClientId| *client != own.client();
+            then(view.ok().map(|view| {
+                let mut holders = view.holders.iter().map(|holder| &holder.lease.holder);
+                let mut waiters = view.waiters.iter().map(|waiter| &waiter.client);
+                let holder = holders.find(is_other).map(ToString::to_string);
+                let waiter = waiters.find(is_other).map(ToString::to_string);
+                LockLook { holder, waiter }
+            }));
         });
     }
 

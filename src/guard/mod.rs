@@ -52,6 +52,8 @@ pub(crate) mod wish;
 pub(crate) mod barrier_worker;
 pub(crate) mod tenure_steps;
 pub(crate) mod tenures;
+pub(crate) mod asking;
+pub(crate) mod yielding;
 pub(crate) mod tenure_bounds;
 pub(crate) mod tenure_arrival;
 pub(crate) mod tenure_handovers;

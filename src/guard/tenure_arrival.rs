@@ -13,7 +13,7 @@ use super::disk::Disk;
 use super::folder_barrier::Arrival;
 use super::late_changes::Late;
 use super::tenure::{Owner, TenureId};
-use super::tenure_news::TenureNews;
+use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::{ArrivingTenure, Sent, Steps};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Wish, WishOf};
@@ -57,7 +57,7 @@ impl<D: Disk> Tenures<D> {
     ) {
         let mut state = self.state.lock();
         state.state = GuardState::Arriving(tenure, owner);
-        (state.other_holder, state.wanted_by, state.not_ready) = (None, None, None);
+        (state.other_holder, state.waiter, state.not_ready) = (None, None, None);
         drop(state);
         let is_known = previous.is_some();
         self.steps.lock().arrival = Some(ArrivingTenure::new(tenure, previous, kept));
@@ -114,11 +114,14 @@ impl<D: Disk> Tenures<D> {
     /// Makes the next step while the folder is not ready, or no tenure is there.
     pub(super) fn step_arrival(&self, wishes: &mut VecDeque<Wish>, now: Time) {
         if let GuardState::Arriving(tenure, _) = self.state() {
-            let is_persons = wishes.iter().any(|wish| wish.of != WishOf::Program);
-            let wanted = self.state.lock().wanted_by.is_some();
-            if wishes.is_empty() || wanted && !is_persons {
-                self.give_now(Box::new(|| {}));
-                if wanted {
+            let is_persons =
+                wishes.iter().any(|wish| !matches!(wish.of, WishOf::Program { .. }));
+            // Each machine compares its folder once before it makes way for the next one.
+            let makes_way = self.wanted_by().is_some() && self.not_ready().is_some();
+            let is_asked = !wishes.is_empty() || self.asks_for(now).is_some();
+            if !is_asked || makes_way && !is_persons {
+                self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+                if makes_way {
                     self.state.lock().ask_again = now + AGAIN;
                 }
                 return;
@@ -208,6 +211,13 @@ impl<D: Disk> Tenures<D> {
         (steps.is_looking, steps.compared) = (false, since);
     }
 
+    /// Compares the folder soon again, if a tenure waits for it.
+    pub(super) fn compare_soon(&self) {
+        if let Some(arrival) = &mut self.steps.lock().arrival {
+            arrival.compare_soon();
+        }
+    }
+
     fn arriving(&self) -> Option<TenureId> {
         match self.state() {
             GuardState::Arriving(tenure, _) => Some(tenure),
@@ -264,7 +274,7 @@ impl<D: Disk> Tenures<D> {
             }
             Err(why) => {
                 self.deny_all(wishes, &why);
-                self.give_now(Box::new(|| {}));
+                self.give_now(TenureEnd::Given, Box::new(|| {}));
             }
         }
     }
@@ -279,7 +289,7 @@ impl<D: Disk> Tenures<D> {
             Ok(()) => self.open((tenure, owner), kept, wishes),
             Err(why) => {
                 self.deny_all(wishes, &why);
-                self.give_now(Box::new(|| {}));
+                self.give_now(TenureEnd::Given, Box::new(|| {}));
             }
         }
     }

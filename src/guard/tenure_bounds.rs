@@ -10,7 +10,7 @@ use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::Then;
 use super::tenures::{GuardState, Tenures};
 use super::wish::Wish;
-use crate::time::Wall;
+use crate::time::{Wall, boot_now};
 use std::collections::VecDeque;
 
 impl<D: Disk> Tenures<D> {
@@ -25,10 +25,13 @@ impl<D: Disk> Tenures<D> {
         if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
             return;
         }
-        let Some(owner) = wishes.front().map(|wish| wish.owner) else {
+        let waiting = wishes.front().map(|wish| wish.owner);
+        let Some(owner) = waiting.or_else(|| self.asks_for(boot_now())) else {
             self.state.lock().state = GuardState::Reading;
             return self.lock.release(|| {});
         };
+        // Other clients may have waited since before the grant.
+        self.look_at_lock();
         match self.guard.begin(tenure) {
             Ok(kept) if self.worker.is_some() => self.arrive((tenure, owner), previous, kept),
             Ok(kept) => self.open((tenure, owner), kept, wishes),
@@ -61,7 +64,7 @@ impl<D: Disk> Tenures<D> {
         self.guard.open(tenure, owner);
         let mut state = self.state.lock();
         state.state = GuardState::Holding(tenure, owner, Wall::now());
-        (state.other_holder, state.wanted_by, state.not_ready) = (None, None, None);
+        (state.other_holder, state.asked, state.not_ready) = (None, None, None);
         drop(state);
         (self.on_news)(&TenureNews::Began(tenure, kept));
         for wish in std::mem::take(wishes) {
@@ -81,7 +84,8 @@ impl<D: Disk> Tenures<D> {
         self.ended(tenure, end, aside);
     }
 
-    pub(super) fn give_now(&self, then: Then) {
+    /// Gives the lock up, if the guard holds it, and calls `then` when that is done.
+    pub(super) fn give_now(&self, end: TenureEnd, then: Then) {
         let (tenure, is_ready) = match self.state() {
             GuardState::Holding(tenure, ..) => (tenure, true),
             GuardState::Arriving(tenure, _) => (tenure, false),
@@ -90,18 +94,18 @@ impl<D: Disk> Tenures<D> {
         };
         let aside = self.guard.give_up();
         if is_ready && self.worker.is_some() {
-            return self.yield_marked(tenure, aside, then);
+            return self.yield_marked((tenure, end), aside, then);
         }
         self.lock.release(then);
         self.forget_steps();
-        self.ended(tenure, TenureEnd::Given, aside);
+        self.ended(tenure, end, aside);
     }
 
     pub(super) fn ended(&self, tenure: TenureId, end: TenureEnd, aside: PutAside) {
         let mut state = self.state.lock();
         state.state = GuardState::Reading;
         state.last_end = Some((tenure, end));
-        (state.wanted_by, state.not_ready) = (None, None);
+        (state.waiter, state.not_ready) = (None, None);
         drop(state);
         (self.on_news)(&TenureNews::Ended(tenure, end, aside));
     }

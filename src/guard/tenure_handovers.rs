@@ -8,7 +8,9 @@ use super::folder_barrier::NextMark;
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
-use super::tenure_steps::{ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange};
+use super::tenure_steps::{
+    ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay,
+};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Denied, Wish};
 use crate::time::{Span, Time, boot_now};
@@ -206,10 +208,15 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Gives up a tenure whose gate has closed for good: first the last marker, then the lock.
-    pub(super) fn yield_marked(&self, tenure: TenureId, aside: PutAside, then: Then) {
+    pub(super) fn yield_marked(
+        &self,
+        (tenure, end): (TenureId, TenureEnd),
+        aside: PutAside,
+        then: Then,
+    ) {
         let Some(barrier) = self.guard.barrier() else { return then() };
         let mut steps = self.steps.lock();
-        steps.yielding = Some((aside, vec![then]));
+        steps.yielding = Some(YieldUnderWay { end, aside, then: vec![then] });
         if let Some(Sent::Announcement(id)) = steps.sent.take() {
             // The lock service may have it.
             barrier.announced(self.guard.gate(), id);
@@ -235,7 +242,7 @@ impl<D: Disk> Tenures<D> {
     /// Calls `then` when the yield that is under way is over.
     pub(super) fn wait_for_yield(&self, then: Then) {
         match &mut self.steps.lock().yielding {
-            Some((_, all)) => all.push(then),
+            Some(under_way) => under_way.then.push(then),
             None => then(),
         }
     }
@@ -243,8 +250,9 @@ impl<D: Disk> Tenures<D> {
     /// Releases the lock, with a handover if a marker names everything.
     fn finish_yield(&self, tenure: TenureId) {
         let Some(barrier) = self.guard.barrier() else { return };
-        let Some((aside, all)) = self.steps.lock().yielding.take() else { return };
-        let then = move || all.into_iter().for_each(|then| then());
+        let Some(under_way) = self.steps.lock().yielding.take() else { return };
+        let YieldUnderWay { end, aside, then } = under_way;
+        let then = move || then.into_iter().for_each(|then| then());
         match barrier.clean(self.guard.gate()) {
             Ok(Some(handover)) => {
                 barrier.cleaned();
@@ -257,7 +265,7 @@ impl<D: Disk> Tenures<D> {
             }
         }
         self.forget_steps();
-        self.ended(tenure, TenureEnd::Given, aside);
+        self.ended(tenure, end, aside);
     }
 
     /// Forgets what was under way in a tenure that ends, and looks later after what it has not

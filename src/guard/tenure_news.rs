@@ -8,6 +8,8 @@ use super::tenure::TenureId;
 pub(crate) enum TenureEnd {
     /// The guard gave the lock up.
     Given,
+    /// The guard gave the lock up because another machine asked for it.
+    Yielded,
     /// The lock service could not be reached until the deadline of the tenure.
     Deadline,
     /// The session was over, or the lock was stolen.
@@ -17,10 +19,16 @@ pub(crate) enum TenureEnd {
 }
 
 impl TenureEnd {
+    /// Whether the lock was lost: nobody gave it up.
+    pub(crate) const fn is_loss(self) -> bool {
+        !matches!(self, Self::Given | Self::Yielded)
+    }
+
     /// Returns the end as a clause of a sentence.
     pub(crate) const fn clause(self) -> &'static str {
         match self {
             Self::Given => "the lock was given up",
+            Self::Yielded => "another machine asked for the lock, and it was given up",
             Self::Deadline => "the lock service did not answer before the lease ended",
             Self::Taken => "the lock service ended the lease",
             Self::Fenced => "another machine has taken the folder over",
@@ -39,6 +47,9 @@ pub(crate) enum TenureNews {
     Ended(TenureId, TenureEnd, PutAside),
     /// Another client waits for the lock.
     Wanted(String),
+    /// Another client has waited for so long that the lock must be given up, although programs
+    /// change the folder.
+    Overdue(TenureId),
     /// A file appeared in the folder after the deadline of its tenure.
     Late(TenureId),
 }

@@ -4,6 +4,7 @@ use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
+use super::tenure_news::TenureEnd;
 use super::wish::Denied;
 use crate::time::{Span, Time};
 
@@ -27,6 +28,8 @@ pub(super) struct ArrivingTenure {
     pub(super) kept: usize,
     /// When the folder is compared again.
     pub(super) next_look: Time,
+    /// When the result of the last comparison came.
+    compared_at: Time,
     delay: Span,
     /// How much was missing when the folder was last compared.
     missing: Option<(u64, u64)>,
@@ -35,7 +38,8 @@ pub(super) struct ArrivingTenure {
 impl ArrivingTenure {
     pub(super) fn new(tenure: TenureId, previous: Option<PreviousTenure>, kept: usize) -> Self {
         let (delay, next_look) = (LOOK_AGAIN, Time::ZERO);
-        Self { tenure, previous, kept, next_look, delay, missing: None }
+        let compared_at = Time::ZERO;
+        Self { tenure, previous, kept, next_look, compared_at, delay, missing: None }
     }
 
     /// Sets when to look again: soon, as long as files arrive.
@@ -43,8 +47,13 @@ impl ArrivingTenure {
         if missing != self.missing {
             (self.missing, self.delay) = (missing, LOOK_AGAIN);
         }
-        self.next_look = now + self.delay;
+        (self.compared_at, self.next_look) = (now, now + self.delay);
         self.delay = (self.delay + self.delay).min(LOOK_AGAIN_MOST);
+    }
+
+    /// Compares the folder again soon, since a program wants to change it.
+    pub(super) fn compare_soon(&mut self) {
+        self.next_look = self.next_look.min(self.compared_at + LOOK_AGAIN);
     }
 }
 
@@ -70,6 +79,15 @@ pub(super) struct WaitingChange {
     pub(super) then: OnAnnounced,
 }
 
+/// The end of a tenure that is given up.
+pub(super) struct YieldUnderWay {
+    pub(super) end: TenureEnd,
+    /// The files that were put aside.
+    pub(super) aside: PutAside,
+    /// The requests that wait for the end.
+    pub(super) then: Vec<Then>,
+}
+
 /// The state of the steps.
 #[derive(Default)]
 pub(super) struct Steps {
@@ -84,9 +102,8 @@ pub(super) struct Steps {
     pub(super) changes: Vec<WaitingChange>,
     /// Before this time nothing is told again that could not be told.
     pub(super) tell_after: Time,
-    /// The effect of the end of a tenure whose last marker is being written, and the requests that
-    /// wait for it.
-    pub(super) yielding: Option<(PutAside, Vec<Then>)>,
+    /// The end of a tenure whose last marker is being written.
+    pub(super) yielding: Option<YieldUnderWay>,
     /// When to look after changes of an ended tenure; `None` if there are none.
     pub(super) late_at: Option<Time>,
     /// Whether the lock service, or the thread of the barrier, was asked about them.

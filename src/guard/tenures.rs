@@ -2,16 +2,18 @@
 //! change the folder, begins the tenure after the grant, and ends it when the lock is lost or given
 //! up. One thread makes all these steps.
 
+use super::asking::Asked;
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
 use super::folder_guard::FolderGuard;
-use super::folder_lock::{FolderLock, LockMessage, LockNews, TakeAnswer, unanswered};
+use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
 use super::tenure_steps::{Steps, Then, WaitingChange};
-use super::wish::{Denied, IsWanted, OnHeld, Wish, WishOf};
+use super::wish::{IsWanted, OnHeld, Wish, WishOf};
 use super::write_policy::WritePolicy;
+use super::yielding::Waiter;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -29,15 +31,15 @@ const RELEASE_PATIENCE: Span = Span::from_secs(5);
 /// How long it waits if a marker is written before.
 const MARKER_PATIENCE: Span = Span::from_secs(60);
 
-/// The delay before a lock service that could not be reached is asked again for programs that
-/// wait.
-const ASK_AGAIN: Span = Span::from_secs(1);
-
 pub(super) enum Message {
     Lock(LockMessage),
     News(LockNews),
+    /// Who holds the lock and who waits for it; `None` if there was no answer.
+    LockSeen(Option<LockLook>),
     Wish(Wish),
     Give(Then),
+    /// Another machine has waited long enough.
+    Yield,
     /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
@@ -71,8 +73,10 @@ pub(super) struct TenureState {
     pub(super) state: GuardState,
     /// The holder that refused the last request for the lock.
     pub(super) other_holder: Option<String>,
-    /// The clients that wait for the lock.
-    pub(super) wanted_by: Option<String>,
+    /// The other client that waits for the lock.
+    pub(super) waiter: Option<Waiter>,
+    /// The program that was refused, and for which the guard asks for the lock.
+    pub(super) asked: Option<Asked>,
     /// The end of the last tenure.
     pub(super) last_end: Option<(TenureId, TenureEnd)>,
     /// When the guard asks again a lock service that could not be reached.
@@ -90,7 +94,7 @@ pub(crate) struct Tenures<D: Disk> {
     pub(super) policy: Arc<WritePolicy>,
     pub(super) state: Mutex<TenureState>,
     send: Mutex<Sender<Message>>,
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
     /// The number of open files through which programs may change the folder.
     writers: AtomicUsize,
     pub(super) on_news: OnNews,
@@ -112,7 +116,8 @@ impl<D: Disk> Tenures<D> {
         let state = TenureState {
             state: GuardState::Reading,
             other_holder: None,
-            wanted_by: None,
+            waiter: None,
+            asked: None,
             last_end: None,
             ask_again: Time::ZERO,
             not_ready: None,
@@ -153,7 +158,7 @@ impl<D: Disk> Tenures<D> {
 
     /// Returns the client that waits for the lock while this guard holds it.
     pub(crate) fn wanted_by(&self) -> Option<String> {
-        self.state.lock().wanted_by.clone()
+        self.state.lock().waiter.as_ref().map(|waiter| waiter.client.clone())
     }
 
     /// Returns the last tenure that has ended, and how.
@@ -220,6 +225,11 @@ impl<D: Disk> Tenures<D> {
         self.send(Message::Give(Box::new(then)));
     }
 
+    /// Gives the lock up because another machine has waited for so long.
+    pub(crate) fn yield_now(&self) {
+        self.send(Message::Yield);
+    }
+
     /// Whether the thread answers within `patience`.
     pub(crate) fn answers(&self, patience: Span) -> bool {
         let (send, answer) = channel();
@@ -266,20 +276,12 @@ impl<D: Disk> Tenures<D> {
     /// Returns how long nothing has to be done unless a message comes.
     fn next_look(&self, wishes: &VecDeque<Wish>) -> Option<Span> {
         let now = boot_now();
-        let mut next = wishes.iter().map(|wish| wish.until).min().unwrap_or(Time::NEVER);
-        if !wishes.is_empty() && self.state() == GuardState::Reading {
-            next = next.min(self.ask_again());
-        }
-        next = next.min(self.next_step(now));
+        let mut next = self.next_request(wishes).min(self.next_step(now));
         if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
             next = next.min(self.lock.surely_until());
         }
-        if let GuardState::Holding(..) = self.state()
-            && let Some(after) = self.policy.give_after
-        {
-            let idle_since = self.guard.gate().last_change();
-            // A file that is open for writing keeps the lock; the guard looks again then.
-            next = next.min((idle_since + after).max(now + Span::from_millis(100)));
+        if let GuardState::Holding(..) = self.state() {
+            next = next.min(self.next_yield(now));
         }
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }
@@ -290,12 +292,13 @@ impl<D: Disk> Tenures<D> {
                 let answer = self.lock.accept(message);
                 self.answered(answer, wishes);
             }
-            Message::News(LockNews::Wanted(client)) => {
-                if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
-                    self.state.lock().wanted_by = Some(client.clone());
-                    (self.on_news)(&TenureNews::Wanted(client));
+            Message::News(LockNews::Wanted(client)) => self.waited_for(client),
+            Message::News(LockNews::Unwanted) => {
+                if self.wanted_by().is_some() {
+                    self.look_at_lock();
                 }
             }
+            Message::LockSeen(look) => self.lock_seen(look, wishes),
             Message::News(LockNews::Ended(token)) => match self.state() {
                 GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _)
                     if tenure.token == token =>
@@ -310,7 +313,11 @@ impl<D: Disk> Tenures<D> {
             Message::Announce(change) => self.announce_change(change),
             Message::Worked(done) => self.worked(done, wishes),
             Message::Wish(wish) => self.wish(wish, wishes),
-            Message::Give(then) => self.give_now(then),
+            Message::Give(then) => {
+                self.stop_asking();
+                self.give_now(TenureEnd::Given, then);
+            }
+            Message::Yield => self.give_now(TenureEnd::Yielded, Box::new(|| {})),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}
@@ -321,15 +328,12 @@ impl<D: Disk> Tenures<D> {
     fn tick(&self, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
         if let GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _) = state {
-            let is_holding = matches!(state, GuardState::Holding(..));
             if self.guard.is_fenced() {
                 self.lose(tenure, TenureEnd::Fenced);
             } else if self.guard.gate().is_past_deadline() {
                 self.lose(tenure, TenureEnd::Deadline);
-            } else if is_holding
-                && self.policy.give_after.is_some_and(|after| self.is_idle_for(after))
-            {
-                self.give_now(Box::new(|| {}));
+            } else if let GuardState::Holding(..) = state {
+                self.yield_if_due(tenure, boot_now());
             }
         }
         if self.guard.take_late()
@@ -338,24 +342,9 @@ impl<D: Disk> Tenures<D> {
             (self.on_news)(&TenureNews::Late(tenure));
         }
         let now = boot_now();
-        let sentence = self.why_not();
-        while let Some(at) = wishes.iter().position(|wish| wish.until <= now || !(wish.is_wanted)())
-        {
-            let Some(wish) = wishes.remove(at) else { break };
-            self.answer(wish, Err(Denied { sentence: sentence.clone() }));
-        }
+        self.deny_late(wishes, now);
         self.step(wishes, now);
-        if wishes.is_empty() && self.state() == GuardState::Asking {
-            self.lock.leave();
-            self.state.lock().state = GuardState::Reading;
-        }
-        if !wishes.is_empty() && self.state() == GuardState::Reading && self.ask_again() <= now {
-            self.ask(wishes);
-        }
-    }
-
-    fn ask_again(&self) -> Time {
-        self.state.lock().ask_again
+        self.look_at_request(wishes, now);
     }
 
     pub(super) fn current_or_last(&self) -> Option<TenureId> {
@@ -367,110 +356,8 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
-    fn is_idle_for(&self, after: Span) -> bool {
+    pub(super) fn is_idle_for(&self, after: Span) -> bool {
         let idle_since = self.guard.gate().last_change();
         self.writers.load(Ordering::Relaxed) == 0 && idle_since + after <= boot_now()
-    }
-
-    fn why_not(&self) -> String {
-        if let GuardState::Arriving(..) = self.state() {
-            let not_ready = self.not_ready();
-            return not_ready.unwrap_or_else(|| "the folder is being compared".to_owned());
-        }
-        match self.other_holder() {
-            Some(holder) => format!("{holder} holds the lock of this folder"),
-            None => self.lock.trouble().unwrap_or_else(|| {
-                "the lock service has not granted the lock of this folder yet".to_owned()
-            }),
-        }
-    }
-
-    fn answer(&self, wish: Wish, answer: Result<(), Denied>) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        (wish.then)(answer);
-    }
-
-    pub(super) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
-        let state = self.state();
-        if let GuardState::Holding(_, owner, _) = state {
-            let answer = if owner == wish.owner {
-                Ok(())
-            } else {
-                let sentence = "another user or session of this machine holds the lock of this \
-                                folder; wait until it gives the lock up"
-                    .to_owned();
-                Err(Denied { sentence })
-            };
-            return self.answer(wish, answer);
-        }
-        wishes.push_back(wish);
-        match state {
-            GuardState::Asking if self.lock.is_in_line() => {
-                self.deny_impatient(wishes, &self.why_not());
-            }
-            GuardState::Arriving(..) if self.not_ready().is_some() => {
-                self.deny_impatient(wishes, &self.why_not());
-            }
-            GuardState::Reading => self.ask(wishes),
-            // The wish is granted or refused with those that wait already, or after the yield.
-            _ => {}
-        }
-    }
-
-    /// Requests the lock, and waits in its queue for as long as the most patient program does.
-    fn ask(&self, wishes: &mut VecDeque<Wish>) {
-        let last = wishes.iter().map(|wish| wish.waits_until).max().unwrap_or(Time::ZERO);
-        let patience = last.since(boot_now());
-        self.state.lock().state = GuardState::Asking;
-        let send = self.sender();
-        let asked =
-            self.lock.take(patience, move |message| drop(send.send(Message::Lock(message))));
-        if let Err(why) = asked {
-            self.answered(unanswered(&why), wishes);
-        }
-    }
-
-    fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
-        match answer {
-            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, wishes),
-            TakeAnswer::Waits => self.deny_impatient(wishes, &self.why_not()),
-            TakeAnswer::Held { holder, token } => {
-                let sentence =
-                    format!("{holder} holds the lock of this folder (token {})", token.as_u64());
-                let mut state = self.state.lock();
-                state.other_holder = Some(holder);
-                state.state = GuardState::Reading;
-                drop(state);
-                self.deny_impatient(wishes, &sentence);
-                if !wishes.is_empty() {
-                    self.ask(wishes);
-                }
-            }
-            TakeAnswer::Failed(sentence) => {
-                self.state.lock().state = GuardState::Reading;
-                self.deny_all(wishes, &sentence);
-            }
-            TakeAnswer::Unreachable(sentence) => {
-                let mut state = self.state.lock();
-                (state.state, state.ask_again) = (GuardState::Reading, boot_now() + ASK_AGAIN);
-                drop(state);
-                self.deny_impatient(wishes, &sentence);
-            }
-        }
-    }
-
-    /// Refuses the wishes of programs that do not wait for a lock that is held.
-    pub(super) fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
-        let now = boot_now();
-        let all = wishes.drain(..);
-        let (patient, mut others): (VecDeque<_>, _) = all.partition(|w| w.waits_until > now);
-        self.deny_all(&mut others, sentence);
-        *wishes = patient;
-    }
-
-    pub(super) fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
-        for wish in wishes.drain(..) {
-            self.answer(wish, Err(Denied { sentence: sentence.to_owned() }));
-        }
     }
 }

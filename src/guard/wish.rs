@@ -22,7 +22,10 @@ pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WishOf {
     /// A program that changes the folder.
-    Program,
+    Program {
+        /// Whether the guard asks the holder of the lock to hand it over.
+        asks: bool,
+    },
     /// A person, by `latchfs guard take`. The guard gives a tenure that a person waits for to no
     /// other machine before it is ready.
     Person,

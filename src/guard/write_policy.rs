@@ -17,6 +17,20 @@ pub(crate) enum OnWrite {
     Refuse,
 }
 
+/// When the guard gives the lock up because another machine asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenAsked {
+    /// Never.
+    Keep,
+    /// Once nothing has changed for a while, and at the latest after some time.
+    Yield {
+        /// How long nothing must have changed.
+        idle: Span,
+        /// How long after the request it is given up whatever programs do.
+        max: Span,
+    },
+}
+
 /// For which programs a tenure is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnerKind {
@@ -79,6 +93,8 @@ pub(crate) struct WritePolicy {
     pub(crate) on_write: OnWrite,
     /// How long after the last change the guard gives the lock up; `None`: it keeps the lock.
     pub(crate) give_after: Option<Span>,
+    /// When the guard gives the lock up because another machine asks for it.
+    pub(crate) when_asked: WhenAsked,
     /// For which programs a tenure is held.
     pub(crate) owner: OwnerKind,
     /// The files that are changed in place although a program rewrites them as a whole.

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
-struct Machines {
-    first: Scratch,
-    second: Scratch,
-    server: Server,
+pub(crate) struct Machines {
+    pub(crate) first: Scratch,
+    pub(crate) second: Scratch,
+    pub(crate) server: Server,
 }
 
 impl Machines {
     /// Returns machines with the same files.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (first, second) = (Scratch::new(), Scratch::new());
         let server = Server::start(&first);
         fs::write(first.folder().join("old"), "old").expect("a folder");
@@ -28,7 +28,7 @@ impl Machines {
         machines
     }
 
-    fn start(&self, number: usize, options: &[&str]) -> Guard {
+    pub(crate) fn start(&self, number: usize, options: &[&str]) -> Guard {
         let (scratch, client) = match number {
             1 => (&self.first, "m1"),
             _ => (&self.second, "m2"),
@@ -50,7 +50,7 @@ impl Machines {
     }
 
     /// Carries everything, and removes what is gone.
-    fn carry_all(&self) {
+    pub(crate) fn carry_all(&self) {
         let from = format!("{}/", self.first.folder().display());
         run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.second.folder())).ok();
     }
@@ -70,7 +70,7 @@ impl Machines {
 }
 
 /// Begins to take the lock, which goes on in the background.
-fn begin_take(guard: &Guard) -> std::thread::JoinHandle<String> {
+pub(crate) fn begin_take(guard: &Guard) -> std::thread::JoinHandle<String> {
     let view = guard.view.clone();
     std::thread::spawn(move || {
         let taken = run(latchfs().args(["guard", "take"]).arg(view));
@@ -78,11 +78,11 @@ fn begin_take(guard: &Guard) -> std::thread::JoinHandle<String> {
     })
 }
 
-fn state(guard: &Guard) -> String {
+pub(crate) fn state(guard: &Guard) -> String {
     guard.status()["state"].as_str().expect("a state").to_owned()
 }
 
-fn not_ready(guard: &Guard, part: &str) {
+pub(crate) fn not_ready(guard: &Guard, part: &str) {
     eventually(part, || {
         let status = guard.status();
         let why = status["not_ready"].as_str()?.to_owned();

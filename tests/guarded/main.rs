@@ -32,3 +32,4 @@ mod using;
 mod watchdog;
 mod ways_to_save;
 mod writers;
+mod yielding;

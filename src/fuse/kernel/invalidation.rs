@@ -24,12 +24,23 @@ pub(crate) struct StaleName {
 }
 
 /// A part of the kernel's cache that must be dropped.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Stale {
     /// Names, in order.
     Names(Vec<StaleName>),
     /// The attributes and the whole content of an inode.
     Node(u64),
+    /// A call after everything before it was dropped.
+    Then(AfterDrop),
+}
+
+/// A call after a part of the kernel's cache was dropped.
+pub(crate) struct AfterDrop(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for AfterDrop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AfterDrop")
+    }
 }
 
 /// A handle to the invalidation thread, which ends when the last handle is dropped.
@@ -79,6 +90,11 @@ impl Invalidator {
     pub(crate) fn forget_node(&self, ino: u64) {
         let _ = self.queue.send(Stale::Node(ino)); // fails as in `forget`
     }
+
+    /// Makes a call once everything is dropped that was queued before.
+    pub(crate) fn then(&self, call: impl FnOnce() + Send + 'static) {
+        let _ = self.queue.send(Stale::Then(AfterDrop(Box::new(call)))); // fails as in `forget`
+    }
 }
 
 struct Kernel {
@@ -95,6 +111,7 @@ impl Kernel {
             match stale {
                 Stale::Names(names) => names.iter().for_each(|name| self.drop_name(name)),
                 Stale::Node(ino) => self.drop_node(ino),
+                Stale::Then(call) => (call.0)(),
             }
         }
     }

@@ -301,7 +301,8 @@ impl FolderView {
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };
         let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
-        match self.wait_for_tenure(who, (owner, WishOf::Program), patience).await {
+        let asks = self.policy.on_write == OnWrite::Take && !self.policy.never_ask.matches(path);
+        match self.wait_for_tenure(who, (owner, WishOf::Program { asks }), patience).await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
             Some(Err(sentence)) => Err(self.say(

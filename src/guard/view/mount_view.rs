@@ -6,10 +6,10 @@ use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::Owner;
-use super::super::tenure_news::{TenureEnd, TenureNews};
+use super::super::tenure_news::TenureNews;
 use super::super::tenures::{GuardState, Tenures};
 use super::super::wish::WishOf;
-use super::super::write_policy::WritePolicy;
+use super::super::write_policy::{WhenAsked, WritePolicy};
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
@@ -150,7 +150,7 @@ impl FolderView {
                 json!({"at": at, "event": "arriving", "token": tenure.token.as_u64(), "why": why})
             }
             TenureNews::Ended(tenure, end, aside) => {
-                let event = if *end == TenureEnd::Given { "given" } else { "lost" };
+                let event = if end.is_loss() { "lost" } else { "given" };
                 let kept = aside.kept.iter().take(EVENT_FILES_MAX);
                 let kept: Vec<_> =
                     kept.map(|(n, path)| json!({"number": n, "path": shown(path)})).collect();
@@ -164,6 +164,10 @@ impl FolderView {
             TenureNews::Wanted(client) => {
                 json!({"at": at, "event": "wanted", "client": client})
             }
+            TenureNews::Overdue(tenure) => {
+                self.yield_written_back();
+                json!({"at": at, "event": "overdue", "token": tenure.token.as_u64()})
+            }
             TenureNews::Late(tenure) => {
                 json!({"at": at, "event": "late", "token": tenure.token.as_u64()})
             }
@@ -171,11 +175,20 @@ impl FolderView {
         if let TenureNews::Ended(tenure, end, _) = news {
             log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
             self.forget_ended();
-            if *end != TenureEnd::Given {
+            if end.is_loss() {
                 run_on_lost(on_lost, &event);
             }
         }
         self.control.publish_event(&event);
+    }
+
+    /// Gives the lock up after the kernel has written back what programs changed through shared
+    /// mappings.
+    fn yield_written_back(&self) {
+        let Some(invalidator) = self.invalidator.get() else { return };
+        self.nodes.open_nodes().into_iter().for_each(|ino| invalidator.forget_node(ino));
+        let tenures = Arc::clone(&self.tenures);
+        invalidator.then(move || tenures.yield_now());
     }
 
     /// Makes the view forget the unpublished files of an ended tenure, and the kernel what it has
@@ -217,7 +230,7 @@ impl FolderView {
                     .to_owned()
             }
             ("yielding", _) => "the last marker is being written".to_owned(),
-            ("holding", _) => "programs may write; 'latchfs guard give' gives the lock up".into(),
+            ("holding", _) => self.next_while_holding(),
             _ => "the lock service has been asked".to_owned(),
         };
         let last = self
@@ -242,6 +255,18 @@ impl FolderView {
             "pid": std::process::id(),
             "next": next,
         })
+    }
+
+    fn next_while_holding(&self) -> String {
+        match (self.tenures.wanted_by(), self.policy.when_asked) {
+            (None, _) => "programs may write; 'latchfs guard give' gives the lock up".to_owned(),
+            (Some(client), WhenAsked::Keep) => {
+                format!("{client} waits for the lock; 'latchfs guard give' hands it over")
+            }
+            (Some(client), WhenAsked::Yield { .. }) => {
+                format!("{client} waits for the lock, and gets it once nothing changes any more")
+            }
+        }
     }
 
     /// Whether a request may wait for the lock.

@@ -1,0 +1,200 @@
+//! Requests the folder's lock for programs that want to change the folder, and refuses those that
+//! do not wait. A program that was refused because another machine holds the lock keeps a place in
+//! the queue for a while, so that the other machine hears of it and this one gets the lock.
+
+use super::disk::Disk;
+use super::folder_lock::{TakeAnswer, unanswered};
+use super::tenure::Owner;
+use super::tenures::{GuardState, Message, Tenures};
+use super::wish::{Denied, Wish, WishOf};
+use crate::time::{Span, Time, boot_now};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+/// The delay before a lock service that could not be reached is asked again for programs that
+/// wait.
+const ASK_AGAIN: Span = Span::from_secs(1);
+/// How long the guard keeps a place in the queue for a program that was refused.
+const PLACE_KEPT: Span = Span::from_secs(60);
+
+/// A program that was refused, and that may try again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// For whom the guard asks.
+    owner: Owner,
+    /// How long it asks.
+    until: Time,
+}
+
+impl<D: Disk> Tenures<D> {
+    /// Returns until when the guard asks for the lock although no program waits.
+    pub(super) fn asks_until(&self) -> Option<Time> {
+        self.state.lock().asked.map(|asked| asked.until)
+    }
+
+    /// Returns for whom the guard asks for the lock although no program waits.
+    pub(super) fn asks_for(&self, now: Time) -> Option<Owner> {
+        self.state.lock().asked.filter(|asked| asked.until > now).map(|asked| asked.owner)
+    }
+
+    pub(super) fn stop_asking(&self) {
+        self.state.lock().asked = None;
+    }
+
+    fn ask_again(&self) -> Time {
+        self.state.lock().ask_again
+    }
+
+    /// Returns when the guard has to do something about its request for the lock, unless a message
+    /// comes before.
+    pub(super) fn next_request(&self, wishes: &VecDeque<Wish>) -> Time {
+        let asks_until = self.asks_until();
+        let is_wanted = !wishes.is_empty() || asks_until.is_some();
+        let again = if is_wanted && self.state() == GuardState::Reading {
+            self.ask_again()
+        } else {
+            Time::NEVER
+        };
+        let refused = wishes.iter().map(|wish| wish.until).min().unwrap_or(Time::NEVER);
+        again.min(refused).min(asks_until.unwrap_or(Time::NEVER))
+    }
+
+    /// Leaves the queue if nobody asks for the lock any more, and asks again if it is time.
+    pub(super) fn look_at_request(&self, wishes: &mut VecDeque<Wish>, now: Time) {
+        if self.asks_until().is_some_and(|until| until <= now) {
+            self.stop_asking();
+        }
+        let is_wanted = !wishes.is_empty() || self.asks_until().is_some();
+        if !is_wanted && self.state() == GuardState::Asking {
+            self.lock.leave();
+            self.state.lock().state = GuardState::Reading;
+        }
+        if is_wanted && self.state() == GuardState::Reading && self.ask_again() <= now {
+            self.ask(wishes);
+        }
+    }
+
+    pub(super) fn why_not(&self) -> String {
+        if let GuardState::Arriving(..) = self.state() {
+            let not_ready = self.not_ready();
+            return not_ready.unwrap_or_else(|| "the folder is being compared".to_owned());
+        }
+        match (self.other_holder(), self.asks_until()) {
+            (Some(holder), None) => format!("{holder} holds the lock of this folder"),
+            (Some(holder), Some(_)) => format!(
+                "{holder} holds the lock of this folder and was asked to hand it over: try again"
+            ),
+            (None, _) => self.lock.trouble().unwrap_or_else(|| {
+                "the lock service has not granted the lock of this folder yet".to_owned()
+            }),
+        }
+    }
+
+    fn answer(&self, wish: Wish, answer: Result<(), Denied>) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        (wish.then)(answer);
+    }
+
+    pub(super) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
+        let state = self.state();
+        if let GuardState::Holding(_, owner, _) = state {
+            let answer = if owner == wish.owner {
+                Ok(())
+            } else {
+                let sentence = "another user or session of this machine holds the lock of this \
+                                folder; wait until it gives the lock up"
+                    .to_owned();
+                Err(Denied { sentence })
+            };
+            return self.answer(wish, answer);
+        }
+        if wish.of == (WishOf::Program { asks: true }) {
+            let asked = Asked { owner: wish.owner, until: boot_now() + PLACE_KEPT };
+            self.state.lock().asked = Some(asked);
+        }
+        wishes.push_back(wish);
+        match state {
+            GuardState::Asking if self.lock.is_in_line() => {
+                self.deny_impatient(wishes, &self.why_not());
+            }
+            // Everything may have arrived since the folder was last compared.
+            GuardState::Arriving(..) => self.compare_soon(),
+            GuardState::Reading => self.ask(wishes),
+            // The wish is granted or refused with those that wait already, or after the yield.
+            _ => {}
+        }
+    }
+
+    /// Requests the lock, and waits in its queue for as long as the most patient program does.
+    fn ask(&self, wishes: &mut VecDeque<Wish>) {
+        let asks_until = self.asks_until().unwrap_or(Time::ZERO);
+        let last = wishes.iter().map(|wish| wish.waits_until).max().unwrap_or(Time::ZERO);
+        let patience = last.max(asks_until).since(boot_now());
+        self.state.lock().state = GuardState::Asking;
+        let send = self.sender();
+        let asked =
+            self.lock.take(patience, move |message| drop(send.send(Message::Lock(message))));
+        if let Err(why) = asked {
+            self.answered(unanswered(&why), wishes);
+        }
+    }
+
+    pub(super) fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
+        match answer {
+            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, wishes),
+            // The programs that do not wait are refused with the name of the holder.
+            TakeAnswer::Waits => self.look_at_lock(),
+            TakeAnswer::Held { holder, token } => {
+                let sentence =
+                    format!("{holder} holds the lock of this folder (token {})", token.as_u64());
+                let mut state = self.state.lock();
+                state.other_holder = Some(holder);
+                state.state = GuardState::Reading;
+                drop(state);
+                self.deny_impatient(wishes, &sentence);
+                if !wishes.is_empty() {
+                    self.ask(wishes);
+                }
+            }
+            TakeAnswer::Failed(sentence) => {
+                let mut state = self.state.lock();
+                (state.state, state.asked) = (GuardState::Reading, None);
+                drop(state);
+                self.deny_all(wishes, &sentence);
+            }
+            TakeAnswer::Unreachable(sentence) => {
+                let mut state = self.state.lock();
+                (state.state, state.asked) = (GuardState::Reading, None);
+                state.ask_again = boot_now() + ASK_AGAIN;
+                drop(state);
+                self.deny_impatient(wishes, &sentence);
+            }
+        }
+    }
+
+    /// Refuses the programs that have waited for as long as they want to, and forgets those that do
+    /// not wait any more.
+    pub(super) fn deny_late(&self, wishes: &mut VecDeque<Wish>, now: Time) {
+        let is_over = |wish: &Wish| wish.until <= now || !(wish.is_wanted)();
+        let (mut over, waiting): (VecDeque<_>, _) = wishes.drain(..).partition(is_over);
+        *wishes = waiting;
+        if !over.is_empty() {
+            self.deny_all(&mut over, &self.why_not());
+        }
+    }
+
+    /// Refuses the wishes of programs that do not wait for a lock that is held.
+    pub(super) fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+        let now = boot_now();
+        let all = wishes.drain(..);
+        let (patient, mut others): (VecDeque<_>, _) = all.partition(|w| w.waits_until > now);
+        self.deny_all(&mut others, sentence);
+        *wishes = patient;
+    }
+
+    pub(super) fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+        for wish in wishes.drain(..) {
+            self.answer(wish, Err(Denied { sentence: sentence.to_owned() }));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What a guard does about other machines that wait for the lock of the folder: it hears of them,
+//! and gives the lock up once nothing has changed for a while (`--yield`), or at the latest after
+//! `--max`.
+
+use super::disk::Disk;
+use super::folder_lock::LockLook;
+use super::tenure::TenureId;
+use super::tenure_news::{TenureEnd, TenureNews};
+use super::tenures::{GuardState, Message, Tenures};
+use super::wish::Wish;
+use super::write_policy::WhenAsked;
+use crate::time::{Span, Time, boot_now};
+use std::collections::VecDeque;
+
+/// The delay before a guard that is asked for the lock looks again whether a file is still open
+/// for writing.
+const LOOK_AT_WRITERS: Span = Span::from_millis(25);
+
+/// Another client that waits for the lock while this guard holds it.
+#[derive(Debug, Clone)]
+pub(super) struct Waiter {
+    pub(super) client: String,
+    /// Since when this guard knows that somebody waits.
+    since: Time,
+    /// Whether the view was told that the lock must be given up.
+    is_overdue: bool,
+}
+
+impl<D: Disk> Tenures<D> {
+    /// Asks the lock service who holds the lock and who waits for it.
+    pub(super) fn look_at_lock(&self) {
+        let send = self.sender();
+        self.lock.look(move |look| {
+            // The send fails only after the thread has ended.
+            let _ = send.send(Message::LockSeen(look));
+        });
+    }
+
+    /// Takes note of who holds the lock and who waits for it.
+    pub(super) fn lock_seen(&self, look: Option<LockLook>, wishes: &mut VecDeque<Wish>) {
+        match self.state() {
+            GuardState::Asking => {
+                if let Some(LockLook { holder: Some(holder), .. }) = look {
+                    self.state.lock().other_holder = Some(holder);
+                }
+                self.deny_impatient(wishes, &self.why_not());
+            }
+            GuardState::Holding(..) | GuardState::Arriving(..) => {
+                let Some(look) = look else { return };
+                match look.waiter {
+                    Some(client) => self.waited_for(client),
+                    None => self.state.lock().waiter = None,
+                }
+            }
+            GuardState::Reading | GuardState::Yielding(_) => {}
+        }
+    }
+
+    /// Takes note of another client that waits for the lock.
+    pub(super) fn waited_for(&self, client: String) {
+        if !matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if let Some(waiter) = &mut state.waiter {
+            waiter.client.clone_from(&client);
+            return;
+        }
+        let waiter = Waiter { client: client.clone(), since: boot_now(), is_overdue: false };
+        state.waiter = Some(waiter);
+        drop(state);
+        (self.on_news)(&TenureNews::Wanted(client));
+    }
+
+    /// Gives the lock up if nothing has changed for long enough, or tells the view that it must be
+    /// given up.
+    pub(super) fn yield_if_due(&self, tenure: TenureId, now: Time) {
+        if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
+            return self.give_now(TenureEnd::Given, Box::new(|| {}));
+        }
+        let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return };
+        let mut state = self.state.lock();
+        let Some(waiter) = &mut state.waiter else { return };
+        let is_overdue = waiter.since + max <= now && !waiter.is_overdue;
+        waiter.is_overdue |= is_overdue;
+        drop(state);
+        if self.is_idle_for(idle) {
+            self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+        } else if is_overdue {
+            (self.on_news)(&TenureNews::Overdue(tenure));
+        }
+    }
+
+    /// Returns when the lock may have to be given up, unless a message comes before.
+    pub(super) fn next_yield(&self, now: Time) -> Time {
+        let unchanged_since = self.guard.gate().last_change();
+        // A file that is open for writing keeps the lock; the guard looks again then.
+        let idle_at = |idle, again| (unchanged_since + idle).max(now + again);
+        let mut next = match self.policy.give_after {
+            Some(after) => idle_at(after, Span::from_millis(100)),
+            None => Time::NEVER,
+        };
+        if let (WhenAsked::Yield { idle, max }, Some(waiter)) =
+            (self.policy.when_asked, &self.state.lock().waiter)
+        {
+            next = next.min(idle_at(idle, LOOK_AT_WRITERS));
+            if !waiter.is_overdue {
+                next = next.min(waiter.since + max);
+            }
+        }
+        next
+    }
+}

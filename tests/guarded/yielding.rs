@@ -1,0 +1,201 @@
+//! The lock of a folder is handed over when another machine asks for it: once nothing has changed
+//! for a while, or at the latest after `--max`.
+
+use crate::arriving::{Machines, begin_take, not_ready, state};
+use crate::harness::{Guard, eventually, latchfs, pause};
+use crate::support::run;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn ended_by_request(guard: &Guard) -> bool {
+    let status = guard.status();
+    let how = status["last_tenure"]["how"].as_str().unwrap_or_default().to_owned();
+    status["state"] == "reading" && how.contains("another machine asked for the lock")
+}
+
+/// Waits until the guard has given the lock up, and returns how long that took since `asked`.
+fn handed_over(guard: &Guard, asked: Instant) -> Duration {
+    eventually("the hand-over", || ended_by_request(guard).then_some(()));
+    asked.elapsed()
+}
+
+fn is_wanted(guard: &Guard) {
+    eventually("the wish of the other machine", || guard.status()["wanted_by"].as_str().map(drop));
+}
+
+/// Keeps the second machine's files like those of the first until it holds the lock.
+fn carry_until_held(machines: &Machines, guard: &Guard) {
+    eventually("the lock of the second machine", || {
+        machines.carry_all();
+        (state(guard) == "holding").then_some(())
+    });
+}
+
+#[test]
+fn an_idle_machine_hands_over_what_another_one_asks_for() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--yield", "1s"]);
+    let two = machines.start(2, &["--yield", "1s"]);
+    fs::write(one.path("a"), "of m1").expect("free");
+    let asked = Instant::now();
+    let taking = begin_take(&two);
+    let marked = handed_over(&one, asked);
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "of m1");
+    // Nothing has changed since, so there is nothing to mark.
+    let asked = Instant::now();
+    let taking = begin_take(&one);
+    let unmarked = handed_over(&two, asked);
+    assert!(taking.join().expect("taken").contains("holding"));
+    println!("handed over after {marked:?} with a marker, {unmarked:?} without");
+    assert!(marked < Duration::from_millis(2_000), "{marked:?}");
+    assert!(unmarked < Duration::from_millis(2_000), "{unmarked:?}");
+}
+
+/// A refused change asks the other machine, and the lock comes although no program waits for it.
+#[test]
+fn a_refused_change_asks_for_the_lock_and_succeeds_when_it_is_repeated() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--yield", "1s"]);
+    let two = machines.start(2, &[]);
+    fs::write(one.path("a"), "of m1").expect("free");
+    let refused = fs::write(two.path("b"), "of m2").expect_err("m1 holds the lock");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    let why = two.why();
+    assert!(why.contains("m1 holds the lock") && why.contains("hand it over: try again"), "{why}");
+    carry_until_held(&machines, &two);
+    fs::write(two.path("b"), "of m2").expect("the lock is here");
+    assert!(ended_by_request(&one));
+}
+
+#[test]
+fn a_file_that_never_asks_leaves_the_lock_where_it_is() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--yield", "1s"]);
+    let two = machines.start(2, &["--never-ask", "index.lock"]);
+    fs::write(one.path("a"), "of m1").expect("free");
+    fs::write(two.path("index.lock"), "").expect_err("m1 holds the lock");
+    assert!(two.why().contains("m1 holds the lock"), "{}", two.why());
+    pause(Duration::from_millis(1_500));
+    assert_eq!((state(&one).as_str(), state(&two).as_str()), ("holding", "reading"));
+}
+
+#[test]
+fn a_machine_that_keeps_the_lock_gives_it_up_when_a_person_does() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &["--keep"]), machines.start(2, &[]));
+    one.ask("take", &[]).ok();
+    let taking = begin_take(&two);
+    is_wanted(&one);
+    pause(Duration::from_millis(1_500));
+    assert_eq!(state(&one), "holding");
+    one.ask("give", &[]).ok();
+    assert!(taking.join().expect("taken").contains("holding"));
+}
+
+/// A file that is open for writing keeps the lock until `--max`. Then its content is put aside, and
+/// what was changed through a mapping is in the folder.
+#[test]
+fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--yield", "1s", "--max", "3s"]);
+    let two = machines.start(2, &[]);
+    fs::write(one.path("mapped"), "0123456789").expect("free");
+    let script = "import mmap, sys\n\
+                  f = open(sys.argv[1], 'r+b')\n\
+                  m = mmap.mmap(f.fileno(), 0)\n\
+                  f.close()\n\
+                  m[0:4] = b'four'\n\
+                  print('changed', flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(one.path("mapped"));
+    let mut python =
+        python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(python.stdout.take().expect("piped")).read_line(&mut line).expect("changed");
+    let mut unsaved = File::create(one.path("unsaved")).expect("ready");
+    unsaved.write_all(b"half").expect("ready");
+    let asked = Instant::now();
+    let taking = begin_take(&two);
+    is_wanted(&one);
+    pause(Duration::from_millis(1_500));
+    assert_eq!(state(&one), "holding", "a file is open for writing");
+    let took = handed_over(&one, asked);
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+    let mapped = fs::read_to_string(machines.first.folder().join("mapped")).expect("there");
+    assert_eq!(mapped, "four456789");
+    let refused = unsaved.write_all(b"more").expect_err("the tenure is over");
+    assert_eq!(refused.raw_os_error(), Some(libc::ESTALE));
+    assert!(one.ask("lost", &[]).ok().contains("unsaved"));
+    drop(python.stdin.take());
+    assert!(python.wait().expect("it ends").success());
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("mapped")).expect("arrived"), "four456789");
+}
+
+/// A machine whose files have not arrived gives the lock back as soon as another one asks, unless a
+/// person waits for it there.
+#[test]
+fn a_machine_that_is_not_ready_makes_way_for_one_that_is() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--yield", "1s"]);
+    let two = machines.start(2, &["--on-write", "wait=5m"]);
+    fs::write(one.path("old"), "of m1").expect("free");
+    one.ask("give", &[]).ok();
+    let path = two.path("old");
+    let writing = std::thread::spawn(move || fs::write(path, "of m2"));
+    not_ready(&two, "the marker of m1's tenure");
+    // The first machine has everything.
+    fs::write(one.path("b"), "of m1").map_or_else(drop, drop);
+    eventually("the lock of the first machine", || fs::write(one.path("b"), "of m1").ok());
+    carry_until_held(&machines, &two);
+    writing.join().expect("no panic").expect("written");
+    assert_eq!(fs::read_to_string(two.path("b")).expect("arrived"), "of m1");
+}
+
+#[test]
+fn a_machine_where_a_person_waits_makes_no_way() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("free");
+    one.ask("give", &[]).ok();
+    let taking = begin_take(&two);
+    not_ready(&two, "the marker of m1's tenure");
+    fs::write(one.path("b"), "of m1").expect_err("m2 holds the lock");
+    is_wanted(&two);
+    pause(Duration::from_millis(1_500));
+    assert_eq!(state(&two), "arriving");
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+}
+
+/// Another client may have waited since before the grant.
+#[test]
+fn who_waited_before_the_grant_gets_the_lock_next() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--keep"]);
+    let two = machines.start(2, &["--yield", "1s"]);
+    one.ask("take", &[]).ok();
+    let taking = begin_take(&two);
+    is_wanted(&one);
+    let lock = one.status()["lock"].as_str().expect("a name").to_owned();
+    let mut third = latchfs();
+    third.args(["run", "--server", &machines.server.url, "--client", "m3"]);
+    third.args(["--wait", "60s"]).arg(&lock).args(["--", "true"]);
+    let third = std::thread::spawn(move || run(&mut third));
+    eventually("both in the queue", || {
+        let mut status = latchfs();
+        status.args(["status", "--server", &machines.server.url, "--json"]).arg(&lock);
+        let status: serde_json::Value = serde_json::from_str(&run(&mut status).ok()).ok()?;
+        (status["waiters"].as_array()?.len() == 2).then_some(())
+    });
+    one.ask("give", &[]).ok();
+    assert!(taking.join().expect("taken").contains("holding"));
+    third.join().expect("no panic").ok();
+    assert!(ended_by_request(&two));
+}
