@@ -2,6 +2,7 @@
 
 use super::argument_types::DurationArg;
 use super::background;
+use super::carry::Carry;
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::{CliError, CliResult};
 use super::guard_decider::{self, DeciderArgs};
@@ -21,7 +22,7 @@ use crate::fuse::kernel::session;
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
-use crate::guard::view::mount_view::{self, ViewParts};
+use crate::guard::view::mount_view::{self, NewsCommands, ViewParts};
 use crate::guard::write_policy::{OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
@@ -128,6 +129,13 @@ pub(super) struct ViewArgs {
     /// Run this when the lock was lost; the event is in `LATCHFS_EVENT`
     #[arg(long, value_name = "CMD")]
     on_lost: Option<String>,
+    /// Run this when the lock was taken and the folder is ready; the event is in `LATCHFS_EVENT`
+    #[arg(long, value_name = "CMD")]
+    on_ready: Option<String>,
+    /// Tell a sync tool of the changes that a marker names, so that they are carried at once: the
+    /// Syncthing of this user, or a command that reads a path from each line
+    #[arg(long, value_name = "syncthing[=DIR]|CMD", value_parser = Carry::parse)]
+    carry: Option<Carry>,
     /// How long the lock lasts when this machine does not answer
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
         value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
@@ -287,13 +295,16 @@ fn serve(
             first_marked: guard_parts::write_with_markers(record, folder),
         };
         let (lock, guard) = guard_parts::folder_parts(locks, wanted)?;
+        if let (Some(carry), Some(barrier)) = (&args.carry, guard.barrier()) {
+            barrier.on_marked(carry.clone().start(folder)?);
+        }
         let parts = ViewParts {
             guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,
             policy: Arc::new(policy),
             folder: folder.to_owned(),
-            on_lost: args.on_lost.clone(),
+            commands: NewsCommands { lost: args.on_lost.clone(), ready: args.on_ready.clone() },
             is_carried,
         };
         let mounted =

@@ -50,6 +50,8 @@ mod guard_parts;
 #[cfg(target_os = "linux")]
 mod guard_init;
 #[cfg(target_os = "linux")]
+mod carry;
+#[cfg(target_os = "linux")]
 mod guard;
 mod sim;
 mod generate;

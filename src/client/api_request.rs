@@ -3,9 +3,12 @@
 
 use super::http_transport::{Http, HttpTarget, ServerAccess, runtime};
 use super::transport::TransportError;
+use crate::net::http_connection::{dial, start_http, with_causes};
 use crate::time::Span;
-use http_body_util::{BodyExt, Limited};
-use hyper::Method;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::HOST;
+use hyper::{Method, Request};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -45,4 +48,30 @@ async fn ask(target: &HttpTarget, method: Method, path: &str) -> Result<(u16, Va
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let bytes = body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
     Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
+}
+
+/// Sends a POST request without a body to a server on this machine or another one, which is not
+/// ours, and returns the status code. An error is a clause for the user.
+pub fn post(
+    address: &str,
+    path: &str,
+    (name, value): (&str, &str),
+    patience: Span,
+) -> Result<u16, String> {
+    let (host, port) = address.rsplit_once(':').ok_or("its address has no port")?;
+    let port = port.parse().map_err(|_| "its port is no number")?;
+    let host = host.trim_matches(['[', ']']);
+    let request = Request::post(path).header(HOST, address).header(name, value);
+    let request = request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())?;
+    let answered = async {
+        let stream = dial(host, port).await.map_err(|error| error.to_string())?;
+        let mut sender = start_http(stream).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| with_causes(&error))?;
+        Ok(response.status().as_u16())
+    };
+    let runtime = runtime().map_err(|trouble| trouble.to_string())?;
+    runtime.block_on(async {
+        let late = |_| Err(format!("no answer within {patience}"));
+        timeout(patience.as_duration(), answered).await.unwrap_or_else(late)
+    })
 }

@@ -6,7 +6,7 @@ use super::disk::Disk;
 use super::folder_lock::{TakeAnswer, unanswered};
 use super::tenure::Owner;
 use super::tenures::{GuardState, Message, Tenures};
-use super::wish::{Denied, Wish, WishOf};
+use super::wish::{Asked, Denied, Wish, WishOf};
 use crate::time::{Span, Time, boot_now};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,15 +16,6 @@ use std::sync::atomic::Ordering;
 const ASK_AGAIN: Span = Span::from_secs(1);
 /// How long the guard keeps a place in the queue for a program that was refused.
 const PLACE_KEPT: Span = Span::from_secs(60);
-
-/// A program that was refused, and that may try again.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
-    /// For whom the guard asks.
-    owner: Owner,
-    /// How long it asks.
-    until: Time,
-}
 
 impl<D: Disk> Tenures<D> {
     /// Returns until when the guard asks for the lock although no program waits.

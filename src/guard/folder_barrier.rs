@@ -391,7 +391,18 @@ impl<D: Disk> FolderBarrier<D> {
 
     pub(super) fn write_marker(&self, marker: &Marker) -> Result<MarkerLink, String> {
         let writer = MarkerWriter::new(&*self.disk, &self.dirs.folder, &self.dirs.state);
-        writer.write(marker).map_err(|error| failed("a marker can't be written", &error))
+        let written = writer.write(marker);
+        let link = written.map_err(|error| failed("a marker can't be written", &error))?;
+        if let Some(call) = self.on_marked.get() {
+            call(match marker.name.kind {
+                MarkerKind::Checkpoint => Vec::new(),
+                MarkerKind::Marker => {
+                    let changed = marker.changes.iter().map(|change| change.path.to_string());
+                    changed.chain([".latchfs".to_owned()]).collect()
+                }
+            });
+        }
+        Ok(link)
     }
 
     /// Whether a marker names everything that this machine has changed.

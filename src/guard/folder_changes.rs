@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The names that markers carry.
 #[derive(Debug, Clone)]
@@ -55,7 +55,13 @@ pub(crate) struct FolderBarrier<D: Disk> {
     /// The call after the first marker of a folder that never had one. As long as it is
     /// there, the first tenure may begin without markers.
     pub(super) first_marked: Mutex<Option<FirstMarked>>,
+    /// The call after each marker.
+    pub(super) on_marked: OnceLock<OnMarked>,
 }
+
+/// A call after each marker, with the paths that it names and its own directory, or without paths
+/// if it names the whole folder.
+pub(crate) type OnMarked = Box<dyn Fn(Vec<String>) + Send + Sync>;
 
 /// A call after the first marker of a folder.
 pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
@@ -155,7 +161,14 @@ impl<D: Disk> FolderBarrier<D> {
             state: Mutex::new(state),
             epoch: AtomicU64::new(1),
             first_marked: Mutex::new(first_marked),
+            on_marked: OnceLock::new(),
         })
+    }
+
+    /// Makes a call after each marker from now on.
+    pub(crate) fn on_marked(&self, call: OnMarked) {
+        // Nobody sets a second one.
+        let _ = self.on_marked.set(call);
     }
 
     /// Returns what was wrong with files of the folder when it was last compared.

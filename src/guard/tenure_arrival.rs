@@ -114,8 +114,7 @@ impl<D: Disk> Tenures<D> {
     /// Makes the next step while the folder is not ready, or no tenure is there.
     pub(super) fn step_arrival(&self, wishes: &mut VecDeque<Wish>, now: Time) {
         if let GuardState::Arriving(tenure, _) = self.state() {
-            let is_persons =
-                wishes.iter().any(|wish| !matches!(wish.of, WishOf::Program { .. }));
+            let is_persons = wishes.iter().any(|wish| !matches!(wish.of, WishOf::Program { .. }));
             // Each machine compares its folder once before it makes way for the next one.
             let makes_way = self.wanted_by().is_some() && self.not_ready().is_some();
             let is_asked = !wishes.is_empty() || self.asks_for(now).is_some();

@@ -8,9 +8,7 @@ use super::folder_barrier::NextMark;
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
-use super::tenure_steps::{
-    ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay,
-};
+use super::tenure_steps::{ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Denied, Wish};
 use crate::time::{Span, Time, boot_now};

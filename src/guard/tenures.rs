@@ -2,7 +2,6 @@
 //! change the folder, begins the tenure after the grant, and ends it when the lock is lost or given
 //! up. One thread makes all these steps.
 
-use super::asking::Asked;
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
@@ -11,9 +10,8 @@ use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
 use super::tenure_steps::{Steps, Then, WaitingChange};
-use super::wish::{IsWanted, OnHeld, Wish, WishOf};
+use super::wish::{Asked, IsWanted, OnHeld, Waiter, Wish, WishOf};
 use super::write_policy::WritePolicy;
-use super::yielding::Waiter;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The wishes of programs that wait for a tenure.
+//! The wishes for a tenure: of programs of this machine, and of other machines.
 
 use super::barrier::folder_path::FolderPath;
 use super::tenure::Owner;
@@ -51,4 +51,23 @@ pub(super) struct Wish {
     /// Whether the program still waits.
     pub(super) is_wanted: IsWanted,
     pub(super) then: OnHeld,
+}
+
+/// A program that was refused, and that may try again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// For whom the guard asks for the lock.
+    pub(super) owner: Owner,
+    /// How long it asks.
+    pub(super) until: Time,
+}
+
+/// Another client that waits for the lock while this guard holds it.
+#[derive(Debug, Clone)]
+pub(super) struct Waiter {
+    pub(super) client: String,
+    /// Since when this guard knows that somebody waits.
+    pub(super) since: Time,
+    /// Whether the view was told that the lock must be given up.
+    pub(super) is_overdue: bool,
 }

@@ -7,7 +7,7 @@ use super::folder_lock::LockLook;
 use super::tenure::TenureId;
 use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenures::{GuardState, Message, Tenures};
-use super::wish::Wish;
+use super::wish::{Waiter, Wish};
 use super::write_policy::WhenAsked;
 use crate::time::{Span, Time, boot_now};
 use std::collections::VecDeque;
@@ -15,16 +15,6 @@ use std::collections::VecDeque;
 /// The delay before a guard that is asked for the lock looks again whether a file is still open
 /// for writing.
 const LOOK_AT_WRITERS: Span = Span::from_millis(25);
-
-/// Another client that waits for the lock while this guard holds it.
-#[derive(Debug, Clone)]
-pub(super) struct Waiter {
-    pub(super) client: String,
-    /// Since when this guard knows that somebody waits.
-    since: Time,
-    /// Whether the view was told that the lock must be given up.
-    is_overdue: bool,
-}
 
 impl<D: Disk> Tenures<D> {
     /// Asks the lock service who holds the lock and who waits for it.

@@ -397,3 +397,36 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
     machines.carry_all();
     fs::write(two.path("b"), "of m2").expect("all is here");
 }
+
+/// `--carry` names the changed paths to a command after each marker, and `--on-ready` runs one when
+/// a tenure begins.
+#[test]
+fn a_sync_tool_is_told_of_the_paths_of_each_marker() {
+    let machines = Machines::new();
+    let file = |name: &str| machines.first.0.join(name);
+    let carry = format!("(cat; echo end) >> {}", file("told").display());
+    let ready = format!("echo \"$LATCHFS_EVENT\" > {}", file("ready").display());
+    let one = machines.start(1, &["--carry", &carry, "--on-ready", &ready]);
+    fs::create_dir(one.path("dir")).expect("free");
+    fs::write(one.path("dir/b c"), "of m1").expect("ready");
+    fs::remove_file(one.path("old")).expect("ready");
+    let told = eventually("the paths of the first marker", || {
+        let told = fs::read_to_string(file("told")).ok()?;
+        told.ends_with("end\n").then_some(told)
+    });
+    assert_eq!(told, ".latchfs\ndir/b c\nold\nend\n");
+    let event = fs::read_to_string(file("ready")).expect("the command has run");
+    let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
+    assert_eq!(event["event"], "held");
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    eventually("the paths of the last marker", || {
+        let told = fs::read_to_string(file("told")).ok()?;
+        told.ends_with("end\n.latchfs\na\nend\n").then_some(())
+    });
+    let mut other = latchfs();
+    other.args(["guard"]).arg(machines.second.folder()).arg(machines.second.0.join("view"));
+    other.args(["--client", "m2", "--carry", "syncthing=/nowhere"]);
+    let refused = run(other.arg("--stage").arg(machines.second.0.join("state"))).fails();
+    assert!(refused.contains("--carry syncthing=DIR"), "{refused}");
+}

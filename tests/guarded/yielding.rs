@@ -4,10 +4,11 @@
 use crate::arriving::{Machines, begin_take, not_ready, state};
 use crate::harness::{Guard, eventually, latchfs, pause};
 use crate::support::run;
+use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn ended_by_request(guard: &Guard) -> bool {
     let status = guard.status();
@@ -16,9 +17,9 @@ fn ended_by_request(guard: &Guard) -> bool {
 }
 
 /// Waits until the guard has given the lock up, and returns how long that took since `asked`.
-fn handed_over(guard: &Guard, asked: Instant) -> Duration {
+fn handed_over(guard: &Guard, asked: Time) -> Span {
     eventually("the hand-over", || ended_by_request(guard).then_some(()));
-    asked.elapsed()
+    boot_now().since(asked)
 }
 
 fn is_wanted(guard: &Guard) {
@@ -39,20 +40,20 @@ fn an_idle_machine_hands_over_what_another_one_asks_for() {
     let one = machines.start(1, &["--yield", "1s"]);
     let two = machines.start(2, &["--yield", "1s"]);
     fs::write(one.path("a"), "of m1").expect("free");
-    let asked = Instant::now();
+    let asked = boot_now();
     let taking = begin_take(&two);
     let marked = handed_over(&one, asked);
     carry_until_held(&machines, &two);
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "of m1");
     // Nothing has changed since, so there is nothing to mark.
-    let asked = Instant::now();
+    let asked = boot_now();
     let taking = begin_take(&one);
     let unmarked = handed_over(&two, asked);
     assert!(taking.join().expect("taken").contains("holding"));
     println!("handed over after {marked:?} with a marker, {unmarked:?} without");
-    assert!(marked < Duration::from_millis(2_000), "{marked:?}");
-    assert!(unmarked < Duration::from_millis(2_000), "{unmarked:?}");
+    assert!(marked < Span::from_secs(2), "{marked:?}");
+    assert!(unmarked < Span::from_secs(2), "{unmarked:?}");
 }
 
 /// A refused change asks the other machine, and the lock comes although no program waits for it.
@@ -119,13 +120,13 @@ fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
     BufReader::new(python.stdout.take().expect("piped")).read_line(&mut line).expect("changed");
     let mut unsaved = File::create(one.path("unsaved")).expect("ready");
     unsaved.write_all(b"half").expect("ready");
-    let asked = Instant::now();
+    let asked = boot_now();
     let taking = begin_take(&two);
     is_wanted(&one);
     pause(Duration::from_millis(1_500));
     assert_eq!(state(&one), "holding", "a file is open for writing");
     let took = handed_over(&one, asked);
-    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took >= Span::from_secs(3) && took < Span::from_secs(5), "{took:?}");
     let mapped = fs::read_to_string(machines.first.folder().join("mapped")).expect("there");
     assert_eq!(mapped, "four456789");
     let refused = unsaved.write_all(b"more").expect_err("the tenure is over");

@@ -50,8 +50,17 @@ pub(crate) struct ViewParts {
     pub(crate) folder: PathBuf,
     /// Whether a sync tool may carry the folder.
     pub(crate) is_carried: bool,
-    /// The command to run when a tenure is lost, as `--on-lost` names it.
-    pub(crate) on_lost: Option<String>,
+    /// The commands that are run when a tenure begins or is lost.
+    pub(crate) commands: NewsCommands,
+}
+
+/// Commands that are run when a tenure begins or is lost.
+#[derive(Debug, Clone)]
+pub(crate) struct NewsCommands {
+    /// The command after the loss of the lock, as `--on-lost` names it.
+    pub(crate) lost: Option<String>,
+    /// The command when the folder is ready, as `--on-ready` names it.
+    pub(crate) ready: Option<String>,
 }
 
 /// A mounted view, which is unmounted when this value is dropped.
@@ -84,10 +93,10 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let failed = |error| MountError::Dir { dir: parts.folder.clone(), error };
     let root = super::super::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
     let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
-    let (told, on_lost) = (Arc::clone(&slot), parts.on_lost.clone());
+    let (told, commands) = (Arc::clone(&slot), parts.commands.clone());
     let on_news = Box::new(move |news: &TenureNews| {
         if let Some(view) = told.get().and_then(Weak::upgrade) {
-            view.on_news(news, on_lost.as_deref());
+            view.on_news(news, &commands);
         }
     });
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
@@ -139,7 +148,7 @@ fn owner_json(owner: Owner) -> Value {
 }
 
 impl FolderView {
-    fn on_news(&self, news: &TenureNews, on_lost: Option<&str>) {
+    fn on_news(&self, news: &TenureNews, commands: &NewsCommands) {
         let at = Wall::now().to_string();
         let event = match news {
             TenureNews::Began(tenure, kept) => {
@@ -176,8 +185,11 @@ impl FolderView {
             log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
             self.forget_ended();
             if end.is_loss() {
-                run_on_lost(on_lost, &event);
+                run_at_news(commands.lost.as_deref(), &event);
             }
+        }
+        if let TenureNews::Began(..) = news {
+            run_at_news(commands.ready.as_deref(), &event);
         }
         self.control.publish_event(&event);
     }
@@ -353,18 +365,18 @@ fn shown(path: &str) -> String {
     path.chars().take(EVENT_PATH_CHARS_MAX).collect()
 }
 
-/// Runs the command of `--on-lost`, with the event in its environment.
-fn run_on_lost(command: Option<&str>, event: &Value) {
+/// Runs a command with the event in its environment.
+fn run_at_news(command: Option<&str>, event: &Value) {
     let Some(command) = command else { return };
     let mut shell = std::process::Command::new("/bin/sh");
     shell.arg("-c").arg(command).env("LATCHFS_EVENT", event.to_string());
     match shell.stdin(std::process::Stdio::null()).spawn() {
         Ok(mut child) => {
             let wait = move || drop(child.wait());
-            if let Err(error) = std::thread::Builder::new().name("on-lost".into()).spawn(wait) {
-                log::warn!("the command of --on-lost is not waited for: {error}");
+            if let Err(error) = std::thread::Builder::new().name("on-news".into()).spawn(wait) {
+                log::warn!("'{command}' is not waited for: {error}");
             }
         }
-        Err(error) => log::error!("the command of --on-lost can't be started: {error}"),
+        Err(error) => log::error!("'{command}' can't be started: {error}"),
     }
 }
