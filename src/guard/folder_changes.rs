@@ -108,19 +108,24 @@ fn tell_problems(loaded: &LoadedLedger) {
 
 impl<D: Disk> BarrierState<D> {
     /// Returns the path of a file that markers name.
-    fn marked_path(&self, path: &OsStr) -> Option<FolderPath> {
+    pub(super) fn marked_path(&self, path: &OsStr) -> Option<FolderPath> {
         // A name that is no text is carried by no marker.
         let path = FolderPath::parse(path.to_str()?).ok()?;
-        let is_ignored = self.rules.as_ref().is_some_and(|rules| rules.ignored(&path).is_some());
-        (!is_ignored).then_some(path)
+        (!self.is_ignored(&path)).then_some(path)
+    }
+
+    pub(super) fn is_ignored(&self, path: &FolderPath) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.ignored(path).is_some())
     }
 
     /// Returns the names of the file with an inode number that the ledger and the log know.
     fn names_of(&self, inode: u64) -> Vec<FolderPath> {
         let of = |path: &FolderPath| {
-            let logged = self.ledger.log().get(path).and_then(|change| change.after);
-            let known = self.ledger.entry(path).map(|entry| entry.stamp);
-            logged.or(known).is_some_and(|stamp| stamp.inode == inode)
+            let found = match self.ledger.log().get(path) {
+                Some(change) => change.after,
+                None => self.ledger.entry(path).map(|entry| entry.stamp),
+            };
+            found.is_some_and(|stamp| stamp.inode == inode)
         };
         let all = self.ledger.paths().chain(self.ledger.log().paths());
         let mut names: Vec<_> = all.filter(|path| of(path)).cloned().collect();
@@ -182,8 +187,9 @@ impl<D: Disk> FolderBarrier<D> {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Begins the list of the next marker. The gate is closed meanwhile.
-    pub(super) fn begin_epoch(&self) {
+    /// Makes each open file log its next change in place once more: the list of the next marker
+    /// begins while the gate is closed, or a file has got other names.
+    pub(crate) fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -207,15 +213,20 @@ impl<D: Disk> FolderBarrier<D> {
         state.end(path, after);
     }
 
-    /// Logs that a file is about to be changed in place, under each of its names. Returns the
-    /// number of the list that names the change.
+    /// Logs that a file is about to be changed in place, under each of its names. The path is empty
+    /// if the name was removed by which the file was known last. Returns the number of the list
+    /// that names the change.
     pub(crate) fn begin_in_place(&self, path: &OsStr, found: &Look) -> io::Result<u64> {
         let mut state = self.state.lock();
         let epoch = self.epoch();
         let Some(stamp) = stamp_of_file(found) else { return Ok(epoch) };
         let mut names: Vec<_> = state.marked_path(path).into_iter().collect();
-        if found.links > 1 {
+        let has_other_names = found.links > u32::from(!path.is_empty());
+        if has_other_names {
             names.extend(state.names_of(stamp.inode));
+        }
+        if names.is_empty() && path.is_empty() && has_other_names {
+            state.ledger.log_mut().note_unnamed();
         }
         for path in names {
             if state.in_place.get(&path) != Some(&stamp.inode) {
@@ -235,24 +246,15 @@ impl<D: Disk> FolderBarrier<D> {
             state.end(path, stamp_of_file(found));
         }
     }
-
-    /// Logs that a directory was renamed: each file below it has another name.
-    pub(crate) fn renamed_dir(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        let mut state = self.state.lock();
-        let (Some(from), Some(to)) = (state.marked_path(from), state.marked_path(to)) else {
-            return Ok(());
-        };
-        state.record(&ChangeRecord::RenamedDir { from, to })
-    }
 }
 
 impl<D: Disk> BarrierState<D> {
     /// Makes a change in the change log and in the ledger.
-    fn record(&mut self, change: &ChangeRecord) -> io::Result<()> {
+    pub(super) fn record(&mut self, change: &ChangeRecord) -> io::Result<()> {
         self.store.record(&mut self.ledger, change)
     }
 
-    fn end(&mut self, path: FolderPath, after: Option<FileStamp>) {
+    pub(super) fn end(&mut self, path: FolderPath, after: Option<FileStamp>) {
         // Without this line the log says that the change may be under way, which is no error.
         if let Err(error) = self.record(&ChangeRecord::End { path, after }) {
             log::warn!("the change log can't be written: {}", said(&error));

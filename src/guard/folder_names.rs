@@ -95,7 +95,7 @@ impl<D: Disk> FolderGuard<D> {
         let is_own = moved.is_file && !stage.own.is_foreign(&moved);
         let is_foreign =
             !moved.is_dir && there.as_ref().is_some_and(|there| stage.own.is_foreign(there));
-        self.log_rename((path, &moved), (new_path, there.as_ref()))?;
+        self.log_rename((path, &moved), (new_path, there.as_ref()), false)?;
         if self.is_shared_storage || is_foreign {
             let renamed =
                 stage.rename(&*self.disk, (from, path), (to, new_path), (if_there, !moved.is_dir));
@@ -118,10 +118,11 @@ impl<D: Disk> FolderGuard<D> {
         &self,
         (path, moved): (&OsStr, &Look),
         (new_path, there): (&OsStr, Option<&Look>),
+        is_exchange: bool,
     ) -> io::Result<()> {
         let Some(barrier) = self.barrier() else { return Ok(()) };
-        if moved.is_dir {
-            barrier.renamed_dir(path, new_path)?;
+        if moved.is_dir || is_exchange && there.is_some_and(|there| there.is_dir) {
+            barrier.begin_dir_rename((path, new_path), is_exchange)?;
         }
         let (stamp, before) = (stamp_of_file(moved), there.and_then(stamp_of_file));
         if stamp.is_some() || before.is_some() {
@@ -138,6 +139,9 @@ impl<D: Disk> FolderGuard<D> {
         (new_path, moved): (&OsStr, &Look),
     ) {
         let Some(barrier) = self.barrier() else { return };
+        if moved.is_dir || back.is_some_and(|back| back.is_dir) {
+            barrier.end_dir_rename((path, new_path), back.is_some());
+        }
         let (stamp, back) = (stamp_of_file(moved), back.and_then(stamp_of_file));
         if stamp.is_some() || back.is_some() {
             barrier.end_change(path, back);

@@ -15,8 +15,9 @@
 //! - `staged_file` is a file that is being saved.
 //! - `barrier` decides whether everything that other machines have published is here, and
 //!   `barrier_store` reads and writes its files.
-//! - `folder_changes` logs the changes of one folder for it, `folder_barrier` takes its steps, and
-//!   `late_changes` those after a tenure that ended without a word.
+//! - `folder_changes` logs the changes of one folder for it, `renamed_dirs` those of directories;
+//!   `folder_barrier` takes its steps, and `late_changes` those after a tenure that ended without a
+//!   word.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
 //! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
@@ -39,6 +40,7 @@ pub(crate) mod barrier;
 pub(crate) mod barrier_store;
 pub(crate) mod folder_changes;
 pub(crate) mod folder_barrier;
+pub(crate) mod renamed_dirs;
 pub(crate) mod not_ready;
 pub(crate) mod late_changes;
 pub(crate) mod folder_guard;

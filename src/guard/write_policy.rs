@@ -79,6 +79,11 @@ impl PathPatterns {
         Ok(Self { names: set(&names)?, paths: set(&paths)? })
     }
 
+    /// Whether a pattern looks at more than the name of a file.
+    pub(crate) fn have_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
     /// Whether a pattern matches the path, which is relative to the folder.
     pub(crate) fn matches(&self, path: &Path) -> bool {
         let name = path.file_name().map(Path::new);

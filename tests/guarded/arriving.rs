@@ -39,7 +39,7 @@ impl Machines {
     }
 
     /// Carries one path from the first machine to the second.
-    fn carry(&self, path: &str) {
+    pub(crate) fn carry(&self, path: &str) {
         let (from, to) = (self.first.folder().join(path), self.second.folder().join(path));
         if from.exists() {
             fs::create_dir_all(to.parent().expect("below the folder")).expect("made");
@@ -62,7 +62,7 @@ impl Machines {
     }
 
     /// Carries the markers, and no file.
-    fn carry_markers(&self) {
+    pub(crate) fn carry_markers(&self) {
         let from = format!("{}/.latchfs/", self.first.folder().display());
         run(Command::new("rsync").args(["-a", &from]).arg(self.second.folder().join(".latchfs")))
             .ok();
@@ -90,7 +90,7 @@ pub(crate) fn not_ready(guard: &Guard, part: &str) {
     });
 }
 
-fn markers(scratch: &Scratch) -> Vec<PathBuf> {
+pub(crate) fn markers(scratch: &Scratch) -> Vec<PathBuf> {
     let control = scratch.folder().join(".latchfs");
     let all = [control.clone(), control.join("markers")]
         .into_iter()

@@ -17,6 +17,7 @@ mod hostile;
 mod killed;
 mod local;
 mod losing;
+mod marking;
 mod ordinary_user;
 mod passthrough;
 mod permissions;

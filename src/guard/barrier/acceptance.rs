@@ -8,7 +8,7 @@ use super::ledger::Ledger;
 use super::marker::Acceptance;
 use super::ready::{Arrived, Decision};
 use super::strays::original_of;
-use super::tree::{DigestCache, FileStamp, FolderTree};
+use super::tree::{DigestCache, FileStamp, FolderTree, hidden};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -41,7 +41,16 @@ impl Barrier<'_> {
         let mut gone: Vec<_> = known.filter(|path| !found.contains_key(path)).collect();
         gone.sort();
         gone.dedup();
-        let mut paths: Vec<_> = gone.into_iter().map(|path| (path.clone(), None)).collect();
+        let mut paths = Vec::new();
+        for path in gone {
+            match tree.is_hidden(path)? {
+                false => paths.push((path.clone(), None)),
+                // The next marker names it as the ledger knows it.
+                true if self.ledger.entry(path).is_some()
+                    && wanted.binary_search(path).is_err() => {}
+                true => return Err(hidden(path)),
+            }
+        }
         for (path, found_here) in &found {
             let is_known = self.ledger.entry(path).is_some()
                 || self.ledger.log().get(path).is_some()

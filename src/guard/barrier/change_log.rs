@@ -44,12 +44,16 @@ pub(crate) struct ChangeLog {
     pub(super) number: u64,
     /// Whether a person accepted the whole folder as it stands: the next marker names every path.
     pub(super) is_whole: bool,
+    /// The number of the newest change whose paths are not known, for which the next marker is
+    /// written although no path is logged; 0 if there is none. It is in no file: a guard that is
+    /// killed compares the whole folder for its late marker.
+    pub(super) unnamed: u64,
 }
 
 impl ChangeLog {
     /// Whether the markers name every change.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changed.is_empty() && !self.is_whole
+        self.changed.is_empty() && !self.is_whole && self.unnamed == 0
     }
 
     /// Returns the number of the newest change.
@@ -109,11 +113,21 @@ impl ChangeLog {
         self.is_whole = true;
     }
 
+    /// Records a change whose paths are not known. The list of a marker compares the whole folder,
+    /// and names what was changed.
+    pub(crate) fn note_unnamed(&mut self) {
+        self.number += 1;
+        self.unnamed = self.number;
+    }
+
     /// Forgets the changes up to a number, which a marker names.
     pub(crate) fn forget_to(&mut self, number: u64) {
         self.changed.retain(|_, change| change.number > number);
         self.is_whole = false;
-        if self.changed.is_empty() {
+        if self.unnamed <= number {
+            self.unnamed = 0;
+        }
+        if self.is_empty() {
             self.number = 0;
         }
     }
@@ -155,6 +169,18 @@ mod tests {
         log.accept_whole();
         log.forget_to(listed);
         assert_eq!(log.paths().collect::<Vec<_>>(), [&path("b")]);
+        log.forget_to(log.number());
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn a_change_without_a_known_path_needs_a_marker() {
+        let mut log = ChangeLog::default();
+        log.note_unnamed();
+        let listed = log.number();
+        log.note_unnamed();
+        log.forget_to(listed);
+        assert!(!log.is_empty(), "a change came after the list was closed");
         log.forget_to(log.number());
         assert!(log.is_empty());
     }

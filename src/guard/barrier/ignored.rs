@@ -174,6 +174,13 @@ impl IgnoreRules {
         self
     }
 
+    /// Whether a file may be ignored in one directory and not in another one, neither of which is
+    /// ignored itself.
+    pub(crate) fn depend_on_place(&self) -> bool {
+        let own = [&self.any, &self.dirs, &self.syncthing];
+        own.iter().any(|patterns| !patterns.lines.is_empty()) || self.local.have_paths()
+    }
+
     /// Returns why a path is ignored, if it is. Everything below an ignored directory is ignored.
     pub(crate) fn ignored(&self, path: &FolderPath) -> Option<IgnoredBecause> {
         let parts = path.as_str().split('/');

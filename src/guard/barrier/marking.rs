@@ -1,7 +1,7 @@
 //! The announcement of a tenure before it changes the folder, and the lists of its markers.
 
 use super::super::tenure::TenureId;
-use super::change_log::LoggedChange;
+use super::change_log::{ChangeProgress, LoggedChange};
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind, MarkerCounts};
@@ -10,7 +10,7 @@ use super::ledger::{Ledger, LedgerEntry};
 use super::marker::{Change, Marker, PathState};
 use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::strays::original_of;
-use super::tree::{FileStamp, FolderTree, FoundFile};
+use super::tree::{FileStamp, FolderTree, FoundFile, hidden};
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::io;
@@ -19,6 +19,9 @@ use std::io;
 const MARKER_PAUSE: Span = Span::from_secs(60);
 /// They are at least this many times as far apart as the last one took.
 const MARKER_PAUSE_FACTOR: u64 = 20;
+
+/// The mode that a checkpoint gives a file on whose directory something is mounted.
+const HIDDEN_MODE: u32 = 0o644;
 
 /// The list of a marker: how the paths stood when it was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +120,35 @@ impl Lister<'_> {
         Ok(true)
     }
 
+    /// Adds a path that a walk has not found. Returns whether it stayed the same meanwhile.
+    fn add_unfound(&mut self, path: &FolderPath) -> io::Result<bool> {
+        let logged = self.ledger.log.get(path);
+        let is_removed = logged
+            .is_some_and(|it| it.after.is_none() && matches!(it.progress, ChangeProgress::Done));
+        if is_removed {
+            self.add_gone(path, logged);
+            return Ok(true);
+        }
+        // A walk can miss a file that gets its name while the directory is read.
+        if let Some(found) = self.tree.look(path)? {
+            return self.add_standing(path, &found);
+        }
+        if !self.tree.is_hidden(path)? {
+            self.add_gone(path, logged);
+            return Ok(true);
+        }
+        if logged.is_some() {
+            return Err(hidden(path));
+        }
+        if let (Some(entry), MarkerKind::Checkpoint) = (self.ledger.entry(path), self.listing.kind)
+        {
+            let (size, digest) = (entry.stamp.size, entry.digest);
+            self.add(path, PathState::File { size, digest, mode: HIDDEN_MODE }, false);
+            self.listing.updates.push((path.clone(), Some((entry.stamp, digest))));
+        }
+        Ok(true)
+    }
+
     /// Adds a path under which no file stands.
     fn add_gone(&mut self, path: &FolderPath, logged: Option<&LoggedChange>) {
         if self.listing.kind == MarkerKind::Marker {
@@ -166,7 +198,9 @@ impl Ledger {
         gone.sort();
         gone.dedup();
         for path in gone {
-            lister.add_gone(path, self.log.get(path));
+            if !lister.add_unfound(path)? {
+                return Ok(None);
+            }
         }
         let mut listing = lister.listing;
         listing.changes.sort_by(|one, other| one.path.cmp(&other.path));
@@ -506,6 +540,36 @@ mod tests {
         let state = holder.markers.files.get(&link).and_then(|it| it.state_of(&path("a")));
         let digest = ContentDigest::of(b"b");
         assert_eq!(state, Some(PathState::File { size: 1, digest, mode: 0o644 }));
+    }
+
+    #[test]
+    fn a_file_below_a_mount_point_stays_as_it_was() {
+        let mut holder = Holder::new(&["d/a", "d/b", "e/c"]);
+        holder.tree.mounted = Some(path("d"));
+        holder.save("e/c", b"2");
+        assert_eq!(holder.named(MarkerKind::Marker), [named("e/c", true, false)]);
+        let all = ["d/a", "d/b", "e/c"].map(|name| named(name, true, false));
+        assert_eq!(holder.named(MarkerKind::Checkpoint), all);
+        holder.ledger.log_mut().end(&path("d/b"), None);
+        let all = [named("d/b", false, false), named("e/c", true, false)];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+        let stamp = holder.stamp("d/a");
+        holder.ledger.log_mut().end(&path("d/a"), stamp);
+        let rules = IgnoreRules::default();
+        let listed = holder.ledger.list_changes(MarkerKind::Marker, &rules, &mut holder.tree);
+        let error = listed.expect_err("a change that nobody can name").to_string();
+        assert!(error.contains("d/a") && error.contains("unmount"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_a_walk_misses_is_not_gone() {
+        let mut holder = Holder::new(&["a", "b"]);
+        holder.tree.missed = Some(path("a"));
+        assert_eq!(holder.named(MarkerKind::Marker), []);
+        let all = ["a", "b"].map(|name| named(name, true, false));
+        assert_eq!(holder.named(MarkerKind::Checkpoint), all);
+        holder.save("a", b"2");
+        assert_eq!(holder.named(MarkerKind::Marker), [named("a", true, false)]);
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub(super) struct TestTree {
     pub(super) hashed: usize,
     /// A file that changes while it is hashed.
     pub(super) busy: Option<FolderPath>,
+    /// A directory on which something is mounted.
+    pub(super) mounted: Option<FolderPath>,
+    /// A file that a walk misses.
+    pub(super) missed: Option<FolderPath>,
     next: u64,
 }
 
@@ -38,12 +42,22 @@ impl TestTree {
 
 impl FolderTree for TestTree {
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
-        self.files.iter().for_each(|(path, (found, _))| visit(path.clone(), *found));
+        for (path, (found, _)) in &self.files {
+            let is_below = self.mounted.as_ref().is_some_and(|dir| path.is_below(dir));
+            if !is_below && self.missed.as_ref() != Some(path) {
+                visit(path.clone(), *found);
+            }
+        }
         Ok(())
     }
 
     fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
-        Ok(self.files.get(path).map(|(found, _)| *found))
+        let is_hidden = self.is_hidden(path)?;
+        Ok(self.files.get(path).filter(|_| !is_hidden).map(|(found, _)| *found))
+    }
+
+    fn is_hidden(&mut self, path: &FolderPath) -> io::Result<bool> {
+        Ok(self.mounted.as_ref().is_some_and(|dir| path.is_below(dir)))
     }
 
     fn digest(&mut self, path: &FolderPath, _: &FoundFile) -> io::Result<Option<ContentDigest>> {

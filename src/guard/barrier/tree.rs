@@ -36,12 +36,22 @@ pub(crate) trait FolderTree {
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()>;
     /// Returns the regular file that has a path.
     fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>>;
+    /// Whether something is mounted on a path or above it: nobody can say then what stands there.
+    fn is_hidden(&mut self, path: &FolderPath) -> io::Result<bool>;
     /// Returns the digest of a file's content; `None` if it is no longer the file `found`, or was
     /// changed meanwhile.
     fn digest(&mut self, path: &FolderPath, found: &FoundFile)
     -> io::Result<Option<ContentDigest>>;
     /// Returns the digest of `.latchfs/ignore`, if there is such a file.
     fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>>;
+}
+
+/// Returns the error for a path on whose directory something is mounted, and of which a list must
+/// say how it stands.
+pub(super) fn hidden(path: &FolderPath) -> io::Error {
+    io::Error::other(format!(
+        "nobody can say whether {path} is there, since something is mounted above it; unmount that"
+    ))
 }
 
 /// The maximum number of files whose digest is remembered while the folder is not ready.

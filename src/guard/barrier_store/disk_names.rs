@@ -82,3 +82,26 @@ pub(super) fn find<D: Disk>(
     }
     Ok(None)
 }
+
+/// Whether something is mounted on a path of the folder, or on a directory above it.
+pub(super) fn is_hidden<D: Disk>(disk: &D, folder: &D::Dir, path: &FolderPath) -> io::Result<bool> {
+    let mut dir = disk.reopen_dir(folder)?;
+    for part in path.as_str().split('/') {
+        let Some(name) = name_in(disk, &dir, part)? else { return Ok(false) };
+        let at = Place::new(&dir, &name);
+        match if_there(disk.attributes(at))? {
+            Some(found) if found.is_mount_point => return Ok(true),
+            Some(found) if found.look.is_dir => {}
+            _ => return Ok(false),
+        }
+        dir = match disk.open_dir(at) {
+            // Something was mounted on it just now.
+            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => return Ok(true),
+            opened => match if_there(opened)? {
+                Some(dir) => dir,
+                None => return Ok(false),
+            },
+        };
+    }
+    Ok(false)
+}

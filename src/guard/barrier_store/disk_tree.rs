@@ -6,7 +6,7 @@ use super::super::barrier::ignored::IGNORE_BYTES_MAX;
 use super::super::barrier::tree::{FileStamp, FolderTree, FoundFile};
 use super::super::disk::{Attributes, Disk, Look, Place};
 use super::bounded_read::{digest_of, if_there, read_at_most};
-use super::disk_names::{find, is_composed, open_dir_at};
+use super::disk_names::{find, is_composed, is_hidden, open_dir_at};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -106,6 +106,32 @@ impl<'a, D: Disk> DiskTree<'a, D> {
         Self { disk, folder, skipped: SkippedNames::default() }
     }
 
+    /// Calls `visit` for each regular file below a directory with this path on the disk. There is
+    /// none below what is no directory.
+    pub(crate) fn walk_below(
+        &mut self,
+        path: &OsStr,
+        visit: &mut dyn FnMut(FolderPath, FoundFile),
+    ) -> io::Result<()> {
+        self.skipped = SkippedNames::default();
+        let mut walk = TreeWalk {
+            disk: self.disk,
+            skipped: &mut self.skipped,
+            visit,
+            dirs: vec![path.to_owned()],
+        };
+        while let Some(path) = walk.dirs.pop() {
+            let opened = open_dir_at(self.disk, self.folder, &path);
+            let Some(dir) = opened.map_err(|error| at_path(&path, &error))? else { continue };
+            match walk.visit_dir(&dir, &path) {
+                // The directory was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_empty() => {}
+                visited => visited.map_err(|error| at_path(&path, &error))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the names that the last walk passed over.
     pub(crate) fn skipped(&self) -> &SkippedNames {
         &self.skipped
@@ -197,22 +223,7 @@ fn at_path(path: &OsStr, error: &io::Error) -> io::Error {
 
 impl<D: Disk> FolderTree for DiskTree<'_, D> {
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
-        self.skipped = SkippedNames::default();
-        let mut walk = TreeWalk {
-            disk: self.disk,
-            skipped: &mut self.skipped,
-            visit,
-            dirs: vec![OsString::new()],
-        };
-        while let Some(path) = walk.dirs.pop() {
-            let opened = open_dir_at(self.disk, self.folder, &path);
-            let Some(dir) = opened.map_err(|error| at_path(&path, &error))? else { continue };
-            match walk.visit_dir(&dir, &path) {
-                // The directory was removed meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_empty() => {}
-                visited => visited.map_err(|error| at_path(&path, &error))?,
-            }
-        }
+        self.walk_below(OsStr::new(""), visit)?;
         // A folder that was removed must not look like one whose files were.
         if self.disk.look(Place::new(self.folder, "."))?.links == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the folder was removed"));
@@ -224,6 +235,10 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
         let Some((dir, name)) = find(self.disk, self.folder, path)? else { return Ok(None) };
         let found = if_there(self.disk.attributes(Place::new(&dir, &name)))?;
         Ok(found.as_ref().and_then(found_file))
+    }
+
+    fn is_hidden(&mut self, path: &FolderPath) -> io::Result<bool> {
+        is_hidden(self.disk, self.folder, path)
     }
 
     fn digest(
@@ -330,6 +345,9 @@ mod tests {
         let mut tree = DiskTree::new(&disk, &folder);
         assert_eq!(names(&mut tree), ["b"]);
         assert_eq!(tree.look(&path("file")).expect("readable"), None);
+        for (name, is_hidden) in [("file", true), ("mounted/a", true), ("b", false), ("c", false)] {
+            assert_eq!(tree.is_hidden(&path(name)).expect("readable"), is_hidden, "{name}");
+        }
         let because = SkippedBecause::MountPoint;
         let mut shown = tree.skipped().shown().to_vec();
         shown.sort_by(|one, other| one.0.cmp(&other.0));
@@ -340,6 +358,7 @@ mod tests {
         let mut tree = DiskTree::new(&LinuxDisk, &root);
         assert!(LinuxDisk.attributes(Place::new(&root, "proc")).expect("there").is_mount_point);
         assert_eq!(tree.look(&path("proc/version")).expect("no error"), None);
+        assert!(tree.is_hidden(&path("proc/no file")).expect("no error"));
     }
 
     #[test]

@@ -128,6 +128,14 @@ impl FolderView {
         })
     }
 
+    /// Makes open files that are changed in place log their next change under the names that they
+    /// have now.
+    pub(super) fn names_changed(&self) {
+        if let Some(barrier) = self.guard.barrier() {
+            barrier.begin_epoch();
+        }
+    }
+
     /// Logs how changes in place have left a file.
     pub(super) fn log_left(&self, open: &OpenFile, found: &Look) {
         if let Some(barrier) = self.guard.barrier()

@@ -153,6 +153,7 @@ impl FolderView {
         };
         if let Some(ino) = removed {
             self.nodes.removed(ino, (at.parent, at.name));
+            self.names_changed();
         }
         Ok(())
     }
@@ -247,10 +248,11 @@ impl FolderView {
     ) -> Done<()> {
         let (moved, there) = (look_in(moved), there.map(look_in));
         let (path, new_path) = (old.path.as_os_str(), new.path.as_os_str());
-        let logged = self.guard.log_rename((path, &moved), (new_path, there.as_ref()));
+        let is_exchange = flags.contains(DiskFlags::EXCHANGE);
+        let logged = self.guard.log_rename((path, &moved), (new_path, there.as_ref()), is_exchange);
         logged.map_err(|error| errno(&error))?;
         rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
-        let back = there.filter(|_| flags.contains(DiskFlags::EXCHANGE));
+        let back = there.filter(|_| is_exchange);
         self.guard.log_renamed((path, back.as_ref()), (new_path, &moved));
         Ok(())
     }
@@ -293,6 +295,7 @@ impl FolderView {
                 None => {}
             }
         }
+        self.names_changed();
     }
 
     /// Renames a file that is not published yet: it appears under its new name, and at once.
@@ -376,6 +379,7 @@ impl FolderView {
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
+        self.names_changed();
         Ok(self.entry(ino, &found))
     }
 }

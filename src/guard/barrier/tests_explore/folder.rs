@@ -63,6 +63,10 @@ impl FolderTree for ModelFolder {
         Ok(stamp.map(of))
     }
 
+    fn is_hidden(&mut self, _: &FolderPath) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn digest(&mut self, path: &FolderPath, _: &FoundFile) -> io::Result<Option<ContentDigest>> {
         let at = number(path);
         let of = || digest(self.contents[at]);

@@ -1,0 +1,145 @@
+//! What the markers of the sync barrier name: each path that was changed through the view, however
+//! its name came or went meanwhile.
+
+use crate::arriving::{Machines, markers};
+use crate::harness::{Guard, eventually, shell};
+use crate::support::run;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
+/// which no file stands, and ` foreign` for one that was changed past the view.
+fn named(machines: &Machines, before: &[PathBuf]) -> Vec<String> {
+    let new = markers(&machines.first).into_iter().filter(|path| !before.contains(path));
+    let mut all = Vec::new();
+    for path in new {
+        let text = fs::read_to_string(path).expect("there");
+        let marker: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        for change in marker["changes"].as_array().expect("a list") {
+            let gone = if change["type"] == "gone" { " gone" } else { "" };
+            let foreign = if change["foreign"] == true { " foreign" } else { "" };
+            all.push(format!("{}{gone}{foreign}", change["path"].as_str().expect("a path")));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Makes files with the same content, and gives the lock up, so that the ledger knows them.
+fn make(machines: &Machines, guard: &Guard, names: &[&str]) -> Vec<PathBuf> {
+    for name in names {
+        let path = guard.path(name);
+        fs::create_dir_all(path.parent().expect("below the view")).expect("ready");
+        fs::write(path, "before").expect("ready");
+    }
+    guard.ask("give", &[]).ok();
+    markers(&machines.first)
+}
+
+fn appending(guard: &Guard, name: &str) -> File {
+    File::options().append(true).open(guard.path(name)).expect("ready")
+}
+
+/// A mount over a directory, which ends with the value.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn over(dir: PathBuf) -> Self {
+        run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&dir)).ok();
+        Self(dir)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// A file that a program goes on changing in place is named under the name that it has by then.
+#[test]
+fn a_file_that_is_renamed_while_it_is_changed_is_named() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    let before = make(&machines, &one, &["a", "d/b", "d/c"]);
+    let mut files = ["a", "d/b", "d/c"].map(|name| appending(&one, name));
+    files.iter_mut().for_each(|file| file.write_all(b" and after").expect("written"));
+    fs::rename(one.path("a"), one.path("z")).expect("renamed");
+    fs::rename(one.path("d"), one.path("e")).expect("renamed");
+    files[0].write_all(b" and later").expect("written");
+    files[1].write_all(b" and later").expect("written");
+    drop(files);
+    one.ask("give", &[]).ok();
+    let all = ["a gone", "d/b gone", "d/c gone", "e/b", "e/c", "z"];
+    assert_eq!(named(&machines, &before), all);
+}
+
+/// A program has a file open by a name that is removed, and changes it: the change is named under
+/// the other name of the file.
+#[test]
+fn a_change_by_a_removed_name_is_named_under_the_other_one() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    fs::write(one.path("a"), "before").expect("ready");
+    fs::hard_link(one.path("a"), one.path("b")).expect("ready");
+    one.ask("give", &[]).ok();
+    let before = markers(&machines.first);
+    let mut file = appending(&one, "b");
+    fs::remove_file(one.path("b")).expect("removed");
+    eventually("the marker", || (markers(&machines.first).len() > before.len()).then_some(()));
+    let before = markers(&machines.first);
+    file.write_all(b" and after").expect("written");
+    drop(file);
+    one.ask("give", &[]).ok();
+    assert_eq!(named(&machines, &before), ["a"]);
+    let two = machines.start(2, &[]);
+    machines.carry_all();
+    two.ask("take", &[]).ok();
+}
+
+/// The files below a directory that is exchanged, or that gets a name which is not ignored, have
+/// other paths afterwards.
+#[test]
+fn each_file_below_an_exchanged_or_uncovered_directory_is_named() {
+    let machines = Machines::new();
+    fs::write(machines.first.folder().join(".latchfs/ignore"), "build/\n").expect("written");
+    let one = machines.start(1, &[]);
+    let names = ["d/one", "d/both", "e/both", "e/two", "f/x", "g", "src/y", "build/z"];
+    let before = make(&machines, &one, &names);
+    let exchange = |one: &str, other: &str| {
+        format!(
+            "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n\
+             assert libc.renameat2(-100, b'{one}', -100, b'{other}', 2) == 0, ctypes.get_errno()\n"
+        )
+    };
+    let program = exchange("d", "e") + &exchange("f", "g");
+    shell(&one.view, &format!("python3 -c \"{program}\"")).ok();
+    one.ask("give", &[]).ok();
+    let all = ["d/both", "d/one gone", "d/two", "e/both", "e/one", "e/two gone"];
+    let and_file = ["f", "f/x gone", "g gone", "g/x"];
+    assert_eq!(named(&machines, &before), [&all[..], &and_file].concat());
+    let before = markers(&machines.first);
+    fs::rename(one.path("build"), one.path("made")).expect("renamed");
+    fs::rename(one.path("src"), one.path("build")).expect("renamed");
+    one.ask("give", &[]).ok();
+    assert_eq!(named(&machines, &before), ["made/z", "src/y gone"]);
+}
+
+/// Something that is mounted in the folder hides files. They are not gone.
+#[test]
+fn files_below_a_mount_point_are_not_gone() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    let before = make(&machines, &one, &["d/a", "b"]);
+    fs::write(one.path("b"), "of m1").expect("ready");
+    let mounted = Mounted::over(machines.first.folder().join("d"));
+    one.ask("give", &[]).ok();
+    assert_eq!(named(&machines, &before), ["b"]);
+    drop(mounted);
+    let before = markers(&machines.first);
+    fs::write(one.path("d/a"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    assert_eq!(named(&machines, &before), ["d/a"]);
+}
