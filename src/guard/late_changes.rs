@@ -16,7 +16,10 @@ pub(crate) type KeepCopy<'a> = &'a dyn Fn(&FolderPath) -> Result<(), String>;
 pub(crate) enum Late {
     /// There are none.
     Nothing,
-    /// It is not known yet what to do with them.
+    /// It is not known yet what to do with them: their tenure is about to end, or a file changed
+    /// while a late marker was listed.
+    Soon,
+    /// It is not known what to do with them before another tenure sets a handover.
     Unknown,
     /// A late marker names them.
     Marked,
@@ -47,7 +50,7 @@ impl<D: Disk> FolderBarrier<D> {
             (late_step(previous, engine, &state.ledger), is_open)
         };
         match step {
-            LateStep::Nothing if is_open => Ok(Late::Unknown),
+            LateStep::Nothing if is_open => Ok(Late::Soon),
             LateStep::Nothing => Ok(Late::Nothing),
             LateStep::Wait => Ok(Late::Unknown),
             LateStep::Write(late) => self.write_late(&late, keep),
@@ -70,7 +73,7 @@ impl<D: Disk> FolderBarrier<D> {
         let listed =
             self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
         // A program changes the folder past the view: the list is made again later.
-        let Some((listing, marker)) = listed else { return Ok(Late::Unknown) };
+        let Some((listing, marker)) = listed else { return Ok(Late::Soon) };
         for path in copied_before(&listing) {
             keep(path)?;
         }

@@ -25,6 +25,9 @@ use std::collections::VecDeque;
 const AGAIN: Span = Span::from_secs(1);
 /// The delay before it looks again after changes that nobody can name now.
 const LATE_AGAIN: Span = Span::from_secs(5);
+/// The delay if only another tenure can make a difference. Each tenure of this machine looks as
+/// well before it is ready.
+const LATE_SELDOM: Span = Span::from_secs(300);
 
 impl Arrival {
     /// Returns the number of paths and bytes that are missing.
@@ -308,7 +311,8 @@ impl<D: Disk> Tenures<D> {
                 );
                 steps.no_late();
             }
-            Ok(Late::Unknown) => steps.late_later(AGAIN),
+            Ok(Late::Soon) => steps.late_later(AGAIN),
+            Ok(Late::Unknown) => steps.late_later(LATE_SELDOM),
             Err(why) => {
                 log::warn!("what an ended tenure has left can't be told yet: {why}");
                 steps.late_later(LATE_AGAIN);

@@ -1,13 +1,14 @@
 //! What the markers of the sync barrier name: each path that was changed through the view, however
 //! its name came or went meanwhile.
 
-use crate::arriving::{Machines, markers};
-use crate::harness::{Guard, eventually, shell};
+use crate::arriving::{Machines, begin_take, markers};
+use crate::harness::{Guard, eventually, latchfs, pause, shell};
 use crate::support::run;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 /// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
 /// which no file stands, and ` foreign` for one that was changed past the view.
@@ -142,4 +143,35 @@ fn files_below_a_mount_point_are_not_gone() {
     fs::write(one.path("d/a"), "of m1").expect("ready");
     one.ask("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["d/a"]);
+}
+
+/// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late
+/// marker, for which the others wait.
+#[test]
+fn a_late_marker_follows_a_release_that_came_too_late() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--ttl", "5s"]);
+    // A guard looks for late changes when it begins as well.
+    pause(Duration::from_secs(1));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    machines.server.signal(libc::SIGSTOP);
+    let id = fs::read_dir(machines.first.0.join("state")).expect("there").flatten().next();
+    let changes = id.expect("one folder").path().join("m1/changes");
+    eventually("the handover that follows the marker", || {
+        let log = fs::read_to_string(&changes).ok()?;
+        (log.contains("\"own\"") && !log.contains("\"begin\"")).then_some(())
+    });
+    let view = one.view.clone();
+    let giving = std::thread::spawn(move || run(latchfs().args(["guard", "give"]).arg(view)).err);
+    pause(Duration::from_secs(9));
+    machines.server.signal(libc::SIGCONT);
+    drop(giving.join());
+    let two = machines.start(2, &[]);
+    let taking = begin_take(&two);
+    eventually("the late marker", || {
+        machines.carry_all();
+        taking.is_finished().then_some(())
+    });
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
 }
