@@ -429,7 +429,7 @@ impl<D: Disk> FolderBarrier<D> {
     }
 
     /// Prepares an acceptance of the folder, or of some paths, as they stand: returns it with its
-    /// handover, which is in the ledger's file. The gate is closed.
+    /// handover. The gate is closed.
     pub(crate) fn begin_acceptance(
         &self,
         previous: &PreviousTenure,
@@ -459,9 +459,7 @@ impl<D: Disk> FolderBarrier<D> {
             Err(Decision::Unsure(why)) => return Ok(Err(Arrival::Unsure(why))),
             Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready)),
         };
-        let mut state = self.state.lock();
-        let handover = state.ledger.begin_acceptance(&accepted, 1);
-        state.save()?;
+        let handover = ledger.begin_acceptance(&accepted, 1);
         Ok(Ok((accepted, handover)))
     }
 

@@ -29,6 +29,10 @@ const RELEASE_PATIENCE: Span = Span::from_secs(5);
 /// How long it waits if a marker is written before.
 const MARKER_PATIENCE: Span = Span::from_secs(60);
 
+/// The answer to an acceptance that has begun in a tenure that is over.
+const NOT_ACCEPTED: &str =
+    "nothing was accepted, since the lock was lost or given up meanwhile; try again";
+
 pub(super) enum Message {
     Lock(LockMessage),
     News(LockNews),
@@ -338,6 +342,9 @@ impl<D: Disk> Tenures<D> {
             && let Some(tenure) = self.current_or_last()
         {
             (self.on_news)(&TenureNews::Late(tenure));
+        }
+        if !matches!(self.state(), GuardState::Arriving(..)) {
+            self.refuse_acceptance(NOT_ACCEPTED, wishes);
         }
         let now = boot_now();
         self.deny_late(wishes, now);

@@ -1,7 +1,7 @@
 //! What the markers of the sync barrier name: each path that was changed through the view, however
 //! its name came or went meanwhile.
 
-use crate::arriving::{Machines, begin_take, markers};
+use crate::arriving::{Machines, begin_take, markers, not_ready};
 use crate::harness::{Guard, eventually, latchfs, pause, shell};
 use crate::support::run;
 use std::fs::{self, File};
@@ -143,6 +143,33 @@ fn files_below_a_mount_point_are_not_gone() {
     fs::write(one.path("d/a"), "of m1").expect("ready");
     one.ask("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["d/a"]);
+}
+
+/// An acceptance whose tenure ends meanwhile is none, and the person is told so.
+#[test]
+fn an_acceptance_in_a_tenure_that_ends_accepts_nothing() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &["--ttl", "30s"]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.kill();
+    let taking = begin_take(&two);
+    not_ready(&two, "has not said what it changed");
+    machines.server.signal(libc::SIGSTOP);
+    let ask = |options: &'static [&'static str]| {
+        let view = two.view.clone();
+        std::thread::spawn(move || run(latchfs().arg("guard").args(options).arg(view)))
+    };
+    let accepting = ask(&["accept", "--reason", "the first laptop is lost"]);
+    pause(Duration::from_secs(2));
+    let giving = ask(&["give"]);
+    let refused = accepting.join().expect("no panic").fails();
+    assert!(refused.contains("nothing was accepted"), "{refused}");
+    machines.server.signal(libc::SIGCONT);
+    drop(giving.join());
+    not_ready(&two, "has not said what it changed");
+    assert!(!two.path("a").exists() && !taking.is_finished());
+    two.ask("accept", &["--reason", "the first laptop is lost"]).ok();
+    assert!(taking.join().expect("taken").contains("holding"));
 }
 
 /// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late

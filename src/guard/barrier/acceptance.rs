@@ -85,10 +85,11 @@ impl Barrier<'_> {
 }
 
 impl Ledger {
-    /// Returns the handover of an acceptance, which is sent at once, and records its id.
-    pub(crate) fn begin_acceptance(&mut self, accepted: &Accepted, next: u64) -> Handover {
+    /// Returns the handover of an acceptance, which is sent at once. It is no own one before the
+    /// acceptance is recorded: otherwise the folder would be ready here although it was never
+    /// accepted as far as anybody was told.
+    pub(crate) fn begin_acceptance(&self, accepted: &Accepted, next: u64) -> Handover {
         let id: HandoverId = accepted.acceptance.handover;
-        self.record_own(id);
         let kind = HandoverKind::Accepted;
         let arrived = accepted.arrived.as_ref();
         let (marker, counts) = match arrived.and_then(|arrived| Some((arrived.top?, arrived))) {
@@ -100,6 +101,7 @@ impl Ledger {
 
     /// Records an acceptance that the lock service has: the folder is ready.
     pub(crate) fn accept(&mut self, accepted: Accepted) {
+        self.record_own(accepted.acceptance.handover);
         match accepted.arrived {
             Some(arrived) => self.adopt(arrived),
             None => self.log.accept_whole(),
