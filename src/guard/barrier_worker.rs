@@ -13,7 +13,6 @@ use super::lost_files::LostReason;
 use super::tenure::TenureId;
 use crate::os_error::said;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -80,10 +79,7 @@ fn run<D: Disk>(
     jobs: &Receiver<Job>,
     done: &dyn Fn(JobDone),
 ) {
-    let keep = |path: &FolderPath| {
-        let kept = guard.keep_copy(OsStr::new(path.as_str()), LostReason::Untold);
-        kept.map_err(|error| format!("{path} can't be copied to the lost files: {}", said(&error)))
-    };
+    let keep = |paths: &[&FolderPath]| guard.keep_copies(paths, LostReason::Untold);
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Late(previous, engine) => {

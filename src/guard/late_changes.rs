@@ -8,8 +8,8 @@ use super::barrier::marker_name::MarkerKind;
 use super::disk::Disk;
 use super::folder_changes::{BarrierState, FolderBarrier};
 
-/// Copies a file of the folder to the lost files.
-pub(crate) type KeepCopy<'a> = &'a dyn Fn(&FolderPath) -> Result<(), String>;
+/// Copies files of the folder to the lost files, all of them or none.
+pub(crate) type KeepCopies<'a> = &'a dyn Fn(&[&FolderPath]) -> Result<(), String>;
 
 /// The fate of the changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl<D: Disk> FolderBarrier<D> {
         &self,
         previous: &PreviousTenure,
         engine: u64,
-        keep: KeepCopy<'_>,
+        keep: KeepCopies<'_>,
     ) -> Result<Late, String> {
         let (step, is_open) = {
             let state = self.state.lock();
@@ -55,9 +55,7 @@ impl<D: Disk> FolderBarrier<D> {
             LateStep::Wait => Ok(Late::Unknown),
             LateStep::Write(late) => self.write_late(&late, keep),
             LateStep::PutAside(paths) => {
-                for path in &paths {
-                    keep(path)?;
-                }
+                keep(&paths.iter().collect::<Vec<_>>())?;
                 let mut state = self.state.lock();
                 state.ledger.put_aside();
                 state.save()?;
@@ -66,7 +64,7 @@ impl<D: Disk> FolderBarrier<D> {
         }
     }
 
-    fn write_late(&self, late: &LateMarker, keep: KeepCopy<'_>) -> Result<Late, String> {
+    fn write_late(&self, late: &LateMarker, keep: KeepCopies<'_>) -> Result<Late, String> {
         let rules = self.rules()?;
         self.find_unrecorded(late)?;
         let ledger = self.state.lock().ledger.clone();
@@ -74,9 +72,7 @@ impl<D: Disk> FolderBarrier<D> {
             self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
         // A program changes the folder past the view: the list is made again later.
         let Some((listing, marker)) = listed else { return Ok(Late::Soon) };
-        for path in copied_before(&listing) {
-            keep(path)?;
-        }
+        keep(&copied_before(&listing).collect::<Vec<_>>())?;
         let link = self.write_marker(&marker)?;
         let mut state = self.state.lock();
         let BarrierState { ledger, .. } = &mut *state;

@@ -169,6 +169,12 @@ impl<D: Disk> LostFiles<D> {
         }
     }
 
+    /// Removes a lost file.
+    pub(crate) fn remove(&self, disk: &D, number: u64) -> io::Result<()> {
+        disk.remove_file(Place::new(&self.dir, &number.to_string()))?;
+        disk.remove_file(Place::new(&self.dir, &format!("{number}.json")))
+    }
+
     /// Returns the bytes of all lost files.
     pub(crate) fn bytes(&self, disk: &D) -> io::Result<u64> {
         let mut bytes: u64 = 0;

@@ -95,6 +95,15 @@ impl Space {
         used.staged = used.staged.saturating_sub(bytes);
     }
 
+    /// Fails if there is no space for so many bytes of lost files more.
+    pub(crate) fn has_room_for_lost(&self, bytes: u64) -> Result<(), NoSpace> {
+        let used = self.used.lock();
+        if used.staged.saturating_add(used.lost).saturating_add(bytes) > self.limits.lost {
+            return Err(NoSpace::Lost { max: self.limits.lost });
+        }
+        Ok(())
+    }
+
     /// Counts content that has become a lost file.
     pub(crate) fn add_lost(&self, bytes: u64) {
         let mut used = self.used.lock();
@@ -134,6 +143,9 @@ mod tests {
         assert_eq!(space.take(1), Err(NoSpace::Lost { max: 20 }));
         assert_eq!(space.take(u64::MAX), Err(NoSpace::Staged { max: 10 }));
         space.set_lost(14);
+        assert_eq!(space.has_room_for_lost(1), Ok(()));
+        assert_eq!(space.has_room_for_lost(2), Err(NoSpace::Lost { max: 20 }));
+        assert_eq!(space.has_room_for_lost(u64::MAX), Err(NoSpace::Lost { max: 20 }));
         assert_eq!((space.take(1), space.used()), (Ok(()), (6, 14)));
         assert!(NoSpace::Lost { max: 20 }.to_string().contains("--drop N"));
     }

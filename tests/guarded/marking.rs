@@ -172,6 +172,30 @@ fn an_acceptance_in_a_tenure_that_ends_accepts_nothing() {
     assert!(taking.join().expect("taken").contains("holding"));
 }
 
+/// What a late marker names is kept before, as far as `--max-lost` allows: otherwise the marker
+/// waits, and nothing is kept again and again.
+#[test]
+fn copies_for_a_late_marker_take_no_more_than_the_lost_files_may() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    for name in ["a", "b", "c"] {
+        fs::write(one.path(name), "of m1").expect("ready");
+    }
+    one.kill();
+    let before = markers(&machines.first);
+    let one = machines.start(1, &["--max-lost", "12"]);
+    let taking = begin_take(&one);
+    not_ready(&one, "--max-lost");
+    assert!(one.ask("lost", &[]).ok().is_empty());
+    assert_eq!(markers(&machines.first), before);
+    one.kill();
+    drop(taking.join());
+    let one = machines.start(1, &["--max-lost", "15"]);
+    one.ask("take", &[]).ok();
+    let lost = one.ask("lost", &["--json"]).ok();
+    assert_eq!(lost.matches("\"path\"").count(), 3, "{lost}");
+}
+
 /// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late
 /// marker, for which the others wait.
 #[test]
