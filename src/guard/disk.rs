@@ -149,6 +149,9 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn set_modified(&self, file: &Self::File, time: i128) -> io::Result<()>;
     /// Writes bytes to an open file.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Takes space on the disk for so many bytes of an open file from `offset` on, which does not
+    /// become larger by that.
+    fn reserve(&self, file: &Self::File, offset: u64, bytes: u64) -> io::Result<()>;
     /// Removes up to `bytes` bytes from the end of an open file.
     fn shorten(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
     /// Copies the content, the permissions, the owner and the times of `from` to `to`, which is

@@ -238,6 +238,11 @@ impl<D: Disk> FolderBarrier<D> {
         Ok(epoch)
     }
 
+    /// Writes the change log to the storage, before content that was changed in place is synced.
+    pub(crate) fn sync_changes(&self) -> io::Result<()> {
+        self.state.lock().store.sync_new()
+    }
+
     /// Logs how changes in place left a file.
     pub(crate) fn end_in_place(&self, path: &OsStr, found: &Look) {
         let mut state = self.state.lock();

@@ -2,8 +2,8 @@
 
 use super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
-    AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
-    StatxAttributes, StatxFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Mode, OFlags, RenameFlags,
+    ResolveFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -320,6 +320,10 @@ impl Disk for LinuxDisk {
 
     fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         file.write_all_at(bytes, offset)
+    }
+
+    fn reserve(&self, file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, bytes)?)
     }
 
     fn shorten(&self, file: &File, bytes: u64) -> io::Result<()> {

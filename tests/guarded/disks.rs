@@ -1,6 +1,6 @@
 //! Disks that are full or fail: a small file system on a loop device holds the folder.
 
-use crate::harness::{Guard, Scratch, python, shell};
+use crate::harness::{Guard, Scratch, Server, python, shell};
 use crate::support::run;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,13 @@ impl Disk {
     }
 
     fn scratch(&self) -> Scratch {
+        self.scratch_with(&["--alone"])
+    }
+
+    fn scratch_with(&self, options: &[&str]) -> Scratch {
         let scratch = Scratch(self.dir.join("disk/test"));
         fs::create_dir_all(scratch.folder()).expect("made");
-        scratch.init(&["--alone"]);
+        scratch.init(options);
         scratch
     }
 }
@@ -177,4 +181,27 @@ fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
         Some(guard.ask("lost", &[]).ok()).filter(|text| text.contains("a signal ended"))
     });
     assert_eq!(fs::read_to_string(&real).expect("there"), "old");
+}
+
+/// A user makes space on a full disk by removing files, although each removal is logged for the
+/// other machines, and the first one announced.
+#[test]
+fn files_are_removed_from_a_full_disk() {
+    let disk = Disk::new("removing", 24, 64);
+    let elsewhere = Scratch::new();
+    let server = Server::start(&elsewhere);
+    let scratch = disk.scratch_with(&["--server", &server.url, "--client", "m1"]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1", "--settle", "1h"]);
+    let file = |number: u32| guard.path(&format!("a file with a long name {number}"));
+    (0..500).for_each(|number| fs::write(file(number), "").expect("ready"));
+    guard.ask("give", &[]).ok();
+    guard.ask("take", &[]).ok();
+    let fill = "dd if=/dev/zero of=full bs=1M status=none || dd if=/dev/zero of=rest bs=1k \
+                status=none || true";
+    shell(&scratch.folder(), fill).ok();
+    for number in 0..500 {
+        fs::remove_file(file(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
+    fs::remove_file(scratch.folder().join("full")).expect("space again");
+    guard.ask("give", &[]).ok();
 }

@@ -21,6 +21,9 @@ use std::sync::Arc;
 pub(crate) const CHANGES_BYTES_MAX: u64 = 256 * 1_024 * 1_024;
 /// The change log is folded into the ledger when it has grown by so many bytes.
 const FOLD_BYTES: u64 = 32 * 1_024 * 1_024;
+/// The change log takes so much space ahead: lines of some thousand removals and the announcement
+/// before them find space on a full disk.
+const RESERVE_BYTES: u64 = 1_024 * 1_024;
 /// The beginning of the change log, with its version.
 const MAGIC: &str = "latchfs changes 1";
 /// The mode of both files: the state directory is private.
@@ -77,6 +80,10 @@ pub(crate) struct LedgerStore<D: Disk> {
     changes: D::File,
     /// The size of the change log without an unfinished line.
     length: u64,
+    /// The size at which it takes more space ahead.
+    reserve_at: u64,
+    /// The size that is on the storage.
+    synced: u64,
     /// The size at which it is folded into the ledger.
     fold_at: u64,
     /// The boot that the change log names.
@@ -258,7 +265,11 @@ impl<D: Disk> LedgerStore<D> {
             }
         };
         let fold_at = length + FOLD_BYTES;
-        Ok((Self { disk, dir, changes, length, fold_at, boot, this_boot }, loaded))
+        let (reserve_at, synced) = (0, 0);
+        let mut store =
+            Self { disk, dir, changes, length, reserve_at, synced, fold_at, boot, this_boot };
+        store.reserve();
+        Ok((store, loaded))
     }
 
     /// Appends a change to the log. It survives the end of the process.
@@ -276,7 +287,18 @@ impl<D: Disk> LedgerStore<D> {
         // After an error the next line overwrites the part that was written.
         self.disk.write(&self.changes, self.length, &bytes)?;
         self.length = end;
+        self.reserve();
         Ok(())
+    }
+
+    /// Takes space ahead for the change log before it needs that.
+    fn reserve(&mut self) {
+        if self.length < self.reserve_at {
+            return;
+        }
+        // Without it a full disk refuses changes sooner. Some file systems have no such call.
+        let _ = self.disk.reserve(&self.changes, self.length, RESERVE_BYTES);
+        self.reserve_at = self.length + RESERVE_BYTES / 2;
     }
 
     /// Appends a change to the log, makes it in the ledger, and folds the log into the ledger when
@@ -295,8 +317,15 @@ impl<D: Disk> LedgerStore<D> {
     }
 
     /// Writes the log to the storage. This comes before a handover that it names is sent.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.disk.sync_file(&self.changes)
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.disk.sync_file(&self.changes)?;
+        self.synced = self.length;
+        Ok(())
+    }
+
+    /// Writes the lines to the storage that are not there yet.
+    pub(crate) fn sync_new(&mut self) -> io::Result<()> {
+        if self.synced < self.length { self.sync() } else { Ok(()) }
     }
 
     /// Records that the folder was compared with the ledger in this boot. The next save says so.
@@ -313,6 +342,8 @@ impl<D: Disk> LedgerStore<D> {
         name_ledger(&*self.disk, &self.dir)?;
         (self.changes, self.length) = new_changes(&*self.disk, &self.dir, self.boot, digest)?;
         self.fold_at = self.length + FOLD_BYTES;
+        (self.synced, self.reserve_at) = (self.length, 0);
+        self.reserve();
         Ok(())
     }
 }
@@ -420,6 +451,27 @@ mod tests {
                 _ => ChangeRecord::Own(HandoverId(self.below(1_000) as u128)),
             }
         }
+    }
+
+    #[test]
+    fn lines_are_synced_once_and_find_reserved_space() {
+        let test = TestFolder::new();
+        let (mut store, mut ledger) = reopen(&test);
+        let own = ChangeRecord::Own(HandoverId(1));
+        store.record(&mut ledger, &own).expect("there is space");
+        let before = store.disk.count("sync_file");
+        for _ in 0..3 {
+            store.sync_new().expect("synced");
+        }
+        assert_eq!(store.disk.count("sync_file"), before + 1);
+        store.save(&ledger).expect("there is space");
+        let blocks = || {
+            std::os::unix::fs::MetadataExt::blocks(
+                &fs::metadata(test.state_path(CHANGES)).expect("there"),
+            )
+        };
+        assert!(blocks() * 512 >= RESERVE_BYTES, "{} blocks", blocks());
+        assert!(fs::metadata(test.state_path(CHANGES)).expect("there").len() < 1_000);
     }
 
     #[test]

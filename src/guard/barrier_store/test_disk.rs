@@ -161,6 +161,9 @@ impl Disk for TestDisk {
             None => LinuxDisk.write(file, offset, bytes),
         }
     }
+    fn reserve(&self, file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+        LinuxDisk.reserve(file, offset, bytes)
+    }
     fn shorten(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.step("shorten", |disk| disk.shorten(file, bytes))
     }

@@ -210,6 +210,9 @@ impl Disk for ReplayDisk {
     fn look_file(&self, file: &Inode) -> io::Result<Look> {
         self.looked(Step::LookFile(*file))
     }
+    fn reserve(&self, _file: &Inode, _offset: u64, _bytes: u64) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
     fn make_readable_dir(&self, _place: Place<'_, Inode>) -> io::Result<()> {
         unreachable!("the guards of the model have no barrier")
     }

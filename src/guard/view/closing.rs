@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 
 /// The caller of a request of the kernel itself.
 const KERNEL: Requester = Requester { uid: 0, gid: 0, pid: 0 };
@@ -184,6 +185,10 @@ impl FolderView {
         }
         if open.tenure.is_some() {
             self.check_tenure(who, &open)?;
+        }
+        if let (Some(barrier), true) = (self.guard.barrier(), open.logged.load(Acquire) > 0) {
+            // After a power failure nobody would know of content that is on the storage.
+            barrier.sync_changes().map_err(|error| errno(&error))?;
         }
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
         synced.map_err(|error| errno(&error))
