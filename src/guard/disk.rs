@@ -103,7 +103,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
 
     /// Makes a directory, and opens it.
     fn make_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
-    /// Makes a directory that other users may read, unless there is one.
+    /// Makes a directory that other users may read, unless there is one. It belongs to the owner of
+    /// the directory in which it is made.
     fn make_readable_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Opens a directory.
     fn open_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
@@ -139,6 +140,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// Makes an empty file without a name. It inherits from the directory `near` as a file does
     /// that is made in it: the default ACL, the group of a set-gid directory, security labels.
     fn unnamed_file(&self, near: &Self::Dir, mode: u32) -> io::Result<Self::File>;
+    /// Gives an open file to the owner of a directory, if this process may do that.
+    fn give_to_owner(&self, file: &Self::File, of: &Self::Dir) -> io::Result<()>;
     /// Makes a symlink.
     fn make_symlink(&self, at: Place<'_, Self::Dir>, target: &OsStr) -> io::Result<()>;
     /// Returns the target of a symlink.

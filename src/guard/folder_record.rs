@@ -1,7 +1,7 @@
 //! The record that makes a folder a guarded one: `.latchfs/folder`, with the id of the folder, and
 //! the lock service that decides who may change it.
 
-use super::linux_disk::open_below;
+use super::linux_disk::{give_to_owner, open_below};
 use crate::random::random;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -125,12 +125,13 @@ fn is_symlink(error: &io::Error) -> bool {
 }
 
 /// Writes a file that does not exist yet. Anybody who may read the directory may read it: a sync
-/// tool runs as another user than root.
+/// tool runs as another user than root. The owner of the directory may replace it.
 fn write_new(dir: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);
     file.write_all(text)?;
+    give_to_owner(file.as_fd(), dir.as_fd())?;
     file.sync_all()
 }
 
@@ -221,15 +222,20 @@ impl FolderRecord {
             return Err(RecordError::Exists(folder.to_owned(), there.id));
         }
         let root = open_folder(folder).map_err(failed)?;
-        match rustix::fs::mkdirat(&root, DIR, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match rustix::fs::mkdirat(&root, DIR, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(error) => return Err(RecordError::Io(dir, error.into())),
-        }
+        };
         let opened = open_below(root.as_fd(), Path::new(DIR), OFlags::RDONLY | OFlags::DIRECTORY);
-        match opened {
-            Err(error) if is_symlink(&error) => Err(RecordError::Symlink(dir)),
-            opened => opened.map_err(failed),
+        let opened = match opened {
+            Err(error) if is_symlink(&error) => return Err(RecordError::Symlink(dir)),
+            opened => opened.map_err(failed)?,
+        };
+        if is_new {
+            give_to_owner(opened.as_fd(), root.as_fd()).map_err(failed)?;
         }
+        Ok(opened)
     }
 
     /// Writes the record of a folder that has none, or replaces it with `replace`.

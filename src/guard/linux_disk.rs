@@ -2,8 +2,8 @@
 
 use super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
-    AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Mode, OFlags, RenameFlags,
-    ResolveFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags,
+    ResolveFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -187,6 +187,22 @@ pub(crate) fn attribute_names(path: &str) -> rustix::io::Result<Vec<u8>> {
     filled(|bytes| rustix::fs::listxattr(path, bytes))
 }
 
+/// Gives a file or directory that this process has made to the owner of the directory `of`, if it
+/// may do that: only root may. A user can have put another file of root in the place of a directory
+/// that was just made, but no file of a third user.
+pub(crate) fn give_to_owner(file: BorrowedFd<'_>, of: BorrowedFd<'_>) -> io::Result<()> {
+    let (found, owner) = (stat(file)?, stat(of)?);
+    let is_own = found.stx_uid == rustix::process::geteuid().as_raw();
+    if !is_own || (found.stx_uid, found.stx_gid) == (owner.stx_uid, owner.stx_gid) {
+        return Ok(());
+    }
+    let ids = (Uid::from_raw(owner.stx_uid), Gid::from_raw(owner.stx_gid));
+    match rustix::fs::chownat(file, "", Some(ids.0), Some(ids.1), AtFlags::EMPTY_PATH) {
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 const fn rename_flags(if_there: IfThere) -> RenameFlags {
     match if_there {
         IfThere::Replace => RenameFlags::empty(),
@@ -205,7 +221,8 @@ impl Disk for LinuxDisk {
 
     fn make_readable_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
         match rustix::fs::mkdirat(at.dir, at.name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) => give_to_owner(self.open_dir(at)?.as_fd(), at.dir.as_fd()),
+            Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -288,6 +305,10 @@ impl Disk for LinuxDisk {
         Ok(File::from(rustix::fs::openat(near, ".", flags, mode)?))
     }
 
+    fn give_to_owner(&self, file: &File, of: &OwnedFd) -> io::Result<()> {
+        give_to_owner(file.as_fd(), of.as_fd())
+    }
+
     fn make_symlink(&self, at: Place<'_, OwnedFd>, target: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(target, at.dir, at.name)?)
     }
@@ -345,11 +366,7 @@ impl Disk for LinuxDisk {
         }
         let owner = |id| Some(id).filter(|id| *id != u32::MAX);
         let (user, group) = (owner(whole.stx_uid), owner(whole.stx_gid));
-        rustix::fs::fchown(
-            to,
-            user.map(rustix::fs::Uid::from_raw),
-            group.map(rustix::fs::Gid::from_raw),
-        )?;
+        rustix::fs::fchown(to, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
         copy_permissions(from.as_fd(), &whole, to.as_fd())?;
         let time = |at: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: at.tv_sec,

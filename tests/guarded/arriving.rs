@@ -4,6 +4,7 @@
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use crate::support::run;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -17,7 +18,15 @@ pub(crate) struct Machines {
 impl Machines {
     /// Returns machines with the same files.
     pub(crate) fn new() -> Self {
+        Self::new_of(0)
+    }
+
+    /// Returns machines whose folders belong to a user.
+    pub(crate) fn new_of(owner: u32) -> Self {
         let (first, second) = (Scratch::new(), Scratch::new());
+        for scratch in [&first, &second] {
+            chown(scratch.folder(), Some(owner), Some(owner)).expect("by root");
+        }
         let server = Server::start(&first);
         fs::write(first.folder().join("old"), "old").expect("a folder");
         // So many that a marker of a few files becomes no checkpoint.

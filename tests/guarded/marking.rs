@@ -196,6 +196,22 @@ fn copies_for_a_late_marker_take_no_more_than_the_lost_files_may() {
     assert_eq!(lost.matches("\"path\"").count(), 3, "{lost}");
 }
 
+/// A guard of root guards a folder of a user, to whom all files in it belong, those of the guard
+/// as well.
+#[test]
+fn the_files_of_a_guard_belong_to_the_owner_of_the_folder() {
+    let owner = 54_321;
+    let machines = Machines::new_of(owner);
+    let one = machines.start(1, &[]);
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    let control = machines.first.folder().join(".latchfs");
+    let found = run(Command::new("find").arg(&control).args(["-printf", "%U %G %P\n"])).ok();
+    assert!(found.lines().count() >= 6, "directories, record, text and markers: {found}");
+    let is_owned = |line: &str| line.starts_with(&format!("{owner} {owner} "));
+    assert!(found.lines().all(is_owned), "{found}");
+}
+
 /// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late
 /// marker, for which the others wait.
 #[test]

@@ -64,7 +64,8 @@ impl<'a, D: Disk> MarkerWriter<'a, D> {
         let dir = self.dir_of(marker.name.kind)?;
         self.disk.sync_file_system(self.folder)?;
         let temporary = Place::new(self.state, TEMPORARY);
-        write_temporary(self.disk, &dir, MARKER_MODE, &bytes, temporary)?;
+        let file = write_temporary(self.disk, &dir, MARKER_MODE, &bytes, temporary)?;
+        self.disk.give_to_owner(&file, self.folder)?;
         let at = Place::new(&dir, name);
         match give_name(self.disk, temporary, at, IfThere::Fail) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -140,6 +140,9 @@ impl Disk for TestDisk {
     fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
         self.step("unnamed_file", |disk| disk.unnamed_file(near, mode))
     }
+    fn give_to_owner(&self, file: &File, of: &OwnedFd) -> io::Result<()> {
+        LinuxDisk.give_to_owner(file, of)
+    }
     fn make_symlink(&self, at: Place<'_, OwnedFd>, target: &OsStr) -> io::Result<()> {
         self.step("make_symlink", |disk| disk.make_symlink(at, target))
     }

@@ -213,6 +213,9 @@ impl Disk for ReplayDisk {
     fn reserve(&self, _file: &Inode, _offset: u64, _bytes: u64) -> io::Result<()> {
         unreachable!("the guards of the model have no barrier")
     }
+    fn give_to_owner(&self, _file: &Inode, _of: &Inode) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
     fn make_readable_dir(&self, _place: Place<'_, Inode>) -> io::Result<()> {
         unreachable!("the guards of the model have no barrier")
     }
