@@ -185,6 +185,8 @@ impl<D: Disk> FolderBarrier<D> {
                 let mut state = self.state.lock();
                 let is_news = arrived.is_news();
                 state.ledger.adopt(arrived);
+                let last = state.ledger.verified().and_then(|link| markers.get(&link));
+                state.marked_ignore = last.map(|marker| marker.ignore);
                 state.store.compared();
                 if is_news {
                     state.save()?;
@@ -196,15 +198,29 @@ impl<D: Disk> FolderBarrier<D> {
         }
     }
 
+    /// Logs that another `.latchfs/ignore` than that of the last marker is here: the other machines
+    /// would wait for the one before as long as no marker names this one.
+    /// Returns whether that is so.
+    fn note_ignore(&self, state: &mut BarrierState<D>) -> bool {
+        let now = self.tree().ignore_digest();
+        let is_other = state.marked_ignore.is_some_and(|marked| now.is_ok_and(|now| now != marked));
+        if is_other {
+            state.ledger.log_mut().note_unnamed();
+        }
+        is_other
+    }
+
     /// Begins a tenure that is ready. `first`: the files of a folder that never had a marker.
+    /// Returns whether the tenure has to tell something although no program has changed anything.
     pub(crate) fn begin_tenure(
         &self,
         gate: &Gate,
         tenure: TenureId,
         previous: &PreviousTenure,
         first: Option<Vec<(FolderPath, FileStamp)>>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let mut state = self.state.lock();
+        let tells = self.note_ignore(&mut state) || first.is_some();
         let is_dirty = match previous.handover {
             Remembered::Handover(handover) => state.ledger.is_unfinished(&handover),
             Remembered::Nothing | Remembered::Damaged(_) => false,
@@ -220,7 +236,7 @@ impl<D: Disk> FolderBarrier<D> {
         // Files are changed in place by other open files now.
         state.in_place.clear();
         gate.set_must_announce(true);
-        Ok(())
+        Ok(tells)
     }
 
     /// Ends a tenure. Returns whether the lock service may not know that a marker names everything.
@@ -299,7 +315,8 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Whether the tenure has something to tell that no marker names yet, and may write one.
     pub(crate) fn needs_marker(&self) -> bool {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.note_ignore(&mut state);
         let may = state.marking.as_ref().is_some_and(TenureMarking::may_mark);
         may && !state.ledger.log().is_empty()
     }
@@ -341,6 +358,7 @@ impl<D: Disk> FolderBarrier<D> {
             };
             let link = self.write_marker(&marker)?;
             let mut state = self.state.lock();
+            state.marked_ignore = Some(marker.ignore);
             let BarrierState { ledger, marking, announced, .. } = &mut *state;
             let Some(marking) = marking.as_mut().filter(|marking| marking.is_of(tenure)) else {
                 return Ok(false);

@@ -1,6 +1,7 @@
 //! The changes that programs make through the view, as the sync barrier knows them: each is logged
 //! before and after it is made, so that a marker names it whatever is killed in between.
 
+use super::barrier::content_digest::ContentDigest;
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::HandoverId;
 use super::barrier::ignored::IgnoreRules;
@@ -76,6 +77,8 @@ pub(super) struct BarrierState<D: Disk> {
     pub(super) announced: Option<HandoverId>,
     /// The files that are changed in place, and whose versions the log does not know yet.
     pub(super) in_place: BTreeMap<FolderPath, u64>,
+    /// The digest of `.latchfs/ignore` in the last marker, once that is known.
+    pub(super) marked_ignore: Option<Option<ContentDigest>>,
     /// Sentences about files of the folder when it was last compared, for `guard status`.
     pub(super) notes: Vec<String>,
     /// The rules by which paths were ignored when they were last read.
@@ -153,6 +156,7 @@ impl<D: Disk> FolderBarrier<D> {
             marking: None,
             announced: None,
             in_place: BTreeMap::new(),
+            marked_ignore: None,
             notes: Vec::new(),
             rules: None,
         };

@@ -266,11 +266,10 @@ impl<D: Disk> Tenures<D> {
         let Some(barrier) = self.guard.barrier().filter(|_| arriving == tenure) else { return };
         let arrival = self.steps.lock().arrival.take();
         let Some(ArrivingTenure { previous: Some(previous), kept, .. }) = arrival else { return };
-        let is_first = first.is_some();
         match barrier.begin_tenure(self.guard.gate(), tenure, &previous, first) {
-            Ok(()) => {
+            Ok(tells) => {
                 self.open((tenure, owner), kept, wishes);
-                if is_first {
+                if tells {
                     self.announce();
                 }
             }

@@ -212,6 +212,27 @@ fn the_files_of_a_guard_belong_to_the_owner_of_the_folder() {
     assert!(found.lines().all(is_owned), "{found}");
 }
 
+/// Other ignore rules alone need a marker: the other machines would wait for those before.
+#[test]
+fn a_marker_follows_a_change_of_the_ignore_rules() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    let ignore = machines.first.folder().join(".latchfs/ignore");
+    let take = || {
+        machines.carry_all();
+        two.ask("take", &[]).ok();
+        two.ask("give", &[]).ok();
+    };
+    fs::write(&ignore, "*.o\n").expect("written");
+    one.ask("take", &[]).ok();
+    one.ask("give", &[]).ok();
+    take();
+    fs::write(one.path("a"), "of m1").expect("all is here");
+    fs::write(&ignore, "*.other\n").expect("written");
+    one.ask("give", &[]).ok();
+    take();
+}
+
 /// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late
 /// marker, for which the others wait.
 #[test]
