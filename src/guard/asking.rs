@@ -68,7 +68,9 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn why_not(&self) -> String {
         if let GuardState::Arriving(..) = self.state() {
             let not_ready = self.not_ready();
-            return not_ready.unwrap_or_else(|| "the folder is being compared".to_owned());
+            let why =
+                not_ready.as_ref().map_or("the folder is being compared", |it| it.text(false));
+            return why.to_owned();
         }
         match (self.other_holder(), self.asks_until()) {
             (Some(holder), None) => format!("{holder} holds the lock of this folder"),

@@ -6,6 +6,46 @@ use std::fmt;
 /// How many of the missing paths a sentence names.
 const NAMED_MOST: usize = 3;
 
+/// Why a folder is not ready, as sentences without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotReady {
+    /// The sentence that names files.
+    named: String,
+    /// The sentence for users who may not know the names of all files.
+    counted: String,
+}
+
+impl NotReady {
+    /// Returns why a folder is not ready that was compared.
+    pub(super) fn of(arrival: &Arrival) -> Self {
+        let counted = match arrival {
+            Arrival::NotArrived(missing) => Counted(missing).to_string(),
+            _ => arrival.to_string(),
+        };
+        Self { named: arrival.to_string(), counted }
+    }
+
+    /// Returns that a folder could not be compared. The reason may name a file.
+    pub(super) fn failed(why: String) -> Self {
+        let counted = "the folder can't be compared; its owner sees why with 'latchfs guard \
+                       status'";
+        Self { named: why, counted: counted.to_owned() }
+    }
+
+    /// Returns a reason that names no file.
+    pub(super) fn said(why: String) -> Self {
+        Self { named: why.clone(), counted: why }
+    }
+
+    /// Returns the sentence for a user who may know the names of all files, or may not.
+    pub(crate) fn text(&self, may_see_names: bool) -> &str {
+        if may_see_names { &self.named } else { &self.counted }
+    }
+}
+
+/// The part of the sentence that names no files.
+struct Counted<'a>(&'a MissingFiles);
+
 /// A number of bytes, as people read it.
 struct Bytes(u64);
 
@@ -20,26 +60,36 @@ impl fmt::Display for Bytes {
     }
 }
 
+impl fmt::Display for Counted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MissingFiles { client, token, missing } = self.0;
+        if let Some(marker) = &missing.marker {
+            let of = marker.name.tenure.token.as_u64();
+            return if of == *token {
+                write!(f, "the marker of {client}'s tenure {of} has not arrived yet")
+            } else {
+                write!(f, "the marker of tenure {of} has not arrived yet")
+            };
+        }
+        if missing.count == 0 {
+            return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
+        }
+        write!(
+            f,
+            "{} of {} files of {client}'s tenure {token} have not arrived, {}",
+            missing.count,
+            missing.of,
+            Bytes(missing.bytes)
+        )
+    }
+}
+
 fn say_missing(it: &MissingFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let MissingFiles { client, token, missing } = it;
-    if let Some(marker) = &missing.marker {
-        let of = marker.name.tenure.token.as_u64();
-        return if of == *token {
-            write!(f, "the marker of {client}'s tenure {of} has not arrived yet")
-        } else {
-            write!(f, "the marker of tenure {of} has not arrived yet")
-        };
+    write!(f, "{}", Counted(it))?;
+    let missing = &it.missing;
+    if missing.marker.is_some() {
+        return Ok(());
     }
-    if missing.count == 0 {
-        return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
-    }
-    write!(
-        f,
-        "{} of {} files of {client}'s tenure {token} have not arrived, {}",
-        missing.count,
-        missing.of,
-        Bytes(missing.bytes)
-    )?;
     for (number, path) in missing.paths.iter().take(NAMED_MOST).enumerate() {
         f.write_str(if number == 0 { ": " } else { ", " })?;
         write!(f, "'{}' {}", path.path, path.because)?;
@@ -89,6 +139,21 @@ mod tests {
             "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not \
              here yet, 'b' is not here yet, 'c' is not here yet"
         );
+        let counted = NotReady::of(&Arrival::NotArrived(Box::new(MissingFiles {
+            client: "laptop1".to_owned(),
+            token: 17,
+            missing: NotArrived {
+                paths: [path("secret")].to_vec(),
+                count: 1,
+                of: 41,
+                ..NotArrived::default()
+            },
+        })));
+        let counts = "1 of 41 files of laptop1's tenure 17 have not arrived, 0 bytes";
+        assert_eq!(counted.text(false), counts);
+        assert_eq!(counted.text(true), format!("{counts}: 'secret' is not here yet"));
+        let failed = NotReady::failed("secret: no access".to_owned());
+        assert!(!failed.text(false).contains("secret") && failed.text(true).contains("secret"));
         let unsure = Arrival::Unsure(Unsure::NoHandover).to_string();
         assert!(unsure.contains("does not know the folder"), "{unsure}");
         assert!(unsure.contains("'latchfs guard accept --reason WHY'"), "{unsure}");

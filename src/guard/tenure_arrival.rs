@@ -12,6 +12,7 @@ use super::barrier_worker::{Job, JobDone};
 use super::disk::Disk;
 use super::folder_barrier::Arrival;
 use super::late_changes::Late;
+use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureId};
 use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::{ArrivingTenure, Sent, Steps};
@@ -99,7 +100,7 @@ impl<D: Disk> Tenures<D> {
             Ok(previous) => arrival.previous = Some(previous),
             Err(why) => {
                 arrival.wait(boot_now(), None);
-                self.state.lock().not_ready = Some(why);
+                self.state.lock().not_ready = Some(NotReady::said(why));
             }
         }
     }
@@ -185,9 +186,10 @@ impl<D: Disk> Tenures<D> {
                     Ok(arrival) => {
                         let missing = arrival.paths();
                         self.state.lock().missing = missing;
-                        self.stay_closed(tenure, &arrival.to_string(), arrival.missing(), wishes);
+                        let why = NotReady::of(&arrival);
+                        self.stay_closed(tenure, why, arrival.missing(), wishes);
                     }
-                    Err(why) => self.stay_closed(tenure, &why, None, wishes),
+                    Err(why) => self.stay_closed(tenure, NotReady::failed(why), None, wishes),
                 }
             }
             JobDone::Accepting(tenure, since, result) => {
@@ -195,9 +197,13 @@ impl<D: Disk> Tenures<D> {
                 let accepted = match result {
                     Ok(Ok(accepted)) => accepted,
                     Ok(Err(arrival)) => {
-                        return self.refuse_acceptance(&arrival.to_string(), wishes);
+                        let why = NotReady::of(&arrival);
+                        return self.refuse_acceptance(why.text(false), wishes);
                     }
-                    Err(why) => return self.refuse_acceptance(&why, wishes),
+                    Err(why) => {
+                        let why = NotReady::failed(why);
+                        return self.refuse_acceptance(why.text(false), wishes);
+                    }
                 };
                 if self.arriving() == Some(tenure) {
                     let handover = accepted.1;
@@ -238,7 +244,7 @@ impl<D: Disk> Tenures<D> {
     fn stay_closed(
         &self,
         tenure: TenureId,
-        sentence: &str,
+        why: NotReady,
         missing: Option<(u64, u64)>,
         wishes: &mut VecDeque<Wish>,
     ) {
@@ -248,11 +254,11 @@ impl<D: Disk> Tenures<D> {
         if let Some(arrival) = &mut self.steps.lock().arrival {
             arrival.wait(boot_now(), missing);
         }
-        let before = self.state.lock().not_ready.replace(sentence.to_owned());
-        if before.as_deref() != Some(sentence) {
-            (self.on_news)(&TenureNews::NotReady(tenure, sentence.to_owned()));
+        let before = self.state.lock().not_ready.replace(why.clone());
+        if before.as_ref() != Some(&why) {
+            (self.on_news)(&TenureNews::NotReady(tenure, why.clone()));
         }
-        self.deny_impatient(wishes, sentence);
+        self.deny_impatient(wishes, why.text(false));
     }
 
     /// Opens the gate of an arriving tenure: everything is here.

@@ -1,6 +1,7 @@
 //! News of the tenures of a guard: how they began and ended.
 
 use super::folder_guard::PutAside;
+use super::not_ready::NotReady;
 use super::tenure::TenureId;
 
 /// How a tenure ended.
@@ -42,7 +43,7 @@ pub(crate) enum TenureNews {
     /// A tenure began. The number counts the files of other tenures that were put aside.
     Began(TenureId, usize),
     /// The guard holds the lock, and the folder is not ready, for this reason.
-    NotReady(TenureId, String),
+    NotReady(TenureId, NotReady),
     /// A tenure ended.
     Ended(TenureId, TenureEnd, PutAside),
     /// Another client waits for the lock.

@@ -7,6 +7,7 @@ use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
 use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
+use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
 use super::tenure_steps::{Steps, Then, WaitingChange};
@@ -83,8 +84,8 @@ pub(super) struct TenureState {
     pub(super) last_end: Option<(TenureId, TenureEnd)>,
     /// When the guard asks again a lock service that could not be reached.
     pub(super) ask_again: Time,
-    /// Why the folder is not ready, as a sentence without a full stop.
-    pub(super) not_ready: Option<String>,
+    /// Why the folder is not ready.
+    pub(super) not_ready: Option<NotReady>,
     /// The paths that are missing, each with its reason.
     pub(super) missing: Vec<String>,
 }
@@ -169,7 +170,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Returns why the folder is not ready, while the guard holds the lock.
-    pub(crate) fn not_ready(&self) -> Option<String> {
+    pub(crate) fn not_ready(&self) -> Option<NotReady> {
         self.state.lock().not_ready.clone()
     }
 

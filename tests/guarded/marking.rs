@@ -2,7 +2,7 @@
 //! its name came or went meanwhile.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready};
-use crate::harness::{Guard, eventually, latchfs, pause, shell};
+use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
 use crate::support::run;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -231,6 +231,38 @@ fn a_marker_follows_a_change_of_the_ignore_rules() {
     fs::write(&ignore, "*.other\n").expect("written");
     one.ask("give", &[]).ok();
     take();
+}
+
+/// The names of missing files are for the owner of the folder; other users read counts.
+#[test]
+fn missing_files_are_named_to_the_owner_of_the_folder() {
+    let machines = Machines::new_of(54_321);
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("secret"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry_markers();
+    let view = two.view.clone();
+    let follow = |uid: u32| {
+        let program = "f = open('.latchfs/events')\nline = ''\n\
+                       while 'arriving' not in line: line = f.readline()\nprint(line)";
+        let view = view.clone();
+        std::thread::spawn(move || python(uid, &view, program).ok())
+    };
+    let events = [54_321, 54_322].map(follow);
+    pause(Duration::from_secs(1));
+    let taking = begin_take(&two);
+    not_ready(&two, "'secret' is not here yet");
+    let texts = |uid: u32| {
+        let program = "print(open('.latchfs/status').read(), open('.latchfs/missing').read())";
+        python(uid, &view, program).ok()
+    };
+    let [to_owner, to_other] = events.map(|thread| thread.join().expect("no panic"));
+    assert!(to_owner.contains("'secret'") && texts(54_321).contains("'secret'"), "{to_owner}");
+    let other = texts(54_322);
+    assert!(other.contains("1 of 62 files of m1") && !other.contains("secret"), "{other}");
+    assert!(to_other.contains("arriving") && !to_other.contains("secret"), "{to_other}");
+    machines.carry("secret");
+    assert!(taking.join().expect("taken").contains("holding"));
 }
 
 /// A release that comes too late hands nothing over. The guard looks afterwards, and writes a late

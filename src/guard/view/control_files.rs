@@ -104,7 +104,7 @@ struct EventPosition {
 
 /// An event as a line of JSON.
 struct EventLine {
-    /// The line for root and for the user who started the guard.
+    /// The line for users who may know the names of all files.
     full: Vec<u8>,
     /// The line for other users: it names no files, since they may not know them.
     public: Vec<u8>,
@@ -227,8 +227,13 @@ impl ControlFiles {
 
     /// Adds an event, and wakes the programs that wait for one.
     pub(super) fn publish_event(&self, event: &Value) {
+        self.publish_lines(event, &without_paths(event));
+    }
+
+    /// Adds an event of which other users read `public`.
+    pub(super) fn publish_lines(&self, event: &Value, public: &Value) {
         let line = |event: &Value| format!("{event}\n").into_bytes();
-        let line = EventLine { full: line(event), public: line(&without_paths(event)) };
+        let line = EventLine { full: line(event), public: line(public) };
         let mut events = self.events.lock();
         events.lines.push_back(line);
         if events.lines.len() > EVENTS_MAX {

@@ -93,7 +93,7 @@ impl FolderView {
         who: Requester,
         size: u32,
     ) -> Done<ReadBytes> {
-        let wanted = (Self::is_trusted(handle.who.uid), size as usize);
+        let wanted = (self.may_see_names(handle.who.uid), size as usize);
         let line = self.after_events(who, || self.control.next_event(handle, wanted)).await?;
         Ok(ReadBytes::from(line))
     }
@@ -101,7 +101,8 @@ impl FolderView {
     async fn control_text(&self, handle: &ControlHandle, who: Requester) -> Done<Vec<u8>> {
         match handle.file {
             ControlFile::Status => {
-                let status = serde_json::to_string_pretty(&self.status()).unwrap_or_default();
+                let status =
+                    serde_json::to_string_pretty(&self.status(handle.who)).unwrap_or_default();
                 Ok(format!("{status}\n").into_bytes())
             }
             ControlFile::Why => Ok(self.refused.text(handle.who.uid).into_bytes()),
@@ -112,8 +113,10 @@ impl FolderView {
                 Ok(b"ready\n".to_vec())
             }
             ControlFile::Missing => {
-                let why = self.tenures.not_ready();
-                let lines = why.into_iter().chain(self.tenures.missing());
+                let may_see = self.may_see_names(handle.who.uid);
+                let why = self.tenures.not_ready().map(|why| why.text(may_see).to_owned());
+                let paths = self.tenures.missing().into_iter().filter(|_| may_see);
+                let lines = why.into_iter().chain(paths);
                 Ok(lines.map(|line| line + "\n").collect::<String>().into_bytes())
             }
             ControlFile::Control | ControlFile::Events => Ok(Vec::new()),

@@ -161,6 +161,12 @@ impl FolderView {
         uid == 0 || uid == own_uid()
     }
 
+    /// Whether a user may know the names of all files, also of those in directories that others may
+    /// not read: one who is trusted, and the owner of the folder.
+    pub(super) fn may_see_names(&self, uid: u32) -> bool {
+        Self::is_trusted(uid) || stat(self.root()).is_ok_and(|found| found.stx_uid == uid)
+    }
+
     /// Returns the descriptor of the folder.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.guard.folder().as_fd()

@@ -156,7 +156,11 @@ impl FolderView {
                     "put_aside": kept})
             }
             TenureNews::NotReady(tenure, why) => {
-                json!({"at": at, "event": "arriving", "token": tenure.token.as_u64(), "why": why})
+                let event = |may_see| {
+                    let (token, why) = (tenure.token.as_u64(), why.text(may_see));
+                    json!({"at": at, "event": "arriving", "token": token, "why": why})
+                };
+                return self.control.publish_lines(&event(true), &event(false));
             }
             TenureNews::Ended(tenure, end, aside) => {
                 let event = if end.is_loss() { "lost" } else { "given" };
@@ -216,8 +220,13 @@ impl FolderView {
         }
     }
 
-    /// Returns the state of the guard as JSON.
-    pub(super) fn status(&self) -> Value {
+    /// Returns the state of the guard as JSON, as a user may see it.
+    pub(super) fn status(&self, who: Requester) -> Value {
+        let may_see = self.may_see_names(who.uid);
+        let mut notes = self.guard.barrier().map(|barrier| barrier.notes()).unwrap_or_default();
+        if !may_see && !notes.is_empty() {
+            notes = vec![format!("{} notes name files, for the owner of the folder", notes.len())];
+        }
         let (state, tenure) = match self.tenures.state() {
             GuardState::Reading => ("reading", Value::Null),
             GuardState::Asking => ("asking", Value::Null),
@@ -258,8 +267,8 @@ impl FolderView {
             "wanted_by": self.tenures.wanted_by(),
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
-            "not_ready": self.tenures.not_ready(),
-            "notes": self.guard.barrier().map(|barrier| barrier.notes()).unwrap_or_default(),
+            "not_ready": self.tenures.not_ready().map(|why| why.text(may_see).to_owned()),
+            "notes": notes,
             "trouble": self.tenures.lock().trouble(),
             "nodes": self.nodes.count(),
             "staged_bytes": self.guard.space_used().0,
@@ -295,7 +304,7 @@ impl FolderView {
         };
         let number = asked["number"].as_u64().unwrap_or(0);
         match asked["do"].as_str() {
-            Some("status") => return self.status(),
+            Some("status") => return self.status(who),
             Some("lost") => return self.lost_list(who),
             Some("restore") => return self.lost_restore(who, number).await,
             Some("drop") => return self.lost_drop(who, number),
@@ -318,7 +327,7 @@ impl FolderView {
                 let session = || crate::holder_id::session_of(who.pid);
                 let owner = self.policy.owner.of(who.uid, session);
                 match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
-                    Some(Ok(())) => self.status(),
+                    Some(Ok(())) => self.status(who),
                     Some(Err(why)) => refused(why),
                     None => refused("the wait was interrupted".to_owned()),
                 }
@@ -328,7 +337,7 @@ impl FolderView {
                     let session = || crate::holder_id::session_of(who.pid);
                     let owner = self.policy.owner.of(who.uid, session);
                     match self.wait_for_tenure(who, (owner, acceptance), ACCEPT_PATIENCE).await {
-                        Some(Ok(())) => self.status(),
+                        Some(Ok(())) => self.status(who),
                         Some(Err(why)) => refused(why),
                         None => refused("the wait was interrupted".to_owned()),
                     }
@@ -339,7 +348,7 @@ impl FolderView {
                 let (promise, given) = crate::fuse::kernel::pending::pending();
                 self.tenures.give(move || promise.keep(()));
                 given.await;
-                self.status()
+                self.status(who)
             }
             _ => refused(
                 "the guard knows take, give, accept, status, lost, restore and drop".to_owned(),
