@@ -38,8 +38,8 @@ const LIST_TRIES: usize = 3;
 /// Whether programs may change the folder.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// Everything is here.
-    Ready,
+    /// Everything is here. `true`: something has arrived since it was last so.
+    Ready(bool),
     /// The folder was made before there were markers, and this is its first tenure since then: the
     /// folder is as these files stand, and a checkpoint says so to the others.
     First(Vec<(FolderPath, FileStamp)>),
@@ -184,6 +184,7 @@ impl<D: Disk> FolderBarrier<D> {
             Decision::Ready(arrived) => {
                 let mut state = self.state.lock();
                 let is_news = arrived.is_news();
+                let has_arrived = arrived.differs_from(&state.ledger);
                 state.ledger.adopt(arrived);
                 let last = state.ledger.verified().and_then(|link| markers.get(&link));
                 state.marked_ignore = last.map(|marker| marker.ignore);
@@ -191,7 +192,7 @@ impl<D: Disk> FolderBarrier<D> {
                 if is_news {
                     state.save()?;
                 }
-                Ok(Arrival::Ready)
+                Ok(Arrival::Ready(has_arrived))
             }
             Decision::NotArrived(missing) => Ok(Arrival::not_arrived(previous, missing)),
             Decision::Unsure(why) => Ok(Arrival::Unsure(why)),
@@ -475,7 +476,7 @@ impl<D: Disk> FolderBarrier<D> {
                 return Ok(Err(Arrival::not_arrived(previous, missing)));
             }
             Err(Decision::Unsure(why)) => return Ok(Err(Arrival::Unsure(why))),
-            Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready)),
+            Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready(true))),
         };
         let handover = ledger.begin_acceptance(&accepted, 1);
         Ok(Ok((accepted, handover)))

@@ -11,6 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// that makes the change.
 pub(crate) const RESERVE: Span = Span::from_millis(200);
 
+/// How long the kernel may cache names and attributes while the gate is open. Files of the folder
+/// change past the view, for example by a sync tool, so a longer time would show old versions.
+pub(crate) const CACHED_FOR: Span = Span::from_secs(1);
+/// How long an answer from before the gate closed may be on its way to the kernel, which counts the
+/// time in ticks of its own.
+const ANSWERED_IN: Span = Span::from_millis(250);
+
 /// Why a change must not be made now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closed {
@@ -41,6 +48,9 @@ pub(crate) struct Gate {
     last_change: AtomicU64,
     /// Whether a change must wait until the lock service has a handover that announces it.
     must_announce: AtomicBool,
+    /// The boot time in nanoseconds until which the kernel may cache answers from the time before
+    /// the gate last closed.
+    cached_until: AtomicU64,
 }
 
 /// The permission for one change. While it lives the tenure can't be given up.
@@ -65,6 +75,7 @@ impl Gate {
             clock,
             last_change: AtomicU64::new(0),
             must_announce: AtomicBool::new(false),
+            cached_until: AtomicU64::new(0),
         }
     }
 
@@ -138,7 +149,18 @@ impl Gate {
     /// Closes the gate, after the changes that have passed it are made. Returns the tenure for
     /// which it was open.
     pub(crate) fn close(&self) -> Option<OpenTenure> {
-        self.open.write().take()
+        let closed = self.open.write().take();
+        if closed.is_some() {
+            let until = self.clock.now() + CACHED_FOR + ANSWERED_IN;
+            self.cached_until.store(until.as_nanos(), Ordering::Release);
+        }
+        closed
+    }
+
+    /// Returns until when the kernel may cache names and attributes from the time before the gate
+    /// last closed, on the boot clock.
+    pub(crate) fn cached_until(&self) -> Time {
+        Time::from_nanos(self.cached_until.load(Ordering::Acquire))
     }
 }
 
@@ -181,7 +203,12 @@ mod tests {
         assert!(!gate.is_past_deadline());
         clocks.0.lock().0 = Time::from_secs(40);
         assert!(gate.is_past_deadline());
+        assert_eq!(gate.cached_until(), Time::ZERO);
         assert_eq!(gate.close().map(|open| open.id), Some(id(2)));
         assert_eq!(refusal(gate.enter(Some(id(2)), |_| true)), Some(Closed::TenureOver));
+        assert_eq!(gate.cached_until(), Time::from_secs(40) + CACHED_FOR + ANSWERED_IN);
+        clocks.0.lock().0 = Time::from_secs(50);
+        assert_eq!(gate.close(), None);
+        assert_eq!(gate.cached_until(), Time::from_secs(40) + CACHED_FOR + ANSWERED_IN);
     }
 }

@@ -101,7 +101,7 @@ fn say_missing(it: &MissingFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ready | Self::First(_) => f.write_str("everything is here"),
+            Self::Ready(_) | Self::First(_) => f.write_str("everything is here"),
             Self::NotArrived(missing) => say_missing(missing, f),
             Self::Unsure(why) => write!(
                 f,

@@ -35,7 +35,7 @@ impl Arrival {
     fn missing(&self) -> Option<(u64, u64)> {
         match self {
             Self::NotArrived(it) => Some((it.missing.count, it.missing.bytes)),
-            Self::Ready | Self::First(_) | Self::Unsure(_) => None,
+            Self::Ready(_) | Self::First(_) | Self::Unsure(_) => None,
         }
     }
 
@@ -46,7 +46,7 @@ impl Arrival {
                 let line = |it: &MissingPath| format!("'{}' {}", it.path, it.because);
                 it.missing.paths.iter().map(line).collect()
             }
-            Self::Ready | Self::First(_) | Self::Unsure(_) => Vec::new(),
+            Self::Ready(_) | Self::First(_) | Self::Unsure(_) => Vec::new(),
         }
     }
 }
@@ -149,10 +149,12 @@ impl<D: Disk> Tenures<D> {
         if *is_looking || sent.is_some() {
             return;
         }
-        // The first comparison may find that nothing must be accepted.
+        // The first comparison may find that nothing must be accepted. The kernel must not cache
+        // what it was told in the last tenure when the gate opens.
         let was_compared = arrival.next_look > Time::ZERO && arrival.previous.is_some();
+        let may_accept = was_compared && self.guard.gate().cached_until() <= now;
         let is_acceptance = |wish: &&mut Wish| matches!(wish.of, WishOf::Acceptance { .. });
-        let accept = wishes.iter_mut().find(is_acceptance).filter(|_| was_compared);
+        let accept = wishes.iter_mut().find(is_acceptance).filter(|_| may_accept);
         let is_due = arrival.next_look <= now || accept.is_some();
         let Some(previous) = arrival.previous.clone() else {
             if is_due && self.state.lock().not_ready.is_some() {
@@ -181,7 +183,11 @@ impl<D: Disk> Tenures<D> {
             JobDone::Looked(tenure, since, result) => {
                 self.looked(since);
                 match result {
-                    Ok(Arrival::Ready) => self.become_ready(tenure, None, wishes),
+                    Ok(Arrival::Ready(has_arrived)) => {
+                        if !self.must_wait_for_caches(tenure, has_arrived) {
+                            self.become_ready(tenure, None, wishes);
+                        }
+                    }
                     Ok(Arrival::First(files)) => self.become_ready(tenure, Some(files), wishes),
                     Ok(arrival) => {
                         let missing = arrival.paths();
@@ -238,6 +244,23 @@ impl<D: Disk> Tenures<D> {
         let (mut accepting, others) = all.into_iter().partition(|w| w.of == WishOf::Accepting);
         *wishes = others;
         self.deny_all(&mut accepting, why);
+    }
+
+    /// Whether the gate must stay closed although everything is here, because the kernel may still
+    /// cache names and attributes of this machine's last tenure, which the files that have arrived
+    /// have made stale. The folder is compared again when the kernel no longer does.
+    fn must_wait_for_caches(&self, tenure: TenureId, has_arrived: bool) -> bool {
+        let cached_until = self.guard.gate().cached_until();
+        let mut steps = self.steps.lock();
+        steps.has_arrived |= has_arrived;
+        if !steps.has_arrived || cached_until <= boot_now() {
+            return false;
+        }
+        if let Some(arrival) = steps.arrival.as_mut().filter(|it| it.tenure == tenure) {
+            arrival.next_look = cached_until;
+            self.state.lock().not_ready = None;
+        }
+        true
     }
 
     /// Keeps the gate of an arriving tenure closed, and refuses the programs that do not wait.

@@ -58,7 +58,11 @@ impl<D: Disk> Tenures<D> {
         kept: usize,
         wishes: &mut VecDeque<Wish>,
     ) {
-        if let Some(since) = self.steps.lock().compared.take() {
+        let mut steps = self.steps.lock();
+        steps.has_arrived = false;
+        let compared = steps.compared.take();
+        drop(steps);
+        if let Some(since) = compared {
             self.guard.compared(since);
         }
         self.guard.open(tenure, owner);

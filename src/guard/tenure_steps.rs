@@ -92,6 +92,8 @@ pub(super) struct YieldUnderWay {
 #[derive(Default)]
 pub(super) struct Steps {
     pub(super) arrival: Option<ArrivingTenure>,
+    /// Whether files have arrived since the gate was last open.
+    pub(super) has_arrived: bool,
     /// The change time before which the folder was last compared.
     pub(super) compared: Option<i128>,
     /// Whether the folder is being compared.

@@ -5,7 +5,7 @@ use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use crate::support::run;
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
@@ -18,17 +18,27 @@ pub(crate) struct Machines {
 impl Machines {
     /// Returns machines with the same files.
     pub(crate) fn new() -> Self {
-        Self::new_of(0)
+        Self::with(|_| {})
+    }
+
+    /// Returns machines with the same files, to which `make` adds some.
+    pub(crate) fn with(make: impl FnOnce(&Path)) -> Self {
+        Self::of((0, make))
     }
 
     /// Returns machines whose folders belong to a user.
     pub(crate) fn new_of(owner: u32) -> Self {
+        Self::of((owner, |_: &Path| {}))
+    }
+
+    fn of((owner, make): (u32, impl FnOnce(&Path))) -> Self {
         let (first, second) = (Scratch::new(), Scratch::new());
         for scratch in [&first, &second] {
             chown(scratch.folder(), Some(owner), Some(owner)).expect("by root");
         }
         let server = Server::start(&first);
         fs::write(first.folder().join("old"), "old").expect("a folder");
+        make(&first.folder());
         // So many that a marker of a few files becomes no checkpoint.
         (0..60).for_each(|n| fs::write(first.folder().join(format!("pad{n}")), "").expect("made"));
         first.init(&["--server", &server.url, "--client", "m1"]);
@@ -72,10 +82,18 @@ impl Machines {
 
     /// Carries the markers, and no file.
     pub(crate) fn carry_markers(&self) {
-        let from = format!("{}/.latchfs/", self.first.folder().display());
-        run(Command::new("rsync").args(["-a", &from]).arg(self.second.folder().join(".latchfs")))
-            .ok();
+        copy_markers(&self.first, &self.second);
     }
+
+    /// Carries the markers from the second machine to the first, and no file.
+    pub(crate) fn carry_markers_back(&self) {
+        copy_markers(&self.second, &self.first);
+    }
+}
+
+fn copy_markers(from: &Scratch, to: &Scratch) {
+    let from = format!("{}/.latchfs/", from.folder().display());
+    run(Command::new("rsync").args(["-a", &from]).arg(to.folder().join(".latchfs"))).ok();
 }
 
 /// Begins to take the lock, which goes on in the background.

@@ -14,6 +14,7 @@ mod foreign;
 mod hanging;
 mod harness;
 mod hostile;
+mod just_ready;
 mod killed;
 mod local;
 mod losing;

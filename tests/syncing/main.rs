@@ -2,7 +2,9 @@
 //! does not protect such folders.
 
 mod access;
+mod barrier;
 mod course;
+mod guarded;
 #[path = "../guarded/harness.rs"]
 #[allow(dead_code)] // a part of it is used
 mod harness;

@@ -32,6 +32,11 @@ impl Arrived {
     pub(crate) fn is_news(&self) -> bool {
         self.top.is_some() || !self.updates.is_empty()
     }
+
+    /// Whether the folder is another one than when it was last ready.
+    pub(crate) fn differs_from(&self, ledger: &Ledger) -> bool {
+        self.top.is_some_and(|top| ledger.verified != Some(top)) || !self.updates.is_empty()
+    }
 }
 
 /// Whether programs may write.

@@ -6,9 +6,6 @@ use std::time::{Duration, SystemTime};
 
 /// The inode number of the view's root.
 pub(super) const ROOT: u64 = 1;
-/// How long the kernel may cache names and attributes. Files of the folder change past the view,
-/// for example by a sync tool, so a longer time would show old versions.
-pub(super) const CACHED_FOR: Duration = Duration::from_secs(1);
 
 /// Returns the type of a file as FUSE names it.
 pub(super) fn node_type(kind: FileType) -> NodeType {

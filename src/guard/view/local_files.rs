@@ -147,6 +147,6 @@ impl FolderView {
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
         let opened = self.opened(OpenFile::new(ino, Content::Local(file), None, share))?;
-        Ok((self.entry(ino, &found), opened))
+        Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 }

@@ -1,7 +1,8 @@
 //! Lookups of names and attributes.
 
+use super::super::gate::CACHED_FOR;
 use super::super::linux_disk::{attribute, attribute_names, id_in, list, path_of, stat, stat_at};
-use super::attributes::{CACHED_FOR, ROOT, attributes};
+use super::attributes::{ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
 use super::local_files::Spot;
@@ -19,27 +20,39 @@ use unicode_normalization::UnicodeNormalization as _;
 
 /// Returns how long the kernel may keep the attributes of a file. Those of a file that is not
 /// published yet change when it gets its name, at a close that the kernel takes for no change.
-const fn attributes_cached_for(found: &Statx) -> Duration {
-    if found.stx_nlink == 0 { Duration::ZERO } else { CACHED_FOR }
+const fn attributes_cached_for(found: &Statx, cached_for: Duration) -> Duration {
+    if found.stx_nlink == 0 { Duration::ZERO } else { cached_for }
 }
 
 impl FolderView {
+    /// Returns how long the kernel may cache an answer that is given now. While the lock is not
+    /// held, the files of other machines arrive, and the next tenure must not begin on names and
+    /// attributes from before. The caller asks before it looks at a file: the gate may open after
+    /// the look.
+    pub(super) fn cached_for(&self) -> Duration {
+        let waits_for_files = self.guard.barrier().is_some();
+        if waits_for_files && self.guard.gate().tenure().is_none() {
+            return Duration::ZERO;
+        }
+        CACHED_FOR.as_duration()
+    }
+
     /// Returns the entry of a node, for the kernel.
-    pub(super) fn entry(&self, ino: u64, found: &Statx) -> NodeEntry {
+    pub(super) fn entry(&self, ino: u64, found: &Statx, cached_for: Duration) -> NodeEntry {
         let mut attr = attributes(ino, &self.nodes.shown(ino, found));
         // A file that is not published yet has no name in the folder, and one in the view.
         attr.nlink = attr.nlink.max(1);
         NodeEntry {
             attr,
-            attr_ttl: attributes_cached_for(found),
-            entry_ttl: CACHED_FOR,
+            attr_ttl: attributes_cached_for(found, cached_for),
+            entry_ttl: cached_for,
             until_replied: None,
         }
     }
 
     /// Returns the attributes of a node, for the kernel.
-    pub(super) fn attr(&self, ino: u64, found: &Statx) -> NodeAttr {
-        let ttl = attributes_cached_for(found);
+    fn attr(&self, ino: u64, found: &Statx, cached_for: Duration) -> NodeAttr {
+        let ttl = attributes_cached_for(found, cached_for);
         NodeAttr { attr: attributes(ino, &self.nodes.shown(ino, found)), ttl, until_replied: None }
     }
 
@@ -47,15 +60,16 @@ impl FolderView {
         if let Some(entry) = self.control.look_up(at) {
             return entry;
         }
+        let cached_for = self.cached_for();
         if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             self.nodes.count_lookup(ino);
-            return Ok(self.entry(ino, &found));
+            return Ok(self.entry(ino, &found, cached_for));
         }
         let spot = self.spot(at, false)?;
         let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        Ok(self.entry(ino, &found))
+        Ok(self.entry(ino, &found, cached_for))
     }
 
     /// Makes the kernel ask for the attributes of a node, which change through another one.
@@ -79,7 +93,7 @@ impl FolderView {
             }
             return Ok(entry);
         }
-        let spot = self.spot(at, false)?;
+        let (cached_for, spot) = (self.cached_for(), self.spot(at, false)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&spot.dir, at.name, flags, Mode::empty());
         let file = file.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
@@ -90,21 +104,22 @@ impl FolderView {
             self.forget_attributes(older);
         }
         self.second_opens.keep(at, ino, file);
-        Ok(self.entry(ino, &found))
+        Ok(self.entry(ino, &found, cached_for))
     }
 
     pub(super) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
         if let Some(attr) = self.control.attributes_of(ino) {
             return attr;
         }
+        let cached_for = self.cached_for();
         let located = match self.locate(ino) {
             Ok(located) => located,
             Err(error) => {
                 let removed = self.nodes.last_of_removed_dir(ino).ok_or(error)?;
-                return Ok(self.attr(ino, &removed));
+                return Ok(self.attr(ino, &removed, cached_for));
             }
         };
-        let mut attr = self.attr(ino, &located.found);
+        let mut attr = self.attr(ino, &located.found, cached_for);
         if !located.path.as_os_str().is_empty() {
             attr.attr.nlink = attr.attr.nlink.max(1);
         }

@@ -82,7 +82,7 @@ impl FolderView {
             self.guard.record_own(&look_in(&found));
         }
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        Ok(self.entry(ino, &found))
+        Ok(self.entry(ino, &found, self.cached_for()))
     }
 
     pub(super) async fn make_dir(
@@ -380,6 +380,6 @@ impl FolderView {
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
         self.names_changed();
-        Ok(self.entry(ino, &found))
+        Ok(self.entry(ino, &found, self.cached_for()))
     }
 }

@@ -253,7 +253,7 @@ impl FolderView {
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
         let opened = self.opened_for_writing(&pass, ino, content, share)?;
-        Ok((self.entry(ino, &found), opened))
+        Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
     /// Makes a file that is written in place from the start, for example a log.
@@ -273,7 +273,7 @@ impl FolderView {
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
         let opened = self.opened_for_writing(pass, ino, content, share)?;
-        Ok((self.entry(ino, &found), opened))
+        Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
     fn opened_for_writing(

@@ -1,6 +1,6 @@
 //! The operations of the view as the kernel requests them.
 
-use super::attributes::CACHED_FOR;
+use super::super::gate::CACHED_FOR;
 use super::folder_view::FolderView;
 use super::open_file::Content;
 use super::second_opens::Needs;
@@ -17,7 +17,7 @@ use std::ffi::OsStr;
 
 impl FileSystem for FolderView {
     fn started(&self) {
-        log::debug!("names and attributes are cached for {CACHED_FOR:?}");
+        log::debug!("names and attributes are cached for {:?}", CACHED_FOR.as_duration());
     }
 
     fn attached(&self, invalidator: Invalidator) {
