@@ -29,7 +29,7 @@ fn run_guarded(
         run(course, &folders, &mut *tool, &mut access);
     let findings = ledger.findings.join("\n");
     assert_eq!((lost, ledger.torn, ledger.old), (0, 0, 0), "lost, torn and old:\n{findings}");
-    assert_eq!(conflict_copies, 0);
+    assert_eq!(conflict_copies, Vec::<PathBuf>::new());
     assert_eq!(ledger.failed, Vec::<String>::new());
     assert_eq!(ledger.turns, course.turns);
     assert_eq!(ledger.increments(), 12 * course.turns);

@@ -39,7 +39,7 @@ pub(crate) struct Course {
 pub(crate) struct Tally {
     pub(crate) ledger: Ledger,
     pub(crate) lost: usize,
-    pub(crate) conflict_copies: usize,
+    pub(crate) conflict_copies: Vec<PathBuf>,
     pub(crate) faults: Faults,
 }
 
@@ -237,13 +237,14 @@ pub(crate) fn run(
     run.go();
     let of_turns = boot_now().since(began).as_millis() / 1_000;
     let lost = run.lost();
-    let copies = files_in(&folders[0]).into_iter().filter(|path| is_conflict_copy(path)).count();
+    let mut copies = files_in(&folders[0]);
+    copies.retain(|path| is_conflict_copy(path));
     let tally = Tally { lost, conflict_copies: copies, faults: run.faults, ledger: run.ledger };
     let seconds = boot_now().since(began).as_millis() / 1_000;
     let Faults { offline, given_up, killed, tool_killed } = tally.faults;
     println!(
         "{}: {} turns of {} machines, {} increments: {lost} lost, {} starts torn, {} old, \
-         {copies} conflict copies, {} failures; {offline} times offline, {given_up} given up and \
+         {} conflict copies, {} failures; {offline} times offline, {given_up} given up and \
          {killed} killed while arriving, {tool_killed} tools killed; {of_turns} s of \
          turns, {seconds} s in all",
         course.name,
@@ -252,6 +253,7 @@ pub(crate) fn run(
         tally.ledger.increments(),
         tally.ledger.torn,
         tally.ledger.old,
+        tally.conflict_copies.len(),
         tally.ledger.failed.len(),
     );
     tally

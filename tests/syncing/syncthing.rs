@@ -124,6 +124,8 @@ impl Instance {
             .replacen("id=\"\"", "id=\"shared\"", 1)
             .replacen("path=\"~\"", &format!("path=\"{path_shown}\""), 1)
             .replacen("fsWatcherDelayS=\"10\"", "fsWatcherDelayS=\"1\"", 1)
+            // After a failure, as when a machine goes offline, it would try again in a minute.
+            .replacen("<pullerPauseS>0<", "<pullerPauseS>1<", 1)
             .replacen("</folder>", &format!("{members}</folder>"), 1);
         let gui = between(&config, "<gui", "</gui>");
         let own_gui = with_element(gui, "address", &format!("127.0.0.1:{}", self.api));

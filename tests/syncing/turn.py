@@ -77,9 +77,10 @@ def pair_text(name):
 
 
 def swap_is_whole():
-    """Tells whether the two files that swap their names are both here."""
+    """Tells whether the two files that swap their names are both here, as one turn left them."""
     try:
-        return sorted([read('left'), read('right')]) == ['one', 'three']
+        words = sorted(read(path).split(' ') for path in ('left', 'right'))
+        return [word[0] for word in words] == ['one', 'three'] and words[0][1:] == words[1][1:]
     except OSError:
         return False
 
@@ -139,6 +140,10 @@ def change(bases):
     for path in 'pair-a', 'pair-b':
         save(path, pair_text(turn))
     if swap_is_whole():
+        # A name never gets a content back. Syncthing takes what was changed and changed back within
+        # a second for a conflict at times, even if one machine alone changes the folder.
+        for path in 'left', 'right':
+            save(path, read(path).split(' ')[0] + ' ' + turn)
         os.rename('left', 'third')
         os.rename('right', 'left')
         os.rename('third', 'right')
@@ -173,8 +178,8 @@ def make():
         save(path, '')
     for path in 'pair-a', 'pair-b':
         save(path, pair_text(turn))
-    save('left', 'one')
-    save('right', 'three')
+    save('left', 'one ' + turn)
+    save('right', 'three ' + turn)
     make_blob()
     for path, mode in BASES:
         base = opened(path, mode)
