@@ -47,6 +47,11 @@ impl<'a> Guarded<'a> {
         self.guards[machine].as_ref().expect("it runs")
     }
 
+    /// Returns the view of a machine.
+    pub(crate) fn view(&self, machine: usize) -> PathBuf {
+        self.guard(machine).view.clone()
+    }
+
     /// Begins to take the lock, and lets a random time pass. Returns the command that takes it.
     fn begin_to_take(&mut self, machine: usize) -> Child {
         let mut take = latchfs();

@@ -11,6 +11,7 @@ mod harness;
 mod ledger;
 mod lock_only;
 mod random;
+mod single_cases;
 #[path = "../support/mod.rs"]
 mod support;
 mod sync_tool;
