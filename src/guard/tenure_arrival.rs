@@ -250,14 +250,16 @@ impl<D: Disk> Tenures<D> {
     /// cache names and attributes of this machine's last tenure, which the files that have arrived
     /// have made stale. The folder is compared again when the kernel no longer does.
     fn must_wait_for_caches(&self, tenure: TenureId, has_arrived: bool) -> bool {
-        let cached_until = self.guard.gate().cached_until();
         let mut steps = self.steps.lock();
-        steps.has_arrived |= has_arrived;
-        if !steps.has_arrived || cached_until <= boot_now() {
+        if has_arrived {
+            steps.opens_at = self.guard.gate().cached_until();
+        }
+        let opens_at = steps.opens_at;
+        if opens_at <= boot_now() {
             return false;
         }
         if let Some(arrival) = steps.arrival.as_mut().filter(|it| it.tenure == tenure) {
-            arrival.next_look = cached_until;
+            arrival.next_look = opens_at;
             self.state.lock().not_ready = None;
         }
         true

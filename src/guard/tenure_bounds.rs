@@ -10,7 +10,7 @@ use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::Then;
 use super::tenures::{GuardState, Tenures};
 use super::wish::Wish;
-use crate::time::{Wall, boot_now};
+use crate::time::{Time, Wall, boot_now};
 use std::collections::VecDeque;
 
 impl<D: Disk> Tenures<D> {
@@ -59,7 +59,7 @@ impl<D: Disk> Tenures<D> {
         wishes: &mut VecDeque<Wish>,
     ) {
         let mut steps = self.steps.lock();
-        steps.has_arrived = false;
+        steps.opens_at = Time::ZERO;
         let compared = steps.compared.take();
         drop(steps);
         if let Some(since) = compared {

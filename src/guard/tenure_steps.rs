@@ -92,8 +92,8 @@ pub(super) struct YieldUnderWay {
 #[derive(Default)]
 pub(super) struct Steps {
     pub(super) arrival: Option<ArrivingTenure>,
-    /// Whether files have arrived since the gate was last open.
-    pub(super) has_arrived: bool,
+    /// Before this time the gate stays closed, even if everything is here.
+    pub(super) opens_at: Time,
     /// The change time before which the folder was last compared.
     pub(super) compared: Option<i128>,
     /// Whether the folder is being compared.
