@@ -157,7 +157,7 @@ fn rows(path: &Path, statement: &str) -> String {
     run(python.args(["-c", DATABASE]).arg(path).arg(statement)).ok().trim().to_owned()
 }
 
-/// A program keeps a database open while another machine changes it. What that machine has committed
+/// A program keeps a database open while another machine changes it. The commits of that machine
 /// must be there afterwards, whatever the program does.
 #[test]
 fn a_database_that_stays_open_across_another_tenure_loses_no_commit() {
