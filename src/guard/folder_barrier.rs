@@ -153,10 +153,8 @@ impl<D: Disk> FolderBarrier<D> {
     pub(crate) fn look(&self, previous: &PreviousTenure, engine: u64) -> Result<Arrival, String> {
         let rules = self.rules()?;
         let mut looking = self.looking.lock();
-        let wanted = match previous.handover {
-            Remembered::Handover(handover) => handover.marker,
-            Remembered::Nothing | Remembered::Damaged(_) => None,
-        };
+        let wanted =
+            if let Remembered::Handover(it) = previous.handover { it.marker } else { None };
         self.read_markers(&mut looking, wanted)?;
         let Looking { markers, cache } = &mut *looking;
         let ledger = self.state.lock().ledger.clone();
@@ -183,8 +181,8 @@ impl<D: Disk> FolderBarrier<D> {
         match decided.map_err(|error| failed("the folder can't be compared", &error))? {
             Decision::Ready(arrived) => {
                 let mut state = self.state.lock();
-                let is_news = arrived.is_news();
-                let has_arrived = arrived.differs_from(&state.ledger);
+                let (is_news, has_arrived) =
+                    (arrived.is_news(), arrived.differs_from(&state.ledger));
                 state.ledger.adopt(arrived);
                 let last = state.ledger.verified().and_then(|link| markers.get(&link));
                 state.marked_ignore = last.map(|marker| marker.ignore);

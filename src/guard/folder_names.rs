@@ -163,8 +163,8 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
-    /// Copies files of the folder to the lost files: all of them, or none. A caller that tries again
-    /// and again fills no disk.
+    /// Copies files of the folder to the lost files: all of them, or none. A caller that tries
+    /// again and again fills no disk.
     pub(super) fn keep_copies(
         &self,
         paths: &[&FolderPath],
