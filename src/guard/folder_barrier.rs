@@ -22,7 +22,7 @@ use super::barrier_store::ignore_files::read_ignore_rules;
 use super::barrier_store::marker_dir::{MarkerDir, UnreadMarker};
 use super::barrier_store::marker_writer::MarkerWriter;
 use super::disk::Disk;
-use super::folder_changes::{BarrierState, FolderBarrier, Looking};
+use super::folder_changes::{BarrierState, FolderBarrier, Looking, MarkedIgnore};
 use super::gate::Gate;
 use super::tenure::TenureId;
 use crate::os_error::said;
@@ -185,7 +185,7 @@ impl<D: Disk> FolderBarrier<D> {
                     (arrived.is_news(), arrived.differs_from(&state.ledger));
                 state.ledger.adopt(arrived);
                 let last = state.ledger.verified().and_then(|link| markers.get(&link));
-                state.marked_ignore = last.map(|marker| marker.ignore);
+                state.marked_ignore = last.map(|marker| MarkedIgnore(marker.ignore));
                 state.store.compared();
                 if is_news {
                     state.save()?;
@@ -201,7 +201,7 @@ impl<D: Disk> FolderBarrier<D> {
     /// would wait for the one before as long as no marker names this one.
     /// Returns whether that is so.
     fn note_ignore(&self, state: &mut BarrierState<D>) -> bool {
-        let now = self.tree().ignore_digest();
+        let now = self.tree().ignore_digest().map(MarkedIgnore);
         let is_other = state.marked_ignore.is_some_and(|marked| now.is_ok_and(|now| now != marked));
         if is_other {
             state.ledger.log_mut().note_unnamed();
@@ -357,7 +357,7 @@ impl<D: Disk> FolderBarrier<D> {
             };
             let link = self.write_marker(&marker)?;
             let mut state = self.state.lock();
-            state.marked_ignore = Some(marker.ignore);
+            state.marked_ignore = Some(MarkedIgnore(marker.ignore));
             let BarrierState { ledger, marking, announced, .. } = &mut *state;
             let Some(marking) = marking.as_mut().filter(|marking| marking.is_of(tenure)) else {
                 return Ok(false);

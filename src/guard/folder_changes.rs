@@ -67,6 +67,10 @@ pub(crate) type OnMarked = Box<dyn Fn(Vec<String>) + Send + Sync>;
 /// A call after the first marker of a folder.
 pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
 
+/// The digest of `.latchfs/ignore` in a marker, if there was such a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MarkedIgnore(pub(super) Option<ContentDigest>);
+
 /// The knowledge of the barrier.
 pub(super) struct BarrierState<D: Disk> {
     pub(super) ledger: Ledger,
@@ -78,7 +82,7 @@ pub(super) struct BarrierState<D: Disk> {
     /// The files that are changed in place, and whose versions the log does not know yet.
     pub(super) in_place: BTreeMap<FolderPath, u64>,
     /// The digest of `.latchfs/ignore` in the last marker, once that is known.
-    pub(super) marked_ignore: Option<Option<ContentDigest>>,
+    pub(super) marked_ignore: Option<MarkedIgnore>,
     /// Sentences about files of the folder when it was last compared, for `guard status`.
     pub(super) notes: Vec<String>,
     /// The rules by which paths were ignored when they were last read.

@@ -42,13 +42,11 @@ impl<D: Disk> FolderBarrier<D> {
         let mut tree = self.tree();
         // The files below that are changed in place keep their versions under the new path.
         state.settle_in_place(|path| Some(tree.look(path).ok()??.stamp));
-        match state.plain_rename(from, to).filter(|_| !is_exchange) {
-            Some((from, to)) => state.record(&ChangeRecord::RenamedDir { from, to }),
-            None => {
-                state.ledger.log_mut().note_unnamed();
-                Ok(())
-            }
+        if let Some((from, to)) = state.plain_rename(from, to).filter(|_| !is_exchange) {
+            return state.record(&ChangeRecord::RenamedDir { from, to });
         }
+        state.ledger.log_mut().note_unnamed();
+        Ok(())
     }
 
     /// Logs each file below a directory that was renamed, or exchanged with another file, unless

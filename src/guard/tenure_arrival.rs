@@ -193,9 +193,9 @@ impl<D: Disk> Tenures<D> {
                         let missing = arrival.paths();
                         self.state.lock().missing = missing;
                         let why = NotReady::of(&arrival);
-                        self.stay_closed(tenure, why, arrival.missing(), wishes);
+                        self.stay_closed(tenure, &why, arrival.missing(), wishes);
                     }
-                    Err(why) => self.stay_closed(tenure, NotReady::failed(why), None, wishes),
+                    Err(why) => self.stay_closed(tenure, &NotReady::failed(why), None, wishes),
                 }
             }
             JobDone::Accepting(tenure, since, result) => {
@@ -269,7 +269,7 @@ impl<D: Disk> Tenures<D> {
     fn stay_closed(
         &self,
         tenure: TenureId,
-        why: NotReady,
+        why: &NotReady,
         missing: Option<(u64, u64)>,
         wishes: &mut VecDeque<Wish>,
     ) {
@@ -280,7 +280,7 @@ impl<D: Disk> Tenures<D> {
             arrival.wait(boot_now(), missing);
         }
         let before = self.state.lock().not_ready.replace(why.clone());
-        if before.as_ref() != Some(&why) {
+        if before.as_ref() != Some(why) {
             (self.on_news)(&TenureNews::NotReady(tenure, why.clone()));
         }
         self.deny_impatient(wishes, why.text(false));

@@ -196,9 +196,9 @@ fn files_are_removed_from_a_full_disk() {
     (0..500).for_each(|number| fs::write(file(number), "").expect("ready"));
     guard.ask("give", &[]).ok();
     guard.ask("take", &[]).ok();
-    let fill = "dd if=/dev/zero of=full bs=1M status=none || dd if=/dev/zero of=rest bs=1k \
+    let to_the_end = "dd if=/dev/zero of=full bs=1M status=none || dd if=/dev/zero of=rest bs=1k \
                 status=none || true";
-    shell(&scratch.folder(), fill).ok();
+    shell(&scratch.folder(), to_the_end).ok();
     for number in 0..500 {
         fs::remove_file(file(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
     }

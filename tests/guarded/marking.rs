@@ -66,7 +66,9 @@ fn a_file_that_is_renamed_while_it_is_changed_is_named() {
     let one = machines.start(1, &[]);
     let before = make(&machines, &one, &["a", "d/b", "d/c"]);
     let mut files = ["a", "d/b", "d/c"].map(|name| appending(&one, name));
-    files.iter_mut().for_each(|file| file.write_all(b" and after").expect("written"));
+    for file in &mut files {
+        file.write_all(b" and after").expect("written");
+    }
     fs::rename(one.path("a"), one.path("z")).expect("renamed");
     fs::rename(one.path("d"), one.path("e")).expect("renamed");
     files[0].write_all(b" and later").expect("written");
