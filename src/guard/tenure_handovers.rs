@@ -97,7 +97,9 @@ impl<D: Disk> Tenures<D> {
                 self.steps.lock().tell_after = boot_now() + TELL_AGAIN;
             }
             (Sent::Acceptance(accepted), Ok(())) => self.accepted(*accepted, wishes),
-            (Sent::Acceptance(_), Err(why)) => self.refuse_acceptance(&why, wishes),
+            (Sent::Acceptance(_), Err(why)) => {
+                self.refuse_acceptance(&format!("nothing was accepted here: {why}"), wishes);
+            }
         }
     }
 
