@@ -353,7 +353,16 @@ impl FolderView {
         if answer.is_none() {
             self.tenures.look();
         }
-        answer
+        answer.map(|answer| answer.map_err(|sentence| self.with_names(who, sentence)))
+    }
+
+    /// Returns the reason of a refusal with the names of files, if the user may know them.
+    fn with_names(&self, who: Requester, sentence: String) -> String {
+        let not_ready = self.tenures.not_ready().filter(|why| why.text(false) == sentence);
+        match not_ready {
+            Some(why) => why.text(self.may_see_names(who.uid)).to_owned(),
+            None => sentence,
+        }
     }
 
     /// Records why a change is refused by the gate. Returns the errno.
