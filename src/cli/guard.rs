@@ -23,7 +23,7 @@ use crate::guard::folder_record::FolderRecord;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, NewsCommands, ViewParts};
-use crate::guard::write_policy::{OnWrite, OwnerKind, WhenAsked, WritePolicy};
+use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -100,6 +100,12 @@ pub(super) struct ViewArgs {
     /// When another machine asks for the lock: give it up after so long at the latest
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = Ttl::parse)]
     max: Ttl,
+    /// When nobody can say whether everything is here: wait, or go on with the folder as it stands
+    #[arg(long, value_enum, default_value = "wait")]
+    unsure: UnsureArg,
+    /// When a program without a guard has changed files: wait for 'guard accept', or accept them
+    #[arg(long, value_enum, default_value = "wait")]
+    foreign: ForeignArg,
     /// For which programs the lock is held
     #[arg(long, value_enum, default_value = "host")]
     owner: OwnerArg,
@@ -155,6 +161,22 @@ pub(super) struct ViewArgs {
     /// Report on standard output when the view is ready, to the process that started it
     #[arg(long, hide = true)]
     pub(super) detached: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UnsureArg {
+    /// Wait for the machine that changed the folder last, or for 'guard accept'
+    Wait,
+    /// Go on with the folder as it stands
+    Go,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ForeignArg {
+    /// Wait for 'guard accept'
+    Wait,
+    /// Accept the versions that stand there, once they have not changed for 10 s
+    Accept,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -364,6 +386,10 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             WhenAsked::Keep
         } else {
             WhenAsked::Yield { idle: args.yield_after.span(), max: args.max.span() }
+        },
+        accepts: AcceptedByOption {
+            unsure: args.unsure == UnsureArg::Go,
+            foreign: args.foreign == ForeignArg::Accept,
         },
         owner: match args.owner {
             OwnerArg::Host => OwnerKind::Host,

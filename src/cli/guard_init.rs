@@ -18,7 +18,9 @@ use crate::guard::state_place::StatePlace;
 use crate::guard::tenure::Owner;
 use crate::guard::tenures::Tenures;
 use crate::guard::wish::WishOf;
-use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WhenAsked, WritePolicy};
+use crate::guard::write_policy::{
+    AcceptedByOption, OnWrite, OwnerKind, PathPatterns, WhenAsked, WritePolicy,
+};
 use crate::time::Span;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -139,6 +141,7 @@ fn policy() -> WritePolicy {
         on_write: OnWrite::Refuse,
         give_after: None,
         when_asked: WhenAsked::Keep,
+        accepts: AcceptedByOption::default(),
         owner: OwnerKind::Host,
         in_place: none(),
         never_ask: none(),

@@ -18,8 +18,9 @@ use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::{ArrivingTenure, Sent, Steps};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Wish, WishOf};
+use super::write_policy::AcceptedByOption;
 use crate::time::{Span, Time, boot_now};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The delay before the guard asks for the lock again that it has given to another machine because
 /// the folder was not ready, or looks again after changes about which nothing is known yet.
@@ -36,6 +37,24 @@ impl Arrival {
         match self {
             Self::NotArrived(it) => Some((it.missing.count, it.missing.bytes)),
             Self::Ready(_) | Self::First(_) | Self::Unsure(_) => None,
+        }
+    }
+
+    /// Returns the paths that a guard accepts by its options, or none for the whole folder, and the
+    /// reason for the other machines.
+    fn accepted_by(&self, accepts: AcceptedByOption) -> Option<(BTreeSet<FolderPath>, String)> {
+        match self {
+            Self::Unsure(why) if accepts.unsure => {
+                let reason = format!("--unsure go: accepted as it stands, although {why}");
+                Some((BTreeSet::new(), reason))
+            }
+            Self::NotArrived(it) if accepts.foreign => {
+                let paths = it.missing.all_foreign()?;
+                let files = paths.len();
+                let reason = format!("--foreign accept: other programs have changed {files} files");
+                Some((paths, reason))
+            }
+            _ => None,
         }
     }
 
@@ -190,6 +209,9 @@ impl<D: Disk> Tenures<D> {
                     }
                     Ok(Arrival::First(files)) => self.become_ready(tenure, Some(files), wishes),
                     Ok(arrival) => {
+                        if let Some(accept) = arrival.accepted_by(self.policy.accepts) {
+                            return self.accept_by_option(tenure, accept);
+                        }
                         let missing = arrival.paths();
                         self.state.lock().missing = missing;
                         let why = NotReady::of(&arrival);
@@ -218,6 +240,23 @@ impl<D: Disk> Tenures<D> {
             }
             JobDone::Marked(tenure, is_last, result) => self.marked(tenure, is_last, result),
         }
+    }
+
+    /// Accepts some paths, or the whole folder if there are none, as an option says.
+    fn accept_by_option(&self, tenure: TenureId, (paths, reason): (BTreeSet<FolderPath>, String)) {
+        if self.must_wait_for_caches(tenure, true) {
+            return;
+        }
+        let mut steps = self.steps.lock();
+        let Steps { arrival: Some(arrival), is_looking, .. } = &mut *steps else { return };
+        let Some(previous) = arrival.previous.clone().filter(|_| arrival.tenure == tenure) else {
+            return;
+        };
+        log::warn!("{reason}");
+        // If it fails, the folder is compared again.
+        arrival.wait(boot_now(), None);
+        *is_looking = true;
+        self.work(Job::Accept(previous, tenure, paths, reason));
     }
 
     fn looked(&self, since: Option<i128>) {

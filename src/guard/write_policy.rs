@@ -31,6 +31,15 @@ pub(crate) enum WhenAsked {
     },
 }
 
+/// What a guard accepts without a person when it takes the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AcceptedByOption {
+    /// The folder as it stands if nobody can say whether everything is here.
+    pub(crate) unsure: bool,
+    /// Versions that no guard knows.
+    pub(crate) foreign: bool,
+}
+
 /// For which programs a tenure is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnerKind {
@@ -100,6 +109,8 @@ pub(crate) struct WritePolicy {
     pub(crate) give_after: Option<Span>,
     /// When the guard gives the lock up because another machine asks for it.
     pub(crate) when_asked: WhenAsked,
+    /// What the guard accepts without a person.
+    pub(crate) accepts: AcceptedByOption,
     /// For which programs a tenure is held.
     pub(crate) owner: OwnerKind,
     /// The files that are changed in place although a program rewrites them as a whole.

@@ -5,6 +5,7 @@
 mod support;
 
 mod abuse;
+mod accepting;
 mod arriving;
 mod counters;
 mod databases;

@@ -3,6 +3,7 @@
 use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
 use super::marker_name::MarkerLink;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A version, as a message names it.
@@ -109,8 +110,47 @@ impl NotArrived {
         Self { marker: Some(marker), ..Self::default() }
     }
 
+    /// Returns the paths if nothing is missing but versions that no guard knows. There are none if
+    /// the list of paths does not name all.
+    pub(crate) fn all_foreign(&self) -> Option<BTreeSet<FolderPath>> {
+        let is_foreign = |it: &MissingPath| it.because == MissingBecause::Foreign;
+        let is_all = self.count == self.paths.len() as u64 && self.paths.iter().all(is_foreign);
+        let is_known = self.marker.is_none() && !self.is_other_ignore && self.count > 0;
+        (is_all && is_known).then(|| self.paths.iter().map(|it| it.path.clone()).collect())
+    }
+
     /// Whether everything has arrived.
     pub(super) fn is_nothing(&self) -> bool {
         self.marker.is_none() && !self.is_other_ignore && self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_foreign_versions_are_accepted_by_an_option() {
+        let path = |name: &str, because| MissingPath {
+            path: FolderPath::parse(name).expect("valid"),
+            because,
+            bytes: 1,
+        };
+        let of = |paths: Vec<MissingPath>, count| {
+            let missing = NotArrived { paths, count, ..NotArrived::default() };
+            missing.all_foreign().map(|paths| paths.len())
+        };
+        let foreign = |name| path(name, MissingBecause::Foreign);
+        assert_eq!(of(vec![foreign("a"), foreign("b")], 2), Some(2));
+        assert_eq!(of(vec![foreign("a"), path("b", MissingBecause::NotHere)], 2), None);
+        assert_eq!(of(vec![foreign("a")], 2), None, "one of the paths is not in the list");
+        assert_eq!(of(Vec::new(), 0), None);
+        let other = NotArrived {
+            is_other_ignore: true,
+            paths: vec![foreign("a")],
+            count: 1,
+            ..NotArrived::default()
+        };
+        assert_eq!(other.all_foreign(), None);
     }
 }

@@ -1,0 +1,56 @@
+//! A guard that goes on by its options without what has not arrived, and says so to the others.
+
+use crate::arriving::{Machines, not_ready};
+use crate::support::run;
+use std::fs;
+use std::process::Command;
+
+/// Returns the reason of the acceptance in the markers of the second machine.
+fn reason(machines: &Machines) -> String {
+    let control = machines.second.folder().join(".latchfs");
+    let all = [control.clone(), control.join("markers")].into_iter().map(fs::read_dir);
+    let texts = all.flatten().flatten().flatten().filter_map(|entry| {
+        let marker: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(entry.path()).ok()?).ok()?;
+        marker["accepted"]["reason"].as_str().map(str::to_owned)
+    });
+    texts.last().expect("a marker that tells of the acceptance")
+}
+
+#[test]
+fn with_unsure_go_a_machine_goes_on_without_the_changes_of_one_that_is_gone() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    let two = machines.start(2, &["--on-write", "wait=1m", "--unsure", "go"]);
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.kill();
+    fs::write(two.path("old"), "of m2").expect("accepted");
+    two.ask("give", &[]).ok();
+    let told = reason(&machines);
+    assert!(told.starts_with("--unsure go: ") && told.contains("m1 (token"), "{told}");
+}
+
+#[test]
+fn with_foreign_accept_a_machine_goes_on_with_versions_of_other_programs_alone() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    let two = machines.start(2, &["--on-write", "wait=1m", "--foreign", "accept"]);
+    fs::write(one.path("a"), "of m1").expect("ready");
+    fs::write(one.path("b"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry_markers();
+    machines.carry("a");
+    // A phone has changed a file a while ago.
+    let old = machines.second.folder().join("old");
+    fs::write(&old, "by a phone").expect("past the view");
+    run(Command::new("touch").args(["-d", "1 minute ago"]).arg(&old)).ok();
+    let path = two.path("a");
+    let writing = std::thread::spawn(move || fs::write(path, "of m2"));
+    not_ready(&two, "2 of");
+    machines.carry("b");
+    writing.join().expect("no panic").expect("accepted");
+    two.ask("give", &[]).ok();
+    assert_eq!(fs::read_to_string(old).expect("there"), "by a phone");
+    let told = reason(&machines);
+    assert_eq!(told, "--foreign accept: other programs have changed 1 files");
+}
