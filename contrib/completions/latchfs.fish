@@ -387,6 +387,10 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l give-after -d 'Give the lock up once nothing has changed for so long: a duration, or never' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l yield -d 'When another machine asks for the lock: give it up once nothing has changed for so long' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l max -d 'When another machine asks for the lock: give it up after so long at the latest' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l unsure -d 'When nobody can say whether everything is here: wait, or go on with the folder as it stands' -r -f -a "wait\t'Wait for the machine that changed the folder last, or for \'guard accept\''
+go\t'Go on with the folder as it stands'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l foreign -d 'When a program without a guard has changed files: wait for \'guard accept\', or accept them' -r -f -a "wait\t'Wait for \'guard accept\''
+accept\t'Accept the versions that stand there, once they have not changed for 10 s'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l owner -d 'For which programs the lock is held' -r -f -a "host\t'For all programs of this machine'
 user\t'For the programs of one user'
 session\t'For the programs of one login session'"
