@@ -19,6 +19,7 @@ mod just_ready;
 mod killed;
 mod local;
 mod losing;
+mod marker_schema;
 mod marking;
 mod ordinary_user;
 mod passthrough;
