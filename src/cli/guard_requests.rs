@@ -148,6 +148,7 @@ fn in_child(
         Err(error) => [&[1], &error.raw_os_error().unwrap_or(0).to_le_bytes()[..]].concat(),
     });
     let mut call = call.map_err(failed)?;
+    let mut told = String::new();
     let answer = loop {
         if let Some(answer) = call.answer(ANSWER_PATIENCE).map_err(failed)? {
             break answer;
@@ -159,6 +160,7 @@ fn in_child(
                  'latchfs umount {dir}' removes the view"
             )));
         }
+        tell_progress(view, &mut told);
     };
     let code = match answer.split_first() {
         Some((0, read)) => return Ok(read.to_vec()),
@@ -171,6 +173,22 @@ fn in_child(
              'latchfs guard' again, or 'latchfs umount {dir}'"
         ))),
         error => Err(failed(error)),
+    }
+}
+
+/// Says on standard error what a request waits for, whenever that has changed.
+fn tell_progress(view: &MountPoint, told: &mut String) {
+    let request = json!({"do": "status"});
+    let Ok(answer) = in_child(view, Waits::Never, || exchange(&view.dir, &request)) else { return };
+    let status: Value = serde_json::from_slice(&answer).unwrap_or_default();
+    let text = |name: &str| status[name].as_str().map(output::harmless);
+    let waits_for = text("not_ready")
+        .or_else(|| text("holder").map(|holder| format!("{holder} holds the lock")))
+        .or_else(|| text("trouble"))
+        .unwrap_or_default();
+    if !waits_for.is_empty() && waits_for != *told {
+        output::say(&format!("waiting: {waits_for}"));
+        *told = waits_for;
     }
 }
 

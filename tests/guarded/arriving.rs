@@ -1,7 +1,7 @@
 //! The sync barrier between two machines with copies of one folder: the test itself is the sync
 //! tool, and carries a file when it wants to.
 
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::support::run;
 use std::fs;
 use std::os::unix::fs::chown;
@@ -141,6 +141,7 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     assert!(two.why().contains("the marker of m1's tenure"), "{}", two.why());
     let taking = begin_take(&two);
     not_ready(&two, "the marker of m1's tenure");
+    pause(std::time::Duration::from_secs(4));
     machines.carry_markers();
     not_ready(&two, "3 of 63 files of m1's tenure");
     assert!(two.status()["not_ready"].to_string().contains("18 bytes"));
@@ -154,7 +155,10 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     fs::write(machines.second.folder().join("dir/b"), "of another one").expect("written");
     not_ready(&two, "1 of 62 files");
     machines.carry("dir/b");
-    assert!(taking.join().expect("taken").contains("holding"));
+    let said = taking.join().expect("taken");
+    assert!(said.contains("holding"), "{said}");
+    // It says what it waits for once, and not at each look.
+    assert_eq!(said.matches("waiting: the marker of m1's tenure").count(), 1, "{said}");
     fs::write(two.path("c"), "of m2").expect("ready");
     two.end();
 }
