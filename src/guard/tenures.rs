@@ -41,8 +41,8 @@ pub(super) enum Message {
     LockSeen(Option<LockLook>),
     Wish(Wish),
     Give(Then),
-    /// Another machine has waited long enough.
-    Yield,
+    /// Another machine has waited long enough for the end of this tenure.
+    Yield(TenureId),
     /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
@@ -99,7 +99,7 @@ pub(crate) struct Tenures<D: Disk> {
     send: Mutex<Sender<Message>>,
     pub(super) waiting: AtomicUsize,
     /// The number of open files through which programs may change the folder.
-    writers: AtomicUsize,
+    pub(super) writers: AtomicUsize,
     pub(super) on_news: OnNews,
     /// The thread of the sync barrier, if there is one.
     pub(super) worker: Option<BarrierWorker>,
@@ -194,8 +194,8 @@ impl<D: Disk> Tenures<D> {
     pub(crate) fn count_writer(&self, is_open: bool) {
         if is_open {
             self.writers.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.writers.fetch_sub(1, Ordering::Relaxed);
+        } else if self.writers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.writers_are_gone();
         }
     }
 
@@ -229,8 +229,8 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Gives the lock up because another machine has waited for so long.
-    pub(crate) fn yield_now(&self) {
-        self.send(Message::Yield);
+    pub(crate) fn yield_now(&self, tenure: TenureId) {
+        self.send(Message::Yield(tenure));
     }
 
     /// Whether the thread answers within `patience`.
@@ -284,7 +284,7 @@ impl<D: Disk> Tenures<D> {
             next = next.min(self.lock.surely_until());
         }
         if let GuardState::Holding(..) = self.state() {
-            next = next.min(self.next_yield(now));
+            next = next.min(self.next_yield());
         }
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }
@@ -320,7 +320,7 @@ impl<D: Disk> Tenures<D> {
                 self.stop_asking();
                 self.give_now(TenureEnd::Given, then);
             }
-            Message::Yield => self.give_now(TenureEnd::Yielded, Box::new(|| {})),
+            Message::Yield(tenure) => self.yield_overdue(tenure),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}

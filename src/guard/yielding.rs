@@ -9,12 +9,9 @@ use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Waiter, Wish};
 use super::write_policy::WhenAsked;
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Time, boot_now};
 use std::collections::VecDeque;
-
-/// The delay before a guard that is asked for the lock looks again whether a file is still open
-/// for writing.
-const LOOK_AT_WRITERS: Span = Span::from_millis(25);
+use std::sync::atomic::Ordering;
 
 impl<D: Disk> Tenures<D> {
     /// Asks the lock service who holds the lock and who waits for it.
@@ -81,19 +78,32 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
+    /// Makes the thread look again after the last file that was open for writing was closed, if
+    /// that may end the tenure.
+    pub(super) fn writers_are_gone(&self) {
+        if self.policy.give_after.is_some() || self.state.lock().waiter.is_some() {
+            self.look();
+        }
+    }
+
+    /// Gives the lock of a tenure up because another machine has waited for so long.
+    pub(super) fn yield_overdue(&self, tenure: TenureId) {
+        if matches!(self.state(), GuardState::Holding(held, ..) if held == tenure) {
+            self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+        }
+    }
+
     /// Returns when the lock may have to be given up, unless a message comes before.
-    pub(super) fn next_yield(&self, now: Time) -> Time {
+    pub(super) fn next_yield(&self) -> Time {
         let unchanged_since = self.guard.gate().last_change();
-        // A file that is open for writing keeps the lock; the guard looks again then.
-        let idle_at = |idle, again| (unchanged_since + idle).max(now + again);
-        let mut next = match self.policy.give_after {
-            Some(after) => idle_at(after, Span::from_millis(100)),
-            None => Time::NEVER,
-        };
+        // A file that is open for writing keeps the lock, and its close makes the guard look again.
+        let has_writers = self.writers.load(Ordering::Relaxed) > 0;
+        let idle_at = |idle| if has_writers { Time::NEVER } else { unchanged_since + idle };
+        let mut next = self.policy.give_after.map_or(Time::NEVER, idle_at);
         if let (WhenAsked::Yield { idle, max }, Some(waiter)) =
             (self.policy.when_asked, &self.state.lock().waiter)
         {
-            next = next.min(idle_at(idle, LOOK_AT_WRITERS));
+            next = next.min(idle_at(idle));
             if !waiter.is_overdue {
                 next = next.min(waiter.since + max);
             }

@@ -139,6 +139,25 @@ fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
     assert_eq!(fs::read_to_string(two.path("mapped")).expect("arrived"), "four456789");
 }
 
+#[test]
+fn the_lock_is_handed_over_after_the_last_file_is_closed() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
+    let mut file = File::create(one.path("a")).expect("free");
+    let taking = begin_take(&two);
+    is_wanted(&one);
+    pause(Duration::from_millis(1_500));
+    assert_eq!(state(&one), "holding", "a file is open for writing");
+    file.write_all(b"whole").expect("ready");
+    let closed = boot_now();
+    drop(file);
+    let took = handed_over(&one, closed);
+    assert!(took >= Span::from_secs(1) && took < Span::from_secs(2), "{took:?}");
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "whole");
+}
+
 /// A machine whose files have not arrived gives the lock back as soon as another one asks, unless a
 /// person waits for it there.
 #[test]

@@ -5,7 +5,7 @@ use super::super::barrier::marker::MARKER_TEXT_BYTES_MAX;
 use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::linux_disk::LinuxDisk;
-use super::super::tenure::Owner;
+use super::super::tenure::{Owner, TenureId};
 use super::super::tenure_news::TenureNews;
 use super::super::tenures::{GuardState, Tenures};
 use super::super::wish::WishOf;
@@ -178,7 +178,7 @@ impl FolderView {
                 json!({"at": at, "event": "wanted", "client": client})
             }
             TenureNews::Overdue(tenure) => {
-                self.yield_written_back();
+                self.yield_written_back(*tenure);
                 json!({"at": at, "event": "overdue", "token": tenure.token.as_u64()})
             }
             TenureNews::Late(tenure) => {
@@ -200,11 +200,11 @@ impl FolderView {
 
     /// Gives the lock up after the kernel has written back what programs changed through shared
     /// mappings.
-    fn yield_written_back(&self) {
+    fn yield_written_back(&self, tenure: TenureId) {
         let Some(invalidator) = self.invalidator.get() else { return };
         self.nodes.open_nodes().into_iter().for_each(|ino| invalidator.forget_node(ino));
         let tenures = Arc::clone(&self.tenures);
-        invalidator.then(move || tenures.yield_now());
+        invalidator.then(move || tenures.yield_now(tenure));
     }
 
     /// Makes the view forget the unpublished files of an ended tenure, and the kernel what it has
