@@ -10,6 +10,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// How long the last marker may take: it is written after all files of the file system are synced,
+/// also those of other programs.
+const MARKER_LIMIT: Span = Span::from_secs(10);
+
 fn ended_by_request(guard: &Guard) -> bool {
     let status = guard.status();
     let how = status["last_tenure"]["how"].as_str().unwrap_or_default().to_owned();
@@ -52,7 +56,7 @@ fn an_idle_machine_hands_over_what_another_one_asks_for() {
     let unmarked = handed_over(&two, asked);
     assert!(taking.join().expect("taken").contains("holding"));
     println!("handed over after {marked:?} with a marker, {unmarked:?} without");
-    assert!(marked < Span::from_secs(2), "{marked:?}");
+    assert!(marked < Span::from_secs(1) + MARKER_LIMIT, "{marked:?}");
     assert!(unmarked < Span::from_secs(2), "{unmarked:?}");
 }
 
@@ -126,7 +130,7 @@ fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
     pause(Duration::from_millis(1_500));
     assert_eq!(state(&one), "holding", "a file is open for writing");
     let took = handed_over(&one, asked);
-    assert!(took >= Span::from_secs(3) && took < Span::from_secs(5), "{took:?}");
+    assert!(took >= Span::from_secs(3) && took < Span::from_secs(3) + MARKER_LIMIT, "{took:?}");
     let mapped = fs::read_to_string(machines.first.folder().join("mapped")).expect("there");
     assert_eq!(mapped, "four456789");
     let refused = unsaved.write_all(b"more").expect_err("the tenure is over");
@@ -152,7 +156,7 @@ fn the_lock_is_handed_over_after_the_last_file_is_closed() {
     let closed = boot_now();
     drop(file);
     let took = handed_over(&one, closed);
-    assert!(took >= Span::from_secs(1) && took < Span::from_secs(2), "{took:?}");
+    assert!(took >= Span::from_secs(1) && took < Span::from_secs(1) + MARKER_LIMIT, "{took:?}");
     carry_until_held(&machines, &two);
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "whole");
