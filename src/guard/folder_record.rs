@@ -1,11 +1,11 @@
 //! The record that makes a folder a guarded one: `.latchfs/folder`, with the id of the folder, and
 //! the lock service that decides who may change it.
 
-use super::linux_disk::{give_to_owner, open_below};
+use super::linux_disk::{give_to_owner, make_dir_as_owner, open_below};
 use crate::random::random;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -222,20 +222,17 @@ impl FolderRecord {
             return Err(RecordError::Exists(folder.to_owned(), there.id));
         }
         let root = open_folder(folder).map_err(failed)?;
-        let is_new = match rustix::fs::mkdirat(&root, DIR, Mode::from_raw_mode(0o755)) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(RecordError::Io(dir, error.into())),
-        };
-        let opened = open_below(root.as_fd(), Path::new(DIR), OFlags::RDONLY | OFlags::DIRECTORY);
-        let opened = match opened {
-            Err(error) if is_symlink(&error) => return Err(RecordError::Symlink(dir)),
-            opened => opened.map_err(failed)?,
-        };
-        if is_new {
-            give_to_owner(opened.as_fd(), root.as_fd()).map_err(failed)?;
+        match make_dir_as_owner(root.as_fd(), OsStr::new(DIR)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(RecordError::Io(dir, error));
+            }
+            _ => {}
         }
-        Ok(opened)
+        let opened = open_below(root.as_fd(), Path::new(DIR), OFlags::RDONLY | OFlags::DIRECTORY);
+        match opened {
+            Err(error) if is_symlink(&error) => Err(RecordError::Symlink(dir)),
+            opened => opened.map_err(failed),
+        }
     }
 
     /// Writes the record of a folder that has none, or replaces it with `replace`.

@@ -187,9 +187,34 @@ pub(crate) fn attribute_names(path: &str) -> rustix::io::Result<Vec<u8>> {
     filled(|bytes| rustix::fs::listxattr(path, bytes))
 }
 
-/// Gives a file or directory that this process has made to the owner of the directory `of`, if it
-/// may do that: only root may. A user can have put another file of root in the place of a directory
-/// that was just made, but no file of a third user.
+/// Makes a directory that other users may read, as the owner of the directory in which it is made.
+/// It is not given away after it was made: a user who exchanges names meanwhile could get a
+/// directory of root.
+#[allow(unsafe_code)]
+pub(crate) fn make_dir_as_owner(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let owner = stat(parent)?;
+    let mkdir = || rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755));
+    if !rustix::process::geteuid().is_root() || owner.stx_uid == 0 {
+        return Ok(mkdir()?);
+    }
+    // SAFETY: these calls change the identity of this thread for file systems and touch no memory.
+    let made = unsafe {
+        libc::setfsgid(owner.stx_gid);
+        libc::setfsuid(owner.stx_uid);
+        let result = mkdir();
+        libc::setfsuid(0);
+        libc::setfsgid(0);
+        result
+    };
+    match made {
+        // The owner may not write to the own directory; root may, for itself.
+        Err(Errno::ACCESS) => Ok(mkdir()?),
+        result => Ok(result?),
+    }
+}
+
+/// Gives a file that this process has just made, and has open since, to the owner of the directory
+/// `of`, if it may do that: only root may.
 pub(crate) fn give_to_owner(file: BorrowedFd<'_>, of: BorrowedFd<'_>) -> io::Result<()> {
     let (found, owner) = (stat(file)?, stat(of)?);
     let is_own = found.stx_uid == rustix::process::geteuid().as_raw();
@@ -220,10 +245,9 @@ impl Disk for LinuxDisk {
     }
 
     fn make_readable_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
-        match rustix::fs::mkdirat(at.dir, at.name, Mode::from_raw_mode(0o755)) {
-            Ok(()) => give_to_owner(self.open_dir(at)?.as_fd(), at.dir.as_fd()),
-            Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
+        match make_dir_as_owner(at.dir.as_fd(), at.name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
         }
     }
 
