@@ -226,7 +226,7 @@ impl<D: Disk> Fence<'_, D> {
     /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
     /// this fence replaces no file any more, however late its system call goes on: it fails with
     /// ENOENT.
-    fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
+    pub(super) fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
             Err(error) if leads_to_no_file(&error) => return Ok(None),
             parent => parent?,

@@ -196,11 +196,8 @@ impl<D: Disk> FolderGuard<D> {
     /// its own. Returns the number of files of other tenures that were put aside.
     pub(crate) fn begin(&self, tenure: TenureId) -> Result<usize, FenceError> {
         let is_held = || self.clock.now() < self.clock.surely_until();
-        let FolderDirs { folder, stages, .. } = &self.dirs;
-        let fence =
-            Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held: &is_held };
-        let fenced = fence.erect()?;
-        let stage = Stage::begin(&*self.disk, stages, tenure, self.is_carried)?;
+        let fenced = self.fence(&is_held).erect()?;
+        let stage = Stage::begin(&*self.disk, &self.dirs.stages, tenure, self.is_carried)?;
         if let Some((last, end)) = self.last_own.lock().take()
             && self.clock.now().since(end) < SAME_CHANGE_TIME
         {
@@ -215,6 +212,12 @@ impl<D: Disk> FolderGuard<D> {
         *self.stage.write() = Some(Arc::new(stage));
         self.is_fenced.store(false, Ordering::Release);
         Ok(fenced.kept)
+    }
+
+    /// Returns the fence of a tenure.
+    pub(super) fn fence<'a>(&'a self, is_held: &'a dyn Fn() -> bool) -> Fence<'a, D> {
+        let FolderDirs { folder, stages, .. } = &self.dirs;
+        Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held }
     }
 
     /// Opens the gate for a tenure that has begun and is ready.
@@ -275,6 +278,13 @@ impl<D: Disk> FolderGuard<D> {
         }
         unpublished.insert(number, Arc::downgrade(&staged));
         Ok(staged)
+    }
+
+    /// Whether the content of a file is not in the folder yet, and not among the lost files.
+    pub(crate) fn has_unpublished(&self) -> bool {
+        let is_open = |state| matches!(state, SaveState::Unpublished | SaveState::Spoiled(_));
+        let unpublished = self.unpublished.lock();
+        unpublished.values().filter_map(Weak::upgrade).any(|it| is_open(it.save_state()))
     }
 
     /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder
@@ -368,7 +378,7 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Logs that a file is about to be published.
-    fn log_publish(
+    pub(super) fn log_publish(
         &self,
         file: &D::File,
         to: Place<'_, D::Dir>,
@@ -380,47 +390,12 @@ impl<D: Disk> FolderGuard<D> {
         barrier.begin_change(path, before, stamp_of_file(&after)).map_err(SaveError::Disk)
     }
 
-    fn log_published(&self, file: &D::File, path: &OsStr) {
+    pub(super) fn log_published(&self, file: &D::File, path: &OsStr) {
         if let Some(barrier) = &self.barrier
             && let Ok(found) = self.disk.look_file(file)
         {
             barrier.end_change(path, stamp_of_file(&found));
         }
-    }
-
-    /// Publishes a copy of an open file, for example of a lost one.
-    pub(crate) fn publish_copy(
-        &self,
-        pass: &Pass<'_>,
-        file: &D::File,
-        to: Place<'_, D::Dir>,
-        path: &OsStr,
-        if_there: IfThere,
-    ) -> Result<(), PublishError> {
-        let Some(stage) = self.stage_of(pass) else {
-            return Err(PublishError::Fenced { is_kept: false });
-        };
-        let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
-        self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
-        self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
-        self.log_publish(&copy, to, path).map_err(|error| match error {
-            SaveError::Disk(error) => PublishError::Disk(error),
-            _ => PublishError::Disk(io::Error::other("the change can't be logged")),
-        })?;
-        let published = stage.publish(&*self.disk, &copy, to, path, if_there);
-        let displaced = published.map_err(|error| match error {
-            PublishError::Stays { name, error } => {
-                // The copy has no second name, so a failed removal leaves it to the next fence.
-                let _ = self.disk.remove_file(stage.displaced(&name));
-                PublishError::Disk(error)
-            }
-            error => error,
-        })?;
-        self.log_published(&copy, path);
-        if let Some(name) = displaced {
-            self.keep_foreign(&stage, &name, path);
-        }
-        Ok(())
     }
 
     /// Puts a file aside that will not be published, unless it was published or put aside already.

@@ -51,6 +51,15 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
+    /// Gives a file a new inode with the same content: programs that have it open keep the old one.
+    pub(crate) fn give_new_inode(&self, path: &OsStr) -> io::Result<()> {
+        let Some(stage) = self.stage.read().clone() else { return Err(stale()) };
+        if let Some(renewed) = self.fence(&|| true).renew_inode(&stage.in_place, path)? {
+            stage.own.record(&renewed, false);
+        }
+        Ok(())
+    }
+
     /// Moves a foreign version that was displaced into the stage to the lost files.
     pub(super) fn keep_foreign(&self, stage: &Stage<D>, name: &OsStr, path: &OsStr) {
         let at = stage.displaced(name);

@@ -99,10 +99,11 @@ impl Gate {
             return Err(Closed::OtherOwner(open.owner));
         }
         let now = self.clock.now();
+        // A program that is refused was at work as well.
+        self.last_change.store(now.as_nanos(), Ordering::Relaxed);
         if now + RESERVE >= self.clock.surely_until() {
             return Err(Closed::Deadline);
         }
-        self.last_change.store(now.as_nanos(), Ordering::Relaxed);
         Ok(Pass { tenure: open, _shared: shared })
     }
 

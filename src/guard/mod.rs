@@ -18,8 +18,10 @@
 //! - `folder_changes` logs the changes of one folder for it, `renamed_dirs` those of directories;
 //!   `folder_barrier` takes its steps, and `late_changes` those after a tenure that ended without a
 //!   word.
-//! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
+//! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
+//!   and `publish_copy` puts lost ones back.
 //! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
+//! - `hidden_use` looks for programs that use a folder whose lock is about to be given up.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
 //!   `barrier_worker` makes the steps that may take long.
@@ -45,6 +47,7 @@ pub(crate) mod not_ready;
 pub(crate) mod late_changes;
 pub(crate) mod folder_guard;
 pub(crate) mod folder_names;
+pub(crate) mod publish_copy;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;
@@ -53,6 +56,7 @@ pub(crate) mod tenure_news;
 pub(crate) mod wish;
 pub(crate) mod barrier_worker;
 pub(crate) mod tenure_steps;
+pub(crate) mod hidden_use;
 pub(crate) mod tenures;
 pub(crate) mod asking;
 pub(crate) mod yielding;

@@ -59,7 +59,7 @@ pub(crate) struct Stage<D: Disk> {
     is_carried: bool,
     removed: RemovedFiles,
     files: D::Dir,
-    in_place: D::Dir,
+    pub(super) in_place: D::Dir,
     /// The number of the next file in the stage.
     next: AtomicU64,
     /// The paths of the files that the tenure changes in place.

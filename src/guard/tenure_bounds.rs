@@ -6,7 +6,7 @@ use super::disk::Disk;
 use super::fence::FenceError;
 use super::folder_guard::PutAside;
 use super::tenure::{Owner, TenureId};
-use super::tenure_news::{TenureEnd, TenureNews};
+use super::tenure_news::{MayGoOn, TenureEnd, TenureNews};
 use super::tenure_steps::Then;
 use super::tenures::{GuardState, Tenures};
 use super::wish::Wish;
@@ -65,6 +65,7 @@ impl<D: Disk> Tenures<D> {
         if let Some(since) = compared {
             self.guard.compared(since);
         }
+        (self.on_news)(&TenureNews::Opens(tenure));
         self.guard.open(tenure, owner);
         let mut state = self.state.lock();
         state.state = GuardState::Holding(tenure, owner, Wall::now());
@@ -77,7 +78,10 @@ impl<D: Disk> Tenures<D> {
     }
 
     pub(super) fn lose(&self, tenure: TenureId, end: TenureEnd) {
+        let is_idle = self.guard.gate().last_change() + self.policy.idle_after() <= boot_now();
         let aside = self.guard.lose();
+        let may_go_on = if is_idle { MayGoOn::Unchanged } else { MayGoOn::Never };
+        (self.on_news)(&TenureNews::Closed(tenure, may_go_on));
         if end == TenureEnd::Taken {
             self.lock.forget();
         } else {
@@ -97,6 +101,7 @@ impl<D: Disk> Tenures<D> {
             GuardState::Reading | GuardState::Asking => return then(),
         };
         let aside = self.guard.give_up();
+        (self.on_news)(&TenureNews::Closed(tenure, MayGoOn::Unchanged));
         if is_ready && self.worker.is_some() {
             return self.yield_marked((tenure, end), aside, then);
         }

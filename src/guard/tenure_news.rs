@@ -37,6 +37,15 @@ impl TenureEnd {
     }
 }
 
+/// Whether the programs whose files are open for writing when a tenure ends go on in the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MayGoOn {
+    /// They do, if nobody else has changed the files.
+    Unchanged,
+    /// They do not: the lock was lost while files were changed.
+    Never,
+}
+
 /// A change of the lock of the folder.
 #[derive(Debug)]
 pub(crate) enum TenureNews {
@@ -44,6 +53,11 @@ pub(crate) enum TenureNews {
     Began(TenureId, usize),
     /// The guard holds the lock, and the folder is not ready, for this reason.
     NotReady(TenureId, NotReady),
+    /// The gate has closed for good. Files that are open for writing may go on in the next tenure,
+    /// unless one was in use when the lock was lost.
+    Closed(TenureId, MayGoOn),
+    /// The gate is about to open.
+    Opens(TenureId),
     /// A tenure ended.
     Ended(TenureId, TenureEnd, PutAside),
     /// Another client waits for the lock.

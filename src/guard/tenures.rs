@@ -7,6 +7,7 @@ use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
 use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
+use super::hidden_use::HiddenUse;
 use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
@@ -43,6 +44,8 @@ pub(super) enum Message {
     Give(Then),
     /// Another machine has waited long enough for the end of this tenure.
     Yield(TenureId),
+    /// Whether programs use the folder of a tenure that is about to be given up.
+    UseSeen(TenureId, TenureEnd, bool),
     /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
@@ -98,8 +101,7 @@ pub(crate) struct Tenures<D: Disk> {
     pub(super) state: Mutex<TenureState>,
     send: Mutex<Sender<Message>>,
     pub(super) waiting: AtomicUsize,
-    /// The number of open files through which programs may change the folder.
-    pub(super) writers: AtomicUsize,
+    pub(super) hidden_use: HiddenUse,
     pub(super) on_news: OnNews,
     /// The thread of the sync barrier, if there is one.
     pub(super) worker: Option<BarrierWorker>,
@@ -138,7 +140,7 @@ impl<D: Disk> Tenures<D> {
             state: Mutex::new(state),
             send: Mutex::new(send.clone()),
             waiting: AtomicUsize::new(0),
-            writers: AtomicUsize::new(0),
+            hidden_use: HiddenUse::default(),
             on_news,
             worker,
             steps: Mutex::new(steps),
@@ -188,15 +190,6 @@ impl<D: Disk> Tenures<D> {
     /// Returns the number of programs that wait for a tenure.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Counts a file that was opened for writing, or closed.
-    pub(crate) fn count_writer(&self, is_open: bool) {
-        if is_open {
-            self.writers.fetch_add(1, Ordering::Relaxed);
-        } else if self.writers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.writers_are_gone();
-        }
     }
 
     pub(super) fn send(&self, message: Message) {
@@ -321,6 +314,7 @@ impl<D: Disk> Tenures<D> {
                 self.give_now(TenureEnd::Given, then);
             }
             Message::Yield(tenure) => self.yield_overdue(tenure),
+            Message::UseSeen(tenure, end, is_used) => self.use_seen((tenure, end), is_used),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}
@@ -364,6 +358,6 @@ impl<D: Disk> Tenures<D> {
 
     pub(super) fn is_idle_for(&self, after: Span) -> bool {
         let idle_since = self.guard.gate().last_change();
-        self.writers.load(Ordering::Relaxed) == 0 && idle_since + after <= boot_now()
+        idle_since + after <= boot_now() && !self.guard.has_unpublished()
     }
 }

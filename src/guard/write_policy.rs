@@ -6,6 +6,9 @@ use crate::time::Span;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::path::Path;
 
+/// How long nothing must have changed for the folder to count as idle, if no option says it.
+const IDLE_DEFAULT: Span = Span::from_secs(2);
+
 /// The answer to a program that changes the folder without its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnWrite {
@@ -123,6 +126,16 @@ pub(crate) struct WritePolicy {
     pub(crate) settle: Span,
     /// Whether the content of a file is on the disk before the file appears in the folder.
     pub(crate) sync_saves: bool,
+}
+
+impl WritePolicy {
+    /// Returns how long nothing must have changed for the folder to count as idle.
+    pub(crate) const fn idle_after(&self) -> Span {
+        match self.when_asked {
+            WhenAsked::Keep => IDLE_DEFAULT,
+            WhenAsked::Yield { idle, .. } => idle,
+        }
+    }
 }
 
 #[cfg(test)]

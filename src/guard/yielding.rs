@@ -4,6 +4,7 @@
 
 use super::disk::Disk;
 use super::folder_lock::LockLook;
+use super::hidden_use::{IsUsed, LOOK_AGAIN};
 use super::tenure::TenureId;
 use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenures::{GuardState, Message, Tenures};
@@ -11,7 +12,6 @@ use super::wish::{Waiter, Wish};
 use super::write_policy::WhenAsked;
 use crate::time::{Time, boot_now};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 impl<D: Disk> Tenures<D> {
     /// Asks the lock service who holds the lock and who waits for it.
@@ -63,7 +63,7 @@ impl<D: Disk> Tenures<D> {
     /// given up.
     pub(super) fn yield_if_due(&self, tenure: TenureId, now: Time) {
         if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
-            return self.give_now(TenureEnd::Given, Box::new(|| {}));
+            return self.give_if_unused(tenure, TenureEnd::Given);
         }
         let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return };
         let mut state = self.state.lock();
@@ -71,16 +71,15 @@ impl<D: Disk> Tenures<D> {
         let is_overdue = waiter.since + max <= now && !waiter.is_overdue;
         waiter.is_overdue |= is_overdue;
         drop(state);
-        if self.is_idle_for(idle) {
-            self.give_now(TenureEnd::Yielded, Box::new(|| {}));
-        } else if is_overdue {
+        if is_overdue {
             (self.on_news)(&TenureNews::Overdue(tenure));
+        } else if self.is_idle_for(idle) {
+            self.give_if_unused(tenure, TenureEnd::Yielded);
         }
     }
 
-    /// Makes the thread look again after the last file that was open for writing was closed, if
-    /// that may end the tenure.
-    pub(super) fn writers_are_gone(&self) {
+    /// Makes the thread look again after a file was saved or put aside, if that may end the tenure.
+    pub(crate) fn saved(&self) {
         if self.policy.give_after.is_some() || self.state.lock().waiter.is_some() {
             self.look();
         }
@@ -96,9 +95,11 @@ impl<D: Disk> Tenures<D> {
     /// Returns when the lock may have to be given up, unless a message comes before.
     pub(super) fn next_yield(&self) -> Time {
         let unchanged_since = self.guard.gate().last_change();
-        // A file that is open for writing keeps the lock, and its close makes the guard look again.
-        let has_writers = self.writers.load(Ordering::Relaxed) > 0;
-        let idle_at = |idle| if has_writers { Time::NEVER } else { unchanged_since + idle };
+        // A file that is not published yet keeps the lock, and the guard looks again once it is.
+        let is_busy = self.guard.has_unpublished();
+        let next_use = self.hidden_use.next_look();
+        let idle_at =
+            |idle| if is_busy { Time::NEVER } else { next_use.max(unchanged_since + idle) };
         let mut next = self.policy.give_after.map_or(Time::NEVER, idle_at);
         if let (WhenAsked::Yield { idle, max }, Some(waiter)) =
             (self.policy.when_asked, &self.state.lock().waiter)
@@ -109,5 +110,45 @@ impl<D: Disk> Tenures<D> {
             }
         }
         next
+    }
+
+    /// Says how to find such uses.
+    pub(crate) fn look_for_use(&self, is_used: IsUsed) {
+        // Nobody sets a second one.
+        let _ = self.hidden_use.is_used.set(is_used);
+    }
+
+    /// Gives the lock up, unless programs still use the folder.
+    pub(super) fn give_if_unused(&self, tenure: TenureId, end: TenureEnd) {
+        let Some(is_used) = self.hidden_use.is_used.get().cloned() else {
+            return self.give_now(end, Box::new(|| {}));
+        };
+        let mut next = self.hidden_use.next.lock();
+        if *next > boot_now() {
+            return;
+        }
+        *next = Time::NEVER;
+        drop(next);
+        let send = self.sender();
+        // A thread of its own: what the system tells of a program may come late if that one hangs.
+        let look = move || drop(send.send(Message::UseSeen(tenure, end, is_used())));
+        if let Err(error) = std::thread::Builder::new().name("use".to_owned()).spawn(look) {
+            log::warn!("the lock is kept, since nobody can look whether it is in use: {error}");
+            *self.hidden_use.next.lock() = boot_now() + LOOK_AGAIN;
+        }
+    }
+
+    /// Takes note of whether programs use the folder, and gives the lock up if they don't.
+    pub(super) fn use_seen(&self, (tenure, end): (TenureId, TenureEnd), is_used: bool) {
+        let now = boot_now();
+        *self.hidden_use.next.lock() = if is_used { now + LOOK_AGAIN } else { Time::ZERO };
+        let is_held = matches!(self.state(), GuardState::Holding(held, ..) if held == tenure);
+        let after = match end {
+            TenureEnd::Given => self.policy.give_after,
+            _ => Some(self.policy.idle_after()),
+        };
+        if !is_used && is_held && after.is_some_and(|after| self.is_idle_for(after)) {
+            self.give_now(end, Box::new(|| {}));
+        }
     }
 }

@@ -75,7 +75,7 @@ impl Machines {
     }
 
     /// Carries everything from the second machine to the first, and removes what is gone.
-    fn carry_back(&self) {
+    pub(crate) fn carry_back(&self) {
         let from = format!("{}/", self.second.folder().display());
         run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.first.folder())).ok();
     }

@@ -10,6 +10,7 @@ mod arriving;
 mod counters;
 mod databases;
 mod disks;
+mod dormant;
 mod file_systems;
 mod foreign;
 mod hanging;

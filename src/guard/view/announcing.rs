@@ -52,10 +52,10 @@ impl FolderView {
     /// Whether a change of an open file has to be announced first. `publishes`: the change is that
     /// the file appears in the folder. New content of one that is not there yet is no change.
     pub(super) fn is_unannounced(&self, open: &OpenFile, publishes: bool) -> bool {
-        if open.tenure.is_none() || !self.guard.gate().must_announce() {
+        if !open.is_for_writing() || !self.guard.gate().must_announce() {
             return false;
         }
-        let is_current = self.guard.gate().tenure().map(|tenure| tenure.id) == open.tenure;
+        let is_current = self.guard.gate().tenure().map(|tenure| tenure.id) == open.tenure();
         let state = open.saving().map(|saving| saving.staged.save_state());
         is_current && (state == Some(SaveState::Unpublished)) == publishes
     }

@@ -97,6 +97,11 @@ fn process_of(tid: u32) -> u32 {
     status_of(tid).map_or(tid, |status| status.process)
 }
 
+/// Returns the process of a thread that still runs.
+pub(super) fn process_if_running(tid: u32) -> Option<u32> {
+    status_of(tid).map(|status| status.process)
+}
+
 /// Whether a signal is ending the thread. It must be ending.
 fn is_killed(tid: u32) -> bool {
     let text = first_read(format!("/proc/{tid}/stat")).unwrap_or_default();
@@ -109,6 +114,16 @@ fn is_killed(tid: u32) -> bool {
 
 /// Whether a process has the node `ino` open for writing, or may have.
 fn may_write(process: u32, ino: u64) -> bool {
+    has_open(process, ino, |flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
+/// Whether the process of a thread has the node `ino` open, or may have.
+pub(super) fn may_have_open(tid: u32, ino: u64) -> bool {
+    has_open(process_of(tid), ino, |_| true)
+}
+
+/// Whether a process has the node `ino` open with such flags, or may have.
+fn has_open(process: u32, ino: u64, with: impl Fn(i32) -> bool) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/fdinfo")) else {
         // A process that is gone has nothing open. One that may not be read counts as a writer.
         return fs::exists(format!("/proc/{process}")).unwrap_or(true);
@@ -125,7 +140,7 @@ fn may_write(process: u32, ino: u64) -> bool {
         };
         let is_it = field("ino:").and_then(|text| text.parse::<u64>().ok()) == Some(ino);
         let flags = field("flags:").and_then(|text| i32::from_str_radix(&text, 8).ok());
-        if is_it && flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY) {
+        if is_it && flags.is_none_or(&with) {
             return true;
         }
     }

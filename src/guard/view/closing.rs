@@ -9,7 +9,7 @@ use super::super::staged_file::SaveState;
 use super::attributes::ChangeTime;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
-use super::open_file::OpenFile;
+use super::open_file::{OpenFile, Writing};
 use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
@@ -65,6 +65,7 @@ impl FolderView {
         match published {
             Ok(()) => {
                 self.nodes.saved(ino);
+                self.tenures.saved();
                 Ok(())
             }
             Err(error) => {
@@ -79,7 +80,7 @@ impl FolderView {
 
     pub(super) fn flush_file(&self, who: Requester, ino: u64, fh: u64) -> Done<()> {
         let open = self.open_of(fh)?;
-        let Some(saving) = open.saving().filter(|_| open.tenure.is_some()) else {
+        let Some(saving) = open.saving().filter(|_| open.is_for_writing()) else {
             return self.check_tenure(who, &open);
         };
         match saving.staged.save_state() {
@@ -110,7 +111,7 @@ impl FolderView {
     /// Fails if the tenure in which a file was opened for writing is over: programs that only look
     /// at the result of close(2) learn of it there.
     fn check_tenure(&self, who: Requester, open: &OpenFile) -> Done<()> {
-        let Some(tenure) = open.tenure else { return Ok(()) };
+        let Some(Writing::In(tenure)) = open.writing() else { return Ok(()) };
         if !self.nodes.is_changed(open.ino, tenure) {
             return Ok(());
         }
@@ -121,11 +122,10 @@ impl FolderView {
     /// Handles the close of the last descriptor of an open file.
     pub(super) fn release_file(&self, ino: u64, fh: u64) {
         let Some(open) = self.files.remove(fh) else { return };
-        if open.tenure.is_some() {
-            self.tenures.count_writer(false);
+        if open.is_for_writing() {
             self.note_written(&open);
         }
-        let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
+        let saving = open.saving().filter(|_| open.is_for_writing()).cloned();
         let Some(saving) = saving else {
             drop(open);
             return self.nodes.closed(ino);
@@ -134,6 +134,7 @@ impl FolderView {
         drop(open);
         let end = move |view: &Self| {
             view.release_saving(ino, &saving);
+            view.tenures.saved();
             view.nodes.closed(ino);
         };
         if is_unannounced {
@@ -145,7 +146,7 @@ impl FolderView {
 
     fn release_saving(&self, ino: u64, saving: &Arc<Saving>) {
         let others = self.nodes.open_files(ino);
-        if others.iter().any(|open| open.tenure.is_some() && open.saving().is_some()) {
+        if others.iter().any(|open| open.is_for_writing() && open.saving().is_some()) {
             return;
         }
         match saving.staged.save_state() {
@@ -171,7 +172,7 @@ impl FolderView {
     pub(super) fn sync_file(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
         let open = self.open_of(fh)?;
         let Some(file) = open.file() else { return Ok(()) };
-        if let Some(saving) = open.saving().filter(|_| open.tenure.is_some()) {
+        if let Some(saving) = open.saving().filter(|_| open.is_for_writing()) {
             match saving.staged.save_state() {
                 SaveState::Unpublished => return self.publish(who, ino, saving, true),
                 SaveState::Published => {}
@@ -183,7 +184,7 @@ impl FolderView {
                 }
             }
         }
-        if open.tenure.is_some() {
+        if open.is_for_writing() {
             self.check_tenure(who, &open)?;
         }
         if let (Some(barrier), true) = (self.guard.barrier(), open.logged.load(Acquire) > 0) {

@@ -92,9 +92,13 @@ impl FolderView {
         if let Content::Local(file) = &open.content {
             return change(file).map_err(|error| errno(&error));
         }
-        let Some(tenure) = open.tenure else { return Err(Errno::EBADF) };
+        let Some(tenure) = open.tenure() else { return Err(Errno::EBADF) };
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
-        let pass = self.pass_open(who, open, tenure, is_writeback)?;
+        let passed = self.pass_open(who, open, tenure, is_writeback);
+        if passed.is_err() && is_writeback {
+            self.end_dormant(open.ino);
+        }
+        let pass = passed?;
         let unpublished =
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
         if let Some(saving) = unpublished {

@@ -11,6 +11,7 @@ use super::super::wish::{Denied, WishOf};
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
+use super::database_files::Databases;
 use super::dir_reading::DirReading;
 use super::kernel_wait::KernelWait;
 use super::local_dir::LocalFiles;
@@ -55,6 +56,7 @@ pub(crate) struct FolderView {
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,
+    pub(super) databases: Databases,
     pub(super) shares: Shares,
     pub(super) interrupts: InterruptWatcher,
     pub(super) invalidator: OnceLock<Invalidator>,
@@ -284,6 +286,8 @@ impl FolderView {
             let path = self.nodes.path(open.ino).unwrap_or_default();
             let errno = match closed {
                 Closed::OtherOwner(_) => Errno::EROFS,
+                // The program may go on in the next tenure.
+                _ if open.is_dormant() && !is_writeback => Errno::EROFS,
                 Closed::NotHeld | Closed::TenureOver | Closed::Deadline => Errno::ESTALE,
             };
             self.refuse(who, &path, errno, closed)

@@ -55,7 +55,9 @@ impl FolderView {
             && stat_at(dir.as_fd(), at.name).is_ok()
         {
             let dir = dir.try_clone().map_err(|error| errno(&error))?;
-            return Ok(Spot { dir, path, is_local: true });
+            let spot = Spot { dir, path, is_local: true };
+            let is_dropped = self.drop_shared_memory(at, &spot)?;
+            return if is_dropped && !may_make { Err(Errno::ENOENT) } else { Ok(spot) };
         }
         if self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok()
@@ -145,6 +147,7 @@ impl FolderView {
         let file = create_in(&spot.dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        self.made_shared_memory(who, at, &spot.path, id_in(&found))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
         let opened = self.opened(OpenFile::new(ino, Content::Local(file), None, share))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))

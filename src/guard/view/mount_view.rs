@@ -11,6 +11,7 @@ use super::super::tenures::{GuardState, Tenures};
 use super::super::wish::WishOf;
 use super::super::write_policy::{WhenAsked, WritePolicy};
 use super::control_files::ControlFiles;
+use super::database_files::Databases;
 use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
@@ -91,6 +92,10 @@ impl MountedView {
 /// Mounts the view of a folder at `dir`.
 pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<MountedView, MountError> {
     let failed = |error| MountError::Dir { dir: parts.folder.clone(), error };
+    let failed_view = |dir: &Path| {
+        let dir = dir.to_owned();
+        move |error| MountError::Dir { dir, error }
+    };
     let root = super::super::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
     let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
     let (told, commands) = (Arc::clone(&slot), parts.commands.clone());
@@ -115,6 +120,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),
+        databases: Databases::default(),
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,
         invalidator: OnceLock::new(),
@@ -126,6 +132,11 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let _ = slot.set(Arc::downgrade(&view));
     let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
     let mounted = session::mount(wanted, |_| Arc::clone(&view))?;
+    if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed_view(dir))? {
+        let users = Arc::downgrade(&view);
+        let is_used = move || users.upgrade().is_some_and(|it| it.has_mapped_files(mount.device));
+        view.tenures.look_for_use(Arc::new(is_used));
+    }
     Ok(MountedView { view, mounted })
 }
 
@@ -149,12 +160,28 @@ fn owner_json(owner: Owner) -> Value {
 
 impl FolderView {
     fn on_news(&self, news: &TenureNews, commands: &NewsCommands) {
+        match news {
+            TenureNews::Closed(tenure, may_go_on) => {
+                self.make_dormant(*tenure, *may_go_on);
+                self.note_databases();
+            }
+            TenureNews::Opens(tenure) => {
+                self.forget_shared_memories();
+                self.wake_dormant(*tenure);
+            }
+            news => self.tell(news, commands),
+        }
+    }
+
+    /// Tells programs and people of news.
+    fn tell(&self, news: &TenureNews, commands: &NewsCommands) {
         let at = Wall::now().to_string();
         let event = match news {
             TenureNews::Began(tenure, kept) => {
                 json!({"at": at, "event": "held", "token": tenure.token.as_u64(),
                     "put_aside": kept})
             }
+            TenureNews::Closed(..) | TenureNews::Opens(_) => return,
             TenureNews::NotReady(tenure, why) => {
                 let event = |may_see| {
                     let (token, why) = (tenure.token.as_u64(), why.text(may_see));

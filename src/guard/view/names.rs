@@ -125,6 +125,7 @@ impl FolderView {
         self.check_name(who, at)?;
         let spot = self.spot(at, false)?;
         let pass = self.pass_to(who, &spot).await?;
+        self.check_parted(who, &spot.path)?;
         let saving = self.nodes.saving_at(at.parent, at.name);
         let found = stat_at(spot.dir.as_fd(), at.name);
         let removed = match (&found, &pass) {
@@ -199,6 +200,8 @@ impl FolderView {
             return self.rename_local(who, (from, &old), (to, &new), flags);
         }
         let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
+        self.check_parted(who, &old.path)?;
+        self.check_parted(who, &new.path)?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
             return self.rename_saving(who, (&pass, ino), (from, to), flags);
         }

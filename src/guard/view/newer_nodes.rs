@@ -137,7 +137,7 @@ impl Nodes {
     /// has another source: then the next lookup finds a newer node of the file.
     pub(super) fn opened(&self, ino: u64, open: &Arc<OpenFile>) -> bool {
         let mut table = self.0.lock();
-        if open.tenure.is_some() {
+        if open.is_for_writing() {
             table.awaited.retain(|awaited| awaited.ino != ino);
         }
         let Some(node) = table.nodes.get_mut(&ino) else { return true };

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::Statx;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The inode number of the first node besides the root. The rule for a close looks for descriptors
@@ -445,6 +445,21 @@ impl Nodes {
         let table = self.0.lock();
         let node = table.nodes.get(&ino);
         node.map(|node| node.open.iter().collect()).unwrap_or_default()
+    }
+
+    /// Returns the open nodes that were last seen at a path.
+    pub(super) fn open_at(&self, path: &Path) -> Vec<u64> {
+        let table = self.0.lock();
+        let name = path.file_name();
+        let is_at = |(ino, node): &(&u64, &Node)| {
+            let place = node.place.as_ref().or(node.last_place.as_ref());
+            !node.open.is_empty()
+                && place.is_some_and(|(_, last)| Some(last.as_os_str()) == name)
+                && place.and_then(|(parent, last)| Some(table.path(*parent)?.join(last))).as_deref()
+                    == Some(path)
+                && **ino != ROOT
+        };
+        table.nodes.iter().filter(is_at).map(|(ino, _)| *ino).collect()
     }
 
     /// Returns the nodes that are open.

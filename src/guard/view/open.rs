@@ -8,7 +8,7 @@ use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::local_files::Spot;
 use super::new_files::{access_of, copy_attributes, create_in, give_to_caller, mode_in};
-use super::open_file::{Content, OpenFile};
+use super::open_file::{Content, OpenFile, Writing};
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, NameIn};
@@ -55,7 +55,7 @@ impl FolderView {
         self.check_space(who, &path)?;
         let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
-            return self.open_saving(&pass, ino, saving, (flags, share));
+            return self.open_saving(&pass, (ino, who.pid), saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
         if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
@@ -94,7 +94,7 @@ impl FolderView {
     fn open_saving(
         &self,
         pass: &Pass<'_>,
-        ino: u64,
+        by: (u64, u32),
         saving: &Arc<Saving>,
         (flags, share): (i32, Share),
     ) -> Done<Opened> {
@@ -106,7 +106,7 @@ impl FolderView {
             saving.staged.settle(0);
         }
         let content = Content::Saving(Arc::clone(saving));
-        self.opened_for_writing(pass, ino, content, share)
+        self.opened_for_writing(pass, by, content, share)
     }
 
     fn open_in_place(
@@ -127,7 +127,7 @@ impl FolderView {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);
-        self.opened_for_writing(pass, ino, content, share)
+        self.opened_for_writing(pass, (ino, who.pid), content, share)
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -146,7 +146,7 @@ impl FolderView {
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        self.opened_for_writing(pass, ino, content, share)
+        self.opened_for_writing(pass, (ino, who.pid), content, share)
     }
 
     /// Begins an empty version of a file, with the attributes of the file.
@@ -192,9 +192,9 @@ impl FolderView {
         if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
             return Ok(false);
         }
-        let (ino, tenure) = (open.ino, open.tenure);
-        let content = Content::Saving(saving);
-        self.files.insert(fh, OpenFile::new(ino, content, tenure, share));
+        let (ino, content) = (open.ino, Content::Saving(saving));
+        let open = OpenFile::new(ino, content, open.writing(), share).opened_by(who.pid);
+        self.files.insert(fh, open);
         if let Some(open) = self.files.get(fh) {
             self.nodes.opened(ino, &open);
         }
@@ -252,7 +252,7 @@ impl FolderView {
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(&pass, ino, content, share)?;
+        let opened = self.opened_for_writing(&pass, (ino, who.pid), content, share)?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -272,19 +272,18 @@ impl FolderView {
         log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(pass, ino, content, share)?;
+        let opened = self.opened_for_writing(pass, (ino, who.pid), content, share)?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
     fn opened_for_writing(
         &self,
         pass: &Pass<'_>,
-        ino: u64,
+        (ino, opener): (u64, u32),
         content: Content,
         share: Share,
     ) -> Done<Opened> {
-        let opened = self.opened(OpenFile::new(ino, content, Some(pass.tenure()), share))?;
-        self.tenures.count_writer(true);
-        Ok(opened)
+        let writing = Some(Writing::In(pass.tenure()));
+        self.opened(OpenFile::new(ino, content, writing, share).opened_by(opener))
     }
 }

@@ -1,11 +1,14 @@
 //! An open file of the view.
 
 use super::super::tenure::TenureId;
+use super::super::tenure_news::MayGoOn;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
+use super::database_files::ClosedVersion;
 use crate::fuse::kernel::backing::BackingFile;
 use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::OpenedFlags;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -24,15 +27,35 @@ pub(super) enum Content {
     Control(ControlHandle),
 }
 
+/// For which tenure a file is open for writing.
+#[derive(Debug, Clone)]
+pub(super) enum Writing {
+    /// Its program may write in this tenure. If the tenure is over, the program must open the file
+    /// again.
+    In(TenureId),
+    /// The tenure is over. The program goes on in the next one if the file is then as it was left.
+    Dormant(TenureId, Arc<ClosedVersion>, MayGoOn),
+}
+
+impl Writing {
+    /// Returns the tenure, which may be over.
+    pub(super) const fn tenure(&self) -> TenureId {
+        match self {
+            Self::In(tenure) | Self::Dormant(tenure, ..) => *tenure,
+        }
+    }
+}
+
 /// An open file of the view.
 pub(super) struct OpenFile {
     /// The node of the file.
     pub(super) ino: u64,
     /// The content.
     pub(super) content: Content,
-    /// The tenure in which the file was opened for writing; `None` for a file that is open for
-    /// reading only.
-    pub(super) tenure: Option<TenureId>,
+    /// The thread that opened the file.
+    pub(super) opener: u32,
+    /// `None` for a file that is open for reading only.
+    writing: Option<Mutex<Writing>>,
     /// Whether a program has changed the content by this open file in place.
     pub(super) has_changed: AtomicBool,
     /// The number of the list in which a marker names these changes; 0 if they are not logged.
@@ -43,9 +66,43 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Returns an open file whose content no program has changed by it yet.
-    pub(super) fn new(ino: u64, content: Content, tenure: Option<TenureId>, share: Share) -> Self {
+    pub(super) fn new(ino: u64, content: Content, writing: Option<Writing>, share: Share) -> Self {
         let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { ino, content, tenure, has_changed, logged, share }
+        let writing = writing.map(Mutex::new);
+        Self { ino, content, opener: 0, writing, has_changed, logged, share }
+    }
+
+    /// Says which thread opened the file.
+    pub(super) fn opened_by(mut self, thread: u32) -> Self {
+        self.opener = thread;
+        self
+    }
+
+    /// Whether the file is open for writing.
+    pub(super) const fn is_for_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Returns for which tenure the file is open for writing.
+    pub(super) fn writing(&self) -> Option<Writing> {
+        Some(self.writing.as_ref()?.lock().clone())
+    }
+
+    /// Returns the last tenure in which the file was open for writing.
+    pub(super) fn tenure(&self) -> Option<TenureId> {
+        Some(self.writing.as_ref()?.lock().tenure())
+    }
+
+    /// Whether the tenure of the file is over and its program may go on in the next one.
+    pub(super) fn is_dormant(&self) -> bool {
+        matches!(self.writing(), Some(Writing::Dormant(..)))
+    }
+
+    /// Changes for which tenure the file is open for writing.
+    pub(super) fn set_writing(&self, to: Writing) {
+        if let Some(writing) = &self.writing {
+            *writing.lock() = to;
+        }
     }
 
     /// Returns the file of the operating system, unless this is a control file.
@@ -71,7 +128,7 @@ impl OpenFile {
     /// Returns how the kernel makes requests: it keeps cached pages between opens, and tells of a
     /// close if something may have to be published then.
     pub(super) fn flags(&self) -> OpenedFlags {
-        let needs_flush = self.tenure.is_some();
+        let needs_flush = self.is_for_writing();
         OpenedFlags::FOPEN_KEEP_CACHE
             | if needs_flush { OpenedFlags::empty() } else { OpenedFlags::FOPEN_NOFLUSH }
     }

@@ -136,6 +136,7 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
             Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
+                self.wake_to_write(who, &open, asked).await?;
                 self.announce_open(who, &open, false).await?;
                 self.write_file(who, asked, data)
             }
@@ -218,7 +219,9 @@ impl FileSystem for FolderView {
         length: u64,
         mode: i32,
     ) -> Done<()> {
-        self.announce_open(who, &*self.open_of(fh)?, false).await?;
+        let open = self.open_of(fh)?;
+        self.wake(who, &open).await?;
+        self.announce_open(who, &open, false).await?;
         self.slowly(move |view| view.allocate(who, fh, (offset, length), mode)).await
     }
 
@@ -233,7 +236,9 @@ impl FileSystem for FolderView {
         to: (u64, u64),
         length: u64,
     ) -> Done<u32> {
-        self.announce_open(who, &*self.open_of(to.0)?, false).await?;
+        let open = self.open_of(to.0)?;
+        self.wake(who, &open).await?;
+        self.announce_open(who, &open, false).await?;
         self.slowly(move |view| view.copy_range(who, from, to, length)).await
     }
 

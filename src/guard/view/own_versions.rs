@@ -22,7 +22,8 @@ impl FolderView {
 
     /// Records the version of a file that a program has changed in place.
     pub(super) fn note_written(&self, open: &OpenFile) {
-        let is_current = self.guard.gate().tenure().is_some_and(|now| open.tenure == Some(now.id));
+        let now = self.guard.gate().tenure();
+        let is_current = now.is_some_and(|now| open.tenure() == Some(now.id));
         let is_file = matches!(open.content, Content::InPlace(_) | Content::Saving(_));
         if is_current
             && is_file

@@ -62,7 +62,10 @@ impl FolderView {
         if is_more {
             let path = self.nodes.path(ino).unwrap_or_default();
             let open = wanted.fh.and_then(|fh| self.files.get(fh));
-            let tenure = open.as_ref().and_then(|open| Some((open.clone(), open.tenure?)));
+            if let Some(open) = &open {
+                self.wake(who, open).await?;
+            }
+            let tenure = open.as_ref().and_then(|open| Some((open.clone(), open.tenure()?)));
             let _pass = match &tenure {
                 Some((open, tenure)) => Some(self.pass_open(who, open, *tenure, false)?),
                 None if self.nodes.is_local(ino) => None,
@@ -77,9 +80,10 @@ impl FolderView {
 
     /// Changes the size of a file by its open file, or by its path.
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
-        if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
+        if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.is_for_writing()) {
+            self.wake(who, &open).await?;
             self.announce_open(who, &open, false).await?;
-            if let (0, Some(fh), Some(tenure)) = (size, fh, open.tenure) {
+            if let (0, Some(fh), Some(tenure)) = (size, fh, open.tenure()) {
                 let pass = self.pass_open(who, &open, tenure, false)?;
                 if self.replace_truncated(&pass, who, fh, &open)? {
                     return Ok(());
