@@ -22,6 +22,7 @@ use crate::fuse::kernel::session;
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
+use crate::guard::unread::UnreadPolicy;
 use crate::guard::view::mount_view::{self, NewsCommands, ViewParts};
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::time::Span;
@@ -126,6 +127,12 @@ pub(super) struct ViewArgs {
     /// How much the lost files may hold; beyond it changes fail with ENOSPC
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
     max_lost: u64,
+    /// Refuse a save over a version of another machine that no program here has opened
+    #[arg(long)]
+    careful: bool,
+    /// How much of such versions to keep among the lost files when a save replaces them
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    keep_unread: u64,
     /// How long nothing must change before other machines are told of the changes
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Ttl::parse)]
     settle: Ttl,
@@ -314,6 +321,7 @@ fn serve(
             client: &client,
             local: policy.local.clone(),
             limits: limits(args),
+            unread: UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread },
             first_marked: guard_parts::write_with_markers(record, folder),
         };
         let (lock, guard) = guard_parts::folder_parts(locks, wanted)?;

@@ -17,6 +17,7 @@ use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::tenure::Owner;
 use crate::guard::tenures::Tenures;
+use crate::guard::unread::UnreadPolicy;
 use crate::guard::wish::WishOf;
 use crate::guard::write_policy::{
     AcceptedByOption, OnWrite, OwnerKind, PathPatterns, WhenAsked, WritePolicy,
@@ -104,6 +105,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         client: &client,
         local: local_patterns(&[])?,
         limits: SpaceLimits::NONE,
+        unread: UnreadPolicy::NONE,
         first_marked: Some(Box::new(|| {})),
     };
     let written = folder_parts(decider.locks(), wanted).and_then(|(lock, guard)| {

@@ -10,6 +10,7 @@ use crate::guard::folder_record::FolderRecord;
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
+use crate::guard::unread::UnreadPolicy;
 use crate::guard::write_policy::PathPatterns;
 use crate::os_error::said;
 use crate::service::Locks;
@@ -28,6 +29,7 @@ pub(super) struct PartsRequest<'a> {
     /// The files that belong to this machine.
     pub(super) local: PathPatterns,
     pub(super) limits: SpaceLimits,
+    pub(super) unread: UnreadPolicy,
     /// The call after the first marker, if the folder may have none yet.
     pub(super) first_marked: Option<FirstMarked>,
 }
@@ -47,7 +49,7 @@ pub(super) fn folder_parts(
     locks: Locks,
     wanted: PartsRequest<'_>,
 ) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<LinuxDisk>>)> {
-    let PartsRequest { record, place, client, local, limits, first_marked } = wanted;
+    let PartsRequest { record, place, client, local, limits, unread, first_marked } = wanted;
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
     let remembers = record.has_copies();
@@ -71,7 +73,11 @@ pub(super) fn folder_parts(
     let is_shared = record.storage.is_some();
     let guard = FolderGuard::new(disk, dirs, Arc::clone(&lock) as _, is_shared);
     let guard = guard.and_then(|guard| {
-        guard.carried(record.server.is_some()).with_barrier(barrier).limit(limits)
+        guard
+            .carried(record.server.is_some())
+            .with_barrier(barrier)
+            .with_unread(unread)
+            .limit(limits)
     });
     Ok((lock, Arc::new(guard.map_err(|error| unavailable(&error))?)))
 }

@@ -183,7 +183,7 @@ impl<D: Disk> FolderBarrier<D> {
                 let mut state = self.state.lock();
                 let (is_news, has_arrived) =
                     (arrived.is_news(), arrived.differs_from(&state.ledger));
-                state.ledger.adopt(arrived);
+                self.adopt(&mut state, arrived)?;
                 let last = state.ledger.verified().and_then(|link| markers.get(&link));
                 state.marked_ignore = last.map(|marker| MarkedIgnore(marker.ignore));
                 state.store.compared();

@@ -7,17 +7,20 @@ use super::barrier::handover::HandoverId;
 use super::barrier::ignored::IgnoreRules;
 use super::barrier::ledger::Ledger;
 use super::barrier::marking::TenureMarking;
+use super::barrier::ready::Arrived;
 use super::barrier::tree::{DigestCache, FileStamp};
 use super::barrier_store::change_record::ChangeRecord;
 use super::barrier_store::disk_tree::stamp_of;
 use super::barrier_store::ledger_store::{LedgerStore, LoadedLedger};
 use super::barrier_store::marker_dir::MarkerDir;
+use super::barrier_store::unread_file::{read_unread, write_unread};
 use super::disk::{Disk, Look};
+use super::unread::UnreadVersions;
 use super::write_policy::PathPatterns;
 use crate::os_error::said;
 use crate::time::this_boot;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +59,8 @@ pub(crate) struct FolderBarrier<D: Disk> {
     /// The call after the first marker of a folder that never had one. As long as it is
     /// there, the first tenure may begin without markers.
     pub(super) first_marked: Mutex<Option<FirstMarked>>,
+    /// The versions of other machines that no program has opened.
+    pub(super) unread: UnreadVersions,
     /// The call after each marker.
     pub(super) on_marked: OnceLock<OnMarked>,
 }
@@ -164,6 +169,7 @@ impl<D: Disk> FolderBarrier<D> {
             notes: Vec::new(),
             rules: None,
         };
+        let unread = read_unread(&*disk, &dirs.state)?;
         let markers = MarkerDir::new(&names.folder);
         Ok(Self {
             looking: Mutex::new(Looking { markers, cache: DigestCache::default() }),
@@ -174,6 +180,7 @@ impl<D: Disk> FolderBarrier<D> {
             state: Mutex::new(state),
             epoch: AtomicU64::new(1),
             first_marked: Mutex::new(first_marked),
+            unread,
             on_marked: OnceLock::new(),
         })
     }
@@ -182,6 +189,25 @@ impl<D: Disk> FolderBarrier<D> {
     pub(crate) fn on_marked(&self, call: OnMarked) {
         // Nobody sets a second one.
         let _ = self.on_marked.set(call);
+    }
+
+    /// Records that everything is here, and which versions of it no program has opened.
+    pub(super) fn adopt(
+        &self,
+        state: &mut BarrierState<D>,
+        arrived: Arrived,
+    ) -> Result<(), String> {
+        let others = arrived.other_versions(&state.ledger);
+        state.ledger.adopt(arrived);
+        if others.is_empty() {
+            return Ok(());
+        }
+        let ledger = &state.ledger;
+        let there: HashSet<_> =
+            ledger.paths().filter_map(|path| Some(ledger.entry(path)?.stamp)).collect();
+        self.unread.arrived(others.into_iter(), |version| there.contains(version));
+        let written = write_unread(&*self.disk, &self.dirs.state, &self.unread);
+        written.map_err(|error| format!("the list of unread files can't be written: {error}"))
     }
 
     /// Returns what was wrong with files of the folder when it was last compared.

@@ -1,7 +1,7 @@
 //! The guard of one folder on one machine: the gate, the stage of the current tenure, the files
 //! that are being saved, and the lost files. It knows neither FUSE nor the lock service.
 
-use super::disk::{Disk, IfThere, Place};
+use super::disk::{Disk, IfThere, Look, Place};
 use super::fence::{Fence, FenceError};
 use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::foreign::OwnVersions;
@@ -11,6 +11,7 @@ use super::space::{NoSpace, Space, SpaceLimits};
 use super::stage::{PublishError, Stage};
 use super::staged_file::{SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
+use super::unread::{KeptVersions, UnreadPolicy, UnreadRefusal};
 use crate::time::{Span, Time};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ pub(crate) enum SaveError {
     /// The file has several names, and machines share the storage: the fence of a later tenure
     /// gives a file a new inode under one name, so that a late write would stay under the others.
     Linked,
+    /// Another machine's version is there, and no program here has opened it.
+    Unread(UnreadRefusal),
     /// A system call failed, of this save or of an earlier write to the file.
     Disk(io::Error),
 }
@@ -73,8 +76,13 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// The files that are not published yet, in the order in which they were opened.
     unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
-    /// The foreign versions that were put aside and are not told yet.
-    pub(super) foreign: Mutex<Vec<(u64, String)>>,
+    /// The versions that were replaced, put aside and not told yet: the number and the path of each
+    /// lost file, and the reason.
+    pub(super) displaced: Mutex<Vec<(u64, String, LostReason)>>,
+    /// What becomes of versions that no program has opened.
+    pub(super) unread_policy: UnreadPolicy,
+    /// Those that are among the lost files, once that was looked up.
+    pub(super) unread_kept: Mutex<Option<KeptVersions>>,
     /// Whether the stage of the current tenure was found removed: a later fence has passed.
     pub(super) is_fenced: AtomicBool,
     /// Whether a file appeared in the folder after the deadline of its tenure.
@@ -106,7 +114,9 @@ impl<D: Disk> FolderGuard<D> {
             last_own: Mutex::new(None),
             unpublished: Mutex::default(),
             next: AtomicU64::new(1),
-            foreign: Mutex::default(),
+            displaced: Mutex::default(),
+            unread_policy: UnreadPolicy::NONE,
+            unread_kept: Mutex::default(),
             is_fenced: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
             disk,
@@ -313,7 +323,9 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::Published => Ok(false),
             SaveState::PutAside(_) => Err(SaveError::Closed(Closed::TenureOver)),
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
-            SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there)),
+            SaveState::Unpublished => {
+                self.publish_now((staged, pass.owner()), (save, path), (to, if_there))
+            }
         })?;
         if published && self.gate.is_past_deadline() {
             self.is_late.store(true, Ordering::Release);
@@ -329,21 +341,28 @@ impl<D: Disk> FolderGuard<D> {
     /// Publishes a file that is not published yet. Returns true.
     fn publish_now(
         &self,
-        staged: &StagedFile<D>,
+        (staged, owner): (&StagedFile<D>, Owner),
         (save, path): (&mut SaveState, &OsStr),
         (to, if_there): (Place<'_, D::Dir>, IfThere),
     ) -> Result<bool, SaveError> {
         let Some(stage) = self.stage.read().clone() else {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
+        let there = self.disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        let unread = there.map_or(Ok(()), |there| self.check_unread(&there, owner));
+        if let Err(unread) = unread {
+            *save = self.keep(staged, path, LostReason::OverUnread);
+            return Err(SaveError::Unread(unread));
+        }
         self.log_publish(&staged.file, to, path)?;
-        match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
+        let is_kept = |there: &Look| self.is_kept(&stage, there, owner);
+        match stage.publish(&*self.disk, &staged.file, to, path, (if_there, &is_kept)) {
             Ok(displaced) => {
                 *save = SaveState::Published;
                 staged.give_space();
                 self.log_published(&staged.file, path);
                 if let Some(name) = displaced {
-                    self.keep_foreign(&stage, &name, path);
+                    self.keep_displaced((&stage, owner), &name, path);
                 }
                 Ok(true)
             }

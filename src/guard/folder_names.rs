@@ -60,29 +60,10 @@ impl<D: Disk> FolderGuard<D> {
         Ok(())
     }
 
-    /// Moves a foreign version that was displaced into the stage to the lost files.
-    pub(super) fn keep_foreign(&self, stage: &Stage<D>, name: &OsStr, path: &OsStr) {
-        let at = stage.displaced(name);
-        let Ok(found) = self.disk.look(at) else {
-            // A later fence has kept it.
-            return;
-        };
-        let tenure = Some(stage.tenure);
-        let about = LostDescription::now(path, found.uid, tenure, LostReason::Foreign);
-        match self.lost.keep_name(&*self.disk, at, &about) {
-            Ok(number) => {
-                self.space.add_lost(found.size);
-                self.foreign.lock().push((number, path.to_string_lossy().into_owned()));
-            }
-            // It stays in the stage, from which the next fence moves it.
-            Err(error) => log::error!("a foreign {} stays in the stage: {error}", path.display()),
-        }
-    }
-
-    /// Returns the numbers and the paths of the foreign versions that were put aside since the
-    /// last call.
-    pub(crate) fn take_foreign(&self) -> Vec<(u64, String)> {
-        std::mem::take(&mut *self.foreign.lock())
+    /// Returns the numbers and the paths of the versions that were replaced and put aside since the
+    /// last call, and the reasons.
+    pub(crate) fn take_displaced(&self) -> Vec<(u64, String, LostReason)> {
+        std::mem::take(&mut *self.displaced.lock())
     }
 
     /// Moves a file or directory of the folder. Each place has its path in the folder. On shared
@@ -104,14 +85,14 @@ impl<D: Disk> FolderGuard<D> {
             return Ok(());
         }
         let is_own = moved.is_file && !stage.own.is_foreign(&moved);
-        let is_foreign =
-            !moved.is_dir && there.as_ref().is_some_and(|there| stage.own.is_foreign(there));
+        let is_kept = |it: &Look| !moved.is_dir && self.is_kept(&stage, it, pass.owner());
+        let keeps_there = there.as_ref().is_some_and(is_kept);
         self.log_rename((path, &moved), (new_path, there.as_ref()), false)?;
-        if self.is_shared_storage || is_foreign {
-            let renamed =
-                stage.rename(&*self.disk, (from, path), (to, new_path), (if_there, !moved.is_dir));
+        if self.is_shared_storage || keeps_there {
+            let (from, to, how) = ((from, path), (to, new_path), (if_there, &is_kept as _));
+            let renamed = stage.rename(&*self.disk, from, to, how);
             if let Some(name) = renamed.map_err(|error| self.rename_error(error))? {
-                self.keep_foreign(&stage, &name, new_path);
+                self.keep_displaced((&stage, pass.owner()), &name, new_path);
             }
         } else {
             self.disk.rename(from, to, if_there)?;
@@ -239,7 +220,7 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
-    /// Removes the name of a file. A foreign version goes to the lost files.
+    /// Removes the name of a file. A version that must be kept goes to the lost files.
     pub(crate) fn remove_file(
         &self,
         pass: &Pass<'_>,
@@ -251,10 +232,10 @@ impl<D: Disk> FolderGuard<D> {
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }
-        if stage.own.is_foreign(&found) {
+        if self.is_kept(&stage, &found, pass.owner()) {
             let displaced = stage.displace(&*self.disk, at, path);
             let name = displaced.map_err(|error| self.rename_error(error))?;
-            self.keep_foreign(&stage, &name, path);
+            self.keep_displaced((&stage, pass.owner()), &name, path);
         } else {
             self.disk.remove_file(at)?;
         }

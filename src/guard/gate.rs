@@ -61,6 +61,11 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Returns the owner of the tenure.
+    pub(crate) const fn owner(&self) -> Owner {
+        self.tenure.owner
+    }
+
     /// Returns the tenure in which the change is made.
     pub(crate) const fn tenure(&self) -> TenureId {
         self.tenure.id

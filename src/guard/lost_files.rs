@@ -7,6 +7,7 @@ use super::disk::{Disk, Place};
 use super::tenure::TenureId;
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many bytes are removed from the end of a lost file, one after the other, until there is room
 /// for its description. The disks of some machines have pages of 64 KiB.
 const CUT_OFF: [u64; 3] = [16 << 10, 128 << 10, 2 << 20];
+
+/// The maximum size of the description of a lost file in bytes.
+pub(crate) const DESCRIPTION_BYTES_MAX: usize = 64 * 1_024;
 
 /// Why a file was kept out of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,11 @@ pub(crate) enum LostReason {
     NoDirectory,
     /// A version that came from elsewhere was about to be replaced.
     Foreign,
+    /// Another machine had published the version, and a save replaced it before a program here had
+    /// opened it.
+    Unread,
+    /// The save would have replaced a version of another machine that no program here had opened.
+    OverUnread,
     /// The tenure ended before other machines knew of the version, and their version may win. The
     /// file also stays in the folder.
     Untold,
@@ -46,6 +55,14 @@ impl LostReason {
             Self::Interrupted => "the guard was stopped while it published the file",
             Self::NoDirectory => "the directory of the file was removed before it was closed",
             Self::Foreign => "the version came from outside the view, and a save replaced it",
+            Self::Unread => {
+                "another machine had published the version, and a save replaced it before any \
+                 program here had opened it"
+            }
+            Self::OverUnread => {
+                "it would have replaced a version of another machine that no program here had \
+                 opened"
+            }
             Self::Untold => {
                 "the lock was lost before other machines knew of the version, and theirs may \
                  replace it"
@@ -173,6 +190,34 @@ impl<D: Disk> LostFiles<D> {
     pub(crate) fn remove(&self, disk: &D, number: u64) -> io::Result<()> {
         disk.remove_file(Place::new(&self.dir, &number.to_string()))?;
         disk.remove_file(Place::new(&self.dir, &format!("{number}.json")))
+    }
+
+    /// Returns the numbers and the sizes of the lost files with this reason, the oldest first.
+    pub(super) fn of_reason(
+        &self,
+        disk: &D,
+        reason: LostReason,
+    ) -> io::Result<VecDeque<(u64, u64)>> {
+        let mut found = Vec::new();
+        for entry in disk.entries(&self.dir)? {
+            let Some(number) = entry.name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
+                continue;
+            };
+            let about = disk.open_to_read(Place::new(&self.dir, &format!("{number}.json")));
+            let about = about.and_then(|file| {
+                let mut bytes = vec![0; DESCRIPTION_BYTES_MAX];
+                let count = disk.read(&file, 0, &mut bytes)?;
+                Ok(serde_json::from_slice::<LostDescription>(&bytes[..count])?)
+            });
+            // Another guard may have removed it, or a person may have changed it.
+            if about.is_ok_and(|about| about.reason == reason)
+                && let Ok(look) = disk.look(Place::new(&self.dir, &entry.name))
+            {
+                found.push((number, look.size));
+            }
+        }
+        found.sort_unstable();
+        Ok(found.into())
     }
 
     /// Returns the bytes of all lost files.

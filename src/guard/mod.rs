@@ -18,6 +18,8 @@
 //! - `folder_changes` logs the changes of one folder for it, `renamed_dirs` those of directories;
 //!   `folder_barrier` takes its steps, and `late_changes` those after a tenure that ended without a
 //!   word.
+//! - `unread` knows which versions of other machines no program has opened, and `keep_unread` keeps
+//!   them when a save replaces them.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
 //! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
@@ -39,6 +41,7 @@ pub(crate) mod fence;
 pub(crate) mod staged_file;
 pub(crate) mod write_policy;
 pub(crate) mod barrier;
+pub(crate) mod unread;
 pub(crate) mod barrier_store;
 pub(crate) mod folder_changes;
 pub(crate) mod folder_barrier;
@@ -46,6 +49,7 @@ pub(crate) mod renamed_dirs;
 pub(crate) mod not_ready;
 pub(crate) mod late_changes;
 pub(crate) mod folder_guard;
+pub(crate) mod keep_unread;
 pub(crate) mod folder_names;
 pub(crate) mod publish_copy;
 pub(crate) mod folder_record;

@@ -1,6 +1,6 @@
 //! Publishes copies of files, for example of lost ones that a person restores.
 
-use super::disk::{Disk, IfThere, Place};
+use super::disk::{Disk, IfThere, Look, Place};
 use super::folder_guard::{FolderGuard, SaveError};
 use super::gate::Pass;
 use super::stage::PublishError;
@@ -27,7 +27,8 @@ impl<D: Disk> FolderGuard<D> {
             SaveError::Disk(error) => PublishError::Disk(error),
             _ => PublishError::Disk(io::Error::other("the change can't be logged")),
         })?;
-        let published = stage.publish(&*self.disk, &copy, to, path, if_there);
+        let is_kept = |there: &Look| self.is_kept(&stage, there, pass.owner());
+        let published = stage.publish(&*self.disk, &copy, to, path, (if_there, &is_kept));
         let displaced = published.map_err(|error| match error {
             PublishError::Stays { name, error } => {
                 // The copy has no second name, so a failed removal leaves it to the next fence.
@@ -38,7 +39,7 @@ impl<D: Disk> FolderGuard<D> {
         })?;
         self.log_published(&copy, path);
         if let Some(name) = displaced {
-            self.keep_foreign(&stage, &name, path);
+            self.keep_displaced((&stage, pass.owner()), &name, path);
         }
         Ok(())
     }

@@ -66,6 +66,9 @@ pub(crate) struct Stage<D: Disk> {
     changed: Mutex<Vec<PathBuf>>,
 }
 
+/// Whether a version must be kept that a change is about to replace.
+pub(super) type IsKept<'a> = &'a dyn Fn(&Look) -> bool;
+
 /// Why a file was not published.
 #[derive(Debug)]
 pub(crate) enum PublishError {
@@ -151,15 +154,15 @@ impl<D: Disk> Stage<D> {
     }
 
     /// Publishes a file that has no name yet: gives it a name in the stage, and from there its
-    /// place in the folder. `path` is its path in the folder. Returns the name in the stage of a
-    /// foreign version that was there.
+    /// place in the folder. `path` is its path in the folder. Returns the name in the stage of the
+    /// version that was there, if that is to be kept.
     pub(crate) fn publish(
         &self,
         disk: &D,
         file: &D::File,
         to: Place<'_, D::Dir>,
         path: &OsStr,
-        if_there: IfThere,
+        (if_there, is_kept): (IfThere, IsKept<'_>),
     ) -> Result<Option<OsString>, PublishError> {
         let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
         let staged = Place::new(&self.files, &name);
@@ -173,7 +176,7 @@ impl<D: Disk> Stage<D> {
         })?;
         let there = disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
         let mut is_displaced = false;
-        if there.as_ref().is_some_and(|there| self.own.is_foreign(there)) {
+        if there.as_ref().is_some_and(is_kept) {
             // A rename would make ext4 write the content first; an exchange does not.
             let exchanged = disk.sync_file(file).and_then(|()| Self::exchange(disk, staged, to));
             match exchanged {
@@ -303,14 +306,14 @@ impl<D: Disk> Stage<D> {
 
     /// Moves a file or directory of the folder by way of the stage, so that a late rename fails.
     /// Each place has its path in the folder: if the guard dies between the two steps, the next
-    /// fence puts the file back to its old path. With `keeps_there`, a foreign
-    /// version that is there is exchanged; its name in the stage is returned.
+    /// fence puts the file back to its old path. A version that is there and is to be kept is
+    /// exchanged; its name in the stage is returned.
     pub(crate) fn rename(
         &self,
         disk: &D,
         (from, path): (Place<'_, D::Dir>, &OsStr),
         (to, new_path): (Place<'_, D::Dir>, &OsStr),
-        (if_there, keeps_there): (IfThere, bool),
+        (if_there, is_kept): (IfThere, IsKept<'_>),
     ) -> Result<Option<OsString>, PublishError> {
         self.name_moved(disk, path, new_path)?;
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
@@ -322,7 +325,7 @@ impl<D: Disk> Stage<D> {
             _ => PublishError::Disk(error),
         })?;
         let moved = match disk.rename(from, staged, IfThere::Fail) {
-            Ok(()) => self.leave(disk, staged, to, (if_there, keeps_there)).map_err(|error| {
+            Ok(()) => Self::leave(disk, staged, to, (if_there, is_kept)).map_err(|error| {
                 match disk.rename(staged, from, IfThere::Fail) {
                     Ok(()) => PublishError::Disk(error),
                     // The fence has put the file back.
@@ -346,17 +349,14 @@ impl<D: Disk> Stage<D> {
     }
 
     /// Moves a file from the stage to its place, or exchanges it with the one there. Returns
-    /// whether it was exchanged: a foreign version with `keeps_there`.
+    /// whether it was exchanged: a version that is to be kept.
     fn leave(
-        &self,
         disk: &D,
         staged: Place<'_, D::Dir>,
         to: Place<'_, D::Dir>,
-        (if_there, keeps_there): (IfThere, bool),
+        (if_there, is_kept): (IfThere, IsKept<'_>),
     ) -> io::Result<bool> {
-        let keeps = keeps_there
-            && if_there == IfThere::Replace
-            && disk.look(to).is_ok_and(|there| self.own.is_foreign(&there));
+        let keeps = if_there == IfThere::Replace && disk.look(to).is_ok_and(|it| is_kept(&it));
         if keeps && Self::exchange(disk, staged, to)? {
             return Ok(true);
         }

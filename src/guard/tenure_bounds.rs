@@ -65,6 +65,9 @@ impl<D: Disk> Tenures<D> {
         if let Some(since) = compared {
             self.guard.compared(since);
         }
+        if let Some(barrier) = self.guard.barrier() {
+            barrier.unread.begin_tenure();
+        }
         (self.on_news)(&TenureNews::Opens(tenure));
         self.guard.open(tenure, owner);
         let mut state = self.state.lock();
@@ -78,7 +81,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     pub(super) fn lose(&self, tenure: TenureId, end: TenureEnd) {
-        let is_idle = self.guard.gate().last_change() + self.policy.idle_after() <= boot_now();
+        let is_idle = self.is_idle_for(self.policy.idle_after());
         let aside = self.guard.lose();
         let may_go_on = if is_idle { MayGoOn::Unchanged } else { MayGoOn::Never };
         (self.on_news)(&TenureNews::Closed(tenure, may_go_on));

@@ -11,14 +11,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// A Python program that runs the statements that a test gives it, and goes on running.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Program {
-    fn start(dir: &Path) -> Self {
+    pub(crate) fn start(dir: &Path) -> Self {
         let script = "import errno, mmap, os, sqlite3, sys\n\
                       for line in sys.stdin:\n\
                       \x20   try:\n\
@@ -38,14 +38,14 @@ impl Program {
     }
 
     /// Runs one statement. Returns `ok` with the value of `it`, or the error.
-    fn run(&mut self, statement: &str) -> String {
+    pub(crate) fn run(&mut self, statement: &str) -> String {
         let input = self.input.as_mut().expect("it runs");
         writeln!(input, "{statement}").expect("it reads");
         self.output.next().expect("an answer").expect("text")
     }
 
     #[track_caller]
-    fn ok(&mut self, statement: &str) {
+    pub(crate) fn ok(&mut self, statement: &str) {
         let answer = self.run(statement);
         assert!(answer.starts_with("ok "), "{statement}: {answer}");
     }
@@ -59,7 +59,7 @@ impl Drop for Program {
 }
 
 /// Gives the lock of one machine to the other, and carries all files meanwhile.
-fn hand_over(machines: &Machines, to: &Guard, carry: fn(&Machines)) {
+pub(crate) fn hand_over(machines: &Machines, to: &Guard, carry: fn(&Machines)) {
     let taking = begin_take(to);
     eventually("the lock of the other machine", || {
         carry(machines);

@@ -33,6 +33,7 @@ mod space;
 mod stale;
 mod suites;
 mod telling;
+mod unread;
 mod using;
 mod watchdog;
 mod ways_to_save;

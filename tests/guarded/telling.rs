@@ -173,6 +173,9 @@ fn a_server_that_is_away_past_the_lease_is_told() {
     let told = Told::start(&["--ttl", "2s"]);
     let open = File::create(told.guard.path("a.log")).expect("the lock is free");
     told.events.next("held");
+    // A program is in the middle of a save, so nobody goes on in the next tenure.
+    let mut saved = File::create(told.guard.path("saved")).expect("held");
+    saved.write_all(b"half").expect("held");
     told.server.signal(libc::SIGSTOP);
     let lost = told.events.next("lost");
     // The deadline and the end of the session at the client come at nearly the same time.

@@ -8,7 +8,7 @@ use super::handover::MarkerCounts;
 use super::ledger::{Ledger, LedgerUpdate};
 use super::marker_name::MarkerLink;
 use super::missing::NotArrived;
-use super::tree::{DigestCache, FolderTree};
+use super::tree::{DigestCache, FileStamp, FolderTree};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -31,6 +31,18 @@ impl Arrived {
     /// Whether the ledger learns anything.
     pub(crate) fn is_news(&self) -> bool {
         self.top.is_some() || !self.updates.is_empty()
+    }
+
+    /// Returns the versions that other machines have published since the ledger was last compared.
+    pub(crate) fn other_versions(&self, ledger: &Ledger) -> Vec<FileStamp> {
+        // The handover of this machine itself tells of no other one.
+        if self.top.is_none() {
+            return Vec::new();
+        }
+        let known = |path| ledger.entry(path).map(|entry| entry.digest);
+        let news = self.updates.iter().filter_map(|(path, entry)| Some((path, entry.as_ref()?)));
+        let other = news.filter(|(path, entry)| known(path) != Some(entry.digest));
+        other.map(|(_, entry)| entry.stamp).collect()
     }
 
     /// Whether the folder is another one than when it was last ready.

@@ -10,6 +10,7 @@
 //! - `disk_tree` is the folder as `barrier` compares it.
 //! - `ignore_files` reads the patterns of ignored paths.
 //! - `marker_dir` reads the markers, `marker_writer` writes and removes them.
+//! - `unread_file` keeps which versions of other machines no program has opened.
 //! - `change_record` is a line of the change log, `ledger_store` keeps the log and the ledger.
 
 mod bounded_read;
@@ -21,5 +22,6 @@ pub(crate) mod marker_dir;
 pub(crate) mod marker_writer;
 pub(crate) mod change_record;
 pub(crate) mod ledger_store;
+pub(crate) mod unread_file;
 #[cfg(test)]
 mod test_disk;

@@ -56,7 +56,7 @@ impl FolderView {
             if let (Ok(before), Ok(after)) = (before, stat(saving.staged.file.as_fd())) {
                 self.nodes.published(ino, ChangeTime::of_publish(&before, &after));
             }
-            self.tell_foreign(who);
+            self.tell_displaced(who);
             published.unwrap_or_else(|error| Err(SaveError::Disk(error)))
         } else {
             self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
@@ -111,7 +111,9 @@ impl FolderView {
     /// Fails if the tenure in which a file was opened for writing is over: programs that only look
     /// at the result of close(2) learn of it there.
     fn check_tenure(&self, who: Requester, open: &OpenFile) -> Done<()> {
-        let Some(Writing::In(tenure)) = open.writing() else { return Ok(()) };
+        let Some(Writing::In(tenure) | Writing::Over(tenure, _)) = open.writing() else {
+            return Ok(());
+        };
         if !self.nodes.is_changed(open.ino, tenure) {
             return Ok(());
         }

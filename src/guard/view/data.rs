@@ -182,7 +182,12 @@ impl FolderView {
             }
             Err(error @ SaveError::Linked) => Err(self.unsaved(who, path, &error)),
             Err(SaveError::Disk(error)) => Err(errno(&error)),
-            Err(SaveError::Closed(_) | SaveError::Unannounced | SaveError::Exists) => {
+            Err(
+                SaveError::Closed(_)
+                | SaveError::Unannounced
+                | SaveError::Exists
+                | SaveError::Unread(_),
+            ) => {
                 self.tenures.look();
                 Err(Errno::ESTALE)
             }

@@ -66,7 +66,11 @@ impl FolderView {
                 continue;
             }
             if let Some(version) = self.version_of(&open) {
-                open.set_writing(Writing::Dormant(tenure, Arc::new(version), may_go_on));
+                let version = Arc::new(version);
+                open.set_writing(match may_go_on {
+                    MayGoOn::Unchanged => Writing::Dormant(tenure, version),
+                    MayGoOn::Never => Writing::Over(tenure, version),
+                });
             }
         }
     }
@@ -75,16 +79,14 @@ impl FolderView {
     /// program go on together, or none of them does.
     pub(super) fn wake_dormant(&self, tenure: TenureId) {
         let dormant = |open: Arc<OpenFile>| match open.writing() {
-            Some(Writing::Dormant(last, version, may_go_on)) => {
-                Some((open, last, version, may_go_on))
-            }
+            Some(Writing::Dormant(last, version)) => Some((open, last, version, true)),
+            Some(Writing::Over(last, version)) => Some((open, last, version, false)),
             _ => None,
         };
         let dormant: Vec<_> = self.open_for_writing().filter_map(dormant).collect();
         let is_same =
             |(open, _, version, may_go_on): &(Arc<OpenFile>, _, Arc<ClosedVersion>, _)| {
-                *may_go_on == MayGoOn::Unchanged
-                    && self.version_of(open).as_ref() == Some(&**version)
+                *may_go_on && self.version_of(open).as_ref() == Some(&**version)
             };
         let (same, other): (Vec<_>, Vec<_>) = dormant.into_iter().partition(is_same);
         // A program whose thread is gone may be any.
@@ -115,7 +117,7 @@ impl FolderView {
     /// on as if its changes were there.
     pub(super) fn end_dormant(&self, ino: u64) {
         for open in self.nodes.open_files(ino) {
-            if let Some(Writing::Dormant(last, ..)) = open.writing() {
+            if let Some(Writing::Dormant(last, _)) = open.writing() {
                 open.set_writing(Writing::In(last));
             }
         }

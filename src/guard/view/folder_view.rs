@@ -435,6 +435,10 @@ impl FolderView {
                 "another program has made a file of this name meanwhile; what was written is kept \
                  ('latchfs guard lost')",
             ),
+            SaveError::Unread(unread) => {
+                let why = format!("{unread}; what was written is kept ('latchfs guard lost')");
+                self.say(who, path, Errno::ESTALE, &why)
+            }
             SaveError::Linked => self.say(
                 who,
                 path,

@@ -2,6 +2,7 @@
 
 use super::super::disk::{IfThere, Place};
 use super::super::linux_disk::{list, open_below};
+use super::super::lost_files::DESCRIPTION_BYTES_MAX;
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
@@ -18,9 +19,6 @@ use std::path::{Path, PathBuf};
 
 /// The maximum number of lost files that one answer lists.
 const LISTED_MAX: usize = 1_000;
-/// The maximum size of the description of a lost file in bytes.
-const DESCRIPTION_BYTES_MAX: u64 = 64 * 1_024;
-
 impl FolderView {
     fn open_lost(&self, name: &str, flags: OFlags) -> std::io::Result<File> {
         let dir = self.guard.lost().dir();
@@ -30,7 +28,7 @@ impl FolderView {
     fn description(&self, number: u64) -> std::io::Result<LostDescription> {
         let mut text = Vec::new();
         let file = self.open_lost(&format!("{number}.json"), OFlags::RDONLY)?;
-        file.take(DESCRIPTION_BYTES_MAX).read_to_end(&mut text)?;
+        file.take(DESCRIPTION_BYTES_MAX as u64).read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     }
 

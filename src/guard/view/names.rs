@@ -138,7 +138,7 @@ impl FolderView {
                 let at = Place::new(&spot.dir, at.name);
                 let remove = || self.guard.remove_file(pass, (at, spot.path.as_os_str()));
                 let removed = as_caller(who, remove);
-                self.tell_foreign(who);
+                self.tell_displaced(who);
                 removed
             }
         };
@@ -221,12 +221,13 @@ impl FolderView {
         let (source, target) = (Place::new(&old.dir, from.name), Place::new(&new.dir, to.name));
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
             let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
+            self.check_unread(who, (&pass, &new.path), replaced.as_ref())?;
             let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
             for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
                 self.note_open(found);
             }
             let renamed = as_caller(who, || self.guard.rename(&pass, source, target, if_there));
-            self.tell_foreign(who);
+            self.tell_displaced(who);
             renamed.map_err(|error| errno(&error))?;
         } else {
             let is_own = [Some(&moved), replaced.as_ref()]
@@ -336,7 +337,7 @@ impl FolderView {
         self.publish(who, ino, &saving, false)?;
         let older = (Place::new(&old, from.name), old_path.as_os_str());
         let removed = as_caller(who, || self.guard.remove_file(pass, older));
-        self.tell_foreign(who);
+        self.tell_displaced(who);
         match removed {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errno(&error)),
             _ => Ok(()),

@@ -41,7 +41,7 @@ impl FolderView {
         let path = self.nodes.path(ino).unwrap_or_default();
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
-            return self.open_for_reading(ino, (flags, share), (opener, found));
+            return self.open_for_reading(who, ino, (flags, share), (opener, found));
         }
         if self.nodes.is_local(ino) {
             return self.open_local(ino, flags, share);
@@ -125,6 +125,9 @@ impl FolderView {
             self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
             self.log_in_place_of(who, &located.path, &file)?;
             file.set_len(0).map_err(|error| errno(&error))?;
+        }
+        if flags & libc::O_ACCMODE == libc::O_RDWR && flags & libc::O_TRUNC == 0 {
+            self.note_read(who, &located.found);
         }
         let content = Content::InPlace(file);
         self.opened_for_writing(pass, (ino, who.pid), content, share)

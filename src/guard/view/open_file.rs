@@ -1,7 +1,6 @@
 //! An open file of the view.
 
 use super::super::tenure::TenureId;
-use super::super::tenure_news::MayGoOn;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
 use super::database_files::ClosedVersion;
@@ -34,14 +33,16 @@ pub(super) enum Writing {
     /// again.
     In(TenureId),
     /// The tenure is over. The program goes on in the next one if the file is then as it was left.
-    Dormant(TenureId, Arc<ClosedVersion>, MayGoOn),
+    Dormant(TenureId, Arc<ClosedVersion>),
+    /// The tenure was lost while programs changed the folder: the program must open the file again.
+    Over(TenureId, Arc<ClosedVersion>),
 }
 
 impl Writing {
     /// Returns the tenure, which may be over.
     pub(super) const fn tenure(&self) -> TenureId {
         match self {
-            Self::In(tenure) | Self::Dormant(tenure, ..) => *tenure,
+            Self::In(tenure) | Self::Dormant(tenure, _) | Self::Over(tenure, _) => *tenure,
         }
     }
 }

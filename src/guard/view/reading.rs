@@ -16,6 +16,7 @@ use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::values::Requester;
 use crate::fuse::kernel::values::{Errno, Opened};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -54,11 +55,13 @@ impl FolderView {
     /// Opens a file for a program that only reads it.
     pub(super) fn open_for_reading(
         &self,
+        who: Requester,
         ino: u64,
         (flags, share): (i32, Share),
         (opener, found): (BackingOpener<'_>, Option<FoundFile>),
     ) -> Done<Opened> {
         let located = self.locate_to_open(ino, found)?;
+        self.note_read(who, &located.found);
         let mut share = share;
         // Another program may open or close the node meanwhile, so that it is read in another way.
         for _ in 0..READ_TRIES {

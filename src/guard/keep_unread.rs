@@ -1,0 +1,111 @@
+//! Keeps unread versions that a save replaces: among the lost files, up to a number of bytes, the
+//! oldest are dropped first.
+
+use super::disk::{Disk, Look};
+use super::folder_changes::stamp_of_file;
+use super::folder_guard::FolderGuard;
+use super::lost_files::{LostDescription, LostReason};
+use super::stage::Stage;
+use super::tenure::Owner;
+use super::unread::{UnreadPolicy, UnreadRefusal};
+use std::ffi::OsStr;
+use std::io;
+
+impl<D: Disk> FolderGuard<D> {
+    /// Says what becomes of unread versions that a save replaces.
+    pub(crate) fn with_unread(mut self, policy: UnreadPolicy) -> Self {
+        self.unread_policy = policy;
+        self
+    }
+
+    /// Records that a program of an owner has opened a file for reading.
+    pub(crate) fn note_read(&self, found: &Look, owner: impl FnOnce() -> Owner) {
+        let Some(barrier) = self.barrier() else { return };
+        let is_held = self.gate().tenure().is_some();
+        if !barrier.unread.is_watching(is_held) {
+            return;
+        }
+        if let Some(version) = stamp_of_file(found) {
+            barrier.unread.opened(version, owner(), is_held);
+        }
+    }
+
+    /// Whether a file is a version of another machine that no program of the owner has opened.
+    pub(super) fn is_unread(&self, found: &Look, owner: Owner) -> bool {
+        let Some(barrier) = self.barrier() else { return false };
+        found.links == 1
+            && stamp_of_file(found).is_some_and(|version| barrier.unread.is_unread(&version, owner))
+    }
+
+    /// Fails if a save must not replace a file, because it is an unread version.
+    pub(crate) fn check_unread(&self, there: &Look, owner: Owner) -> Result<(), UnreadRefusal> {
+        if !self.is_unread(there, owner) {
+            return Ok(());
+        }
+        let UnreadPolicy { is_careful, keep_bytes: max } = self.unread_policy;
+        if is_careful {
+            return Err(UnreadRefusal::Careful);
+        }
+        if there.size > max { Err(UnreadRefusal::TooLarge { max }) } else { Ok(()) }
+    }
+
+    /// Moves a version that was displaced into the stage to the lost files: a foreign one, or one
+    /// that no program has opened.
+    pub(super) fn keep_displaced(
+        &self,
+        (stage, owner): (&Stage<D>, Owner),
+        name: &OsStr,
+        path: &OsStr,
+    ) {
+        let at = stage.displaced(name);
+        let Ok(found) = self.disk.look(at) else {
+            // A later fence has kept it.
+            return;
+        };
+        // Its move into the stage has changed its ctime, so that it looks foreign in any case.
+        let is_unread = self.is_unread(&found, owner);
+        let reason = if is_unread { LostReason::Unread } else { LostReason::Foreign };
+        if reason == LostReason::Unread
+            && let Err(error) = self.make_room_for_unread(found.size)
+        {
+            log::warn!("older versions that no program has opened stay: {error}");
+        }
+        let about = LostDescription::now(path, found.uid, Some(stage.tenure), reason);
+        match self.lost.keep_name(&*self.disk, at, &about) {
+            Ok(number) => {
+                self.space.add_lost(found.size);
+                if let (LostReason::Unread, Some(kept)) = (reason, &mut *self.unread_kept.lock()) {
+                    kept.push_back((number, found.size));
+                }
+                self.displaced.lock().push((number, path.to_string_lossy().into_owned(), reason));
+            }
+            // It stays in the stage, from which the next fence moves it.
+            Err(error) => log::error!("an older {} stays in the stage: {error}", path.display()),
+        }
+    }
+
+    /// Drops the oldest unread versions until there is room for so many bytes more.
+    fn make_room_for_unread(&self, bytes: u64) -> io::Result<()> {
+        let mut kept = self.unread_kept.lock();
+        let kept = match &mut *kept {
+            Some(kept) => kept,
+            unknown => unknown.insert(self.lost.of_reason(&*self.disk, LostReason::Unread)?),
+        };
+        let mut all: u64 = kept.iter().map(|(_, size)| size).sum();
+        while all.saturating_add(bytes) > self.unread_policy.keep_bytes {
+            let Some((number, size)) = kept.pop_front() else { break };
+            match self.lost.remove(&*self.disk, number) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // A person may have dropped it before.
+                _ => all -= size,
+            }
+        }
+        self.count_lost()
+    }
+
+    /// Whether a version must be kept that is about to lose its name by a change of an owner.
+    pub(super) fn is_kept(&self, stage: &Stage<D>, there: &Look, owner: Owner) -> bool {
+        stage.own.is_foreign(there)
+            || self.is_unread(there, owner) && there.size <= self.unread_policy.keep_bytes
+    }
+}
