@@ -24,6 +24,7 @@
 //! - [`guard`] shows a real folder in which a write succeeds only under the folder's lock.
 //! - [`mutex`] is the library for Rust programs.
 //! - [`line_client`] is a small client of the line protocol, for Rust programs.
+//! - `sleep_inhibitor` hears from logind that the machine is about to sleep.
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
@@ -53,6 +54,8 @@ pub mod fuse;
 pub mod guard;
 pub mod mutex;
 pub mod line_client;
+#[cfg(target_os = "linux")]
+mod sleep_inhibitor;
 pub mod server;
 pub mod cli;
 

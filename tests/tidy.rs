@@ -221,6 +221,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/shares.rs", &[]),
+    ("src/sleep_inhibitor.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
@@ -299,6 +300,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "control",
             "fuse",
             "guard",
+            "sleep_inhibitor",
             "server",
             "cli",
         ],

@@ -25,6 +25,7 @@ use crate::guard::state_place::StatePlace;
 use crate::guard::unread::UnreadPolicy;
 use crate::guard::view::mount_view::{self, NewsCommands, ViewParts};
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
+use crate::sleep_inhibitor;
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -347,6 +348,9 @@ fn serve(
         ))?;
         if args.detached {
             background::ready()?;
+        }
+        if let Err(error) = sleep_inhibitor::start(Box::new(mounted.before_sleep())) {
+            log::warn!("the lock is not given up before this machine sleeps: {error}");
         }
         let watchdog = background::start_watchdog(mounted.liveness())?;
         background::notify_manager();

@@ -27,6 +27,7 @@
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
 //!   `barrier_worker` makes the steps that may take long.
+//! - `sleeping` gives an idle lock up before this machine sleeps.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -64,6 +65,7 @@ pub(crate) mod hidden_use;
 pub(crate) mod tenures;
 pub(crate) mod asking;
 pub(crate) mod yielding;
+pub(crate) mod sleeping;
 pub(crate) mod tenure_bounds;
 pub(crate) mod tenure_arrival;
 pub(crate) mod tenure_handovers;

@@ -11,6 +11,8 @@ pub(crate) enum TenureEnd {
     Given,
     /// The guard gave the lock up because another machine asked for it.
     Yielded,
+    /// The guard gave the lock up because this machine was about to sleep.
+    Slept,
     /// The lock service could not be reached until the deadline of the tenure.
     Deadline,
     /// The session was over, or the lock was stolen.
@@ -22,7 +24,7 @@ pub(crate) enum TenureEnd {
 impl TenureEnd {
     /// Whether the lock was lost: nobody gave it up.
     pub(crate) const fn is_loss(self) -> bool {
-        !matches!(self, Self::Given | Self::Yielded)
+        !matches!(self, Self::Given | Self::Yielded | Self::Slept)
     }
 
     /// Returns the end as a clause of a sentence.
@@ -30,6 +32,7 @@ impl TenureEnd {
         match self {
             Self::Given => "the lock was given up",
             Self::Yielded => "another machine asked for the lock, and it was given up",
+            Self::Slept => "this machine was about to sleep, and nothing was changing",
             Self::Deadline => "the lock service did not answer before the lease ended",
             Self::Taken => "the lock service ended the lease",
             Self::Fenced => "another machine has taken the folder over",

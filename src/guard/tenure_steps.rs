@@ -88,9 +88,21 @@ pub(super) struct YieldUnderWay {
     pub(super) then: Vec<Then>,
 }
 
+/// A sleep of this machine that is delayed.
+pub(super) struct SleepUnderWay {
+    /// How long the guard waits until nothing has changed for a while.
+    pub(super) gives_until: Time,
+    /// How long the sleep is delayed at most.
+    pub(super) until: Time,
+    /// Whether a marker was begun, for a lock that is kept.
+    pub(super) marks: bool,
+    pub(super) then: Then,
+}
+
 /// The state of the steps.
 #[derive(Default)]
 pub(super) struct Steps {
+    pub(super) sleep: Option<SleepUnderWay>,
     pub(super) arrival: Option<ArrivingTenure>,
     /// Before this time the gate stays closed, even if everything is here.
     pub(super) opens_at: Time,

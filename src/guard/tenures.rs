@@ -46,6 +46,8 @@ pub(super) enum Message {
     Yield(TenureId),
     /// Whether programs use the folder of a tenure that is about to be given up.
     UseSeen(TenureId, TenureEnd, bool),
+    /// This machine is about to sleep.
+    Sleep(Then),
     /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
@@ -279,6 +281,7 @@ impl<D: Disk> Tenures<D> {
         if let GuardState::Holding(..) = self.state() {
             next = next.min(self.next_yield());
         }
+        next = next.min(self.next_before_sleep());
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }
 
@@ -315,6 +318,7 @@ impl<D: Disk> Tenures<D> {
             }
             Message::Yield(tenure) => self.yield_overdue(tenure),
             Message::UseSeen(tenure, end, is_used) => self.use_seen((tenure, end), is_used),
+            Message::Sleep(then) => self.sleep_comes(then),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}
@@ -344,6 +348,7 @@ impl<D: Disk> Tenures<D> {
         let now = boot_now();
         self.deny_late(wishes, now);
         self.step(wishes, now);
+        self.step_before_sleep(now);
         self.look_at_request(wishes, now);
     }
 

@@ -48,13 +48,19 @@ impl Machines {
     }
 
     pub(crate) fn start(&self, number: usize, options: &[&str]) -> Guard {
+        self.start_as(latchfs(), number, options)
+    }
+
+    /// Starts the guard of a machine by `command`, which runs latchfs.
+    pub(crate) fn start_as(&self, command: Command, number: usize, options: &[&str]) -> Guard {
         let (scratch, client) = match number {
             1 => (&self.first, "m1"),
             _ => (&self.second, "m2"),
         };
         let ttl = if options.contains(&"--ttl") { &[][..] } else { &["--ttl", "2s"] };
-        let options = [&["--client", client, "--settle", "1s"], ttl, options].concat();
-        Guard::start(scratch, "view", &options)
+        let settle = if options.contains(&"--settle") { &[][..] } else { &["--settle", "1s"] };
+        let options = [&["--client", client], settle, ttl, options].concat();
+        Guard::start_as(command, scratch, "view", &options)
     }
 
     /// Carries one path from the first machine to the second.

@@ -222,12 +222,13 @@ impl Guard {
         self.view.clone()
     }
 
-    /// Ends the guard in good order.
-    pub(crate) fn end(mut self) {
+    /// Ends the guard in good order, and returns what it has logged.
+    pub(crate) fn end(mut self) -> String {
         self.signal(libc::SIGTERM);
         let status = self.child.wait().expect("it ends");
         let log = self.log.lock().map(|log| log.recv().unwrap_or_default());
         assert!(status.success(), "{status}: {log:?}");
+        log.unwrap_or_default()
     }
 }
 

@@ -29,6 +29,7 @@ mod programs;
 mod recorder;
 mod removed;
 mod saving;
+mod sleeping;
 mod space;
 mod stale;
 mod suites;

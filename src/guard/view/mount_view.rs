@@ -82,6 +82,12 @@ impl MountedView {
         move || mountinfo::probe(&dir) == Life::Live && view.tenures.answers(LIVENESS_PATIENCE)
     }
 
+    /// Returns a function that gives an idle lock up before this machine sleeps.
+    pub(crate) fn before_sleep(&self) -> impl Fn(Box<dyn FnOnce() + Send>) + Send + use<> {
+        let tenures = Arc::clone(&self.view.tenures);
+        move |then| tenures.before_sleep(then)
+    }
+
     /// Gives the lock up, and unmounts the view.
     pub(crate) fn end(&self) -> io::Result<session::Unmounted> {
         self.view.tenures.stop();

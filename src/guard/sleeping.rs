@@ -1,0 +1,111 @@
+//! What a guard does before this machine sleeps: it gives an idle lock up, so that other machines
+//! need not wait until the lease ends and then be unsure what it has changed. A lock that it keeps
+//! gets a marker.
+
+use super::barrier_worker::Job;
+use super::disk::Disk;
+use super::tenure::TenureId;
+use super::tenure_news::TenureEnd;
+use super::tenure_steps::{SleepUnderWay, Then};
+use super::tenures::{GuardState, Message, Tenures};
+use super::write_policy::WhenAsked;
+use crate::time::{Span, Time, boot_now};
+
+/// How long a sleep is delayed until the folder was left alone for as long as `--yield` says.
+const IDLE_PATIENCE: Span = Span::from_millis(2_500);
+/// How long a sleep is delayed at most: logind waits for 5 s.
+const SLEEP_PATIENCE: Span = Span::from_millis(4_400);
+/// The delay before the guard asks for the lock again for programs that wait. The machine sleeps
+/// before, or not at all.
+const ASK_AFTER: Span = Span::from_secs(10);
+
+impl<D: Disk> Tenures<D> {
+    /// Gives the lock up if it is idle, since this machine is about to sleep. Calls `then` when the
+    /// machine may sleep.
+    pub(crate) fn before_sleep(&self, then: impl FnOnce() + Send + 'static) {
+        self.send(Message::Sleep(Box::new(then)));
+    }
+
+    pub(super) fn sleep_comes(&self, then: Then) {
+        let now = boot_now();
+        let (gives_until, until) = (now + IDLE_PATIENCE, now + SLEEP_PATIENCE);
+        let before = {
+            let sleep = SleepUnderWay { gives_until, until, marks: false, then };
+            self.steps.lock().sleep.replace(sleep)
+        };
+        if let Some(before) = before {
+            (before.then)();
+        }
+    }
+
+    /// Returns when the next step before a sleep is due, unless a message comes before.
+    pub(super) fn next_before_sleep(&self) -> Time {
+        let steps = self.steps.lock();
+        let Some(sleep) = &steps.sleep else { return Time::NEVER };
+        let idle_at = self.guard.gate().last_change() + self.idle_before_sleep();
+        let gives_until = if sleep.marks { sleep.until } else { sleep.gives_until };
+        idle_at.max(boot_now() + Span::from_millis(10)).min(gives_until).min(sleep.until)
+    }
+
+    fn idle_before_sleep(&self) -> Span {
+        match self.policy.when_asked {
+            WhenAsked::Keep => Span::ZERO,
+            WhenAsked::Yield { idle, .. } => idle,
+        }
+    }
+
+    /// Whether the lock is kept through a sleep, whatever programs do.
+    fn is_kept_asleep(&self) -> bool {
+        self.policy.when_asked == WhenAsked::Keep
+    }
+
+    /// Makes the next step before a sleep, if one comes.
+    pub(super) fn step_before_sleep(&self, now: Time) {
+        let Some(sleep) = self.steps.lock().sleep.take() else { return };
+        match self.state() {
+            GuardState::Asking => {
+                // Nobody could use a lock that is granted to a machine that sleeps.
+                self.lock.leave();
+                let mut state = self.state.lock();
+                (state.state, state.ask_again) = (GuardState::Reading, now + ASK_AFTER);
+                drop(state);
+                (sleep.then)();
+            }
+            GuardState::Reading => (sleep.then)(),
+            GuardState::Yielding(_) => self.wait_for_yield(sleep.then),
+            GuardState::Arriving(..) => {
+                self.state.lock().ask_again = now + ASK_AFTER;
+                self.give_now(TenureEnd::Slept, sleep.then);
+            }
+            GuardState::Holding(tenure, ..) => {
+                let is_kept = self.is_kept_asleep();
+                if !is_kept && self.is_idle_for(self.idle_before_sleep()) {
+                    return self.give_now(TenureEnd::Slept, sleep.then);
+                }
+                let waits = !is_kept && now < sleep.gives_until && !sleep.marks;
+                if waits || self.marks_before_sleep(tenure, &sleep) && now < sleep.until {
+                    let marks = sleep.marks || !waits;
+                    self.steps.lock().sleep = Some(SleepUnderWay { marks, ..sleep });
+                } else {
+                    (sleep.then)();
+                }
+            }
+        }
+    }
+
+    /// Begins the marker of a lock that is kept, if there is anything to name. Returns whether it,
+    /// or the handover that names it, is under way.
+    fn marks_before_sleep(&self, tenure: TenureId, sleep: &SleepUnderWay) -> bool {
+        let Some(barrier) = self.guard.barrier() else { return false };
+        let mut steps = self.steps.lock();
+        if steps.is_marking || steps.sent.is_some() {
+            return true;
+        }
+        if sleep.marks || !barrier.needs_marker() {
+            return false;
+        }
+        steps.is_marking = true;
+        self.work(Job::Mark(tenure, false));
+        true
+    }
+}
