@@ -104,9 +104,15 @@ pub(super) fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
     let mounts = mountinfo::ours_and_views()
         .map_err(|error| CliError::system("the mounts can't be read", &error))?;
     if let Some(mount) = mounts.iter().find(|mount| real.starts_with(&mount.dir)) {
+        let dir = mount.dir.display();
+        if mount.is_view() {
+            return Err(CliError::usage(format!(
+                "{shown} lies in {dir}, which is a view of a guarded folder already; name a folder \
+                 outside of it, or use the view as it is"
+            )));
+        }
         return Err(CliError::usage(format!(
-            "{shown} lies in {}, which latchfs mounted itself; name the real folder",
-            mount.dir.display()
+            "{shown} lies in {dir}, which latchfs mounted itself; name the real folder"
         )));
     }
     Ok(real)

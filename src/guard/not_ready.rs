@@ -5,6 +5,8 @@ use std::fmt;
 
 /// How many of the missing paths a sentence names.
 const NAMED_MOST: usize = 3;
+/// How many of them a refusal of `guard accept` names.
+const REFUSED_NAMED_MOST: usize = 10;
 
 /// Why a folder is not ready, as sentences without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,16 @@ impl NotReady {
             _ => arrival.to_string(),
         };
         Self { named: arrival.to_string(), counted }
+    }
+
+    /// Returns why a folder that was compared is not accepted: it names more of the files.
+    pub(super) fn of_refused(arrival: &Arrival) -> Self {
+        let Self { named, counted } = Self::of(arrival);
+        let named = match arrival {
+            Arrival::NotArrived(missing) => Named(missing, REFUSED_NAMED_MOST).to_string(),
+            _ => named,
+        };
+        Self { named, counted }
     }
 
     /// Returns that a folder could not be compared. The reason may name a file.
@@ -45,6 +57,9 @@ impl NotReady {
 
 /// The part of the sentence that names no files.
 struct Counted<'a>(&'a MissingFiles);
+
+/// The sentence with the names of some files.
+struct Named<'a>(&'a MissingFiles, usize);
 
 /// A number of bytes, as people read it.
 struct Bytes(u64);
@@ -84,17 +99,24 @@ impl fmt::Display for Counted<'_> {
     }
 }
 
-fn say_missing(it: &MissingFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}", Counted(it))?;
-    let missing = &it.missing;
-    if missing.marker.is_some() {
-        return Ok(());
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(it, most) = self;
+        write!(f, "{}", Counted(it))?;
+        let missing = &it.missing;
+        if missing.marker.is_some() {
+            return Ok(());
+        }
+        for (number, path) in missing.paths.iter().take(*most).enumerate() {
+            f.write_str(if number == 0 { ": " } else { ", " })?;
+            write!(f, "'{}' {}", path.path, path.because)?;
+        }
+        let named = missing.paths.len().min(*most) as u64;
+        match missing.count.saturating_sub(named) {
+            more @ 1.. if named > 0 => write!(f, ", and {more} more"),
+            _ => Ok(()),
+        }
     }
-    for (number, path) in missing.paths.iter().take(NAMED_MOST).enumerate() {
-        f.write_str(if number == 0 { ": " } else { ", " })?;
-        write!(f, "'{}' {}", path.path, path.because)?;
-    }
-    Ok(())
 }
 
 /// Writes a sentence without a full stop.
@@ -102,7 +124,7 @@ impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(_) | Self::First(_) => f.write_str("everything is here"),
-            Self::NotArrived(missing) => say_missing(missing, f),
+            Self::NotArrived(missing) => write!(f, "{}", Named(missing, NAMED_MOST)),
             Self::Unsure(why) => write!(
                 f,
                 "nobody can say whether everything is here: {why}; wait until that machine is back \
@@ -137,7 +159,7 @@ mod tests {
         assert_eq!(
             of(missing),
             "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not \
-             here yet, 'b' is not here yet, 'c' is not here yet"
+             here yet, 'b' is not here yet, 'c' is not here yet, and 1 more"
         );
         let counted = NotReady::of(&Arrival::NotArrived(Box::new(MissingFiles {
             client: "laptop1".to_owned(),

@@ -225,13 +225,9 @@ impl<D: Disk> Tenures<D> {
                 let accepted = match result {
                     Ok(Ok(accepted)) => accepted,
                     Ok(Err(arrival)) => {
-                        let why = NotReady::of(&arrival);
-                        return self.refuse_acceptance(why.text(false), wishes);
+                        return self.not_accepted(NotReady::of_refused(&arrival), wishes);
                     }
-                    Err(why) => {
-                        let why = NotReady::failed(why);
-                        return self.refuse_acceptance(why.text(false), wishes);
-                    }
+                    Err(why) => return self.not_accepted(NotReady::failed(why), wishes),
                 };
                 if self.arriving() == Some(tenure) {
                     let handover = accepted.1;
@@ -276,6 +272,16 @@ impl<D: Disk> Tenures<D> {
             GuardState::Arriving(tenure, _) => Some(tenure),
             _ => None,
         }
+    }
+
+    /// Refuses an acceptance because of the state of the folder. The view adds the names of the
+    /// files for those who may know them.
+    fn not_accepted(&self, why: NotReady, wishes: &mut VecDeque<Wish>) {
+        let sentence = why.text(false).to_owned();
+        if let GuardState::Arriving(..) = self.state() {
+            self.state.lock().not_ready = Some(why);
+        }
+        self.refuse_acceptance(&sentence, wishes);
     }
 
     pub(super) fn refuse_acceptance(&self, why: &str, wishes: &mut VecDeque<Wish>) {

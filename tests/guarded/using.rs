@@ -45,7 +45,7 @@ fn a_folder_without_a_record_is_not_shown() {
     let second = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(second.contains("another guard of this machine"), "{second}");
     let inside = run(latchfs().args(["guard", "init", "--alone"]).arg(&first.view)).exits(64);
-    assert!(inside.contains("name the real folder"), "{inside}");
+    assert!(inside.contains("a view of a guarded folder already"), "{inside}");
 }
 
 #[test]
@@ -360,4 +360,18 @@ fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
     writer.join().expect("no panic").expect("written");
     assert_eq!(fs::read_to_string(guard.path("a")).expect("readable"), "1");
     guard.end();
+}
+
+#[test]
+fn a_directory_in_a_view_is_no_place_for_a_view() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::create_dir(guard.path("dir")).expect("free");
+    let mut command = latchfs();
+    command.arg("guard").arg(scratch.folder()).arg(guard.path("dir"));
+    command.arg("--stage").arg(scratch.0.join("other"));
+    let refused = run(&mut command);
+    assert!(refused.err.contains("which is a view of a guarded folder"), "{}", refused.err);
+    assert!(!refused.err.contains("is a lock"), "{}", refused.err);
 }

@@ -40,6 +40,13 @@ pub enum MountError {
         /// The mount point of the enclosing latchfs mount.
         mount: PathBuf,
     },
+    /// The directory lies within a view of a guarded folder.
+    InsideView {
+        /// The path of the directory as the caller gave it.
+        dir: PathBuf,
+        /// The mount point of the view.
+        view: PathBuf,
+    },
     /// The directory has entries, which a mount would hide.
     Entries {
         /// The directory that has entries.
@@ -104,6 +111,11 @@ impl fmt::Display for MountError {
                 let dir = dir.display();
                 write!(f, "{dir} is a latchfs mount already, but its daemon does not answer; ")?;
                 write!(f, "continue or end that process, or run 'latchfs umount {dir}'")
+            }
+            Self::InsideView { dir, view } => {
+                let (dir, view) = (dir.display(), view.display());
+                write!(f, "{dir} lies in {view}, which is a view of a guarded folder: what is ")?;
+                write!(f, "made there reaches the folder; name a directory outside of the view")
             }
             Self::Inside { dir, mount } => {
                 let (dir, mount) = (dir.display(), mount.display());

@@ -160,7 +160,10 @@ pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let real = mountinfo::resolve(dir).map_err(wrong)?;
     let ours = mountinfo::ours_and_views().map_err(wrong)?;
     if let Some(mount) = ours.into_iter().find(|mount| is_within(&real, &mount.dir)) {
-        return Err(MountError::Inside { dir: real, mount: mount.dir });
+        return Err(match mount.is_view() {
+            true => MountError::InsideView { dir: real, view: mount.dir },
+            false => MountError::Inside { dir: real, mount: mount.dir },
+        });
     }
     let there = mountinfo::at(&real).map_err(wrong)?;
     if !there.is_some_and(|there| there.is_ours()) {
@@ -208,6 +211,11 @@ impl Mounted {
     /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Returns the device number of the file system.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Whether the mount created its directory.
