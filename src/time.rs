@@ -167,6 +167,13 @@ pub fn boot_now() -> Time {
     Time(now)
 }
 
+/// Returns how far the boot clock is ahead of the monotonic clock, which stands still while the
+/// machine sleeps, when the boot clock shows `boot`. NTP changes the rate of both alike.
+pub fn slept_at(boot: Time) -> Span {
+    // Read later than the boot clock: a pause in between makes the difference smaller.
+    Span(boot.0.saturating_sub(read(libc::CLOCK_MONOTONIC)))
+}
+
 /// The kernel's clock that stands still while the machine sleeps, and whose rate NTP does not
 /// change: chrony may slew the other clocks by 8 %.
 #[cfg(target_os = "linux")]
@@ -223,7 +230,30 @@ fn read(clock: libc::clockid_t) -> u64 {
     // SAFETY: `now` is a valid timespec to write to, and these clocks exist since Linux 2.6.39.
     let result = unsafe { libc::clock_gettime(clock, &raw mut now) };
     assert_eq!(result, 0, "the kernel has this clock");
-    now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64
+    let nanos = now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64;
+    nanos.saturating_add(shift(clock))
+}
+
+/// How far a test has moved the clocks that count a sleep, in nanoseconds: the file that
+/// `LATCHFS_TEST_CLOCK` names holds the number. Release builds have no such file.
+#[cfg(debug_assertions)]
+fn shift(clock: libc::clockid_t) -> u64 {
+    use std::os::unix::fs::FileExt as _;
+    static FILE: OnceLock<Option<std::fs::File>> = OnceLock::new();
+    if clock != BOOT_CLOCK && clock != libc::CLOCK_REALTIME {
+        return 0;
+    }
+    let open = || std::fs::File::open(std::env::var_os("LATCHFS_TEST_CLOCK")?).ok();
+    let mut nanos = [0; 8];
+    match FILE.get_or_init(open).as_ref().map(|file| file.read_exact_at(&mut nanos, 0)) {
+        Some(Ok(())) => u64::from_le_bytes(nanos),
+        _ => 0,
+    }
+}
+
+#[cfg(not(debug_assertions))]
+const fn shift(_clock: libc::clockid_t) -> u64 {
+    0
 }
 
 /// A wall-clock time: seconds and nanoseconds since 1970. No lease depends on it.

@@ -11,7 +11,7 @@ use crate::engine::{
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{Locks, SessionOwner, Unavailable};
-use crate::time::{Span, Time, boot_now, this_boot};
+use crate::time::{Span, Time, boot_now, slept_at, this_boot};
 use parking_lot::Mutex;
 use std::fs;
 use std::path::PathBuf;
@@ -395,6 +395,11 @@ impl FolderLock {
         self.state.lock().held = None;
     }
 
+    /// Returns the token of the tenure.
+    pub(super) fn token(&self) -> Option<Token> {
+        self.state.lock().held.map(|held| held.token)
+    }
+
     /// Returns the token of the tenure and the counter of its next handover.
     pub(super) fn next_handover(&self) -> Option<(Token, u64)> {
         let mut state = self.state.lock();
@@ -481,5 +486,9 @@ impl TenureClock for FolderLock {
             0 => Time::ZERO,
             session => self.locks.surely_until(SessionId::named(session)),
         }
+    }
+
+    fn slept(&self) -> Span {
+        slept_at(boot_now())
     }
 }

@@ -51,7 +51,13 @@ pub(crate) struct Gate {
     /// The boot time in nanoseconds until which the kernel may cache answers from the time before
     /// the gate last closed.
     cached_until: AtomicU64,
+    /// How long the machine had slept when the lock service last said that the lock is held, in
+    /// nanoseconds.
+    slept: AtomicU64,
 }
+
+/// How much longer the machine must have slept since then to count as a jump of the clock.
+const JUMP: Span = Span::from_secs(1);
 
 /// The permission for one change. While it lives the tenure can't be given up.
 #[must_use]
@@ -81,6 +87,7 @@ impl Gate {
             last_change: AtomicU64::new(0),
             must_announce: AtomicBool::new(false),
             cached_until: AtomicU64::new(0),
+            slept: AtomicU64::new(0),
         }
     }
 
@@ -149,7 +156,24 @@ impl Gate {
     pub(crate) fn open(&self, tenure: OpenTenure) {
         let mut open = self.open.write();
         self.last_change.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.set_slept(self.slept());
         *open = Some(tenure);
+    }
+
+    /// Whether the machine has slept since the lock service last said that the lock is held.
+    /// Changes then wait until it says so again.
+    pub(crate) fn has_jumped(&self) -> bool {
+        self.slept() > Span::from_nanos(self.slept.load(Ordering::Relaxed)) + JUMP
+    }
+
+    /// Returns how long the machine has slept since it was booted.
+    pub(crate) fn slept(&self) -> Span {
+        self.clock.slept()
+    }
+
+    /// Takes note that the lock was held after the machine had slept for so long.
+    pub(crate) fn set_slept(&self, slept: Span) {
+        self.slept.store(slept.as_nanos(), Ordering::Relaxed);
     }
 
     /// Closes the gate, after the changes that have passed it are made. Returns the tenure for

@@ -3,7 +3,9 @@
 
 use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use super::folder_lock::{FolderLock, LockLook};
-use crate::engine::{self, Annotate, ClientId, LeaseKey, Op, Outcome, Patch, Previous, Token};
+use crate::engine::{
+    self, Annotate, ClientId, LeaseKey, LockView, Op, Outcome, Patch, Previous, Token,
+};
 use std::sync::Arc;
 
 const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
@@ -73,6 +75,19 @@ impl FolderLock {
                 let waiter = waiters.find(is_other).map(ToString::to_string);
                 LockLook { holder, waiter }
             }));
+        });
+    }
+
+    /// Asks whether this guard still holds the lock. Calls `then` with the answer; `None` if there
+    /// is none. `then` must not block.
+    pub(crate) fn ask_whether_held(
+        self: &Arc<Self>,
+        then: impl FnOnce(Option<bool>) + Send + 'static,
+    ) {
+        let Some(token) = self.token() else { return then(Some(false)) };
+        self.locks.view(self.name(), move |view| {
+            let is_held = |view: LockView| view.holders.iter().any(|it| it.lease.token == token);
+            then(view.ok().map(is_held));
         });
     }
 

@@ -27,7 +27,8 @@
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
 //!   `barrier_worker` makes the steps that may take long.
-//! - `sleeping` gives an idle lock up before this machine sleeps.
+//! - `sleeping` gives an idle lock up before this machine sleeps, `clock_jump` asks for
+//!   it after it has slept.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -66,6 +67,7 @@ pub(crate) mod tenures;
 pub(crate) mod asking;
 pub(crate) mod yielding;
 pub(crate) mod sleeping;
+pub(crate) mod clock_jump;
 pub(crate) mod tenure_bounds;
 pub(crate) mod tenure_arrival;
 pub(crate) mod tenure_handovers;

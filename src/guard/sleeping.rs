@@ -43,6 +43,7 @@ impl<D: Disk> Tenures<D> {
         let steps = self.steps.lock();
         let Some(sleep) = &steps.sleep else { return Time::NEVER };
         let idle_at = self.guard.gate().last_change() + self.idle_before_sleep();
+        let idle_at = idle_at.max(self.hidden_use.next_look());
         let gives_until = if sleep.marks { sleep.until } else { sleep.gives_until };
         idle_at.max(boot_now() + Span::from_millis(10)).min(gives_until).min(sleep.until)
     }
@@ -52,6 +53,15 @@ impl<D: Disk> Tenures<D> {
             WhenAsked::Keep => Span::ZERO,
             WhenAsked::Yield { idle, .. } => idle,
         }
+    }
+
+    /// Returns the call for the release of the lock that is given up for this reason.
+    pub(super) fn after_end(&self, end: TenureEnd) -> Then {
+        let sleep = match end {
+            TenureEnd::Slept => self.steps.lock().sleep.take(),
+            _ => None,
+        };
+        sleep.map_or_else(|| Box::new(|| {}) as Then, |sleep| sleep.then)
     }
 
     /// Whether the lock is kept through a sleep, whatever programs do.
@@ -79,10 +89,11 @@ impl<D: Disk> Tenures<D> {
             }
             GuardState::Holding(tenure, ..) => {
                 let is_kept = self.is_kept_asleep();
-                if !is_kept && self.is_idle_for(self.idle_before_sleep()) {
-                    return self.give_now(TenureEnd::Slept, sleep.then);
-                }
                 let waits = !is_kept && now < sleep.gives_until && !sleep.marks;
+                if waits && self.is_idle_for(self.idle_before_sleep()) {
+                    self.steps.lock().sleep = Some(sleep);
+                    return self.give_if_unused(tenure, TenureEnd::Slept);
+                }
                 if waits || self.marks_before_sleep(tenure, &sleep) && now < sleep.until {
                     let marks = sleep.marks || !waits;
                     self.steps.lock().sleep = Some(SleepUnderWay { marks, ..sleep });

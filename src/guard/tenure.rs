@@ -1,7 +1,7 @@
 //! A tenure: the time in which this guard holds the lock of its folder under one fencing token.
 
 use crate::engine::Token;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::fmt;
 
 /// The number of a tenure: the fencing token, and the engine that issued it. Tokens of different
@@ -37,6 +37,10 @@ pub(crate) trait TenureClock: Send + Sync {
     /// Returns the boot time until which the lock service certainly keeps the lock of the current
     /// tenure; [`Time::ZERO`] if the lock is lost or was never held.
     fn surely_until(&self) -> Time;
+    /// Returns how long the machine has slept since it was booted.
+    fn slept(&self) -> Span {
+        Span::ZERO
+    }
 }
 
 /// The programs for which a tenure is held.

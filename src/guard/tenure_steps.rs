@@ -2,6 +2,7 @@
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
+use super::clock_jump::AfterJump;
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
@@ -103,6 +104,7 @@ pub(super) struct SleepUnderWay {
 #[derive(Default)]
 pub(super) struct Steps {
     pub(super) sleep: Option<SleepUnderWay>,
+    pub(super) jump: AfterJump,
     pub(super) arrival: Option<ArrivingTenure>,
     /// Before this time the gate stays closed, even if everything is here.
     pub(super) opens_at: Time,

@@ -18,9 +18,9 @@ use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
 
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
 /// for the lock.
@@ -48,6 +48,10 @@ pub(super) enum Message {
     UseSeen(TenureId, TenureEnd, bool),
     /// This machine is about to sleep.
     Sleep(Then),
+    /// A change waits since this machine has slept.
+    Jumped(WaitingChange),
+    /// Whether the lock is still held after the machine has slept for so long.
+    StillHeld(Span, Option<bool>),
     /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
@@ -281,7 +285,7 @@ impl<D: Disk> Tenures<D> {
         if let GuardState::Holding(..) = self.state() {
             next = next.min(self.next_yield());
         }
-        next = next.min(self.next_before_sleep());
+        next = next.min(self.next_before_sleep()).min(self.next_after_jump());
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }
 
@@ -319,6 +323,8 @@ impl<D: Disk> Tenures<D> {
             Message::Yield(tenure) => self.yield_overdue(tenure),
             Message::UseSeen(tenure, end, is_used) => self.use_seen((tenure, end), is_used),
             Message::Sleep(then) => self.sleep_comes(then),
+            Message::Jumped(change) => self.jumped(change),
+            Message::StillHeld(slept, answer) => self.still_held(slept, answer),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}
@@ -349,6 +355,7 @@ impl<D: Disk> Tenures<D> {
         self.deny_late(wishes, now);
         self.step(wishes, now);
         self.step_before_sleep(now);
+        self.step_after_jump(now);
         self.look_at_request(wishes, now);
     }
 

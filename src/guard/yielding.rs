@@ -121,7 +121,7 @@ impl<D: Disk> Tenures<D> {
     /// Gives the lock up, unless programs still use the folder.
     pub(super) fn give_if_unused(&self, tenure: TenureId, end: TenureEnd) {
         let Some(is_used) = self.hidden_use.is_used.get().cloned() else {
-            return self.give_now(end, Box::new(|| {}));
+            return self.give_now(end, self.after_end(end));
         };
         let mut next = self.hidden_use.next.lock();
         if *next > boot_now() {
@@ -148,7 +148,7 @@ impl<D: Disk> Tenures<D> {
             _ => Some(self.policy.idle_after()),
         };
         if !is_used && is_held && after.is_some_and(|after| self.is_idle_for(after)) {
-            self.give_now(end, Box::new(|| {}));
+            self.give_now(end, self.after_end(end));
         }
     }
 }

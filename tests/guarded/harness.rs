@@ -85,7 +85,11 @@ impl Server {
 
     /// Starts a server that listens at `address` and has these options.
     pub(crate) fn start_at(address: &str, options: &[&str]) -> Self {
-        let mut command = latchfs();
+        Self::start_as(latchfs(), address, options)
+    }
+
+    /// Starts a server by `command`, which runs latchfs.
+    pub(crate) fn start_as(mut command: Command, address: &str, options: &[&str]) -> Self {
         command.args(["serve", "--listen", address]).args(options);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");

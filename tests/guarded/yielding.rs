@@ -223,3 +223,40 @@ fn who_waited_before_the_grant_gets_the_lock_next() {
     third.join().expect("no panic").ok();
     assert!(ended_by_request(&two));
 }
+
+/// A flock on a file of the view keeps the lock, although no file is open for writing.
+#[test]
+fn a_flock_in_the_view_keeps_the_lock() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("free");
+    let file = File::open(one.path("a")).expect("readable");
+    file.lock().expect("free");
+    // One that waits, or that is held elsewhere, makes no difference.
+    let elsewhere = File::open(machines.second.folder().join("old")).expect("readable");
+    elsewhere.lock().expect("free");
+    let taking = begin_take(&two);
+    is_wanted(&one);
+    pause(Duration::from_millis(3_000));
+    assert_eq!(state(&one), "holding", "a program holds a flock");
+    file.unlock().expect("held");
+    eventually("the hand-over", || ended_by_request(&one).then_some(()));
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+}
+
+#[test]
+fn a_flock_does_not_keep_the_lock_beyond_the_maximum() {
+    let machines = Machines::new();
+    let options = ["--yield", "1s", "--max", "3s"];
+    let (one, two) = (machines.start(1, &options), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("free");
+    let file = File::open(one.path("a")).expect("readable");
+    file.lock().expect("free");
+    let asked = boot_now();
+    let taking = begin_take(&two);
+    let took = handed_over(&one, asked);
+    assert!(took >= Span::from_millis(2_900), "{took:?}");
+    carry_until_held(&machines, &two);
+    assert!(taking.join().expect("taken").contains("holding"));
+}

@@ -22,6 +22,16 @@ const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 /// How long it waits if a directory is locked in the kernel meanwhile.
 const BRIEF_PATIENCE: Span = Span::from_secs(1);
 
+impl MayWait {
+    /// Returns how long a change waits for the lock service.
+    const fn patience(self) -> Span {
+        match self {
+            Self::Long => ANNOUNCE_PATIENCE,
+            Self::Briefly => BRIEF_PATIENCE,
+        }
+    }
+}
+
 impl FolderView {
     /// Waits until the lock service has a handover that announces changes.
     pub(super) async fn announce(
@@ -37,14 +47,36 @@ impl FolderView {
         if who.pid != 0 {
             self.interrupts.watch(self.numbers.next(), who.pid, wait.clone());
         }
-        let patience = match may_wait {
-            MayWait::Long => ANNOUNCE_PATIENCE,
-            MayWait::Briefly => BRIEF_PATIENCE,
-        };
-        self.tenures.announced(patience, Box::new(move |answer| wait.keep(answer)));
+        self.tenures.announced(may_wait.patience(), Box::new(move |answer| wait.keep(answer)));
         match announced.await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
+            Some(Err(Denied { sentence })) => Err(self.say(who, path, Errno::EROFS, &sentence)),
+        }
+    }
+
+    /// Waits until the lock service has said that the lock is still held, if this machine has slept
+    /// during the tenure.
+    pub(super) async fn after_jump(
+        &self,
+        who: Requester,
+        path: &Path,
+        may_wait: MayWait,
+    ) -> Done<()> {
+        let gate = self.guard.gate();
+        if gate.tenure().is_none() || !gate.has_jumped() {
+            return Ok(());
+        }
+        let (wait, answered) = KernelWait::new();
+        if who.pid != 0 {
+            self.interrupts.watch(self.numbers.next(), who.pid, wait.clone());
+        }
+        self.tenures.after_jump(may_wait.patience(), move |answer| wait.keep(answer));
+        match answered.await {
+            None => Err(Errno::EINTR),
+            Some(Ok(())) => Ok(()),
+            // The gate says whether the tenure is over.
+            Some(Err(_)) if gate.tenure().is_none() => Ok(()),
             Some(Err(Denied { sentence })) => Err(self.say(who, path, Errno::EROFS, &sentence)),
         }
     }
@@ -67,10 +99,14 @@ impl FolderView {
         open: &OpenFile,
         publishes: bool,
     ) -> Done<()> {
+        let path = || self.nodes.path(open.ino).unwrap_or_default();
+        if open.tenure.is_some() && self.guard.gate().has_jumped() {
+            self.after_jump(who, &path(), MayWait::Long).await?;
+        }
         if !self.is_unannounced(open, publishes) {
             return Ok(());
         }
-        let path = self.nodes.path(open.ino).unwrap_or_default();
+        let path = path();
         self.announce(who, &path, MayWait::Long).await
     }
 

@@ -260,6 +260,7 @@ impl FolderView {
         path: &Path,
         may_wait: MayWait,
     ) -> Done<Pass<'_>> {
+        self.after_jump(who, path, may_wait).await?;
         let closed = match self.guard.gate().enter(None, |owner| Self::is_of(owner, who)) {
             Ok(pass) => return Ok(pass),
             Err(closed) => closed,

@@ -17,6 +17,7 @@ mod second_opens;
 mod newer_nodes;
 mod dir_reading;
 mod folder_view;
+mod flocks;
 mod local_files;
 mod databases;
 mod mapped_files;

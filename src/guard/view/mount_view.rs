@@ -12,6 +12,7 @@ use super::super::wish::WishOf;
 use super::super::write_policy::{WhenAsked, WritePolicy};
 use super::control_files::ControlFiles;
 use super::database_files::Databases;
+use super::flocks;
 use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
@@ -140,7 +141,10 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let mounted = session::mount(wanted, |_| Arc::clone(&view))?;
     if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed_view(dir))? {
         let users = Arc::downgrade(&view);
-        let is_used = move || users.upgrade().is_some_and(|it| it.has_mapped_files(mount.device));
+        let is_used = move || {
+            flocks::are_held(mount.device)
+                || users.upgrade().is_some_and(|it| it.has_mapped_files(mount.device))
+        };
         view.tenures.look_for_use(Arc::new(is_used));
     }
     Ok(MountedView { view, mounted })
