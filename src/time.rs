@@ -311,6 +311,15 @@ impl Wall {
         millis(self).saturating_sub(millis(other))
     }
 
+    /// Returns the time to the minute, as sentences name it: `2024-01-15 10:30 UTC`.
+    pub fn to_minute(self) -> String {
+        let text = self.to_string();
+        match text.rsplit_once(':').and_then(|(minute, _)| minute.split_once('T')) {
+            Some((day, minute)) => format!("{day} {minute} UTC"),
+            None => text,
+        }
+    }
+
     const fn from_nanos(nanos: i64) -> Self {
         let per_sec = NANOS_PER_SEC as i64;
         Self { secs: nanos.div_euclid(per_sec), nanos: nanos.rem_euclid(per_sec) as u32 }
@@ -390,6 +399,8 @@ mod tests {
         let shown = |secs| Wall { secs, nanos: 0 }.to_string();
         assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(shown(1_705_314_600), "2024-01-15T10:30:00.000Z");
+        let minute = Wall { secs: 1_705_314_659, nanos: 0 }.to_minute();
+        assert_eq!(minute, "2024-01-15 10:30 UTC");
         assert_eq!(shown(951_782_400), "2000-02-29T00:00:00.000Z");
         assert_eq!(shown(-1), "1969-12-31T23:59:59.000Z");
         assert_eq!(shown(253_402_300_799), "9999-12-31T23:59:59.000Z");

@@ -4,6 +4,8 @@ use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::view_daemon::DaemonState;
+use crate::engine::Ttl;
+use crate::engine::lease_terms::{TTL_MAX, TermError};
 use crate::fuse::kernel::child_call::{ANSWER_BYTES_MAX, ChildCall};
 use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::fuse::kernel::own_user::own_uid;
@@ -35,6 +37,10 @@ pub(super) struct TakeArgs {
     /// Fail with exit code 75 if another machine holds the lock
     #[arg(long = "try")]
     try_once: bool,
+    /// Take the lock along for so long: it is kept also where the server can't be reached, and no
+    /// other machine gets it before
+    #[arg(long = "for", value_name = "DURATION", value_parser = away_for)]
+    away: Option<Ttl>,
 }
 
 /// The arguments of `latchfs guard accept`.
@@ -183,7 +189,12 @@ fn tell_progress(view: &MountPoint, told: &mut String) {
     let status: Value = serde_json::from_slice(&answer).unwrap_or_default();
     let text = |name: &str| status[name].as_str().map(output::harmless);
     let waits_for = text("not_ready")
-        .or_else(|| text("holder").map(|holder| format!("{holder} holds the lock")))
+        .or_else(|| match (text("holder"), text("holder_away_until")) {
+            (Some(holder), Some(until)) => {
+                Some(format!("{holder} holds the lock, and is away until {until}"))
+            }
+            (holder, _) => holder.map(|holder| format!("{holder} holds the lock")),
+        })
         .or_else(|| text("trouble"))
         .unwrap_or_default();
     if !waits_for.is_empty() && waits_for != *told {
@@ -210,8 +221,22 @@ fn read(file: File) -> io::Result<Vec<u8>> {
 
 pub(super) fn take(args: &TakeArgs) -> CliResult {
     let wait = if args.try_once { 0 } else { WAIT_MAX.as_millis() };
-    let status = args.view.ask(&json!({"do": "take", "wait_ms": wait}), Waits::UntilStopped)?;
-    output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
+    let mut request = json!({"do": "take", "wait_ms": wait});
+    if let Some(length) = args.away {
+        request["for_ms"] = json!(length.span().as_millis());
+    }
+    let status = args.view.ask(&request, Waits::UntilStopped)?;
+    let until = status["away_until"].as_str().map(output::harmless);
+    let until = until.map(|until| format!(", until {until}")).unwrap_or_default();
+    output::line(&format!("latchfs: holding (token {}){until}", status["tenure"]["token"]))
+}
+
+/// Parses the time for which a lock is taken along.
+fn away_for(text: &str) -> Result<Ttl, String> {
+    Ttl::parse(text).map_err(|error| match error {
+        TermError::TooLong => format!("a server keeps a lock for at most {TTL_MAX}"),
+        error => error.to_string(),
+    })
 }
 
 pub(super) fn accept(args: &AcceptArgs) -> CliResult {
@@ -254,6 +279,9 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if let Some(token) = status["tenure"]["token"].as_u64() {
         let since = text(&status["tenure"]["since"]);
         output::line(&format!("token    {token}, since {since}"))?;
+    }
+    if let Some(until) = status["away_until"].as_str() {
+        output::line(&format!("away     until {}", output::harmless(until)))?;
     }
     if let Some(why) = status["not_ready"].as_str() {
         output::line(&format!("missing  {}", output::harmless(why)))?;

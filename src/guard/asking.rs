@@ -73,6 +73,10 @@ impl<D: Disk> Tenures<D> {
             return why.to_owned();
         }
         match (self.other_holder(), self.asks_until()) {
+            (Some(holder), _) if let Some(until) = self.other_away() => format!(
+                "{holder} holds the lock of this folder, and is away until {}",
+                until.to_minute()
+            ),
             (Some(holder), None) => format!("{holder} holds the lock of this folder"),
             (Some(holder), Some(_)) => format!(
                 "{holder} holds the lock of this folder and was asked to hand it over: try again"
@@ -141,7 +145,7 @@ impl<D: Disk> Tenures<D> {
                 let sentence =
                     format!("{holder} holds the lock of this folder (token {})", token.as_u64());
                 let mut state = self.state.lock();
-                state.other_holder = Some(holder);
+                (state.other_holder, state.other_away) = (Some(holder), None);
                 state.state = GuardState::Reading;
                 drop(state);
                 self.deny_impatient(wishes, &sentence);

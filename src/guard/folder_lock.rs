@@ -1,28 +1,25 @@
 //! The lock of a folder in the lock service. The guard holds it by its session and by a number of
 //! its own, so that no acquire, touch or release of another program of the same client reaches it.
 
+use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
-    LockName, Op, OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal,
+    LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal,
     RefusalKind, Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{Locks, SessionOwner, Unavailable};
-use crate::time::{Span, Time, boot_now, slept_at, this_boot};
+use crate::time::{Span, Time, Wall, boot_now, slept_at};
 use parking_lot::Mutex;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// The maximum number of events handled at a time.
 const EVENTS_MAX: usize = 256;
-/// How long a start waits for the end of an earlier guard's session.
-const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The answer to a request for the folder's lock.
 #[derive(Debug)]
@@ -61,6 +58,8 @@ pub(crate) enum LockNews {
 pub(crate) struct LockLook {
     /// The client that holds the lock.
     pub(crate) holder: Option<String>,
+    /// Until when the holder has taken the lock along.
+    pub(crate) away_until: Option<Wall>,
     /// The client that has waited longest.
     pub(crate) waiter: Option<String>,
 }
@@ -112,13 +111,15 @@ pub(crate) struct FolderLock {
     pub(super) identity: LockIdentity,
     waits: Arc<QueueWaits>,
     /// The file that records the session, so that a restarted guard can end it.
-    record: PathBuf,
+    pub(super) record: PathBuf,
     state: Mutex<LockState>,
     /// The session that keeps the lock of the current tenure alive; 0 without a tenure.
     session: AtomicU64,
     /// The session that the record names.
     noted: AtomicU64,
     next: AtomicU64,
+    /// The session that keeps a lock which a person has taken along.
+    pub(super) away: AwaySession,
 }
 
 #[derive(Default)]
@@ -153,6 +154,7 @@ impl FolderLock {
             session: AtomicU64::new(0),
             noted: AtomicU64::new(0),
             next: AtomicU64::new(1),
+            away: AwaySession::default(),
         })
     }
 
@@ -181,32 +183,6 @@ impl FolderLock {
         &self.identity.client
     }
 
-    /// Ends the session of an earlier guard of this folder on this machine, which was killed. A
-    /// session of another boot is left to expire: a cloned machine has a copy of the record.
-    pub(crate) fn end_previous(&self) {
-        let text = fs::read_to_string(&self.record).unwrap_or_default();
-        let Some((session, boot)) = text.trim().split_once(' ') else { return };
-        let (Ok(session), Ok(boot)) = (session.parse(), boot.parse::<u128>()) else { return };
-        if boot != this_boot() && !self.locks.answers_at_once() {
-            return;
-        }
-        let (send, ended) = std::sync::mpsc::channel();
-        let end = EndSession { session: SessionId::named(session), end: SessionEnd::Closed };
-        self.locks.submit(Op::EndSession(end), move |answer| send.send(answer).unwrap_or_default());
-        if let Ok(Ok(Ok(_))) = ended.recv_timeout(END_PATIENCE) {
-            log::info!("ended session {session} of an earlier guard");
-        }
-    }
-
-    /// Records the session to which the lock is going to be bound.
-    fn note_session(&self, session: SessionId) {
-        let text = format!("{} {}\n", session.as_u64(), this_boot());
-        if let Err(error) = fs::write(&self.record, text) {
-            let path = self.record.display();
-            log::warn!("{path} can't be written, so a restart waits for the lease to end: {error}");
-        }
-    }
-
     /// Calls `tell` for each event that concerns the lock, from now on.
     pub(crate) fn follow(self: &Arc<Self>, tell: impl Fn(LockNews) + Send + Sync + 'static) {
         let mut watch = self.locks.subscribe(None);
@@ -227,6 +203,7 @@ impl FolderLock {
             let batch = watch.take(EVENTS_MAX);
             if batch.lost > 0
                 && let Some(held) = held
+                && self.away.session() != Some(held.open.session)
                 && self.locks.is_session_over(held.open.session)
             {
                 news.push(LockNews::Ended(held.token));
@@ -266,7 +243,8 @@ impl FolderLock {
         patience: Span,
         send: impl Fn(LockMessage) + Clone + Send + 'static,
     ) -> Result<(), Unavailable> {
-        let session = self.session()?;
+        let away = self.away.session();
+        let session = away.map_or_else(|| self.session(), Ok)?;
         if self.noted.swap(session.as_u64(), Ordering::Relaxed) != session.as_u64() {
             self.note_session(session);
         }
@@ -279,6 +257,7 @@ impl FolderLock {
             hold: Ownership::OpenFile(open),
             line,
             remember: self.identity.remembers,
+            patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..Patch::default() },
             ..Acquire::new(
                 self.identity.name.clone(),
                 self.identity.client.clone(),
@@ -393,6 +372,7 @@ impl FolderLock {
     pub(crate) fn forget(&self) {
         self.session.store(0, Ordering::Release);
         self.state.lock().held = None;
+        self.end_away();
     }
 
     /// Returns the token of the tenure.
@@ -427,6 +407,7 @@ impl FolderLock {
         let handover = text.map(|text| Handover { text, counter: counter + 1 });
         let release = Release { handover, ..Release::of_open_file(open, key) };
         self.locks.give_back_and_tell(Op::Release(release), then);
+        self.end_away();
     }
 
     /// Returns the session to which the lock is bound: the one that the lock service keeps alive,
@@ -484,7 +465,10 @@ impl TenureClock for FolderLock {
     fn surely_until(&self) -> Time {
         match self.session.load(Ordering::Acquire) {
             0 => Time::ZERO,
-            session => self.locks.surely_until(SessionId::named(session)),
+            session => match self.away.surely_until(session) {
+                Some(until) => until,
+                None => self.locks.surely_until(SessionId::named(session)),
+            },
         }
     }
 

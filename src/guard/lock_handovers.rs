@@ -1,10 +1,11 @@
 //! The handovers of a folder in the lock service: what it remembers of the last tenure, and the
 //! messages of this one.
 
+use super::away_session::AWAY_NOTE;
 use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use super::folder_lock::{FolderLock, LockLook};
 use crate::engine::{
-    self, Annotate, ClientId, LeaseKey, LockView, Op, Outcome, Patch, Previous, Token,
+    self, Annotate, ClientId, Holder, LeaseKey, LockView, Op, Outcome, Patch, Previous, Token,
 };
 use std::sync::Arc;
 
@@ -69,11 +70,17 @@ impl FolderLock {
         self.locks.view(self.name(), move |view| {
             let is_other = |client: &&ClientId| *client != own.client();
             then(view.ok().map(|view| {
-                let mut holders = view.holders.iter().map(|holder| &holder.lease.holder);
                 let mut waiters = view.waiters.iter().map(|waiter| &waiter.client);
-                let holder = holders.find(is_other).map(ToString::to_string);
-                let waiter = waiters.find(is_other).map(ToString::to_string);
-                LockLook { holder, waiter }
+                let holder = view.holders.iter().find(|it| is_other(&&it.lease.holder));
+                let is_away =
+                    |it: &&Holder| it.lease.details.note().is_some_and(|note| **note == *AWAY_NOTE);
+                LockLook {
+                    holder: holder.map(|holder| holder.lease.holder.to_string()),
+                    away_until: holder
+                        .filter(is_away)
+                        .map(|holder| own.locks.wall(holder.ends.expires_at)),
+                    waiter: waiters.find(is_other).map(ToString::to_string),
+                }
             }));
         });
     }

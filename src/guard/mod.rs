@@ -22,13 +22,15 @@
 //!   them when a save replaces them.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
-//! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
+//! - `folder_lock` is the folder's lock in the lock service, `session_record` names its session
+//!   on the disk, and `lock_handovers` is what the lock service remembers.
 //! - `hidden_use` looks for programs that use a folder whose lock is about to be given up.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
 //!   `barrier_worker` makes the steps that may take long.
 //! - `sleeping` gives an idle lock up before this machine sleeps, `clock_jump` asks for
 //!   it after it has slept.
+//! - `away` takes a lock along for a person, by the session of `away_session`.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -56,7 +58,9 @@ pub(crate) mod folder_names;
 pub(crate) mod publish_copy;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
+pub(crate) mod away_session;
 pub(crate) mod folder_lock;
+pub(crate) mod session_record;
 pub(crate) mod lock_handovers;
 pub(crate) mod tenure_news;
 pub(crate) mod wish;
@@ -66,6 +70,7 @@ pub(crate) mod hidden_use;
 pub(crate) mod tenures;
 pub(crate) mod asking;
 pub(crate) mod yielding;
+pub(crate) mod away;
 pub(crate) mod sleeping;
 pub(crate) mod clock_jump;
 pub(crate) mod tenure_bounds;

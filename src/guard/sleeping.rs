@@ -66,7 +66,7 @@ impl<D: Disk> Tenures<D> {
 
     /// Whether the lock is kept through a sleep, whatever programs do.
     fn is_kept_asleep(&self) -> bool {
-        self.policy.when_asked == WhenAsked::Keep
+        self.policy.when_asked == WhenAsked::Keep || self.is_away()
     }
 
     /// Makes the next step before a sleep, if one comes.

@@ -143,7 +143,10 @@ impl<D: Disk> Tenures<D> {
     fn next_mark(&self) -> NextMark {
         let last_change = self.guard.gate().last_change();
         let barrier = self.guard.barrier();
-        barrier.map_or(NextMark::Nothing, |it| it.next_mark(last_change, self.policy.settle))
+        match barrier.map(|it| it.next_mark(last_change, self.policy.settle)) {
+            Some(NextMark::Clean) if self.is_away() => NextMark::Nothing,
+            next => next.unwrap_or(NextMark::Nothing),
+        }
     }
 
     /// Returns when the next step is due; `Time::NEVER` if a message comes before.
@@ -178,7 +181,7 @@ impl<D: Disk> Tenures<D> {
 
     /// Tells the lock service that a marker names everything.
     fn clean(&self) {
-        let Some(barrier) = self.guard.barrier() else { return };
+        let Some(barrier) = self.guard.barrier().filter(|_| !self.is_away()) else { return };
         match barrier.clean(self.guard.gate()) {
             Ok(Some(handover)) => self.hand_over(&handover, Sent::Clean(handover.id)),
             Ok(None) => {}

@@ -13,6 +13,8 @@ pub(crate) enum TenureEnd {
     Yielded,
     /// The guard gave the lock up because this machine was about to sleep.
     Slept,
+    /// The time was over for which a person had taken the lock along.
+    AwayOver,
     /// The lock service could not be reached until the deadline of the tenure.
     Deadline,
     /// The session was over, or the lock was stolen.
@@ -24,7 +26,7 @@ pub(crate) enum TenureEnd {
 impl TenureEnd {
     /// Whether the lock was lost: nobody gave it up.
     pub(crate) const fn is_loss(self) -> bool {
-        !matches!(self, Self::Given | Self::Yielded | Self::Slept)
+        !matches!(self, Self::Given | Self::Yielded | Self::Slept | Self::AwayOver)
     }
 
     /// Returns the end as a clause of a sentence.
@@ -33,6 +35,7 @@ impl TenureEnd {
             Self::Given => "the lock was given up",
             Self::Yielded => "another machine asked for the lock, and it was given up",
             Self::Slept => "this machine was about to sleep, and nothing was changing",
+            Self::AwayOver => "the time was over for which the lock was taken along",
             Self::Deadline => "the lock service did not answer before the lease ended",
             Self::Taken => "the lock service ended the lease",
             Self::Fenced => "another machine has taken the folder over",

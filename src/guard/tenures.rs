@@ -85,6 +85,8 @@ pub(super) struct TenureState {
     pub(super) state: GuardState,
     /// The holder that refused the last request for the lock.
     pub(super) other_holder: Option<String>,
+    /// Until when that holder has taken the lock along.
+    pub(super) other_away: Option<Wall>,
     /// The other client that waits for the lock.
     pub(super) waiter: Option<Waiter>,
     /// The program that was refused, and for which the guard asks for the lock.
@@ -127,6 +129,7 @@ impl<D: Disk> Tenures<D> {
         let state = TenureState {
             state: GuardState::Reading,
             other_holder: None,
+            other_away: None,
             waiter: None,
             asked: None,
             last_end: None,
@@ -165,6 +168,12 @@ impl<D: Disk> Tenures<D> {
     /// Returns the client that holds the lock instead of this guard, as far as it is known.
     pub(crate) fn other_holder(&self) -> Option<String> {
         self.state.lock().other_holder.clone()
+    }
+
+    /// Returns until when that client has taken the lock along.
+    pub(crate) fn other_away(&self) -> Option<Wall> {
+        let state = self.state.lock();
+        state.other_holder.as_ref().and(state.other_away).filter(|until| *until > Wall::now())
     }
 
     /// Returns the client that waits for the lock while this guard holds it.

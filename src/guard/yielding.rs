@@ -27,8 +27,9 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn lock_seen(&self, look: Option<LockLook>, wishes: &mut VecDeque<Wish>) {
         match self.state() {
             GuardState::Asking => {
-                if let Some(LockLook { holder: Some(holder), .. }) = look {
-                    self.state.lock().other_holder = Some(holder);
+                if let Some(LockLook { holder: Some(holder), away_until, .. }) = look {
+                    let mut state = self.state.lock();
+                    (state.other_holder, state.other_away) = (Some(holder), away_until);
                 }
                 self.deny_impatient(wishes, &self.why_not());
             }
@@ -62,6 +63,9 @@ impl<D: Disk> Tenures<D> {
     /// Gives the lock up if nothing has changed for long enough, or tells the view that it must be
     /// given up.
     pub(super) fn yield_if_due(&self, tenure: TenureId, now: Time) {
+        if self.away_step(now) {
+            return;
+        }
         if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
             return self.give_if_unused(tenure, TenureEnd::Given);
         }
@@ -94,6 +98,9 @@ impl<D: Disk> Tenures<D> {
 
     /// Returns when the lock may have to be given up, unless a message comes before.
     pub(super) fn next_yield(&self) -> Time {
+        if self.is_away() {
+            return self.gives_away_at();
+        }
         let unchanged_since = self.guard.gate().last_change();
         // A file that is not published yet keeps the lock, and the guard looks again once it is.
         let is_busy = self.guard.has_unpublished();

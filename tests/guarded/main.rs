@@ -7,6 +7,7 @@ mod support;
 mod abuse;
 mod accepting;
 mod arriving;
+mod away;
 mod counters;
 mod databases;
 mod disks;

@@ -157,9 +157,6 @@ const EVENT_FILES_MAX: usize = 10;
 const EVENT_PATH_CHARS_MAX: usize = 512;
 /// How long `guard accept` waits for the lock, and until the folder was compared.
 const ACCEPT_PATIENCE: Span = Span::from_secs(60);
-/// The longest wait of a `take`, in milliseconds: a day.
-const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
-
 fn owner_json(owner: Owner) -> Value {
     match owner {
         Owner::Host => json!("host"),
@@ -278,6 +275,10 @@ impl FolderView {
             ),
         };
         let next = match (state, self.tenures.other_holder()) {
+            ("reading", Some(holder)) if let Some(until) = self.tenures.other_away() => format!(
+                "{holder} holds the lock, and is away until {}; wait with 'latchfs guard take'",
+                until.to_minute()
+            ),
             ("reading", Some(holder)) => {
                 format!("{holder} holds the lock; wait with 'latchfs guard take'")
             }
@@ -301,6 +302,8 @@ impl FolderView {
             "state": state,
             "tenure": tenure,
             "holder": self.tenures.other_holder(),
+            "holder_away_until": self.tenures.other_away().map(|until| until.to_string()),
+            "away_until": self.tenures.away_until().map(|until| until.to_string()),
             "wanted_by": self.tenures.wanted_by(),
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
@@ -316,6 +319,10 @@ impl FolderView {
     }
 
     fn next_while_holding(&self) -> String {
+        if let Some(until) = self.tenures.away_until() {
+            let until = until.to_minute();
+            return format!("programs may write until {until}, also without the lock service");
+        }
         match (self.tenures.wanted_by(), self.policy.when_asked) {
             (None, _) => "programs may write; 'latchfs guard give' gives the lock up".to_owned(),
             (Some(client), WhenAsked::Keep) => {
@@ -358,17 +365,7 @@ impl FolderView {
             );
         }
         match asked["do"].as_str() {
-            Some("take") => {
-                let patience = asked["wait_ms"].as_u64().unwrap_or(0).min(TAKE_WAIT_MS_MAX);
-                let patience = Span::from_millis(patience);
-                let session = || crate::holder_id::session_of(who.pid);
-                let owner = self.policy.owner.of(who.uid, session);
-                match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
-                    Some(Ok(())) => self.status(who),
-                    Some(Err(why)) => refused(why),
-                    None => refused("the wait was interrupted".to_owned()),
-                }
-            }
+            Some("take") => self.take_request(who, &asked).await,
             Some("accept") => match acceptance(&asked) {
                 Ok(acceptance) => {
                     let session = || crate::holder_id::session_of(who.pid);
