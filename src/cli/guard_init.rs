@@ -7,6 +7,7 @@ use super::guard_decider::{self, Decider};
 use super::guard_parts::{
     PartsRequest, folder_parts, local_patterns, resolved_folder, unavailable,
 };
+use super::init_progress::Progress;
 use super::output;
 use super::server_options::{self, ServerKeyArgs};
 use crate::client::Terms;
@@ -115,14 +116,16 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         let (send, held) = mpsc::channel();
         let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
         tenures.hold((Owner::Host, WishOf::Person), LOCK_PATIENCE, Box::new(|| true), then);
-        let done = match held.recv() {
+        let mut progress = Progress::new(&guard);
+        let done = match progress.wait(&held) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(denied)) => Err(CliError::unavailable(denied.sentence)),
             Err(closed) => Err(unavailable(&closed)),
         };
         let (send, given) = mpsc::channel();
         tenures.give(move || send.send(()).unwrap_or_default());
-        let given = given.recv().map_err(|closed| unavailable(&closed));
+        let given = progress.wait(&given).map_err(|closed| unavailable(&closed));
+        drop(progress);
         tenures.stop();
         done.and(given)?;
         if guard.barrier().is_some_and(|barrier| barrier.is_marked()) {

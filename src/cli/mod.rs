@@ -48,6 +48,8 @@ mod guard_decider;
 #[cfg(target_os = "linux")]
 mod guard_parts;
 #[cfg(target_os = "linux")]
+mod init_progress;
+#[cfg(target_os = "linux")]
 mod guard_init;
 #[cfg(target_os = "linux")]
 mod carry;

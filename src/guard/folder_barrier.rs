@@ -129,7 +129,7 @@ impl<D: Disk> BarrierState<D> {
 
 impl<D: Disk> FolderBarrier<D> {
     pub(super) fn tree(&self) -> DiskTree<'_, D> {
-        DiskTree::new(&*self.disk, &self.dirs.folder)
+        DiskTree::new(&*self.disk, &self.dirs.folder).counting(&self.hashed)
     }
 
     /// Reads the rules by which paths are ignored.

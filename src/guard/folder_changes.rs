@@ -10,7 +10,7 @@ use super::barrier::marking::TenureMarking;
 use super::barrier::ready::Arrived;
 use super::barrier::tree::{DigestCache, FileStamp};
 use super::barrier_store::change_record::ChangeRecord;
-use super::barrier_store::disk_tree::stamp_of;
+use super::barrier_store::disk_tree::{HashedCount, stamp_of};
 use super::barrier_store::ledger_store::{LedgerStore, LoadedLedger};
 use super::barrier_store::marker_dir::MarkerDir;
 use super::barrier_store::unread_file::{read_unread, write_unread};
@@ -61,6 +61,8 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(super) first_marked: Mutex<Option<FirstMarked>>,
     /// The versions of other machines that no program has opened.
     pub(super) unread: UnreadVersions,
+    /// How much was read to know its digest.
+    pub(crate) hashed: HashedCount,
     /// The call after each marker.
     pub(super) on_marked: OnceLock<OnMarked>,
 }
@@ -182,6 +184,7 @@ impl<D: Disk> FolderBarrier<D> {
             first_marked: Mutex::new(first_marked),
             unread,
             on_marked: OnceLock::new(),
+            hashed: HashedCount::default(),
         })
     }
 

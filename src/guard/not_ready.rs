@@ -62,7 +62,7 @@ struct Counted<'a>(&'a MissingFiles);
 struct Named<'a>(&'a MissingFiles, usize);
 
 /// A number of bytes, as people read it.
-struct Bytes(u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -375,3 +375,24 @@ fn a_directory_in_a_view_is_no_place_for_a_view() {
     assert!(refused.err.contains("which is a view of a guarded folder"), "{}", refused.err);
     assert!(!refused.err.contains("is a lock"), "{}", refused.err);
 }
+
+/// A person who waits for a large folder sees how far it has come.
+#[test]
+fn init_says_how_much_it_has_read() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    for name in ["a", "b", "c", "d"] {
+        // Without content on the disk.
+        let file = File::create(scratch.folder().join(name)).expect("made");
+        file.set_len(1 << 30).expect("long");
+    }
+    let mut command = latchfs();
+    command.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
+    let told = run(command.arg("--stage").arg(scratch.0.join("state")));
+    assert!(told.out.contains("is guarded"), "{}{}", told.out, told.err);
+    let progress = told.err.lines().filter(|line| line.starts_with("latchfs: read "));
+    assert!(progress.clone().count() > 0, "{}", told.err);
+    assert!(progress.clone().all(|line| line.contains(" files, ")), "{}", told.err);
+    // A pipe gets no line that is written anew.
+    assert!(!told.err.contains('\r'), "{}", told.err);
+}

@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The maximum number of names that a walk passed over and that are shown.
 const SKIPPED_SHOWN_MAX: usize = 10;
@@ -89,6 +90,26 @@ pub(crate) struct DiskTree<'a, D: Disk> {
     disk: &'a D,
     folder: &'a D::Dir,
     skipped: SkippedNames,
+    hashed: Option<&'a HashedCount>,
+}
+
+/// How much was read to know its digest, for a person who waits.
+#[derive(Debug, Default)]
+pub(crate) struct HashedCount {
+    files: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl HashedCount {
+    fn add(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of files and of bytes.
+    pub(crate) fn now(&self) -> (u64, u64) {
+        (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
 }
 
 /// A walk over the folder.
@@ -103,7 +124,12 @@ struct TreeWalk<'a, 'v, D: Disk> {
 impl<'a, D: Disk> DiskTree<'a, D> {
     /// Returns the folder that is open as `folder`.
     pub(crate) fn new(disk: &'a D, folder: &'a D::Dir) -> Self {
-        Self { disk, folder, skipped: SkippedNames::default() }
+        Self { disk, folder, skipped: SkippedNames::default(), hashed: None }
+    }
+
+    /// Counts what is read from now on.
+    pub(crate) fn counting(self, hashed: &'a HashedCount) -> Self {
+        Self { hashed: Some(hashed), ..self }
     }
 
     /// Calls `visit` for each regular file below a directory with this path on the disk. There is
@@ -257,7 +283,11 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
         if stamp_of(&look) != found.stamp || look.changed != found.changed {
             return Ok(None);
         }
-        digest_of(self.disk, &file, &look)
+        let digest = digest_of(self.disk, &file, &look);
+        if let Some(hashed) = self.hashed {
+            hashed.add(look.size);
+        }
+        digest
     }
 
     fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>> {
