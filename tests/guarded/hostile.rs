@@ -315,3 +315,47 @@ fn the_memory_of_a_guard_is_bounded() {
         (status()["nodes"].as_u64()? < known / 2).then_some(())
     });
 }
+
+/// Ends a thread of a test, also when the test fails.
+struct StopAtEnd<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Root makes `.latchfs` in a folder of a user, who exchanges that name with a directory of root
+/// meanwhile: the user gets nothing of root's.
+#[test]
+fn a_directory_exchanged_while_the_record_is_made_stays_roots() {
+    let scratch = Scratch::new();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let folder = scratch.0.join("users");
+    let (made, private) = (folder.join(".latchfs"), folder.join("private"));
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| {
+            // The owner of the folder may do that with any name in it.
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                let cwd = rustix::fs::CWD;
+                let _ = rustix::fs::renameat_with(cwd, &made, cwd, &private, exchange);
+            }
+        });
+        for round in 0..rounds(200, 5_000) {
+            let fresh = scratch.0.join(format!("users{round}"));
+            fs::create_dir_all(fresh.join("private")).expect("made");
+            fs::write(fresh.join("private/secret"), "of root").expect("made");
+            chown(&fresh, Some(4_242), Some(4_242)).expect("by root");
+            fs::rename(&fresh, &folder).expect("renamed");
+            let _ = run(latchfs().args(["guard", "init", "--alone"]).arg(&folder));
+            fs::rename(&folder, &fresh).expect("renamed");
+            for dir in [".latchfs", "private"].map(|name| fresh.join(name)) {
+                let Ok(found) = fs::metadata(&dir) else { continue };
+                let owner = std::os::unix::fs::MetadataExt::uid(&found);
+                assert!(owner == 0 || !dir.join("secret").exists(), "round {round}: given away");
+            }
+        }
+    });
+}
