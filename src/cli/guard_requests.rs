@@ -50,8 +50,11 @@ pub(super) struct AcceptArgs {
     #[arg(value_name = "VIEW|PATH")]
     paths: Vec<PathBuf>,
     /// Why you go on without what has not arrived; other machines are told
-    #[arg(long, value_name = "WHY")]
-    reason: String,
+    #[arg(long, value_name = "WHY", required_unless_present = "from")]
+    reason: Option<String>,
+    /// Put the content of a conflict copy back, which 'guard status' names, in the place of PATH
+    #[arg(long, value_name = "COPY", conflicts_with = "reason")]
+    from: Option<PathBuf>,
 }
 
 /// The arguments of `latchfs guard status`.
@@ -242,16 +245,18 @@ fn away_for(text: &str) -> Result<Ttl, String> {
 pub(super) fn accept(args: &AcceptArgs) -> CliResult {
     let view = ViewArg { view: args.paths.first().cloned() };
     let mount = view.mount()?;
-    let mut paths = Vec::new();
-    for given in &args.paths {
+    // After the view itself, a path may be one in the folder.
+    let inside = |given: &Path| -> CliResult<String> {
         let path = absolute(given)?;
-        // After the view itself, a path may be one in the folder.
-        let inside = path.strip_prefix(&mount.dir).unwrap_or(given);
-        if !inside.as_os_str().is_empty() {
-            paths.push(inside.to_string_lossy().into_owned());
-        }
+        Ok(path.strip_prefix(&mount.dir).unwrap_or(given).to_string_lossy().into_owned())
+    };
+    let paths = args.paths.iter().map(|given| inside(given));
+    let mut paths = paths.collect::<CliResult<Vec<_>>>()?;
+    paths.retain(|path| !path.is_empty());
+    let mut request = json!({"do": "accept", "paths": paths, "reason": args.reason});
+    if let Some(copy) = &args.from {
+        request["from"] = json!(inside(copy)?);
     }
-    let request = json!({"do": "accept", "paths": paths, "reason": args.reason});
     let status = view.ask(&request, Waits::UntilStopped)?;
     output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
 }

@@ -95,7 +95,10 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
         if let GuardState::Holding(_, owner, _) = state {
-            let answer = if owner == wish.owner {
+            let answer = if matches!(wish.of, WishOf::PutBack { .. }) {
+                let sentence = "nothing is missing in the folder, so nothing is put back";
+                Err(Denied { sentence: sentence.to_owned() })
+            } else if owner == wish.owner {
                 Ok(())
             } else {
                 let sentence = "another user or session of this machine holds the lock of this \

@@ -27,6 +27,8 @@ pub(super) enum Job {
     Mark(TenureId, bool),
     /// Prepares the acceptance of some paths, or of the whole folder, with this reason.
     Accept(PreviousTenure, TenureId, BTreeSet<FolderPath>, String),
+    /// Puts the content of a conflict copy, the second path, back.
+    PutBack(PreviousTenure, TenureId, FolderPath, FolderPath),
     /// Removes markers that nobody needs any more.
     CleanUp,
 }
@@ -102,6 +104,16 @@ fn run<D: Disk>(
                 let accepted = barrier.begin_acceptance(&previous, tenure.engine, (&paths, reason));
                 let accepted = accepted.map(|accepted| accepted.map(Box::new));
                 done(JobDone::Accepting(tenure, since, accepted));
+            }
+            Job::PutBack(previous, tenure, path, copy) => {
+                let since = since(guard);
+                let put = guard.put_back(barrier, (&previous, tenure), (&path, &copy));
+                done(match put.and_then(|()| barrier.look(&previous, tenure.engine)) {
+                    Ok(Arrival::Ready(arrived)) => {
+                        JobDone::Looked(tenure, since, Ok(Arrival::Ready(arrived)))
+                    }
+                    put => JobDone::Accepting(tenure, since, put.map(Err)),
+                });
             }
             Job::CleanUp => barrier.remove_old_markers(),
         }

@@ -40,6 +40,8 @@ pub(crate) enum LostReason {
     Unread,
     /// The save would have replaced a version of another machine that no program here had opened.
     OverUnread,
+    /// A person has put another version back in its place.
+    PutBack,
     /// The tenure ended before other machines knew of the version, and their version may win. The
     /// file also stays in the folder.
     Untold,
@@ -63,6 +65,7 @@ impl LostReason {
                 "it would have replaced a version of another machine that no program here had \
                  opened"
             }
+            Self::PutBack => "the wanted version was put back in its place",
             Self::Untold => {
                 "the lock was lost before other machines knew of the version, and theirs may \
                  replace it"

@@ -22,6 +22,7 @@
 //!   them when a save replaces them.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
+//! - `put_back` puts the content of a conflict copy back.
 //! - `folder_lock` is the folder's lock in the lock service, `session_record` names its session
 //!   on the disk, and `lock_handovers` is what the lock service remembers.
 //! - `hidden_use` looks for programs that use a folder whose lock is about to be given up.
@@ -63,6 +64,7 @@ pub(crate) mod folder_lock;
 pub(crate) mod session_record;
 pub(crate) mod lock_handovers;
 pub(crate) mod tenure_news;
+pub(crate) mod put_back;
 pub(crate) mod wish;
 pub(crate) mod barrier_worker;
 pub(crate) mod tenure_steps;

@@ -172,7 +172,9 @@ impl<D: Disk> Tenures<D> {
         // what it was told in the last tenure when the gate opens.
         let was_compared = arrival.next_look > Time::ZERO && arrival.previous.is_some();
         let may_accept = was_compared && self.guard.gate().cached_until() <= now;
-        let is_acceptance = |wish: &&mut Wish| matches!(wish.of, WishOf::Acceptance { .. });
+        let is_acceptance = |wish: &&mut Wish| {
+            matches!(wish.of, WishOf::Acceptance { .. } | WishOf::PutBack { .. })
+        };
         let accept = wishes.iter_mut().find(is_acceptance).filter(|_| may_accept);
         let is_due = arrival.next_look <= now || accept.is_some();
         let Some(previous) = arrival.previous.clone() else {
@@ -191,6 +193,7 @@ impl<D: Disk> Tenures<D> {
             Some(WishOf::Acceptance { paths, reason }) => {
                 Job::Accept(previous, tenure, paths, reason)
             }
+            Some(WishOf::PutBack { path, copy }) => Job::PutBack(previous, tenure, path, copy),
             _ => Job::Look(previous, tenure),
         });
     }

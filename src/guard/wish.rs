@@ -36,6 +36,13 @@ pub(crate) enum WishOf {
         /// The reason, for the other machines.
         reason: String,
     },
+    /// A person who puts the content of a conflict copy back, by `latchfs guard accept --from`.
+    PutBack {
+        /// The path that has another content.
+        path: FolderPath,
+        /// The conflict copy.
+        copy: FolderPath,
+    },
     /// The same, once the guard has begun to accept the paths.
     Accepting,
 }

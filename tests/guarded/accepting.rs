@@ -1,9 +1,10 @@
 //! A guard that goes on by its options without what has not arrived, and says so to the others.
 
-use crate::arriving::{Machines, not_ready};
+use crate::arriving::{Machines, begin_take, not_ready};
 use crate::harness::latchfs;
 use crate::support::run;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// Returns the reason of the acceptance in the markers of the second machine.
@@ -72,4 +73,49 @@ fn a_refused_acceptance_names_what_is_missing() {
     assert!(refused.contains("'f09' is not here yet, and 2 more"), "{refused}");
     // The sentence of a refused change counts them, for anybody may read it.
     assert!(!two.why().contains("f00"), "{}", two.why());
+}
+
+/// A sync tool has let a phone's change win, and has kept the wanted version as a conflict copy.
+#[test]
+fn the_content_of_a_conflict_copy_is_put_back() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("old"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry_markers();
+    let folder = machines.second.folder();
+    let copy = "old.sync-conflict-20260101-000000-ABCDEFG";
+    fs::write(folder.join("old"), "by a phone").expect("past the view");
+    fs::write(folder.join(copy), "of m1").expect("past the view");
+    run(Command::new("touch").args(["-d", "1 minute ago"]).arg(folder.join("old"))).ok();
+    let taking = begin_take(&two);
+    not_ready(&two, "'old' was overwritten from elsewhere");
+    let from = |path: &str, copy: &Path| {
+        let mut accept = latchfs();
+        accept.args(["guard", "accept"]).arg(two.path(path)).arg("--from").arg(copy);
+        run(&mut accept)
+    };
+    for (path, other) in [("old", "pad0"), ("pad0", copy), ("old", "absent"), ("old", ".")] {
+        let refused = from(path, &two.path(other));
+        assert!(!refused.out.contains("holding"), "{path} from {other}: {}", refused.out);
+    }
+    let refused = from("old", Path::new("/etc/passwd"));
+    assert!(!refused.out.contains("holding"), "{}", refused.out);
+    // The copy becomes a symlink to a file with the same content.
+    fs::write(machines.second.0.join("elsewhere"), "of m1").expect("written");
+    fs::rename(folder.join(copy), folder.join("kept")).expect("renamed");
+    std::os::unix::fs::symlink(machines.second.0.join("elsewhere"), folder.join(copy))
+        .expect("made");
+    assert!(!from("old", &two.path(copy)).out.contains("holding"));
+    assert_eq!(fs::read_to_string(folder.join("old")).expect("there"), "by a phone");
+    fs::rename(folder.join("kept"), folder.join(copy)).expect("renamed");
+    let accepted = from("old", &two.path(copy));
+    assert!(accepted.out.contains("holding"), "{}{}", accepted.out, accepted.err);
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("old")).expect("there"), "of m1");
+    assert_eq!(fs::read_to_string(folder.join(copy)).expect("kept"), "of m1");
+    let lost = two.ask("lost", &[]).ok();
+    assert!(lost.contains("old") && lost.contains("put back in its place"), "{lost}");
+    let refused = from("old", &two.path(copy));
+    assert!(refused.err.contains("nothing is missing"), "{}", refused.err);
 }

@@ -393,6 +393,15 @@ impl FolderView {
 
 /// Returns the wish of a request to go on without what has not arrived.
 fn acceptance(asked: &Value) -> Result<WishOf, String> {
+    if let Some(copy) = asked["from"].as_str() {
+        let (Some([path]), true) = (asked["paths"].as_array().map(Vec::as_slice), copy.len() > 0)
+        else {
+            return Err("name one file whose content is put back".to_owned());
+        };
+        let parse = |text: &str| FolderPath::parse(text).map_err(|error| error.to_string());
+        let path = parse(path.as_str().unwrap_or_default())?;
+        return Ok(WishOf::PutBack { path, copy: parse(copy)? });
+    }
     let reason = asked["reason"].as_str().unwrap_or_default().to_owned();
     if reason.is_empty() || reason.len() > MARKER_TEXT_BYTES_MAX {
         return Err(format!("name a reason of at most {MARKER_TEXT_BYTES_MAX} bytes"));
