@@ -18,9 +18,9 @@ use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::Arc;
 
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
 /// for the lock.

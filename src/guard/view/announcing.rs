@@ -100,7 +100,7 @@ impl FolderView {
         publishes: bool,
     ) -> Done<()> {
         let path = || self.nodes.path(open.ino).unwrap_or_default();
-        if open.tenure.is_some() && self.guard.gate().has_jumped() {
+        if open.tenure().is_some() && self.guard.gate().has_jumped() {
             self.after_jump(who, &path(), MayWait::Long).await?;
         }
         if !self.is_unannounced(open, publishes) {
