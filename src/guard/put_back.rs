@@ -1,5 +1,5 @@
-//! Puts the wanted content of a file back that lost against a change from elsewhere and stands under
-//! the name of a conflict copy (`guard accept PATH --from COPY`).
+//! Puts the wanted content of a file back that lost against a change from elsewhere and stands
+//! under the name of a conflict copy (`guard accept PATH --from COPY`).
 
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::PreviousTenure;
@@ -35,8 +35,8 @@ impl<D: Disk> FolderGuard<D> {
         let mut missing = arrival.missing.paths.iter();
         if !missing.any(|it| it.path == *path && has_content(&it.because)) {
             return Err(format!(
-                "'{copy}' is no conflict copy with the content that '{path}' should have; 'latchfs \
-                 guard status' names the copy that has it"
+                "'{copy}' is no conflict copy with the content that '{path}' should have; \
+                 'latchfs guard status' names the copy that has it"
             ));
         }
         let failed = |error: &io::Error| format!("'{path}' can't be put back: {}", said(error));

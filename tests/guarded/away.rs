@@ -1,4 +1,5 @@
-//! Locks that a person takes along (`guard take --for`), to where nobody can reach the lock service.
+//! Locks that a person takes along (`guard take --for`), to where nobody can reach the lock
+//! service.
 
 use crate::arriving::{Machines, begin_take, state};
 use crate::harness::{Guard, eventually, no_other_stops, pause};

@@ -1,5 +1,5 @@
-//! Machines that sleep: a guard gives an idle lock up before, if logind says that a sleep comes, and
-//! is right about what it has missed when it wakes up.
+//! Machines that sleep: a guard gives an idle lock up before, if logind says that a sleep comes,
+//! and is right about what it has missed when it wakes up.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
