@@ -906,13 +906,17 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__accept)
-            opts="-h --reason --token-file --plain-token --ca --cert --key --help"
+            opts="-h --reason --from --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --reason)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1084,12 +1088,16 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__take)
-            opts="-h --try --token-file --plain-token --ca --cert --key --help"
+            opts="-h --try --for --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --token-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -435,6 +435,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_s
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l shared-storage -d 'Several machines change the same storage, not copies of it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l for -d 'Take the lock along for so long: it is kept also where the server can\'t be reached, and no other machine gets it before' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l cert -d 'Client certificate (PEM) of this command' -r -F
@@ -443,6 +444,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_s
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l reason -d 'Why you go on without what has not arrived; other machines are told' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l from -d 'Put the content of a conflict copy back, which \'guard status\' names, in the place of PATH' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l cert -d 'Client certificate (PEM) of this command' -r -F
