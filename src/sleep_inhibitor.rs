@@ -145,7 +145,7 @@ impl Bus {
             log::info!("logind delays no sleep for this process: {error}");
             return Ok(None);
         }
-        self.logind = answer.dynheader.sender.clone();
+        self.logind.clone_from(&answer.dynheader.sender);
         let inhibitor: UnixFd = answer.body.parser().get().map_err(|it| format!("{it:?}"))?;
         if let Some(fd) = inhibitor.get_raw_fd() {
             close_on_exec(fd);

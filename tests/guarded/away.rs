@@ -22,8 +22,8 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
     fs::write(one.path("a"), "before").expect("free");
-    let taken = one.ask("take", &["--for", "40s"]).ok();
-    assert!(taken.contains(", until 20"), "{taken}");
+    let told = one.ask("take", &["--for", "40s"]).ok();
+    assert!(told.contains(", until 20"), "{told}");
     let token = token(&one);
     let why = refused(&two);
     assert!(why.contains("m1 holds the lock of this folder, and is away until 20"), "{why}");

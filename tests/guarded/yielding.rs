@@ -237,7 +237,7 @@ fn a_flock_in_the_view_keeps_the_lock() {
     elsewhere.lock().expect("free");
     let taking = begin_take(&two);
     is_wanted(&one);
-    pause(Duration::from_millis(3_000));
+    pause(Duration::from_secs(3));
     assert_eq!(state(&one), "holding", "a program holds a flock");
     file.unlock().expect("held");
     eventually("the hand-over", || ended_by_request(&one).then_some(()));

@@ -160,9 +160,10 @@ pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let real = mountinfo::resolve(dir).map_err(wrong)?;
     let ours = mountinfo::ours_and_views().map_err(wrong)?;
     if let Some(mount) = ours.into_iter().find(|mount| is_within(&real, &mount.dir)) {
-        return Err(match mount.is_view() {
-            true => MountError::InsideView { dir: real, view: mount.dir },
-            false => MountError::Inside { dir: real, mount: mount.dir },
+        return Err(if mount.is_view() {
+            MountError::InsideView { dir: real, view: mount.dir }
+        } else {
+            MountError::Inside { dir: real, mount: mount.dir }
         });
     }
     let there = mountinfo::at(&real).map_err(wrong)?;

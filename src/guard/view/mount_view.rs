@@ -394,7 +394,7 @@ impl FolderView {
 /// Returns the wish of a request to go on without what has not arrived.
 fn acceptance(asked: &Value) -> Result<WishOf, String> {
     if let Some(copy) = asked["from"].as_str() {
-        let (Some([path]), true) = (asked["paths"].as_array().map(Vec::as_slice), copy.len() > 0)
+        let (Some([path]), true) = (asked["paths"].as_array().map(Vec::as_slice), !copy.is_empty())
         else {
             return Err("name one file whose content is put back".to_owned());
         };
