@@ -13,15 +13,6 @@ use crate::time::{Span, Time, boot_now};
 /// The delay before a lock service that did not answer is asked again.
 const ASK_AGAIN: Span = Span::from_secs(1);
 
-/// The changes that wait since the clock has jumped.
-#[derive(Default)]
-pub(super) struct AfterJump {
-    changes: Vec<WaitingChange>,
-    is_asked: bool,
-    /// Before this time the lock service is not asked again.
-    ask_after: Time,
-}
-
 impl<D: Disk> Tenures<D> {
     /// Waits until the lock service has said that the lock is still this guard's, and calls `then`.
     pub(crate) fn after_jump(

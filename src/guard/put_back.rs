@@ -31,7 +31,10 @@ impl<D: Disk> FolderGuard<D> {
         let Arrival::NotArrived(arrival) = barrier.look(previous, tenure.engine)? else {
             return Err(format!("'{path}' is not one of the files that are missing"));
         };
-        let has_content = |because: &MissingBecause| matches!(because, MissingBecause::Overwritten { copy: found } if found == copy);
+        let has_content = |because: &MissingBecause| match because {
+            MissingBecause::Overwritten { copy: found } => found == copy,
+            _ => false,
+        };
         let mut missing = arrival.missing.paths.iter();
         if !missing.any(|it| it.path == *path && has_content(&it.because)) {
             return Err(format!(

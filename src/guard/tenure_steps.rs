@@ -2,7 +2,6 @@
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
-use super::clock_jump::AfterJump;
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
@@ -98,6 +97,15 @@ pub(super) struct SleepUnderWay {
     /// Whether a marker was begun, for a lock that is kept.
     pub(super) marks: bool,
     pub(super) then: Then,
+}
+
+/// The changes that wait since the clock has jumped.
+#[derive(Default)]
+pub(super) struct AfterJump {
+    pub(super) changes: Vec<WaitingChange>,
+    pub(super) is_asked: bool,
+    /// Before this time the lock service is not asked again.
+    pub(super) ask_after: Time,
 }
 
 /// The state of the steps.
