@@ -356,10 +356,8 @@ fn serve(
         background::notify_manager();
         let _ = news.recv();
         drop(watchdog);
-        mounted
-            .end()
-            .map(drop)
-            .map_err(|error| CliError::system("the view can't be unmounted", &error))
+        let ended = mounted.end().map(drop);
+        ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
     });
     served.and(decider.close())
 }
