@@ -447,7 +447,7 @@ fn a_view_has_a_type_of_its_own() {
     assert!(mountinfo::ours_and_views().expect("readable").iter().any(is_here));
     assert!(matches!(check(&view.dir, true), Err(MountError::Already(_))));
     let inside = check(&view.path("below"), true).expect_err("it lies in the view");
-    assert!(matches!(&inside, MountError::Inside { .. }), "{inside}");
+    assert!(matches!(&inside, MountError::InsideView { .. }), "{inside}");
     let names = fs::read_dir(&view.dir).expect("readable").map(|name| name.expect("readable"));
     let names: Vec<_> = names.map(|name| name.file_name()).collect();
     assert_eq!(names, [OsStr::from_bytes(b"no-utf8-\xff")]);
