@@ -206,7 +206,8 @@ impl<D: Disk> FolderGuard<D> {
     /// its own. Returns the number of files of other tenures that were put aside.
     pub(crate) fn begin(&self, tenure: TenureId) -> Result<usize, FenceError> {
         let is_held = || self.clock.now() < self.clock.surely_until();
-        let fenced = self.fence(&is_held).erect()?;
+        let fence = self.fence(&is_held);
+        let fenced = fence.erect()?;
         let stage = Stage::begin(&*self.disk, &self.dirs.stages, tenure, self.is_carried)?;
         if let Some((last, end)) = self.last_own.lock().take()
             && self.clock.now().since(end) < SAME_CHANGE_TIME
