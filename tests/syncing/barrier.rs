@@ -5,6 +5,7 @@ use crate::course::{
     Course, Faults, Tally, folders_of, machines, make_files, run, wait_until_same,
 };
 use crate::guarded::{self, Guarded};
+use crate::pair_tool::PairTool;
 use crate::random::seed;
 use crate::support::rounds;
 use crate::sync_tool::SyncTool;
@@ -65,4 +66,27 @@ fn guards_lose_nothing_with_syncthing() {
     let faults = run_guarded(&course, |folders, homes| Box::new(Syncthing::start(folders, homes)));
     assert!(faults.offline > 0 && faults.given_up > 0 && faults.killed > 0, "{faults:?}");
     assert!(faults.tool_killed > 0, "{faults:?}");
+}
+
+/// The turns of two machines with a tool that makes two folders the same each time it is run.
+fn pair_course(name: &'static str) -> Course {
+    Course { name, machines: 2, turns: rounds(12, 50), seed: seed(), tool_kills: 0 }
+}
+
+fn run_with_pair_tool(course: &Course, start: fn(&[PathBuf], &Path) -> PairTool) {
+    let faults = run_guarded(course, |folders, home| Box::new(start(folders, home)));
+    // In the few turns of the short form there may be none.
+    assert!(course.turns < 50 || faults.given_up + faults.killed > 0, "{faults:?}");
+}
+
+#[test]
+fn guards_lose_nothing_with_unison() {
+    let course = pair_course("with the barrier, Unison");
+    run_with_pair_tool(&course, PairTool::unison);
+}
+
+#[test]
+fn guards_lose_nothing_with_rclone_bisync() {
+    let course = pair_course("with the barrier, rclone bisync");
+    run_with_pair_tool(&course, PairTool::rclone);
 }

@@ -10,6 +10,7 @@ mod guarded;
 mod harness;
 mod ledger;
 mod lock_only;
+mod pair_tool;
 mod random;
 mod single_cases;
 #[path = "../support/mod.rs"]
