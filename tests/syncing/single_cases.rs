@@ -4,7 +4,7 @@
 use crate::access::Access as _;
 use crate::course::{folders_of, machines, wait_until_same};
 use crate::guarded::{self, Guarded};
-use crate::harness::{Scratch, eventually, latchfs};
+use crate::harness::{Guard, Scratch, eventually, latchfs};
 use crate::support::run;
 use crate::sync_tool::SyncTool as _;
 use crate::syncthing::Syncthing;
@@ -127,6 +127,29 @@ fn a_version_from_past_the_view_is_told_and_can_be_accepted() {
     pair.access.give(0);
     pair.tool.changed(0);
     pair.tenure(1, |view| assert_eq!(read(&view.join("a")), "past the view"));
+}
+
+#[test]
+fn a_guard_tells_syncthing_of_the_paths_of_each_marker() {
+    let machines = machines(2);
+    let folders = folders_of(&machines);
+    write(&folders[0].join("a"), "before");
+    let _server = guarded::init(&machines);
+    let tool = Syncthing::start(&folders, &machines[0].0);
+    wait_until_same(&folders);
+    tool.stop_watching(0);
+    let carry = format!("syncthing={}", tool.home(0).display());
+    let guard = Guard::start(&machines[0], "view", &["--client", "m0", "--carry", &carry]);
+    guard.ask("take", &[]).ok();
+    write(&guard.view.join("a"), "after");
+    guard.ask("give", &[]).ok();
+    let has_arrived = || fs::read_to_string(folders[1].join("a")).is_ok_and(|it| it == "after");
+    eventually("the change", || has_arrived().then_some(()));
+    let markers = |folder: &Path| {
+        let names = fs::read_dir(folder.join(".latchfs/markers")).ok()?.flatten();
+        Some(names.map(|it| it.file_name()).collect::<std::collections::BTreeSet<_>>())
+    };
+    eventually("the marker", || (markers(&folders[0]) == markers(&folders[1])).then_some(()));
 }
 
 const OPEN_DATABASE: &str = "

@@ -229,6 +229,17 @@ impl Syncthing {
         }
         Self { instances }
     }
+
+    /// The directory with the configuration of a machine's instance.
+    pub(crate) fn home(&self, machine: usize) -> &Path {
+        &self.instances[machine].home
+    }
+
+    /// Has a machine find changes of its folder only when it is told to look, or after an hour.
+    pub(crate) fn stop_watching(&self, machine: usize) {
+        let off = json!({"fsWatcherEnabled": false});
+        self.instances[machine].ask("PATCH", "/rest/config/folders/shared", &off);
+    }
 }
 
 impl SyncTool for Syncthing {
