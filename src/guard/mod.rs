@@ -32,6 +32,8 @@
 //! - `sleeping` gives an idle lock up before this machine sleeps, `clock_jump` asks for
 //!   it after it has slept.
 //! - `away` takes a lock along for a person, by the session of `away_session`.
+//! - `guard_request` reads the requests of `latchfs guard`, `guard_status` shows the state of a guard,
+//!   and `tenure_events` what happens to it, to the readers of `event_queue`.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -78,6 +80,10 @@ pub(crate) mod clock_jump;
 pub(crate) mod tenure_bounds;
 pub(crate) mod tenure_arrival;
 pub(crate) mod tenure_handovers;
+pub(crate) mod tenure_events;
+pub(crate) mod event_queue;
+pub(crate) mod guard_request;
+pub(crate) mod guard_status;
 pub(crate) mod view;
 pub mod fuzz;
 

@@ -1,6 +1,8 @@
 //! The files in `.latchfs` of a view: the state of the guard, the last refusals, the events, and
 //! the requests of `latchfs guard`.
 
+use super::super::event_queue::{EventPosition, EventQueue};
+use super::super::tenure_events::TenureEvent;
 use super::attributes::ROOT;
 use super::kernel_wait::KernelWait;
 use crate::fuse::kernel::file_system::{Done, NameIn};
@@ -10,8 +12,6 @@ use crate::fuse::kernel::values::{
 };
 use crate::time::Wall;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,10 +21,6 @@ pub(super) const CONTROL_DIR: &str = ".latchfs";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
 const DIR_INO: u64 = 2;
-/// The maximum number of bytes of a request to the guard.
-pub(super) const REQUEST_BYTES_MAX: usize = 4_096;
-/// The maximum number of events that a reader may be behind.
-const EVENTS_MAX: usize = 1_024;
 
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,28 +90,10 @@ pub(super) struct ControlHandle {
     position: Mutex<EventPosition>,
 }
 
-/// The position of a reader of the events.
-struct EventPosition {
-    /// The number of the next event.
-    next: u64,
-    /// The rest of an event that did not fit the last read.
-    rest: Vec<u8>,
-}
-
-/// An event as a line of JSON.
-struct EventLine {
-    /// The line for users who may know the names of all files.
-    full: Vec<u8>,
-    /// The line for other users: it names no files, since they may not know them.
-    public: Vec<u8>,
-}
-
 /// The events of a view, and the programs that wait for them.
 #[derive(Default)]
 struct Events {
-    lines: VecDeque<EventLine>,
-    /// The number of the first event in `lines`.
-    first: u64,
+    queue: EventQueue,
     waiting: Vec<KernelWait<()>>,
 }
 
@@ -123,28 +101,6 @@ struct Events {
 pub(super) struct ControlFiles {
     events: Mutex<Events>,
     made: SystemTime,
-}
-
-/// Returns the line for a reader that was too slow for `count` events.
-fn missed(count: u64) -> Value {
-    json!({ "event": "missed", "count": count })
-}
-
-/// Returns an event without the paths in it.
-fn without_paths(event: &Value) -> Value {
-    let mut public = event.clone();
-    if let Some(fields) = public.as_object_mut() {
-        fields.remove("path");
-        let mut count = fields.remove("more").and_then(|more| more.as_u64()).unwrap_or(0);
-        for field in ["put_aside", "not_kept"] {
-            if let Some(files) = fields.get(field).and_then(Value::as_array) {
-                count += files.len() as u64;
-                fields.remove(field);
-                fields.insert("put_aside".to_owned(), count.into());
-            }
-        }
-    }
-    public
 }
 
 /// Returns the wall clock as the attributes of a file take it.
@@ -211,10 +167,7 @@ impl ControlFiles {
 
     /// Returns a new open file, whose reader gets the events from now on.
     pub(super) fn handle(&self, file: ControlFile, who: Requester) -> ControlHandle {
-        let events = self.events.lock();
-        let next_event = events.first + events.lines.len() as u64;
-        drop(events);
-        let position = EventPosition { next: next_event, rest: Vec::new() };
+        let position = self.events.lock().queue.reader();
         ControlHandle {
             file,
             who,
@@ -226,20 +179,9 @@ impl ControlFiles {
     }
 
     /// Adds an event, and wakes the programs that wait for one.
-    pub(super) fn publish_event(&self, event: &Value) {
-        self.publish_lines(event, &without_paths(event));
-    }
-
-    /// Adds an event of which other users read `public`.
-    pub(super) fn publish_lines(&self, event: &Value, public: &Value) {
-        let line = |event: &Value| format!("{event}\n").into_bytes();
-        let line = EventLine { full: line(event), public: line(public) };
+    pub(super) fn publish(&self, event: &TenureEvent) {
         let mut events = self.events.lock();
-        events.lines.push_back(line);
-        if events.lines.len() > EVENTS_MAX {
-            events.lines.pop_front();
-            events.first += 1;
-        }
+        events.queue.publish(event);
         let waiting = std::mem::take(&mut events.waiting);
         drop(events);
         for wait in waiting {
@@ -253,24 +195,10 @@ impl ControlFiles {
     pub(super) fn next_event(
         &self,
         handle: &ControlHandle,
-        (is_trusted, size): (bool, usize),
+        wanted: (bool, usize),
     ) -> Option<Vec<u8>> {
         let mut position = handle.position.lock();
-        if position.rest.is_empty() {
-            let events = self.events.lock();
-            if position.next < events.first {
-                let dropped = events.first - std::mem::replace(&mut position.next, events.first);
-                position.rest = format!("{}\n", missed(dropped)).into_bytes();
-            } else {
-                let at = usize::try_from(position.next - events.first).ok()?;
-                let line = events.lines.get(at)?;
-                position.rest = if is_trusted { line.full.clone() } else { line.public.clone() };
-                position.next += 1;
-            }
-        }
-        let length = size.min(position.rest.len());
-        let rest = position.rest.split_off(length);
-        Some(std::mem::replace(&mut position.rest, rest))
+        self.events.lock().queue.next(&mut position, wanted)
     }
 
     /// Adds a program that waits for the next event.
@@ -283,52 +211,5 @@ impl ControlFiles {
     /// Ends the waits of all readers of events.
     pub(super) fn end(&self) {
         self.events.lock().waiting.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slow_reader_of_events_is_told_the_number_of_missed_ones() {
-        let files = ControlFiles::default();
-        let who = Requester { uid: 0, gid: 0, pid: 0 };
-        files.publish_event(&json!("before the open"));
-        let slow = files.handle(ControlFile::Events, who);
-        assert_eq!(files.next_event(&slow, (true, 4_096)), None);
-        (0..=EVENTS_MAX + 1).for_each(|number| files.publish_event(&json!(number)));
-        let next = || {
-            files
-                .next_event(&slow, (true, 4_096))
-                .map(|line| String::from_utf8(line).expect("text"))
-        };
-        assert_eq!(next(), Some("{\"event\":\"missed\",\"count\":2}\n".to_owned()));
-        for number in 2..=EVENTS_MAX + 1 {
-            assert_eq!(next(), Some(format!("{number}\n")));
-        }
-        assert_eq!(next(), None);
-    }
-
-    #[test]
-    fn an_event_is_read_in_parts_and_names_no_files_to_other_users() {
-        let files = ControlFiles::default();
-        let who = Requester { uid: 5, gid: 5, pid: 0 };
-        let handle = files.handle(ControlFile::Events, who);
-        let event = json!({"event": "lost", "more": 1, "put_aside": [{"path": "p"}],
-            "not_kept": ["q"]});
-        files.publish_event(&event);
-        files.publish_event(&json!({"event": "foreign", "path": "p"}));
-        let read = |trust| {
-            let mut line = Vec::new();
-            while !line.ends_with(b"\n") {
-                line.extend(files.next_event(&handle, (trust, 3)).expect("an event"));
-            }
-            String::from_utf8(line).expect("text")
-        };
-        assert_eq!(read(false), "{\"event\":\"lost\",\"put_aside\":3}\n");
-        assert_eq!(read(false), "{\"event\":\"foreign\"}\n");
-        files.publish_event(&event);
-        assert_eq!(read(true), format!("{event}\n"));
     }
 }

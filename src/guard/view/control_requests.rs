@@ -1,8 +1,7 @@
 //! Opens, reads and writes the files in `.latchfs` of a view.
 
-use super::control_files::{
-    CONTROL_DIR, ControlFile, ControlHandle, REQUEST_BYTES_MAX, is_control,
-};
+use super::super::guard_request::{GuardRequest, REQUEST_BYTES_MAX};
+use super::control_files::{CONTROL_DIR, ControlFile, ControlHandle, is_control};
 use super::folder_view::FolderView;
 use super::kernel_wait::KernelWait;
 use super::open::writes;
@@ -134,7 +133,7 @@ impl FolderView {
             data.ends_with(b"\n").then(|| std::mem::take(&mut *request))
         };
         if let Some(request) = complete {
-            if Self::may_wait(&request) {
+            if GuardRequest::parse(&request).is_ok_and(|request| request.may_wait()) {
                 *handle.text.lock() = None;
                 *handle.waiting.lock() = Some(request);
                 return Ok(data.len() as u32);

@@ -20,6 +20,7 @@ use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
+use crate::auth::FolderUser;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
@@ -157,16 +158,14 @@ impl FolderView {
         self.slow_calls.make(move || call(&own)).await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Whether a user may know and end what programs of other users do: root, and the user who
-    /// started the guard.
-    pub(super) fn is_trusted(uid: u32) -> bool {
-        uid == 0 || uid == own_uid()
+    /// Returns the rights of a user.
+    pub(super) fn rights(uid: u32) -> FolderUser {
+        FolderUser { uid, guard: own_uid() }
     }
 
-    /// Whether a user may know the names of all files, also of those in directories that others may
-    /// not read: one who is trusted, and the owner of the folder.
+    /// Whether a user may know the names of all files.
     pub(super) fn may_see_names(&self, uid: u32) -> bool {
-        Self::is_trusted(uid) || stat(self.root()).is_ok_and(|found| found.stx_uid == uid)
+        Self::rights(uid).may_see_names(|| stat(self.root()).ok().map(|found| found.stx_uid))
     }
 
     /// Returns the descriptor of the folder.

@@ -4,6 +4,7 @@
 use super::super::gate::Pass;
 use super::super::linux_disk::{look_in, stat};
 use super::super::lost_files::LostReason;
+use super::super::tenure_events::TenureEvent;
 use super::folder_view::FolderView;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::Done;
@@ -81,9 +82,9 @@ impl FolderView {
             );
             self.refused.record(who.uid, sentence);
             let at = Wall::now().to_string();
-            self.control.publish_event(&serde_json::json!({
+            self.control.publish(&TenureEvent::new(serde_json::json!({
                 "at": at, "event": event, "path": path, "number": number,
-            }));
+            })));
         }
     }
 }

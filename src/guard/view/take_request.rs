@@ -1,25 +1,29 @@
 //! The request of `guard take`, with which a person takes the lock, or takes it along.
 
+use super::super::guard_request::refused;
 use super::super::wish::{Denied, WishOf};
 use super::folder_view::{FolderView, MayWait};
 use crate::engine::Ttl;
 use crate::fuse::kernel::pending::pending;
 use crate::fuse::kernel::values::Requester;
 use crate::time::Span;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
-
-/// The longest wait of a `take`, in milliseconds: a day.
-const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
 impl FolderView {
     /// Carries out a request for the lock. Returns the answer as JSON.
-    pub(super) async fn take_request(&self, who: Requester, asked: &Value) -> Value {
-        if let Err(why) = self.prepare_away(&asked["for_ms"]).await {
-            return json!({"error": why});
+    pub(super) async fn take_request(
+        &self,
+        who: Requester,
+        patience: Span,
+        away: Option<Result<Ttl, String>>,
+    ) -> Value {
+        let is_away = away.is_some();
+        if let Some(length) = away
+            && let Err(why) = self.prepare_away(length).await
+        {
+            return refused(why);
         }
-        let patience = asked["wait_ms"].as_u64().unwrap_or(0).min(TAKE_WAIT_MS_MAX);
-        let patience = Span::from_millis(patience);
         let session = || crate::holder_id::session_of(who.pid);
         let owner = self.policy.owner.of(who.uid, session);
         let taken = match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
@@ -30,23 +34,17 @@ impl FolderView {
         match taken {
             Ok(()) => self.status(who),
             Err(why) => {
-                if !asked["for_ms"].is_null() {
+                if is_away {
                     self.tenures.stay();
                 }
-                json!({"error": why})
+                refused(why)
             }
         }
     }
 
-    /// Prepares a tenure that is taken along for as many milliseconds as `length` says, if it says
-    /// anything. Returns a sentence if that can't be.
-    async fn prepare_away(&self, length: &Value) -> Result<(), String> {
-        if length.is_null() {
-            return Ok(());
-        }
-        let length = Span::from_millis(length.as_u64().unwrap_or(u64::MAX / 1_000_000));
-        let length = Ttl::new(length).map_err(|why| why.to_string())?;
-        let (promise, prepared) = pending();
+    /// Prepares a tenure that is taken along for so long. Returns a sentence if that can't be.
+    async fn prepare_away(&self, length: Result<Ttl, String>) -> Result<(), String> {
+        let (length, (promise, prepared)) = (length?, pending());
         self.tenures.prepare_away(length, move |answer| promise.keep(answer));
         let prepared = prepared.await.unwrap_or(Ok(()));
         prepared.map_err(|Denied { sentence }| sentence)

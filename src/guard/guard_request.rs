@@ -1,0 +1,124 @@
+//! The requests of `latchfs guard` to a guard that runs, as JSON: the same for the file `ctl` of a
+//! view and for the socket of a guard without a view.
+
+use super::barrier::folder_path::FolderPath;
+use super::barrier::marker::MARKER_TEXT_BYTES_MAX;
+use super::wish::WishOf;
+use crate::engine::Ttl;
+use crate::time::Span;
+use serde_json::{Value, json};
+
+/// The maximum number of bytes of a request to the guard.
+pub(crate) const REQUEST_BYTES_MAX: usize = 4_096;
+/// The longest wait of a `take`, in milliseconds: a day.
+const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
+/// How long `guard accept` waits for the lock, and until the folder was compared.
+pub(crate) const ACCEPT_PATIENCE: Span = Span::from_secs(60);
+
+/// A request to a guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GuardRequest {
+    /// Show the state of the guard.
+    Status,
+    /// List the lost files.
+    Lost,
+    /// Put the lost file with this number into the folder.
+    Restore(u64),
+    /// Remove the lost file with this number.
+    Drop(u64),
+    /// Take the lock.
+    Take {
+        /// How long the request waits for the lock.
+        patience: Span,
+        /// For how long the lock is taken along, or why it can't be for so long.
+        away: Option<Result<Ttl, String>>,
+    },
+    /// Take the lock, and go on without what has not arrived; or why the request is none.
+    Accept(Result<WishOf, String>),
+    /// Give the lock up.
+    Give,
+    /// A request that no guard knows.
+    Unknown,
+}
+
+/// Returns the answer to a request that is refused.
+pub(crate) fn refused(why: impl Into<String>) -> Value {
+    json!({"error": why.into()})
+}
+
+impl GuardRequest {
+    /// Parses a request.
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
+        let Ok(asked) = serde_json::from_slice::<Value>(text) else {
+            return Err("the request is no JSON".to_owned());
+        };
+        let number = asked["number"].as_u64().unwrap_or(0);
+        Ok(match asked["do"].as_str() {
+            Some("status") => Self::Status,
+            Some("lost") => Self::Lost,
+            Some("restore") => Self::Restore(number),
+            Some("drop") => Self::Drop(number),
+            Some("take") => {
+                let patience = asked["wait_ms"].as_u64().unwrap_or(0).min(TAKE_WAIT_MS_MAX);
+                let length = &asked["for_ms"];
+                let away = (!length.is_null()).then(|| away_for(length));
+                Self::Take { patience: Span::from_millis(patience), away }
+            }
+            Some("accept") => Self::Accept(acceptance(&asked)),
+            Some("give") => Self::Give,
+            _ => Self::Unknown,
+        })
+    }
+
+    /// Whether the request may wait for the lock.
+    pub(crate) const fn may_wait(&self) -> bool {
+        matches!(self, Self::Take { .. } | Self::Accept(_))
+    }
+}
+
+/// Returns the time for which a request takes the lock along.
+fn away_for(length: &Value) -> Result<Ttl, String> {
+    let length = Span::from_millis(length.as_u64().unwrap_or(u64::MAX / 1_000_000));
+    Ttl::new(length).map_err(|why| why.to_string())
+}
+
+/// Returns the wish of a request to go on without what has not arrived.
+fn acceptance(asked: &Value) -> Result<WishOf, String> {
+    if let Some(copy) = asked["from"].as_str() {
+        let (Some([path]), true) = (asked["paths"].as_array().map(Vec::as_slice), !copy.is_empty())
+        else {
+            return Err("name one file whose content is put back".to_owned());
+        };
+        let parse = |text: &str| FolderPath::parse(text).map_err(|error| error.to_string());
+        let path = parse(path.as_str().unwrap_or_default())?;
+        return Ok(WishOf::PutBack { path, copy: parse(copy)? });
+    }
+    let reason = asked["reason"].as_str().unwrap_or_default().to_owned();
+    if reason.is_empty() || reason.len() > MARKER_TEXT_BYTES_MAX {
+        return Err(format!("name a reason of at most {MARKER_TEXT_BYTES_MAX} bytes"));
+    }
+    let paths = asked["paths"].as_array().into_iter().flatten();
+    let path = |path: &Value| FolderPath::parse(path.as_str().unwrap_or_default());
+    let paths = paths.map(path).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    Ok(WishOf::Acceptance { paths, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_parsed_and_the_longest_wait_is_a_day() {
+        let parse = |text: &str| GuardRequest::parse(text.as_bytes());
+        assert_eq!(parse("x"), Err("the request is no JSON".to_owned()));
+        assert_eq!(parse("{}"), Ok(GuardRequest::Unknown));
+        assert_eq!(parse("{\"do\":\"give\"}"), Ok(GuardRequest::Give));
+        let day = Span::from_secs(24 * 3_600);
+        let long = parse(&format!("{{\"do\":\"take\",\"wait_ms\":{}}}", u64::MAX));
+        assert_eq!(long, Ok(GuardRequest::Take { patience: day, away: None }));
+        let Ok(GuardRequest::Accept(Err(why))) = parse("{\"do\":\"accept\"}") else {
+            panic!("an acceptance needs a reason");
+        };
+        assert!(why.contains("name a reason"), "{why}");
+    }
+}

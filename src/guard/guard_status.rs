@@ -1,0 +1,96 @@
+//! The state of a guard as `latchfs guard status` shows it.
+
+use super::disk::Disk;
+use super::tenure::Owner;
+use super::tenures::{GuardState, Tenures};
+use super::write_policy::WhenAsked;
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn owner_json(owner: Owner) -> Value {
+    match owner {
+        Owner::Host => json!("host"),
+        Owner::User(uid) => json!(format!("user {uid}")),
+        Owner::Session(leader) => json!(format!("session {leader}")),
+    }
+}
+
+impl<D: Disk> Tenures<D> {
+    /// Returns the state of the guard as JSON, for a user who may or may
+    /// not see the names of files.
+    pub(crate) fn status(&self, folder: &Path, may_see: bool) -> Value {
+        let mut notes = self.guard.barrier().map(|barrier| barrier.notes()).unwrap_or_default();
+        if !may_see && !notes.is_empty() {
+            notes = vec![format!("{} notes name files, for the owner of the folder", notes.len())];
+        }
+        let (state, tenure) = match self.state() {
+            GuardState::Reading => ("reading", Value::Null),
+            GuardState::Asking => ("asking", Value::Null),
+            GuardState::Arriving(tenure, owner) => {
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+            }
+            GuardState::Yielding(tenure) => ("yielding", json!({"token": tenure.token.as_u64()})),
+            GuardState::Holding(tenure, owner, since) => (
+                "holding",
+                json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
+                    "since": since.to_string()}),
+            ),
+        };
+        let next = match (state, self.other_holder()) {
+            ("reading", Some(holder)) if let Some(until) = self.other_away() => format!(
+                "{holder} holds the lock, and is away until {}; wait with 'latchfs guard take'",
+                until.to_minute()
+            ),
+            ("reading", Some(holder)) => {
+                format!("{holder} holds the lock; wait with 'latchfs guard take'")
+            }
+            ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
+            ("arriving", _) => {
+                "wait with 'latchfs guard wait', or go on with the folder as it stands by 'latchfs \
+                 guard accept --reason WHY'"
+                    .to_owned()
+            }
+            ("yielding", _) => "the last marker is being written".to_owned(),
+            ("holding", _) => self.next_while_holding(),
+            _ => "the lock service has been asked".to_owned(),
+        };
+        let last = self
+            .last_end()
+            .map(|(tenure, end)| json!({"token": tenure.token.as_u64(), "how": end.clause()}));
+        json!({
+            "folder": folder.display().to_string(),
+            "lock": self.lock().name().to_string(),
+            "state": state,
+            "tenure": tenure,
+            "holder": self.other_holder(),
+            "holder_away_until": self.other_away().map(|until| until.to_string()),
+            "away_until": self.away_until().map(|until| until.to_string()),
+            "wanted_by": self.wanted_by(),
+            "last_tenure": last,
+            "waiting": self.waiting(),
+            "not_ready": self.not_ready().map(|why| why.text(may_see).to_owned()),
+            "notes": notes,
+            "trouble": self.lock().trouble(),
+            "staged_bytes": self.guard.space_used().0,
+            "lost_bytes": self.guard.space_used().1,
+            "pid": std::process::id(),
+            "next": next,
+        })
+    }
+
+    fn next_while_holding(&self) -> String {
+        if let Some(until) = self.away_until() {
+            let until = until.to_minute();
+            return format!("programs may write until {until}, also without the lock service");
+        }
+        match (self.wanted_by(), self.policy.when_asked) {
+            (None, _) => "programs may write; 'latchfs guard give' gives the lock up".to_owned(),
+            (Some(client), WhenAsked::Keep) => {
+                format!("{client} waits for the lock; 'latchfs guard give' hands it over")
+            }
+            (Some(client), WhenAsked::Yield { .. }) => {
+                format!("{client} waits for the lock, and gets it once nothing changes any more")
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The events of a guard, as programs read them, and the commands that are run at some of them.
+
+use super::tenure_news::TenureNews;
+use crate::time::Wall;
+use serde_json::{Value, json};
+
+/// The maximum number of files that one event names. The rest is counted.
+const EVENT_FILES_MAX: usize = 10;
+/// The maximum length of a path in an event, in characters: the kernel passes at most 128 KiB to
+/// the command of `--on-lost`.
+const EVENT_PATH_CHARS_MAX: usize = 512;
+
+/// Commands that are run when a tenure begins or is lost.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NewsCommands {
+    /// The command after the loss of the lock, as `--on-lost` names it.
+    pub(crate) lost: Option<String>,
+    /// The command when the folder is ready, as `--on-ready` names it.
+    pub(crate) ready: Option<String>,
+}
+
+/// An event of a guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TenureEvent {
+    /// The event for users who may see the names of all files.
+    pub(crate) full: Value,
+    /// The event for other users: it names no files, since they may not know them.
+    pub(crate) public: Value,
+}
+
+/// Returns a path as an event shows it.
+fn shown(path: &str) -> String {
+    path.chars().take(EVENT_PATH_CHARS_MAX).collect()
+}
+
+/// Returns an event without the paths in it.
+fn without_paths(event: &Value) -> Value {
+    let mut public = event.clone();
+    if let Some(fields) = public.as_object_mut() {
+        fields.remove("path");
+        let mut count = fields.remove("more").and_then(|more| more.as_u64()).unwrap_or(0);
+        for field in ["put_aside", "not_kept"] {
+            if let Some(files) = fields.get(field).and_then(Value::as_array) {
+                count += files.len() as u64;
+                fields.remove(field);
+                fields.insert("put_aside".to_owned(), count.into());
+            }
+        }
+    }
+    public
+}
+
+impl TenureEvent {
+    /// Returns an event that may name files in the fields `path`, `put_aside` and `not_kept`.
+    pub(crate) fn new(full: Value) -> Self {
+        let public = without_paths(&full);
+        Self { full, public }
+    }
+
+    /// Returns the event of news, if there is one.
+    pub(crate) fn of(news: &TenureNews) -> Option<Self> {
+        let at = Wall::now().to_string();
+        Some(Self::new(match news {
+            TenureNews::Began(tenure, kept) => {
+                json!({"at": at, "event": "held", "token": tenure.token.as_u64(),
+                    "put_aside": kept})
+            }
+            TenureNews::Closed(..) | TenureNews::Opens(_) => return None,
+            TenureNews::NotReady(tenure, why) => {
+                let event = |may_see| {
+                    let (token, why) = (tenure.token.as_u64(), why.text(may_see));
+                    json!({"at": at, "event": "arriving", "token": token, "why": why})
+                };
+                return Some(Self { full: event(true), public: event(false) });
+            }
+            TenureNews::Ended(tenure, end, aside) => {
+                log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
+                let event = if end.is_loss() { "lost" } else { "given" };
+                let kept = aside.kept.iter().take(EVENT_FILES_MAX);
+                let kept: Vec<_> =
+                    kept.map(|(n, path)| json!({"number": n, "path": shown(path)})).collect();
+                let failed = aside.failed.iter().take(EVENT_FILES_MAX);
+                let failed: Vec<_> = failed.map(|path| shown(path)).collect();
+                let all = aside.kept.len() + aside.failed.len();
+                json!({"at": at, "event": event, "token": tenure.token.as_u64(),
+                    "why": end.clause(), "more": all - kept.len() - failed.len(),
+                    "put_aside": kept, "not_kept": failed})
+            }
+            TenureNews::Wanted(client) => {
+                json!({"at": at, "event": "wanted", "client": client})
+            }
+            TenureNews::Overdue(tenure) => {
+                json!({"at": at, "event": "overdue", "token": tenure.token.as_u64()})
+            }
+            TenureNews::Late(tenure) => {
+                json!({"at": at, "event": "late", "token": tenure.token.as_u64()})
+            }
+        }))
+    }
+}
+
+impl NewsCommands {
+    /// Runs the command for news, if there is one, with their event.
+    pub(crate) fn run(&self, news: &TenureNews, event: &TenureEvent) {
+        match news {
+            TenureNews::Ended(_, end, _) if end.is_loss() => {
+                run_at_news(self.lost.as_deref(), &event.full);
+            }
+            TenureNews::Began(..) => run_at_news(self.ready.as_deref(), &event.full),
+            _ => {}
+        }
+    }
+}
+
+/// Runs a command with the event in its environment.
+fn run_at_news(command: Option<&str>, event: &Value) {
+    let Some(command) = command else { return };
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env("LATCHFS_EVENT", event.to_string());
+    match shell.stdin(std::process::Stdio::null()).spawn() {
+        Ok(mut child) => {
+            let wait = move || drop(child.wait());
+            if let Err(error) = std::thread::Builder::new().name("on-news".into()).spawn(wait) {
+                log::warn!("'{command}' is not waited for: {error}");
+            }
+        }
+        Err(error) => log::error!("'{command}' can't be started: {error}"),
+    }
+}
