@@ -38,7 +38,7 @@ pub(super) enum JobDone {
     Late(Result<Late, String>),
     /// With the change time before which the folder was compared.
     Looked(TenureId, Option<i128>, Result<Arrival, String>),
-    Marked(TenureId, bool, Result<bool, String>),
+    Marked(TenureId, bool, Result<Option<Vec<FolderPath>>, String>),
     Accepting(TenureId, Option<i128>, Accepting),
 }
 

@@ -336,17 +336,17 @@ impl<D: Disk> FolderBarrier<D> {
         })
     }
 
-    /// Writes a marker of the current tenure. `is_last`: its gate has closed for good. Returns
-    /// whether one was written: not if the tenure is over, or if files changed all the time.
+    /// Writes a marker of the current tenure. `is_last`: its gate has closed for good. Returns its
+    /// foreign paths; `None` if the tenure is over, or if files changed all the time.
     pub(crate) fn mark(
         &self,
         gate: &Gate,
         tenure: TenureId,
         is_last: bool,
-    ) -> Result<bool, String> {
+    ) -> Result<Option<Vec<FolderPath>>, String> {
         let (began, rules) = (boot_now(), self.rules()?);
         for _ in 0..LIST_TRIES {
-            let Some((ledger, number)) = self.begin_list(gate, tenure) else { return Ok(false) };
+            let Some((ledger, number)) = self.begin_list(gate, tenure) else { return Ok(None) };
             let (_, counts) = ledger.since_checkpoint();
             let is_due = checkpoint::is_due(counts, ledger.file_count());
             let kind = if is_due { MarkerKind::Checkpoint } else { MarkerKind::Marker };
@@ -360,7 +360,7 @@ impl<D: Disk> FolderBarrier<D> {
             state.marked_ignore = Some(MarkedIgnore(marker.ignore));
             let BarrierState { ledger, marking, announced, .. } = &mut *state;
             let Some(marking) = marking.as_mut().filter(|marking| marking.is_of(tenure)) else {
-                return Ok(false);
+                return Ok(None);
             };
             ledger.marked(listing, link);
             if let (true, Some(id)) = (is_last, *announced) {
@@ -370,9 +370,9 @@ impl<D: Disk> FolderBarrier<D> {
             state.save()?;
             drop(state);
             self.has_marked();
-            return Ok(true);
+            return Ok(Some(marker.foreign_paths()));
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Takes note of a marker on the disk: no tenure begins without markers any more.

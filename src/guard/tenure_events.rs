@@ -1,5 +1,7 @@
 //! The events of a guard, as programs read them, and the commands that are run at some of them.
 
+use super::barrier::folder_path::FolderPath;
+use super::tenure::TenureId;
 use super::tenure_news::TenureNews;
 use crate::time::Wall;
 use serde_json::{Value, json};
@@ -50,6 +52,17 @@ fn without_paths(event: &Value) -> Value {
     public
 }
 
+/// Returns the event of files that were changed past the view.
+fn overwritten(tenure: TenureId, paths: &[FolderPath]) -> TenureEvent {
+    log::warn!("{} files were changed past the view while this machine held the lock", paths.len());
+    let (at, token, count) = (Wall::now().to_string(), tenure.token.as_u64(), paths.len());
+    let event = json!({"at": at, "event": "overwritten", "token": token, "count": count});
+    let named = paths.iter().take(EVENT_FILES_MAX).map(|path| shown(&path.to_string()));
+    let mut full = event.clone();
+    full["paths"] = named.collect::<Vec<_>>().into();
+    TenureEvent { full, public: event }
+}
+
 impl TenureEvent {
     /// Returns an event that may name files in the fields `path`, `put_aside` and `not_kept`.
     pub(crate) fn new(full: Value) -> Self {
@@ -92,6 +105,7 @@ impl TenureEvent {
             TenureNews::Overdue(tenure) => {
                 json!({"at": at, "event": "overdue", "token": tenure.token.as_u64()})
             }
+            TenureNews::Overwritten(tenure, paths) => return Some(overwritten(*tenure, paths)),
             TenureNews::Late(tenure) => {
                 json!({"at": at, "event": "late", "token": tenure.token.as_u64()})
             }

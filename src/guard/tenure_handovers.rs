@@ -1,13 +1,14 @@
 //! A ready tenure tells the lock service that changes follow, before the first one is made,
 //! and that a marker names them, once nothing has changed for a while.
 
+use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::{Handover, HandoverId};
 use super::barrier_worker::Job;
 use super::disk::Disk;
 use super::folder_barrier::NextMark;
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;
-use super::tenure_news::TenureEnd;
+use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::{ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Denied, Wish};
@@ -193,12 +194,21 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Takes note of the end of an attempt to write a marker.
-    pub(super) fn marked(&self, tenure: TenureId, is_last: bool, result: Result<bool, String>) {
+    pub(super) fn marked(
+        &self,
+        tenure: TenureId,
+        is_last: bool,
+        result: Result<Option<Vec<FolderPath>>, String>,
+    ) {
         self.steps.lock().is_marking = false;
-        let is_written = result.unwrap_or_else(|why| {
+        let foreign = result.unwrap_or_else(|why| {
             log::warn!("no marker was written: {why}");
-            false
+            None
         });
+        let is_written = foreign.is_some();
+        if let Some(paths) = foreign.filter(|paths| !paths.is_empty()) {
+            (self.on_news)(&TenureNews::Overwritten(tenure, paths));
+        }
         match self.state() {
             GuardState::Holding(held, ..) if held == tenure && is_written => self.clean(),
             GuardState::Holding(..) if !is_written => {

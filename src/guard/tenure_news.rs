@@ -1,5 +1,6 @@
 //! News of the tenures of a guard: how they began and ended.
 
+use super::barrier::folder_path::FolderPath;
 use super::folder_guard::PutAside;
 use super::not_ready::NotReady;
 use super::tenure::TenureId;
@@ -71,6 +72,8 @@ pub(crate) enum TenureNews {
     /// Another client has waited for so long that the lock must be given up, although programs
     /// change the folder.
     Overdue(TenureId),
+    /// Files were changed past the view during a tenure: a marker names them as foreign.
+    Overwritten(TenureId, Vec<FolderPath>),
     /// A file appeared in the folder after the deadline of its tenure.
     Late(TenureId),
 }

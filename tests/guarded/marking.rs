@@ -4,6 +4,7 @@
 use crate::arriving::{Machines, begin_take, markers, not_ready};
 use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
 use crate::support::run;
+use crate::telling::Events;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -296,4 +297,20 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     });
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
+}
+
+/// A file that something else changes in the folder while the lock is held is told, and stays.
+#[test]
+fn a_change_past_the_view_is_told_to_the_holder() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    make(&machines, &one, &["a", "b"]);
+    let events = Events::of(&one);
+    one.ask("take", &[]).ok();
+    events.next("held");
+    fs::write(machines.first.folder().join("a"), "past the view").expect("writable");
+    fs::write(one.path("b"), "after").expect("ready");
+    let told = events.next("overwritten");
+    assert_eq!((&told["count"], &told["paths"]), (&1.into(), &serde_json::json!(["a"])));
+    assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "past the view");
 }

@@ -285,6 +285,12 @@ fn read_changes(json: &[ChangeJson<'_>], kind: MarkerKind) -> Result<Vec<Change>
 }
 
 impl Marker {
+    /// Returns the paths that were changed past the view of the guard that wrote the marker.
+    pub(crate) fn foreign_paths(&self) -> Vec<FolderPath> {
+        let foreign = self.changes.iter().filter(|change| change.is_foreign);
+        foreign.map(|change| change.path.clone()).collect()
+    }
+
     /// Returns the bytes of the marker's file: canonical JSON.
     pub(crate) fn write(&self) -> io::Result<Vec<u8>> {
         let accepted = self.accepted.as_ref().map(|accepted| AcceptanceJson {
