@@ -50,7 +50,6 @@ pub mod fuse;
 #[cfg(not(target_os = "linux"))]
 #[path = "fuse/elsewhere.rs"]
 pub mod fuse;
-#[cfg(target_os = "linux")]
 pub mod guard;
 pub mod mutex;
 pub mod line_client;

@@ -217,6 +217,7 @@ impl SharedTable {
     }
 
     /// Checks that an identity whose share is `one_max` may take `more` places.
+    #[cfg(target_os = "linux")]
     pub(crate) fn room(
         &self,
         who: &Identity,

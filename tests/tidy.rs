@@ -257,8 +257,14 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // The view alone uses the FUSE layer; the other parts of a guard are tested without a mount.
-    ("src/guard/view/", &["time", "os_error", "engine", "service", "holder_id", "fuse", "guard"]),
-    ("src/guard/", &["time", "os_error", "random", "storage", "engine", "service", "guard"]),
+    (
+        "src/guard/view/",
+        &["time", "os_error", "engine", "service", "holder_id", "auth", "fuse", "guard"],
+    ),
+    (
+        "src/guard/",
+        &["time", "os_error", "random", "storage", "engine", "service", "auth", "guard"],
+    ),
     (
         "src/server/",
         &[

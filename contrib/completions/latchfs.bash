@@ -906,7 +906,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__accept)
-            opts="-h --reason --from --token-file --plain-token --ca --cert --key --help"
+            opts="-h --reason --from --client --stage --server --dir --state --token-file --plain-token --ca --cert --key --on-lost --carry --ttl --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -917,6 +917,26 @@ _latchfs() {
                     return 0
                     ;;
                 --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -936,6 +956,18 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --on-lost)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --carry)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ttl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -944,12 +976,20 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__give)
-            opts="-h --token-file --plain-token --ca --cert --key --help"
+            opts="-h --client --stage --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --token-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1020,12 +1060,20 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__lost)
-            opts="-h --restore --drop --json --token-file --plain-token --ca --cert --key --help"
+            opts="-h --client --stage --restore --drop --json --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --restore)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1058,12 +1106,20 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__status)
-            opts="-h --json --token-file --plain-token --ca --cert --key --help"
+            opts="-h --client --stage --json --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --token-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1088,13 +1144,33 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__take)
-            opts="-h --try --for --token-file --plain-token --ca --cert --key --help"
+            opts="-h --client --stage --try --for --server --dir --state --token-file --plain-token --ca --cert --key --on-lost --carry --ttl --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1111,6 +1187,18 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on-lost)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --carry)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1122,12 +1210,20 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__wait)
-            opts="-h --token-file --plain-token --ca --cert --key --help"
+            opts="-h --client --stage --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --token-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

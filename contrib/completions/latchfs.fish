@@ -435,34 +435,58 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_s
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l shared-storage -d 'Several machines change the same storage, not copies of it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l for -d 'Take the lock along for so long: it is kept also where the server can\'t be reached, and no other machine gets it before' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l server -d 'The server that decides about the lock [default: as \'guard init\' recorded]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l dir -d 'A mount on a server, which decides about the lock' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l state -d 'Where the locks of a folder of \'guard init --alone\' are kept [default: beside the stages]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l on-lost -d 'Without a view: run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l carry -d 'Without a view: tell a sync tool of the changes that a marker names, so that they are carried at once: the Syncthing of this user, or a command that reads a path from each line' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l ttl -d 'Without a view: how long the lock lasts when this machine does not answer' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l try -d 'Fail with exit code 75 if another machine holds the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l detached -d 'Be the guard in the background, and report to the process that started it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l reason -d 'Why you go on without what has not arrived; other machines are told' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l from -d 'Put the content of a conflict copy back, which \'guard status\' names, in the place of PATH' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l server -d 'The server that decides about the lock [default: as \'guard init\' recorded]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l dir -d 'A mount on a server, which decides about the lock' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l state -d 'Where the locks of a folder of \'guard init --alone\' are kept [default: beside the stages]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l on-lost -d 'Without a view: run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l carry -d 'Without a view: tell a sync tool of the changes that a marker names, so that they are carried at once: the Syncthing of this user, or a command that reads a path from each line' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l ttl -d 'Without a view: how long the lock lasts when this machine does not answer' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -l detached -d 'Be the guard in the background, and report to the process that started it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from accept" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l cert -d 'Client certificate (PEM) of this command' -r -F
@@ -470,6 +494,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_s
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l restore -d 'Put a lost file into the folder, beside the file that has its name' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l drop -d 'Remove a lost file for good' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l token-file -d 'A file with the bearer token of the client' -r -F

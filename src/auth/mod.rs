@@ -4,10 +4,11 @@
 //! Where to look: `connection_limits` bounds the connections and requests of each peer;
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
-//! lock; `folder_rights` decides who may take and give the lock of a guarded folder, and who sees the
-//! names of its files; `server_tls`, `token_file` and `certificate_rights` read credentials, and `authentication`
-//! maps the credentials of a caller to its grant; `browser_checks` tells pages of other sites;
-//! `engine_shares` limits what one credential may take of the locks, queues and sessions.
+//! lock; `folder_rights` decides who may take and give the lock of a guarded folder, and who sees
+//! the names of its files; `server_tls`, `token_file` and `certificate_rights` read credentials,
+//! and `authentication` maps the credentials of a caller to its grant; `browser_checks` tells pages
+//! of other sites; `engine_shares` limits what one credential may take of the locks, queues and
+//! sessions.
 
 pub mod permissions;
 mod grant;

@@ -8,7 +8,7 @@
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::os_error::said;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 #[cfg(target_os = "linux")]
@@ -29,7 +29,12 @@ const LOG: &str = "latchfs.log";
 
 /// Starts the daemon with this process's own arguments, and returns when it is ready.
 pub(super) fn start(state: Option<&Path>) -> CliResult {
-    let mut child = spawn(state).map_err(|error| {
+    start_with(&std::env::args_os().skip(1).collect::<Vec<_>>(), state)
+}
+
+/// Starts the daemon with other arguments, and returns when it is ready.
+pub(super) fn start_with(args: &[OsString], state: Option<&Path>) -> CliResult {
+    let mut child = spawn(args, state).map_err(|error| {
         CliError::system("the daemon can't be started in the background", &error)
     })?;
     let mut report = String::new();
@@ -44,12 +49,14 @@ pub(super) fn start(state: Option<&Path>) -> CliResult {
 }
 
 #[allow(unsafe_code)]
-fn spawn(state: Option<&Path>) -> io::Result<Child> {
+fn spawn(args: &[OsString], state: Option<&Path>) -> io::Result<Child> {
     // The child executes the file that runs now, even if another version has been installed under
     // its name since.
+    #[cfg(target_os = "linux")]
     let mut command = Command::new("/proc/self/exe");
-    let mut args = std::env::args_os();
-    command.arg0(args.next().unwrap_or_else(|| "latchfs".into()));
+    #[cfg(not(target_os = "linux"))]
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "latchfs".into()));
     command.args(args).arg(DETACHED);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(match state {

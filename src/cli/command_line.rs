@@ -1,7 +1,6 @@
 //! The command line of latchfs: its commands, and the dispatch to their implementations.
 
 use super::exit::{CliResult, Exit};
-#[cfg(target_os = "linux")]
 use super::guard;
 use super::{
     cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve, sim,
@@ -83,13 +82,14 @@ Examples:
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
 
-#[cfg(target_os = "linux")]
 const GUARD_EXAMPLES: &str = "\
 Examples:
   latchfs guard init notes --alone        once: only this machine changes the folder
   latchfs guard notes view                show it, until Ctrl-C; work in view/
   latchfs guard init tree --server http://box:8080   once: several machines change it
   latchfs guard status                    who holds the lock, and what to do next
+  latchfs guard take tree                 without a view: take the lock, wait until all is here
+  latchfs guard give tree                 without a view: tell what has changed, give it up
   latchfs guard lost                      what was kept out of the folder, and why";
 
 /// The text at the end of `latchfs cluster --help`.
@@ -168,7 +168,6 @@ enum CliCommand {
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
     /// Show a folder so that it changes only under its lock
-    #[cfg(target_os = "linux")]
     #[command(after_long_help = GUARD_EXAMPLES)]
     Guard(guard::GuardArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
@@ -217,7 +216,6 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Steal(args) => lock_commands::steal(args),
         CliCommand::Events(args) => events::run(args),
         CliCommand::Run(args) => run::run(args),
-        #[cfg(target_os = "linux")]
         CliCommand::Guard(args) => guard::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Sim(args) => sim::run(args),
@@ -248,8 +246,7 @@ fn misused(error: &clap::Error) -> ExitCode {
 fn start_log(command: &CliCommand) {
     let in_log_file = match command {
         CliCommand::Mount(args) => args.detached,
-        #[cfg(target_os = "linux")]
-        CliCommand::Guard(args) => args.view.detached,
+        CliCommand::Guard(args) => args.is_detached(),
         _ => false,
     };
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };

@@ -14,15 +14,14 @@ use crate::client::Terms;
 use crate::engine::ClientId;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::guard::folder_record::FolderRecord;
+use crate::guard::plain_disk::PlainDisk;
 use crate::guard::space::SpaceLimits;
-use crate::guard::state_place::StatePlace;
+use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::guard::tenure::Owner;
 use crate::guard::tenures::Tenures;
 use crate::guard::unread::UnreadPolicy;
 use crate::guard::wish::WishOf;
-use crate::guard::write_policy::{
-    AcceptedByOption, OnWrite, OwnerKind, PathPatterns, WhenAsked, WritePolicy,
-};
+use crate::guard::write_policy::WritePolicy;
 use crate::time::Span;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -86,7 +85,11 @@ pub(super) fn init(args: &InitArgs) -> CliResult {
         record.id,
         record.lock()
     ))?;
-    output::line(&format!("latchfs: show it with 'latchfs guard {shown} VIEW'"))
+    output::line(&if cfg!(target_os = "linux") {
+        format!("latchfs: show it with 'latchfs guard {shown} VIEW'")
+    } else {
+        format!("latchfs: take its lock with 'latchfs guard take {shown}'")
+    })
 }
 
 /// Takes the lock, writes a checkpoint of the whole folder, and hands over.
@@ -96,7 +99,8 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,
     };
-    let place = StatePlace::open(folder, record, &state, client.as_str());
+    let host = (client.as_str(), ChangedThrough::Folder);
+    let place = StatePlace::open(folder, record, &state, host);
     let place = place.map_err(|error| unavailable(&error))?;
     let terms = Terms { client: client.clone(), ttl: TTL_DEFAULT, grace: GRACE_OF_FOLDER };
     let decider = Decider::Server(server_options::connect(&args.key.access(url)?, Some(terms))?);
@@ -109,9 +113,13 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         unread: UnreadPolicy::NONE,
         first_marked: Some(Box::new(|| {})),
     };
-    let written = folder_parts(decider.locks(), wanted).and_then(|(lock, guard)| {
-        let tenures =
-            Tenures::start(Arc::clone(&guard), lock, Arc::new(policy()), Box::new(|_| {}));
+    let written = folder_parts(PlainDisk, decider.locks(), wanted).and_then(|(lock, guard)| {
+        let tenures = Tenures::start(
+            Arc::clone(&guard),
+            lock,
+            Arc::new(WritePolicy::without_view()),
+            Box::new(|_| {}),
+        );
         let tenures = tenures.map_err(|error| unavailable(&error))?;
         let (send, held) = mpsc::channel();
         let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
@@ -137,21 +145,4 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         ))
     });
     written.and(decider.close())
-}
-
-/// Returns the options of the guard that writes the checkpoint: no program writes through it.
-fn policy() -> WritePolicy {
-    let none = PathPatterns::default;
-    WritePolicy {
-        on_write: OnWrite::Refuse,
-        give_after: None,
-        when_asked: WhenAsked::Keep,
-        accepts: AcceptedByOption::default(),
-        owner: OwnerKind::Host,
-        in_place: none(),
-        never_ask: none(),
-        local: none(),
-        settle: Span::from_secs(3_600),
-        sync_saves: false,
-    }
 }

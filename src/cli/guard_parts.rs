@@ -3,17 +3,18 @@
 use super::exit::{CliError, CliResult};
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
+use crate::guard::disk::Disk;
 use crate::guard::folder_changes::{FirstMarked, FolderBarrier, MarkerNames};
 use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_lock::{FolderLock, LockIdentity};
 use crate::guard::folder_record::FolderRecord;
-use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::unread::UnreadPolicy;
 use crate::guard::write_policy::PathPatterns;
 use crate::os_error::said;
 use crate::service::Locks;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,10 +46,11 @@ pub(super) fn write_with_markers(record: &FolderRecord, folder: &Path) -> Option
 }
 
 /// Returns the lock and the guard of a folder.
-pub(super) fn folder_parts(
+pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
+    disk: D,
     locks: Locks,
     wanted: PartsRequest<'_>,
-) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<LinuxDisk>>)> {
+) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
     let PartsRequest { record, place, client, local, limits, unread, first_marked } = wanted;
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
@@ -56,7 +58,7 @@ pub(super) fn folder_parts(
     let identity = LockIdentity { engine, name, client: client.clone(), remembers };
     let lock = FolderLock::new(locks, identity, place.host.join("session"));
     lock.end_previous();
-    let disk = Arc::new(LinuxDisk);
+    let disk = Arc::new(disk);
     let barrier = if remembers {
         let names = MarkerNames {
             folder: record.id.clone(),

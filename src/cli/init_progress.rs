@@ -1,8 +1,8 @@
 //! Says on standard error how far `guard init` has come, once that takes more than a second.
 
 use crate::guard::folder_guard::FolderGuard;
-use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::not_ready::Bytes;
+use crate::guard::plain_disk::PlainDisk;
 use crate::time::{Span, Time, boot_now};
 use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
@@ -14,13 +14,13 @@ const TELL_SELDOM: Span = Span::from_secs(10);
 
 /// The progress of `guard init`. On a terminal it is one line, which is removed at the end.
 pub(super) struct Progress<'a> {
-    guard: &'a FolderGuard<LinuxDisk>,
+    guard: &'a FolderGuard<PlainDisk>,
     is_terminal: bool,
     next: Time,
 }
 
 impl<'a> Progress<'a> {
-    pub(super) fn new(guard: &'a FolderGuard<LinuxDisk>) -> Self {
+    pub(super) fn new(guard: &'a FolderGuard<PlainDisk>) -> Self {
         Self { guard, is_terminal: io::stderr().is_terminal(), next: boot_now() + TELL }
     }
 

@@ -41,19 +41,21 @@ mod cluster;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod view_daemon;
+mod guard_decider;
+mod guard_parts;
+mod init_progress;
+mod guard_init;
+mod carry;
+mod folder_options;
+mod folder_daemon;
+mod guard_answers;
 #[cfg(target_os = "linux")]
+mod view_requests;
+mod folder_requests;
+mod guard_endpoint;
 mod guard_requests;
 #[cfg(target_os = "linux")]
-mod guard_decider;
-#[cfg(target_os = "linux")]
-mod guard_parts;
-#[cfg(target_os = "linux")]
-mod init_progress;
-#[cfg(target_os = "linux")]
-mod guard_init;
-#[cfg(target_os = "linux")]
-mod carry;
-#[cfg(target_os = "linux")]
+mod guard_view;
 mod guard;
 mod sim;
 mod generate;

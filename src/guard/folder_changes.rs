@@ -218,6 +218,12 @@ impl<D: Disk> FolderBarrier<D> {
         self.state.lock().notes.clone()
     }
 
+    /// Notes that programs may change the folder from now on, past the guard: the next marker names
+    /// each path that differs from the ledger.
+    pub(crate) fn note_unseen(&self) {
+        self.state.lock().ledger.log_mut().note_unnamed();
+    }
+
     /// Returns the number of the list of the next marker. A change in place that was logged under
     /// another number must be logged again.
     pub(crate) fn epoch(&self) -> u64 {

@@ -1,7 +1,10 @@
 //! The record that makes a folder a guarded one: `.latchfs/folder`, with the id of the folder, and
 //! the lock service that decides who may change it.
 
+#[cfg(target_os = "linux")]
 use super::linux_disk::{give_to_owner, make_dir_as_owner, open_below};
+#[cfg(not(target_os = "linux"))]
+use super::plain_disk::{give_to_owner, make_dir_as_owner, open_below};
 use crate::random::random;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -113,7 +116,7 @@ fn is_id(text: &str, length: usize) -> bool {
 
 /// Opens the folder itself.
 fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(folder, flags, Mode::empty())?)
 }
 

@@ -37,6 +37,10 @@ pub(crate) enum GuardRequest {
     Accept(Result<WishOf, String>),
     /// Give the lock up.
     Give,
+    /// Answer when the lock is held and the folder is ready: where there is no file `ready`.
+    Wait,
+    /// Answer with the events as they happen: where there is no file `events`.
+    Events,
     /// A request that no guard knows.
     Unknown,
 }
@@ -66,6 +70,8 @@ impl GuardRequest {
             }
             Some("accept") => Self::Accept(acceptance(&asked)),
             Some("give") => Self::Give,
+            Some("wait") => Self::Wait,
+            Some("events") => Self::Events,
             _ => Self::Unknown,
         })
     }

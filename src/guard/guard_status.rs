@@ -30,6 +30,9 @@ impl<D: Disk> Tenures<D> {
                 ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
             }
             GuardState::Yielding(tenure) => ("yielding", json!({"token": tenure.token.as_u64()})),
+            GuardState::Holding(tenure, owner, _) if !self.may_change() => {
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+            }
             GuardState::Holding(tenure, owner, since) => (
                 "holding",
                 json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
@@ -44,6 +47,7 @@ impl<D: Disk> Tenures<D> {
             ("reading", Some(holder)) => {
                 format!("{holder} holds the lock; wait with 'latchfs guard take'")
             }
+            ("reading", None) if !self.policy.sees_changes => self.next_without_view(),
             ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
             ("arriving", _) => {
                 "wait with 'latchfs guard wait', or go on with the folder as it stands by 'latchfs \
@@ -76,6 +80,18 @@ impl<D: Disk> Tenures<D> {
             "pid": std::process::id(),
             "next": next,
         })
+    }
+
+    /// Returns the next step of a person, if no program takes the lock by a change.
+    fn next_without_view(&self) -> String {
+        match self.last_end() {
+            Some((_, end)) if end.is_loss() => format!(
+                "{}: programs must not write; 'latchfs guard take' takes the lock again, and then \
+                 tells the other machines what was changed here",
+                end.clause()
+            ),
+            _ => "run 'latchfs guard take' before you change the folder".to_owned(),
+        }
     }
 
     fn next_while_holding(&self) -> String {

@@ -5,7 +5,8 @@
 //! The modules in reading order:
 //!
 //! - `tenure` is the time in which a guard holds the lock of its folder.
-//! - `disk` is the trait of all file operations, `linux_disk` the real disk.
+//! - `disk` is the trait of all file operations, `linux_disk` the real disk, and
+//!   `plain_disk` that of a guard without a view.
 //! - `gate` lets a change of the folder pass, or refuses it.
 //! - `space` bounds unpublished and lost content.
 //! - `foreign` tells own versions of files from foreign ones.
@@ -32,13 +33,19 @@
 //! - `sleeping` gives an idle lock up before this machine sleeps, `clock_jump` asks for
 //!   it after it has slept.
 //! - `away` takes a lock along for a person, by the session of `away_session`.
-//! - `guard_request` reads the requests of `latchfs guard`, `guard_status` shows the state of a guard,
-//!   and `tenure_events` what happens to it, to the readers of `event_queue`.
+//! - `guard_request` reads the requests of `latchfs guard`, `guard_status` shows the state of a
+//!   guard, and `tenure_events` what happens to it, to the readers of `event_queue`.
+//! - `without_view` guards a folder that programs change directly, `view` shows one to programs.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
+
+// Without views, nothing stages or publishes files.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 pub(crate) mod tenure;
 pub(crate) mod disk;
+#[cfg(target_os = "linux")]
 pub(crate) mod linux_disk;
+pub(crate) mod plain_disk;
 pub(crate) mod gate;
 pub(crate) mod space;
 pub(crate) mod foreign;
@@ -84,6 +91,8 @@ pub(crate) mod tenure_events;
 pub(crate) mod event_queue;
 pub(crate) mod guard_request;
 pub(crate) mod guard_status;
+pub(crate) mod without_view;
+#[cfg(target_os = "linux")]
 pub(crate) mod view;
 pub mod fuzz;
 

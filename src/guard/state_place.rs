@@ -1,16 +1,16 @@
 //! The state directory of a guarded folder: its stages, its lost files, and the files of this
 //! machine. It lies on the file system of the folder, since a file is published by a rename.
 
+use super::disk::Disk;
 use super::folder_changes::BarrierDirs;
 use super::folder_guard::FolderDirs;
 use super::folder_record::FolderRecord;
-use super::linux_disk::{LinuxDisk, stat};
 use crate::os_error::said;
-use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,8 @@ impl fmt::Display for PlaceError {
             Self::Folder(folder, why) => write!(f, "{} can't be guarded: {why}", folder.display()),
             Self::Guarded(folder) => write!(
                 f,
-                "another guard of this machine has {}; see 'latchfs guard status'",
+                "another guard of this machine has {0}; name its view in place of the folder, or, \
+                 if it has none, end it with 'latchfs guard give {0}'",
                 folder.display()
             ),
             Self::OtherFileSystem { state, folder } => write!(
@@ -107,6 +108,15 @@ impl fmt::Display for PlaceError {
     }
 }
 
+/// How programs change the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangedThrough {
+    /// Through a view, which publishes files.
+    View,
+    /// Directly: the guard has no view, and publishes nothing.
+    Folder,
+}
+
 /// The directories of a guarded folder, opened and checked.
 pub(crate) struct StatePlace {
     /// The folder, locked against other guards of this machine unless machines share its storage.
@@ -135,18 +145,19 @@ fn make_private_dir(path: &Path) -> Result<(), PlaceError> {
 }
 
 /// Returns the device number of the file system of an open directory.
-fn device(fd: &OwnedFd, path: &Path) -> Result<u64, PlaceError> {
-    let found = stat(fd.as_fd()).map_err(|error| PlaceError::Io(path.to_owned(), error))?;
-    Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+fn device(fd: &OwnedFd, path: &Path) -> Result<rustix::fs::Dev, PlaceError> {
+    let found = rustix::fs::fstat(fd);
+    Ok(found.map_err(|error| PlaceError::Io(path.to_owned(), error.into()))?.st_dev)
 }
 
 /// Checks that only this user can change an open state directory.
 fn check_private(dir: &OwnedFd, path: &Path) -> Result<(), PlaceError> {
-    let found = stat(dir.as_fd()).map_err(|error| PlaceError::Io(path.to_owned(), error))?;
-    if found.stx_uid != rustix::process::geteuid().as_raw() {
-        return Err(PlaceError::OtherUser(path.to_owned(), found.stx_uid));
+    let found = rustix::fs::fstat(dir);
+    let found = found.map_err(|error| PlaceError::Io(path.to_owned(), error.into()))?;
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(PlaceError::OtherUser(path.to_owned(), found.st_uid));
     }
-    if u32::from(found.stx_mode) & 0o022 != 0 {
+    if Mode::from_raw_mode(found.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
         return Err(PlaceError::Open(path.to_owned()));
     }
     Ok(())
@@ -169,7 +180,7 @@ impl StatePlace {
         folder: &Path,
         record: &FolderRecord,
         state: &Path,
-        host: &str,
+        (host, through): (&str, ChangedThrough),
     ) -> Result<Self, PlaceError> {
         if folder == Path::new("/") {
             return Err(PlaceError::Folder(folder.to_owned(), "it is the root of this machine"));
@@ -203,7 +214,9 @@ impl StatePlace {
         if record.storage.is_some() {
             lock(&locked, folder)?;
         }
-        probe(&opened_state, folder)?;
+        if through == ChangedThrough::View {
+            probe(&opened_state, folder)?;
+        }
         Ok(Self { folder: opened, _locked: locked, path, host })
     }
 
@@ -213,14 +226,17 @@ impl StatePlace {
     }
 
     /// Returns the directories that the sync barrier uses.
-    pub(crate) fn barrier_dirs(&self) -> Result<BarrierDirs<LinuxDisk>, PlaceError> {
+    pub(crate) fn barrier_dirs<D>(&self) -> Result<BarrierDirs<D>, PlaceError>
+    where
+        D: Disk<Dir = OwnedFd>,
+    {
         let folder = self.folder.try_clone();
         let folder = folder.map_err(|error| PlaceError::Io(self.path.clone(), error))?;
         Ok(BarrierDirs { folder, state: open_dir(&self.host)? })
     }
 
     /// Returns the directories that the guard uses.
-    pub(crate) fn dirs(&self) -> Result<FolderDirs<LinuxDisk>, PlaceError> {
+    pub(crate) fn dirs<D: Disk<Dir = OwnedFd>>(&self) -> Result<FolderDirs<D>, PlaceError> {
         let (stages, lost) =
             (open_dir(&self.path.join("stage"))?, open_dir(&self.path.join("lost"))?);
         let folder = self.folder.try_clone();
@@ -252,8 +268,16 @@ fn check_storage(state: &Path, record: &FolderRecord) -> Result<(), PlaceError> 
     }
 }
 
-/// Checks by calls that the file system can do what a guard needs.
+/// Fails: only Linux has views.
+#[cfg(not(target_os = "linux"))]
+fn probe(_state: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
+    Err(PlaceError::Lacks(folder.to_owned(), "views on this system"))
+}
+
+/// Checks by calls that the file system can do what the guard of a view needs.
+#[cfg(target_os = "linux")]
 fn probe(state: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
+    use rustix::fs::RenameFlags;
     let lacks = |what| PlaceError::Lacks(folder.to_owned(), what);
     let failed = |error: rustix::io::Errno| PlaceError::Io(folder.to_owned(), error.into());
     let pid = std::process::id();
@@ -289,6 +313,7 @@ fn probe(state: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plain_disk::PlainDisk;
     use super::*;
 
     fn fresh(name: &str) -> PathBuf {
@@ -301,13 +326,14 @@ mod tests {
     fn a_folder_has_one_guard_for_each_machine() {
         let dir = fresh("place");
         let record = FolderRecord::new(None, 0, false);
-        let open = || StatePlace::open(&dir.join("folder"), &record, &dir.join("state"), "laptop1");
+        let host = ("laptop1", ChangedThrough::View);
+        let open = || StatePlace::open(&dir.join("folder"), &record, &dir.join("state"), host);
         let first = open().expect("free");
         let second = open().err().expect("it is taken").to_string();
         assert!(second.contains("another guard"), "{second}");
         assert!(first.host.ends_with("laptop1"));
         drop(first);
-        open().expect("free again").dirs().expect("they are there");
+        open().expect("free again").dirs::<PlainDisk>().expect("they are there");
         fs::remove_dir_all(&dir).expect("it is there");
     }
 
@@ -316,7 +342,8 @@ mod tests {
         let dir = fresh("places");
         let record = FolderRecord::new(None, 0, true);
         let open = |folder: &Path, state: &Path| {
-            let error = StatePlace::open(folder, &record, state, "laptop1").err();
+            let host = ("laptop1", ChangedThrough::View);
+            let error = StatePlace::open(folder, &record, state, host).err();
             error.expect("it is refused").to_string()
         };
         let folder = dir.join("folder");

@@ -11,6 +11,7 @@ use super::barrier::tree::FileStamp;
 use super::barrier_worker::{Job, JobDone};
 use super::disk::Disk;
 use super::folder_barrier::Arrival;
+use super::folder_changes::FolderBarrier;
 use super::late_changes::Late;
 use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureId};
@@ -347,6 +348,7 @@ impl<D: Disk> Tenures<D> {
         let Some(ArrivingTenure { previous: Some(previous), kept, .. }) = arrival else { return };
         match barrier.begin_tenure(self.guard.gate(), tenure, &previous, first) {
             Ok(tells) => {
+                let tells = self.note_unseen(barrier) || tells;
                 self.open((tenure, owner), kept, wishes);
                 if tells {
                     self.announce();
@@ -366,12 +368,24 @@ impl<D: Disk> Tenures<D> {
         let kept = self.steps.lock().arrival.take().map_or(0, |arrival| arrival.kept);
         let (accepted, handover) = accepted;
         match barrier.accept(self.guard.gate(), tenure, (accepted, &handover)) {
-            Ok(()) => self.open((tenure, owner), kept, wishes),
+            Ok(()) => {
+                self.note_unseen(barrier);
+                self.open((tenure, owner), kept, wishes);
+            }
             Err(why) => {
                 self.deny_all(wishes, &why);
                 self.give_now(TenureEnd::Given, Box::new(|| {}));
             }
         }
+    }
+
+    /// Notes that programs may change the folder from now on, if this guard sees no change. Returns
+    /// whether that is so.
+    fn note_unseen(&self, barrier: &FolderBarrier<D>) -> bool {
+        if !self.policy.sees_changes {
+            barrier.note_unseen();
+        }
+        !self.policy.sees_changes
     }
 
     fn looked_after_late(&self, result: &Result<Late, String>) {

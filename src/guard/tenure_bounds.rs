@@ -91,7 +91,7 @@ impl<D: Disk> Tenures<D> {
             // The lock service may still count this guard as the holder.
             self.lock.release(|| {});
         }
-        self.forget_steps();
+        self.forget_steps(end);
         self.ended(tenure, end, aside);
     }
 
@@ -109,7 +109,7 @@ impl<D: Disk> Tenures<D> {
             return self.yield_marked((tenure, end), aside, then);
         }
         self.lock.release(then);
-        self.forget_steps();
+        self.forget_steps(end);
         self.ended(tenure, end, aside);
     }
 

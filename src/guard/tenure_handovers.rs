@@ -206,7 +206,8 @@ impl<D: Disk> Tenures<D> {
             None
         });
         let is_written = foreign.is_some();
-        if let Some(paths) = foreign.filter(|paths| !paths.is_empty()) {
+        let is_told = self.policy.sees_changes;
+        if let Some(paths) = foreign.filter(|paths| is_told && !paths.is_empty()) {
             (self.on_news)(&TenureNews::Overwritten(tenure, paths));
         }
         match self.state() {
@@ -276,18 +277,19 @@ impl<D: Disk> Tenures<D> {
                 self.lock.release(then);
             }
         }
-        self.forget_steps();
+        self.forget_steps(end);
         self.ended(tenure, end, aside);
     }
 
     /// Forgets what was under way in a tenure that ends, and looks later after what it has not
-    /// told.
-    pub(super) fn forget_steps(&self) {
+    /// told. A guard that sees no change does so in its next tenure if the lock was lost: programs
+    /// may still be changing the folder.
+    pub(super) fn forget_steps(&self, end: TenureEnd) {
         let Some(barrier) = self.guard.barrier() else { return };
         let is_untold = barrier.end_tenure();
         let mut steps = self.steps.lock();
         (steps.arrival, steps.sent) = (None, None);
-        if is_untold {
+        if is_untold && (self.policy.sees_changes || !end.is_loss()) {
             (steps.late_at, steps.is_late_asked) = (Some(boot_now()), false);
         }
         drop(steps);

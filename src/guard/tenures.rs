@@ -197,6 +197,23 @@ impl<D: Disk> Tenures<D> {
         if state.not_ready.is_some() { state.missing.clone() } else { Vec::new() }
     }
 
+    /// Whether the guard looks after what an ended tenure has not told yet.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.steps.lock().late_at.is_some()
+    }
+
+    /// Whether markers name everything that this machine has changed, as far as there are markers.
+    pub(crate) fn is_told(&self) -> bool {
+        self.guard.barrier().is_none_or(|barrier| barrier.is_marked())
+    }
+
+    /// Whether a tenure has begun, and the lock service knows that changes follow if this guard
+    /// does not see them.
+    pub(crate) fn may_change(&self) -> bool {
+        let gate = self.guard.gate();
+        gate.tenure().is_some() && (self.policy.sees_changes || !gate.must_announce())
+    }
+
     /// Returns the lock.
     pub(crate) const fn lock(&self) -> &Arc<FolderLock> {
         &self.lock

@@ -103,9 +103,15 @@ impl PathPatterns {
     }
 }
 
+/// How long a guard that sees no change waits before it writes a marker by itself: for ever.
+const NEVER: Span = Span::from_secs(100 * 365 * 24 * 3_600);
+
 /// The options of a guard.
 #[derive(Debug, Clone)]
 pub(crate) struct WritePolicy {
+    /// Whether programs change the folder through a view, so that the guard sees each change.
+    /// Otherwise a tenure that is ready announces changes at once, and its last marker finds them.
+    pub(crate) sees_changes: bool,
     /// The answer to a change without the lock.
     pub(crate) on_write: OnWrite,
     /// How long after the last change the guard gives the lock up; `None`: it keeps the lock.
@@ -129,6 +135,25 @@ pub(crate) struct WritePolicy {
 }
 
 impl WritePolicy {
+    /// Returns the options of a guard that has no view.
+    pub(crate) fn without_view() -> Self {
+        let none = PathPatterns::default;
+        Self {
+            sees_changes: false,
+            on_write: OnWrite::Refuse,
+            give_after: None,
+            // Nobody knows when programs have finished.
+            when_asked: WhenAsked::Keep,
+            accepts: AcceptedByOption::default(),
+            owner: OwnerKind::Host,
+            in_place: none(),
+            never_ask: none(),
+            local: none(),
+            settle: NEVER,
+            sync_saves: false,
+        }
+    }
+
     /// Returns how long nothing must have changed for the folder to count as idle.
     pub(crate) const fn idle_after(&self) -> Span {
         match self.when_asked {

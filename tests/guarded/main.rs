@@ -39,5 +39,6 @@ mod unread;
 mod using;
 mod watchdog;
 mod ways_to_save;
+mod without_fuse;
 mod writers;
 mod yielding;
