@@ -314,3 +314,40 @@ fn a_change_past_the_view_is_told_to_the_holder() {
     assert_eq!((&told["count"], &told["paths"]), (&1.into(), &serde_json::json!(["a"])));
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "past the view");
 }
+
+/// A directory in which nothing can be made, until the value ends.
+struct Immutable(PathBuf);
+
+impl Immutable {
+    fn make(dir: PathBuf) -> Self {
+        run(Command::new("chattr").arg("+i").arg(&dir)).ok();
+        Self(dir)
+    }
+}
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr").arg("-i").arg(&self.0).status();
+    }
+}
+
+/// The lock service is told that a marker names everything only when the marker is there.
+#[test]
+fn a_marker_that_can_not_be_written_is_not_told() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    make(&machines, &one, &["a"]);
+    let immutable = Immutable::make(machines.first.folder().join(".latchfs/markers"));
+    fs::write(one.path("a"), "after").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry_all();
+    let taking = begin_take(&two);
+    not_ready(&two, "has not said what it changed");
+    drop(immutable);
+    eventually("the late marker", || {
+        machines.carry_markers();
+        (two.status()["state"] == "holding").then_some(())
+    });
+    taking.join().expect("taken");
+    assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "after");
+}
