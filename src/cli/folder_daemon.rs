@@ -12,7 +12,7 @@ use super::output;
 use super::signals::{self, Hangup};
 use crate::client::Terms;
 use crate::engine::lease_terms::GRACE_OF_FOLDER;
-use crate::guard::folder_record::FolderRecord;
+use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::plain_disk::PlainDisk;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::{ChangedThrough, StatePlace};
@@ -60,6 +60,7 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
     let served = guard_decider::check_engine(&record, &locks).and_then(|()| {
         let wanted = PartsRequest {
             record: &record,
+            started: StartedRecord::new(folder, Some(record.clone())),
             place: &opened,
             client: &client,
             local: local_patterns(&[])?,

@@ -13,10 +13,11 @@ use super::server_options::{self, ServerKeyArgs};
 use crate::client::Terms;
 use crate::engine::ClientId;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::guard::folder_record::FolderRecord;
+use crate::guard::barrier_store::marker_writer::remove_other_markers;
+use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::plain_disk::PlainDisk;
 use crate::guard::space::SpaceLimits;
-use crate::guard::state_place::{ChangedThrough, StatePlace};
+use crate::guard::state_place::{self, ChangedThrough, StatePlace};
 use crate::guard::tenure::Owner;
 use crate::guard::tenures::Tenures;
 use crate::guard::unread::UnreadPolicy;
@@ -31,7 +32,7 @@ const LOCK_PATIENCE: Span = Span::from_secs(30);
 
 /// The arguments of `latchfs guard init`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("decider").required(true))]
+#[command(group = clap::ArgGroup::new("decider"))]
 pub(super) struct InitArgs {
     /// The folder to guard
     #[arg(value_name = "FOLDER")]
@@ -45,7 +46,8 @@ pub(super) struct InitArgs {
     /// Only guards of this machine change the folder
     #[arg(long, group = "decider")]
     alone: bool,
-    /// The folder is a copy: give it an id of its own
+    /// The folder is a copy, or its server was replaced: give it an id of its own [default server:
+    /// that of the folder's record]
     #[arg(long)]
     new_id: bool,
     /// Several machines change the same storage, not copies of it
@@ -64,21 +66,24 @@ pub(super) struct InitArgs {
 
 pub(super) fn init(args: &InitArgs) -> CliResult {
     let folder = resolved_folder(&args.folder)?;
-    let server = match &args.dir {
-        Some(mount) => Some(guard_decider::server_of_mount(mount)?),
-        None => args.server.clone(),
-    };
+    let (server, is_shared) = lock_service(args, &folder)?;
     let engine = match &server {
         None => 0,
         Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
     };
-    let record = FolderRecord::new(server, engine, args.shared_storage);
+    let record = FolderRecord::new(server, engine, is_shared);
+    // A guard that runs would go on under the id that it knows.
+    let locked = if record.has_copies() { None } else { Some(state_place::lock_folder(&folder)) };
+    let _locked = locked.transpose().map_err(|error| unavailable(&error))?;
     FolderRecord::make_dir(&folder, args.new_id).map_err(|error| unavailable(&error))?;
     if let Some(url) = record.server.as_ref().filter(|_| record.has_copies()) {
         write_checkpoint(args, url, &folder, &record)?;
     }
     // Only now other machines guard the folder: until here nobody knows what should be in it.
     record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
+    if args.new_id {
+        remove_markers_of_the_copied(&folder, &record)?;
+    }
     let shown = folder.display();
     output::line(&format!(
         "latchfs: {shown} is guarded (id {}, lock {})",
@@ -90,6 +95,34 @@ pub(super) fn init(args: &InitArgs) -> CliResult {
     } else {
         format!("latchfs: take its lock with 'latchfs guard take {shown}'")
     })
+}
+
+/// Removes the markers of the folder of which this one was a copy.
+fn remove_markers_of_the_copied(folder: &Path, record: &FolderRecord) -> CliResult {
+    let failed = |error| CliError::system("the markers of the copied folder stay", &error);
+    let opened = std::fs::File::open(folder).map_err(failed)?.into();
+    remove_other_markers(&PlainDisk, &opened, &record.id).map_err(failed)
+}
+
+/// Returns the server that decides about the lock, if there is one, and whether machines share the
+/// storage: as the options say, or else, for a folder that gets a new id, as its record does.
+fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bool)> {
+    match (&args.server, &args.dir, args.alone) {
+        (Some(url), ..) => Ok((Some(url.clone()), args.shared_storage)),
+        (_, Some(mount), _) => {
+            Ok((Some(guard_decider::server_of_mount(mount)?), args.shared_storage))
+        }
+        (None, None, true) => Ok((None, false)),
+        (None, None, false) if args.new_id => {
+            let copied = FolderRecord::read(folder).map_err(|error| unavailable(&error))?;
+            let is_shared = args.shared_storage || copied.storage.is_some();
+            Ok((copied.server, is_shared))
+        }
+        (None, None, false) => Err(CliError::usage(
+            "say who decides about the lock of the folder: --alone if only this machine changes \
+             it, or --server URL or --dir MOUNT if several do",
+        )),
+    }
 }
 
 /// Takes the lock, writes a checkpoint of the whole folder, and hands over.
@@ -106,6 +139,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
     let decider = Decider::Server(server_options::connect(&args.key.access(url)?, Some(terms))?);
     let wanted = PartsRequest {
         record,
+        started: StartedRecord::new(folder, FolderRecord::read(folder).ok()),
         place: &place,
         client: &client,
         local: local_patterns(&[])?,

@@ -7,7 +7,7 @@ use crate::guard::disk::Disk;
 use crate::guard::folder_changes::{FirstMarked, FolderBarrier, MarkerNames};
 use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_lock::{FolderLock, LockIdentity};
-use crate::guard::folder_record::FolderRecord;
+use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::unread::UnreadPolicy;
@@ -25,6 +25,8 @@ const LOCAL_DEFAULT: [&str; 7] =
 /// The things from which the parts are made.
 pub(super) struct PartsRequest<'a> {
     pub(super) record: &'a FolderRecord,
+    /// The record as it was when the command began.
+    pub(super) started: StartedRecord,
     pub(super) place: &'a StatePlace,
     pub(super) client: &'a ClientId,
     /// The files that belong to this machine.
@@ -51,11 +53,13 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     locks: Locks,
     wanted: PartsRequest<'_>,
 ) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
-    let PartsRequest { record, place, client, local, limits, unread, first_marked } = wanted;
+    let PartsRequest { record, started, place, client, local, limits, unread, first_marked } =
+        wanted;
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
     let remembers = record.has_copies();
-    let identity = LockIdentity { engine, name, client: client.clone(), remembers };
+    let identity =
+        LockIdentity { engine, name, client: client.clone(), remembers, record: started };
     let lock = FolderLock::new(locks, identity, place.host.join("session"));
     lock.end_previous();
     let disk = Arc::new(disk);

@@ -17,7 +17,7 @@ use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session;
-use crate::guard::folder_record::FolderRecord;
+use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::{ChangedThrough, StatePlace};
@@ -278,6 +278,7 @@ fn serve(
         let policy = policy(args)?;
         let wanted = PartsRequest {
             record,
+            started: StartedRecord::new(folder, Some(record.clone())),
             place: &place,
             client: &client,
             local: policy.local.clone(),

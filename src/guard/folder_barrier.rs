@@ -17,7 +17,7 @@ use super::barrier::missing::NotArrived;
 use super::barrier::ready::Decision;
 use super::barrier::tree::{FileStamp, FolderTree as _};
 use super::barrier_store::change_record::ChangeRecord;
-use super::barrier_store::disk_tree::{DiskTree, SkippedBecause, SkippedNames};
+use super::barrier_store::disk_tree::DiskTree;
 use super::barrier_store::ignore_files::read_ignore_rules;
 use super::barrier_store::marker_dir::{MarkerDir, UnreadMarker};
 use super::barrier_store::marker_writer::MarkerWriter;
@@ -101,19 +101,6 @@ fn notes_of_markers(markers: &MarkerDir) -> Vec<String> {
     unread.iter().map(note).collect()
 }
 
-/// Returns a sentence for the first of the names that no marker names.
-fn notes_of_names(skipped: &SkippedNames) -> Vec<String> {
-    let note = |(path, why): &(String, SkippedBecause)| {
-        format!("'{path}' is not carried to other machines: {why}")
-    };
-    let mut notes: Vec<_> = skipped.shown().iter().map(note).collect();
-    let more = skipped.count().saturating_sub(notes.len() as u64);
-    if more > 0 {
-        notes.push(format!("{more} more names are not carried to other machines"));
-    }
-    notes
-}
-
 impl<D: Disk> BarrierState<D> {
     pub(super) fn save(&mut self) -> Result<(), String> {
         let saved = self.store.save(&self.ledger);
@@ -176,7 +163,7 @@ impl<D: Disk> FolderBarrier<D> {
         let barrier = Barrier { previous, engine, ledger, markers, rules, now: wall_nanos() };
         let mut tree = self.tree();
         let decided = barrier.decide(&mut tree, cache);
-        notes.extend(notes_of_names(tree.skipped()));
+        notes.extend(tree.skipped().notes());
         self.state.lock().notes = notes;
         match decided.map_err(|error| failed("the folder can't be compared", &error))? {
             Decision::Ready(arrived) => {
@@ -193,7 +180,7 @@ impl<D: Disk> FolderBarrier<D> {
                 Ok(Arrival::Ready(has_arrived))
             }
             Decision::NotArrived(missing) => Ok(Arrival::not_arrived(previous, missing)),
-            Decision::Unsure(why) => Ok(Arrival::Unsure(why)),
+            Decision::Unsure(why) => Ok(Arrival::Unsure(why.told_by(&self.names.holder))),
         }
     }
 
@@ -473,7 +460,9 @@ impl<D: Disk> FolderBarrier<D> {
             Err(Decision::NotArrived(missing)) => {
                 return Ok(Err(Arrival::not_arrived(previous, missing)));
             }
-            Err(Decision::Unsure(why)) => return Ok(Err(Arrival::Unsure(why))),
+            Err(Decision::Unsure(why)) => {
+                return Ok(Err(Arrival::Unsure(why.told_by(&self.names.holder))));
+            }
             Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready(true))),
         };
         let handover = ledger.begin_acceptance(&accepted, 1);

@@ -3,6 +3,7 @@
 
 use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
+use super::folder_record::{StartedRecord, another_engine};
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
@@ -51,6 +52,9 @@ pub(crate) enum LockNews {
     Wanted(String),
     /// Another client does not wait any more.
     Unwanted,
+    /// A client with this machine's own name waits, or does not wait any more: this guard, or
+    /// another machine that has the same name.
+    SameName,
 }
 
 /// The other clients that hold the lock or wait for it.
@@ -81,16 +85,6 @@ pub(crate) fn unanswered(why: &Unavailable) -> TakeAnswer {
     }
 }
 
-/// Returns the sentence for a folder whose lock the engine `recorded` decides, when a server has
-/// the engine `found`.
-pub(crate) fn another_engine(recorded: u64, found: u64) -> String {
-    format!(
-        "the folder's lock is decided by the engine {recorded:016x}, and this is {found:016x}: the \
-         server was replaced, or its URL leads to another one; use the right server, or, if it is \
-         gone for good, stop all guards of the folder and run 'latchfs guard init --new-id' on it"
-    )
-}
-
 /// The names under which a guard holds the lock of its folder.
 #[derive(Debug, Clone)]
 pub(crate) struct LockIdentity {
@@ -103,6 +97,8 @@ pub(crate) struct LockIdentity {
     pub(crate) client: ClientId,
     /// Whether the lock service remembers the handovers of the folder.
     pub(crate) remembers: bool,
+    /// The record that names the engine and the lock.
+    pub(crate) record: StartedRecord,
 }
 
 /// The lock of a folder.
@@ -217,15 +213,19 @@ impl FolderLock {
                         let lost = held.filter(|held| held.open.session == *session);
                         news.extend(lost.map(|held| LockNews::Ended(held.token)));
                     }
-                    EventKind::Joined { name, client, .. }
-                        if *name == self.identity.name && *client != self.identity.client =>
-                    {
-                        news.push(LockNews::Wanted(client.to_string()));
+                    EventKind::Joined { name, client, .. } if *name == self.identity.name => {
+                        news.push(if *client == self.identity.client {
+                            LockNews::SameName
+                        } else {
+                            LockNews::Wanted(client.to_string())
+                        });
                     }
-                    EventKind::Left { name, client, .. }
-                        if *name == self.identity.name && *client != self.identity.client =>
-                    {
-                        news.push(LockNews::Unwanted);
+                    EventKind::Left { name, client, .. } if *name == self.identity.name => {
+                        news.push(if *client == self.identity.client {
+                            LockNews::SameName
+                        } else {
+                            LockNews::Unwanted
+                        });
                     }
                     _ => {}
                 }
@@ -292,7 +292,7 @@ impl FolderLock {
                 Ok(Ok(Entered::Decided(outcome))) => self.decided(open, &outcome),
                 Ok(Err(refusal)) => match &*refusal.reason {
                     Reason::Conflict(conflict) => TakeAnswer::Held {
-                        holder: conflict.holder.to_string(),
+                        holder: self.shown(&conflict.holder),
                         token: conflict.token,
                     },
                     _ => TakeAnswer::Failed(refusal.to_string()),
@@ -353,8 +353,23 @@ impl FolderLock {
             self.release(|| {});
             return TakeAnswer::Failed(another_engine(recorded, found));
         }
+        if let Some(why) = self.replaced() {
+            self.release(|| {});
+            return TakeAnswer::Failed(why);
+        }
         self.session.store(open.session.as_u64(), Ordering::Release);
         TakeAnswer::Granted(TenureId { engine: found, token }, previous)
+    }
+
+    /// Whether a lease is one that this guard has requested.
+    pub(super) fn is_own(&self, hold: Ownership) -> bool {
+        let noted = self.noted.load(Ordering::Relaxed);
+        matches!(hold, Ownership::OpenFile(open) if open.session.as_u64() == noted)
+    }
+
+    /// Returns a sentence that says what to do if another lock decides about the folder by now.
+    pub(super) fn replaced(&self) -> Option<String> {
+        self.identity.record.replaced()
     }
 
     /// Whether this guard waits in the queue.

@@ -259,6 +259,48 @@ impl FolderRecord {
     }
 }
 
+/// Returns the sentence for a folder whose lock the engine `recorded` decides, when a server has
+/// the engine `found`.
+pub(crate) fn another_engine(recorded: u64, found: u64) -> String {
+    format!(
+        "the folder's lock is decided by the engine {recorded:016x}, and this is {found:016x}: the \
+         server was replaced or restored from a backup, or its URL leads to another one; use the \
+         right server, or, if it is gone for good, stop all guards of the folder and run 'latchfs \
+         guard init FOLDER --new-id' on the machine whose files count"
+    )
+}
+
+/// The record of a folder as a guard has read it at its start. A sync tool may bring another one.
+#[derive(Debug, Clone)]
+pub(crate) struct StartedRecord {
+    folder: PathBuf,
+    record: Option<FolderRecord>,
+}
+
+impl StartedRecord {
+    /// Returns the record that a guard of the folder has found, if there was one.
+    pub(crate) fn new(folder: &Path, record: Option<FolderRecord>) -> Self {
+        Self { folder: folder.to_owned(), record }
+    }
+
+    /// Returns a sentence that says what to do if another lock decides about the folder by now. A
+    /// record that can't be read, for example while a sync tool replaces it, says nothing.
+    pub(crate) fn replaced(&self) -> Option<String> {
+        let started = self.record.as_ref()?;
+        let now = FolderRecord::read(&self.folder).ok()?;
+        let is_same = (&now.id, &now.engine, &now.storage)
+            == (&started.id, &started.engine, &started.storage);
+        (!is_same).then(|| {
+            format!(
+                "the folder has another id by now ({} in place of {}), since 'latchfs guard init \
+                 --new-id' was run here or on another machine; end this guard by 'latchfs umount \
+                 VIEW', and start it again",
+                now.id, started.id
+            )
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

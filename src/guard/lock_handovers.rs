@@ -21,6 +21,18 @@ const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
 }
 
 impl FolderLock {
+    /// Returns a client that holds the lock or waits for it, for messages: it may be another
+    /// machine with the name of this one.
+    pub(super) fn shown(&self, client: &ClientId) -> String {
+        if client == self.client() {
+            return format!(
+                "{client} (this machine's own name, which another machine uses too, or a guard of \
+                 this machine that was killed; each machine needs a name of its own, --client)"
+            );
+        }
+        client.to_string()
+    }
+
     /// Returns what the lock service remembers of the last tenure, as the barrier reads it.
     pub(super) fn previous_tenure(&self, known: Option<&Previous>) -> PreviousTenure {
         let seq = known.map_or(0, |known| known.seq);
@@ -68,18 +80,22 @@ impl FolderLock {
     pub(crate) fn look(self: &Arc<Self>, then: impl FnOnce(Option<LockLook>) + Send + 'static) {
         let own = Arc::clone(self);
         self.locks.view(self.name(), move |view| {
-            let is_other = |client: &&ClientId| *client != own.client();
+            let token = own.token();
+            let is_other = |it: &&Holder| !own.is_own(it.lease.hold);
+            // Another machine may have the name of this one. A guard that holds the lock does not
+            // wait for it.
+            let waits = |client: &&ClientId| token.is_some() || *client != own.client();
             then(view.ok().map(|view| {
                 let mut waiters = view.waiters.iter().map(|waiter| &waiter.client);
-                let holder = view.holders.iter().find(|it| is_other(&&it.lease.holder));
+                let holder = view.holders.iter().find(is_other);
                 let is_away =
                     |it: &&Holder| it.lease.details.note().is_some_and(|note| **note == *AWAY_NOTE);
                 LockLook {
-                    holder: holder.map(|holder| holder.lease.holder.to_string()),
+                    holder: holder.map(|holder| own.shown(&holder.lease.holder)),
                     away_until: holder
                         .filter(is_away)
                         .map(|holder| own.locks.wall(holder.ends.expires_at)),
-                    waiter: waiters.find(is_other).map(ToString::to_string),
+                    waiter: waiters.find(waits).map(|client| own.shown(client)),
                 }
             }));
         });

@@ -127,9 +127,9 @@ impl fmt::Display for Arrival {
             Self::NotArrived(missing) => write!(f, "{}", Named(missing, NAMED_MOST)),
             Self::Unsure(why) => write!(
                 f,
-                "nobody can say whether everything is here: {why}; wait until that machine is back \
-                 and its files are here, or go on with the folder as it stands by 'latchfs guard \
-                 accept --reason WHY'"
+                "nobody can say whether everything is here: {why}; {}, or go on with the folder as \
+                 it stands by 'latchfs guard accept --reason WHY'",
+                why.next_step()
             ),
         }
     }

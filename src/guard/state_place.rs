@@ -26,6 +26,8 @@ pub(crate) enum PlaceError {
     Folder(PathBuf, &'static str),
     /// Another guard of this machine has the folder.
     Guarded(PathBuf),
+    /// Another guard of this machine, of a folder with the same id, has this directory.
+    Copied(PathBuf, PathBuf),
     /// The state directory is on another file system than the folder.
     OtherFileSystem { state: PathBuf, folder: PathBuf },
     /// The state directory belongs to this other user.
@@ -59,6 +61,16 @@ impl fmt::Display for PlaceError {
                  if it has none, end it with 'latchfs guard give {0}'",
                 folder.display()
             ),
+            Self::Copied(folder, host) => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "another guard of this machine uses {} for a folder with the same id as \
+                     {folder}, of which one is a copy of the other; give the copy an id of its own \
+                     by 'latchfs guard init {folder} --new-id'",
+                    host.display()
+                )
+            }
             Self::OtherFileSystem { state, folder } => write!(
                 f,
                 "the state directory {} is on another file system than {}, and a file is published \
@@ -121,7 +133,7 @@ pub(crate) enum ChangedThrough {
 pub(crate) struct StatePlace {
     /// The folder, locked against other guards of this machine unless machines share its storage.
     pub(crate) folder: OwnedFd,
-    /// The directory of this machine, locked if machines share the storage.
+    /// The directory of this machine, locked against guards of copies of the folder.
     _locked: OwnedFd,
     /// The state directory.
     pub(crate) path: PathBuf,
@@ -188,7 +200,7 @@ impl StatePlace {
         let opened = open_dir(folder)?;
         // The machines of a shared storage lock their own directories there instead.
         if record.storage.is_none() {
-            lock(&opened, folder)?;
+            lock(&opened, folder, || PlaceError::Guarded(folder.to_owned()))?;
         }
         let path = state.join(&record.id);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -211,9 +223,11 @@ impl StatePlace {
             make_private_dir(&dir)?;
         }
         let locked = open_dir(&host)?;
-        if record.storage.is_some() {
-            lock(&locked, folder)?;
-        }
+        // The folder itself is locked as well, so this is the guard of another folder.
+        lock(&locked, &host, || match record.storage {
+            Some(_) => PlaceError::Guarded(folder.to_owned()),
+            None => PlaceError::Copied(folder.to_owned(), host.clone()),
+        })?;
         if through == ChangedThrough::View {
             probe(&opened_state, folder)?;
         }
@@ -246,11 +260,18 @@ impl StatePlace {
 }
 
 /// Locks a directory against other guards, as long as the descriptor is open.
-fn lock(dir: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
+fn lock(dir: &OwnedFd, path: &Path, taken: impl FnOnce() -> PlaceError) -> Result<(), PlaceError> {
     match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(PlaceError::Guarded(folder.to_owned())),
-        locked => locked.map_err(|error| PlaceError::Io(folder.to_owned(), error.into())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken()),
+        locked => locked.map_err(|error| PlaceError::Io(path.to_owned(), error.into())),
     }
+}
+
+/// Locks a folder against the guards of this machine, as long as the descriptor is open.
+pub(crate) fn lock_folder(folder: &Path) -> Result<OwnedFd, PlaceError> {
+    let opened = open_dir(folder)?;
+    lock(&opened, folder, || PlaceError::Guarded(folder.to_owned()))?;
+    Ok(opened)
 }
 
 /// Checks that the state directory lies on the storage that the folder's record names. The first

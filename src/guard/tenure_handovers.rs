@@ -35,6 +35,9 @@ impl<D: Disk> Tenures<D> {
         if !self.guard.gate().must_announce() {
             return (change.then)(Ok(()));
         }
+        if let Some(sentence) = self.lock.replaced() {
+            return (change.then)(Err(Denied { sentence }));
+        }
         let mut steps = self.steps.lock();
         steps.changes.push(change);
         let is_sent = matches!(steps.sent, Some(Sent::Announcement(_)));

@@ -327,6 +327,11 @@ impl<D: Disk> Tenures<D> {
                     self.look_at_lock();
                 }
             }
+            Message::News(LockNews::SameName) => {
+                if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
+                    self.look_at_lock();
+                }
+            }
             Message::LockSeen(look) => self.lock_seen(look, wishes),
             Message::News(LockNews::Ended(token)) => match self.state() {
                 GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _)

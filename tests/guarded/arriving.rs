@@ -77,13 +77,13 @@ impl Machines {
     /// Carries everything, and removes what is gone.
     pub(crate) fn carry_all(&self) {
         let from = format!("{}/", self.first.folder().display());
-        run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.second.folder())).ok();
+        run(Command::new("rsync").args(["-ac", "--delete", &from]).arg(self.second.folder())).ok();
     }
 
     /// Carries everything from the second machine to the first, and removes what is gone.
     pub(crate) fn carry_back(&self) {
         let from = format!("{}/", self.second.folder().display());
-        run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.first.folder())).ok();
+        run(Command::new("rsync").args(["-ac", "--delete", &from]).arg(self.first.folder())).ok();
     }
 
     /// Carries the markers, and no file.
@@ -99,7 +99,7 @@ impl Machines {
 
 fn copy_markers(from: &Scratch, to: &Scratch) {
     let from = format!("{}/.latchfs/", from.folder().display());
-    run(Command::new("rsync").args(["-a", &from]).arg(to.folder().join(".latchfs"))).ok();
+    run(Command::new("rsync").args(["-ac", &from]).arg(to.folder().join(".latchfs"))).ok();
 }
 
 /// Begins to take the lock, which goes on in the background.

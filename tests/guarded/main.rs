@@ -8,6 +8,7 @@ mod abuse;
 mod accepting;
 mod arriving;
 mod away;
+mod changed_servers;
 mod counters;
 mod databases;
 mod disks;

@@ -46,8 +46,44 @@ pub(crate) enum Unsure {
         /// The least number of the marker that would say so.
         number: u64,
     },
+    /// The last tenure has not said what it changed. Its client has the name of this machine, whose
+    /// ledger does not know the tenure.
+    OwnName {
+        /// The client that held the lock.
+        client: String,
+        /// The last tenure.
+        tenure: TenureId,
+    },
+    /// A marker is here of a tenure that came after the one that the lock service remembers.
+    Forgotten(TenureId),
     /// The markers can't be followed.
     Chain(ChainError),
+}
+
+impl Unsure {
+    /// Returns the reason as a machine with this client name tells it.
+    pub(crate) fn told_by(self, own: &str) -> Self {
+        match self {
+            Self::Dirty { client, tenure, .. } if client == own => Self::OwnName { client, tenure },
+            other => other,
+        }
+    }
+
+    /// Returns what a person can do about it, besides the acceptance of the folder as it stands.
+    pub(crate) fn next_step(&self) -> &'static str {
+        match self {
+            Self::Dirty { .. } => "wait until that machine is back and its files are here",
+            Self::OwnName { .. } => {
+                "wait until the other machine of this name is back and its files are here (give \
+                 one of the two another name by --client), or put the state directory back, if it \
+                 was moved"
+            }
+            Self::NoHandover | Self::Damaged(_) | Self::Restored | Self::Forgotten(_) => {
+                "see whether the last changes of each machine are here"
+            }
+            Self::Chain(_) => "let the sync tool bring the markers of the other machines",
+        }
+    }
 }
 
 impl fmt::Display for Unsure {
@@ -61,6 +97,19 @@ impl fmt::Display for Unsure {
             Self::Dirty { client, tenure, .. } => write!(
                 f,
                 "{client} (token {}) changed the folder, and has not said what it changed",
+                tenure.token.as_u64()
+            ),
+            Self::OwnName { client, tenure } => write!(
+                f,
+                "{client} (token {}) changed the folder, and has not said what it changed; that is \
+                 the name of this machine, whose state directory does not know of it: the state \
+                 directory was lost, or another machine has the same name",
+                tenure.token.as_u64()
+            ),
+            Self::Forgotten(tenure) => write!(
+                f,
+                "a marker of the tenure {} is here, which the lock service does not know any more: \
+                 an older copy of its data was put back",
                 tenure.token.as_u64()
             ),
             Self::Chain(error) => error.fmt(f),
@@ -102,11 +151,17 @@ impl Barrier<'_> {
             return Err(NoTarget::Unsure(Unsure::Restored));
         }
         if self.ledger.is_own(handover.id) {
+            if let Some(verified) = self.ledger.verified() {
+                // A marker of this machine that its ledger does not know was written right before
+                // the guard was killed.
+                self.check_remembered(verified, Some(&self.previous.client))?;
+            }
             let (checkpoint, counts) = self.ledger.since_checkpoint();
             let chain = Chain { wanted: BTreeMap::new(), base: ChainBase::Ledger };
             return Ok(Target { top: None, chain, checkpoint, counts });
         }
         let top = self.newest_marker(&handover)?;
+        self.check_remembered(top, None)?;
         let chain = chain::walk(self.markers, top, self.ledger.verified());
         let chain = chain.map_err(|error| match error {
             ChainError::Missing(link) => NoTarget::MarkerMissing(link),
@@ -114,6 +169,19 @@ impl Barrier<'_> {
         })?;
         let (checkpoint, counts) = self.checkpoint_of(top, &handover);
         Ok(Target { top: Some(top), chain, checkpoint, counts })
+    }
+
+    /// Checks that no marker is here that builds on this one, and whose tenure came after the one
+    /// that the lock service remembers. A tenure sets a handover before its first marker, so a
+    /// service that does not know the tenure has lost it. The numbers of tenures alone say nothing:
+    /// after an acceptance in a service that counts from an earlier number again, old markers with
+    /// greater tokens stay. Markers of the client `but` are left out.
+    fn check_remembered(&self, last: MarkerLink, but: Option<&str>) -> Result<(), NoTarget> {
+        let known = TenureId { engine: self.engine, token: self.previous.token };
+        match chain::later_than(self.markers, known, last, but) {
+            Some(later) => Err(NoTarget::Unsure(Unsure::Forgotten(later))),
+            None => Ok(()),
+        }
     }
 
     /// Returns the marker that names what the last tenure left.

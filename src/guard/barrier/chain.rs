@@ -131,6 +131,19 @@ pub(crate) fn contains(markers: &MarkerFiles, top: MarkerLink, link: MarkerLink)
     ancestors(markers, top).any(|(at, marker)| at == link || marker.previous == Some(link))
 }
 
+/// Returns a tenure with a greater token than `known` of the same engine, one of whose markers
+/// builds on `last`, and whose client is not `but`.
+pub(crate) fn later_than(
+    markers: &MarkerFiles,
+    known: TenureId,
+    last: MarkerLink,
+    but: Option<&str>,
+) -> Option<TenureId> {
+    let is_of = |link: &MarkerLink| markers.get(link).is_some_and(|it| Some(&*it.holder) == but);
+    let later = markers.later_than(known).filter(|link| !is_of(link));
+    later.into_iter().find(|link| contains(markers, *link, last)).map(|link| link.name.tenure)
+}
+
 /// Returns the marker that a tenure wrote last, after its gate had closed; `None` if it is not
 /// here. The numbers of the markers decide nothing beyond the least one.
 pub(crate) fn last_of(

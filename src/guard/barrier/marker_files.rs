@@ -108,6 +108,15 @@ impl MarkerFiles {
         self.markers.iter().filter(is_last).map(|(link, _)| *link).collect()
     }
 
+    /// Returns the markers of the tenures of one engine that have a greater token than this one.
+    pub(crate) fn later_than(&self, known: TenureId) -> impl Iterator<Item = MarkerLink> + '_ {
+        let is_later = move |link: &MarkerLink| {
+            let TenureId { engine, token } = link.name.tenure;
+            engine == known.engine && token > known.token
+        };
+        self.markers.keys().copied().filter(is_later)
+    }
+
     /// Returns the client that wrote the markers of a tenure, if one of them is here.
     pub(crate) fn holder_of(&self, tenure: TenureId) -> Option<String> {
         let of_tenure = self.markers.iter().find(|(link, _)| link.name.tenure == tenure);

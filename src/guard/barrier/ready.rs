@@ -467,6 +467,34 @@ mod tests {
         assert!(arrival.unsure().contains("no checkpoint"));
     }
 
+    /// The data of the lock service was put back: it names an older marker, and the markers of the
+    /// tenures since then are here.
+    #[test]
+    fn a_service_that_has_forgotten_tenures_decides_nothing() {
+        let mut arrival = Arrival::new();
+        let first = arrival.first();
+        let second = arrival.tenure(2, first, &[is("a", b"a2")]);
+        let third = arrival.markers.marker(3, Some(second), &[is("b", b"b3")]);
+        assert!(arrival.unsure().contains("a marker of the tenure 3 is here"));
+        arrival.clean(3, third);
+        assert_eq!(arrival.missing().len(), 2, "the service knows it again");
+        // A machine that goes on from its own handover has not seen the third tenure.
+        arrival.ledger.record_own(HandoverId(77));
+        arrival.previous = previous(HandoverKind::Clean, 1, Some(first));
+        assert!(arrival.unsure().contains("an older copy of its data was put back"));
+        // Its own marker, which its ledger does not know, was written right before it was killed.
+        arrival.previous.client = "laptop3".to_owned();
+        let tenure = |token| TenureId { engine: ENGINE, token: Token::named(token) };
+        let of_others =
+            |but| super::super::chain::later_than(&arrival.markers.files, tenure(2), first, but);
+        assert_eq!((of_others(None), of_others(Some("laptop3"))), (Some(tenure(3)), None));
+        // An accepted marker builds on the first one, and the forgotten ones decide nothing more.
+        let accepted = arrival.markers.marker(2, Some(first), &[is("b", b"b1"), is("c", b"c2")]);
+        arrival.ledger = Ledger::default();
+        arrival.clean(2, accepted);
+        assert_eq!(arrival.missing(), [("c".to_owned(), MissingBecause::NotHere)]);
+    }
+
     #[test]
     fn a_decision_names_so_many_paths() {
         use super::super::comparison::MISSING_SHOWN_MAX;

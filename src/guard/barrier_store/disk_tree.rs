@@ -59,14 +59,17 @@ impl SkippedNames {
         }
     }
 
-    /// Returns the number of names.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Returns the first of the names, with the reasons.
-    pub(crate) fn shown(&self) -> &[(String, SkippedBecause)] {
-        &self.shown
+    /// Returns a sentence for each of the first names, and one for the rest.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let note = |(path, why): &(String, SkippedBecause)| {
+            format!("'{path}' is not carried to other machines: {why}")
+        };
+        let mut notes: Vec<_> = self.shown.iter().map(note).collect();
+        let more = self.count.saturating_sub(notes.len() as u64);
+        if more > 0 {
+            notes.push(format!("{more} more names are not carried to other machines"));
+        }
+        notes
     }
 }
 
@@ -329,7 +332,7 @@ mod tests {
             assert_eq!(twice, None, "{path}");
         })
         .expect("readable");
-        (files, tree.skipped().count())
+        (files, tree.skipped().count)
     }
 
     fn names<D: Disk>(tree: &mut DiskTree<'_, D>) -> Vec<String> {
@@ -379,7 +382,7 @@ mod tests {
             assert_eq!(tree.is_hidden(&path(name)).expect("readable"), is_hidden, "{name}");
         }
         let because = SkippedBecause::MountPoint;
-        let mut shown = tree.skipped().shown().to_vec();
+        let mut shown = tree.skipped().shown.to_vec();
         shown.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(shown, [("file".to_owned(), because), ("mounted".to_owned(), because)]);
         // A mount point of this machine.
@@ -409,8 +412,8 @@ mod tests {
         let folder = test.folder();
         let mut tree = DiskTree::new(&LinuxDisk, &folder);
         assert_eq!(names(&mut tree), ["a"]);
-        assert_eq!(tree.skipped().count(), SKIPPED_SHOWN_MAX as u64 + 6);
-        assert_eq!(tree.skipped().shown().len(), SKIPPED_SHOWN_MAX);
+        assert_eq!(tree.skipped().count, SKIPPED_SHOWN_MAX as u64 + 6);
+        assert_eq!(tree.skipped().shown.len(), SKIPPED_SHOWN_MAX);
         let texts = [
             (SkippedBecause::NotUtf8, "its name is no valid UTF-8"),
             (SkippedBecause::Path(FolderPathError::TooLong), "a path has more than 4096 bytes"),
@@ -419,7 +422,7 @@ mod tests {
             assert_eq!(because.to_string(), text);
         }
         assert_eq!(names(&mut tree), ["a"]);
-        assert_eq!(tree.skipped().count(), SKIPPED_SHOWN_MAX as u64 + 6, "counted anew");
+        assert_eq!(tree.skipped().count, SKIPPED_SHOWN_MAX as u64 + 6, "counted anew");
     }
 
     #[test]
@@ -447,7 +450,7 @@ mod tests {
         assert_eq!((files.len(), files[&wanted].stamp.size, skipped), (2, 2, 1));
         let found = tree.look(&path(&wanted)).expect("readable");
         assert_eq!(found, Some(files[&wanted]));
-        let shown = tree.skipped().shown();
+        let shown = tree.skipped().shown.clone();
         assert_eq!(shown, [(format!("{other}/{other}.txt"), SkippedBecause::Normalization)]);
         test.put(&format!("{composed}/only-here"), b"");
         assert_eq!(names(&mut tree), ["K", &format!("{composed}/only-here")]);

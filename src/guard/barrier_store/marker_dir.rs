@@ -63,6 +63,8 @@ impl Seen {
 enum NotRead {
     /// There was no room for it.
     NoRoom,
+    /// It is a marker of another folder, of which this one is a copy.
+    OtherFolder,
     /// It is no marker, or can't be read.
     Because(String),
 }
@@ -139,6 +141,7 @@ impl MarkerDir {
         let unread = self.known.iter().filter_map(|(name, file)| match &file.read {
             Ok(_) => None,
             Err(NotRead::NoRoom) => Some((name.clone(), NotAdded::Full.to_string())),
+            Err(NotRead::OtherFolder) => Some((name.clone(), NotAdded::OtherFolder.to_string())),
             Err(NotRead::Because(why)) => Some((name.clone(), why.clone())),
         });
         let misnamed = self
@@ -151,6 +154,12 @@ impl MarkerDir {
         });
         let all = cut.into_iter().chain(unread).chain(misnamed).take(UNREAD_SHOWN_MAX);
         all.map(|(file_name, why)| UnreadMarker { file_name, why }).collect()
+    }
+
+    /// Returns the names of the markers of other folders in `.latchfs`.
+    pub(super) fn of_other_folders(&self) -> impl Iterator<Item = &str> {
+        let is_other = |file: &KnownFile| matches!(file.read, Err(NotRead::OtherFolder));
+        self.known.iter().filter(move |(_, file)| is_other(file)).map(|(name, _)| name.as_str())
     }
 
     /// Reads what has changed since the last refresh. The marker `wanted` and those before it are
@@ -201,6 +210,7 @@ impl MarkerDir {
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<MarkerLink, NotRead> {
         self.files.add(name, bytes).map_err(|error| match error {
             NotAdded::Full => NotRead::NoRoom,
+            NotAdded::OtherFolder => NotRead::OtherFolder,
             error => NotRead::Because(error.to_string()),
         })
     }

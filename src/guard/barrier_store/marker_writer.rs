@@ -7,6 +7,7 @@ use super::super::disk::{Disk, IfThere, Place};
 use super::bounded_read::read_at_most;
 use super::disk_names::open_dir_at;
 use super::disk_tree::CONTROL_DIR;
+use super::marker_dir::MarkerDir;
 use super::whole_write::{give_name, remove_if_there, write_temporary};
 use std::ffi::OsStr;
 use std::io;
@@ -91,25 +92,39 @@ impl<'a, D: Disk> MarkerWriter<'a, D> {
 
     /// Removes markers that nobody needs any more. Those that are gone already are no error.
     pub(crate) fn remove(&self, links: &[MarkerLink]) -> io::Result<()> {
+        let names: Vec<_> = links.iter().map(MarkerLink::file_name).collect();
+        self.remove_files(names.iter().map(String::as_str))
+    }
+
+    fn remove_files<'n>(&self, names: impl Iterator<Item = &'n str>) -> io::Result<()> {
         let control = self.control()?;
         let markers = open_dir_at(self.disk, &control, OsStr::new(MARKERS))?;
-        for link in links {
-            let file_name = link.file_name();
+        for file_name in names {
             match (file_name.strip_prefix("markers/"), &markers) {
                 (Some(name), Some(dir)) => remove_if_there(self.disk, Place::new(dir, name))?,
                 (Some(_), None) => {}
-                (None, _) => remove_if_there(self.disk, Place::new(&control, &file_name))?,
+                (None, _) => remove_if_there(self.disk, Place::new(&control, file_name))?,
             }
         }
         Ok(())
     }
 }
 
+/// Removes the markers of other folders from a folder that was a copy of them: nobody reads them.
+pub(crate) fn remove_other_markers<D: Disk>(
+    disk: &D,
+    folder: &D::Dir,
+    folder_id: &str,
+) -> io::Result<()> {
+    let mut markers = MarkerDir::new(folder_id);
+    markers.refresh(disk, folder, None)?;
+    MarkerWriter::new(disk, folder, folder).remove_files(markers.of_other_folders())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::barrier::test_markers::{TestMarkers, is};
     use super::super::super::linux_disk::LinuxDisk;
-    use super::super::marker_dir::MarkerDir;
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
     use std::fs;
