@@ -1,7 +1,8 @@
 //! What a guard does after this machine has slept, or after its clocks were moved: before the next
 //! change it asks the lock service whether the lock is still its own. The deadline of the tenure
 //! counts the time of a sleep as well; this question finds what no clock tells, for example that
-//! the machine was restored from an image.
+//! the machine was restored from an image. It asks also if events of the lock service were lost,
+//! of which the end of the tenure may have been one.
 
 use super::disk::Disk;
 use super::tenure_news::TenureEnd;
@@ -31,12 +32,19 @@ impl<D: Disk> Tenures<D> {
         self.steps.lock().jump.changes.push(change);
     }
 
+    /// Asks the lock service whether the lock is still this guard's, since events were lost.
+    pub(super) fn ask_after_lost_events(&self) {
+        self.steps.lock().jump.must_ask = true;
+    }
+
     /// Returns when the next step after a jump is due, unless a message comes before.
     pub(super) fn next_after_jump(&self) -> Time {
         let steps = self.steps.lock();
         let until = steps.jump.changes.iter().map(|change| change.until).min();
         let asks = if steps.jump.is_asked { Time::NEVER } else { steps.jump.ask_after };
-        until.map_or(Time::NEVER, |until| until.min(asks))
+        let must_ask = steps.jump.must_ask && matches!(self.state(), GuardState::Holding(..));
+        let asks = if until.is_some() || must_ask { asks } else { Time::NEVER };
+        until.unwrap_or(Time::NEVER).min(asks)
     }
 
     /// Asks the lock service about the lock, if changes wait for the answer.
@@ -51,7 +59,8 @@ impl<D: Disk> Tenures<D> {
         );
         let mut steps = self.steps.lock();
         let jump = &mut steps.jump;
-        if jump.changes.is_empty() || jump.is_asked || jump.ask_after > now {
+        let must_ask = jump.must_ask || !jump.changes.is_empty();
+        if !must_ask || jump.is_asked || jump.ask_after > now {
             return;
         }
         (jump.is_asked, jump.ask_after) = (true, now + ASK_AGAIN);
@@ -71,12 +80,16 @@ impl<D: Disk> Tenures<D> {
         let GuardState::Holding(tenure, ..) = self.state() else { return };
         match answer {
             Some(true) => {
+                self.steps.lock().jump.must_ask = false;
                 self.guard.gate().set_slept(slept);
                 for change in std::mem::take(&mut self.steps.lock().jump.changes) {
                     (change.then)(Ok(()));
                 }
             }
-            Some(false) => self.lose(tenure, TenureEnd::Taken),
+            Some(false) => {
+                self.steps.lock().jump.must_ask = false;
+                self.lose(tenure, TenureEnd::Taken);
+            }
             None => {}
         }
     }

@@ -52,6 +52,8 @@ pub(crate) enum LockNews {
     Wanted(String),
     /// Another client does not wait any more.
     Unwanted,
+    /// Events were lost, and the end of the tenure may be one of them.
+    Missed,
     /// A client with this machine's own name waits, or does not wait any more: this guard, or
     /// another machine that has the same name.
     SameName,
@@ -199,10 +201,15 @@ impl FolderLock {
             let batch = watch.take(EVENTS_MAX);
             if batch.lost > 0
                 && let Some(held) = held
-                && self.away.session() != Some(held.open.session)
-                && self.locks.is_session_over(held.open.session)
             {
-                news.push(LockNews::Ended(held.token));
+                // A session that nothing renews ends unnoticed, and a steal ends no session.
+                if self.locks.is_session_over(held.open.session)
+                    && self.away.session() != Some(held.open.session)
+                {
+                    news.push(LockNews::Ended(held.token));
+                } else {
+                    news.push(LockNews::Missed);
+                }
             }
             for (_, event) in &batch.events {
                 match &event.what {

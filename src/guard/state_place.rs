@@ -44,6 +44,16 @@ pub(crate) enum PlaceError {
     Lacks(PathBuf, &'static str),
 }
 
+/// Returns the sentence for a folder whose id another guarded folder has as well.
+fn copied(folder: &Path, host: &Path) -> String {
+    let (folder, host) = (folder.display(), host.display());
+    format!(
+        "another guard of this machine uses {host} for a folder with the same id as {folder}, of \
+         which one is a copy of the other; give the copy an id of its own by 'latchfs guard init \
+         {folder} --new-id'"
+    )
+}
+
 impl fmt::Display for PlaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,16 +71,7 @@ impl fmt::Display for PlaceError {
                  if it has none, end it with 'latchfs guard give {0}'",
                 folder.display()
             ),
-            Self::Copied(folder, host) => {
-                let folder = folder.display();
-                write!(
-                    f,
-                    "another guard of this machine uses {} for a folder with the same id as \
-                     {folder}, of which one is a copy of the other; give the copy an id of its own \
-                     by 'latchfs guard init {folder} --new-id'",
-                    host.display()
-                )
-            }
+            Self::Copied(folder, host) => f.write_str(&copied(folder, host)),
             Self::OtherFileSystem { state, folder } => write!(
                 f,
                 "the state directory {} is on another file system than {}, and a file is published \

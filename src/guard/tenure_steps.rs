@@ -104,6 +104,8 @@ pub(super) struct SleepUnderWay {
 pub(super) struct AfterJump {
     pub(super) changes: Vec<WaitingChange>,
     pub(super) is_asked: bool,
+    /// Whether the lock service has to be asked although no change waits: events were lost.
+    pub(super) must_ask: bool,
     /// Before this time the lock service is not asked again.
     pub(super) ask_after: Time,
 }

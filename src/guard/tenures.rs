@@ -327,6 +327,7 @@ impl<D: Disk> Tenures<D> {
                     self.look_at_lock();
                 }
             }
+            Message::News(LockNews::Missed) => self.ask_after_lost_events(),
             Message::News(LockNews::SameName) => {
                 if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
                     self.look_at_lock();

@@ -57,7 +57,7 @@ fn refused_start(scratch: &Scratch, client: &str) -> String {
 }
 
 /// Kills a server, so that another one can have its address.
-fn kill(server: &Server) {
+pub(crate) fn kill(server: &Server) {
     server.signal(libc::SIGKILL);
     let address = server.url.trim_start_matches("http://").to_owned();
     eventually("the end of the server", || std::net::TcpStream::connect(&address).err());

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A file system of its own for one test, which ends after the guard and the scratch directory.
-struct Disk {
-    dir: PathBuf,
+pub(crate) struct Disk {
+    pub(crate) dir: PathBuf,
     /// The places where something is mounted, in the order of their mounts.
     mounts: Vec<PathBuf>,
 }
@@ -16,7 +16,7 @@ struct Disk {
 impl Disk {
     /// Makes an ext4 file system of some megabytes, whose image lies in a tmpfs of `room`
     /// megabytes.
-    fn new(name: &str, megabytes: u32, room: u32) -> Self {
+    pub(crate) fn new(name: &str, megabytes: u32, room: u32) -> Self {
         let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
         let (store, disk) = (dir.join("store"), dir.join("disk"));
         fs::create_dir_all(&store).expect("made");
@@ -37,7 +37,7 @@ impl Disk {
         self.scratch_with(&["--alone"])
     }
 
-    fn scratch_with(&self, options: &[&str]) -> Scratch {
+    pub(crate) fn scratch_with(&self, options: &[&str]) -> Scratch {
         let scratch = Scratch(self.dir.join("disk/test"));
         fs::create_dir_all(scratch.folder()).expect("made");
         scratch.init(options);
