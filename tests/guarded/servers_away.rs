@@ -109,7 +109,9 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
 fn the_next_machine_waits_for_the_late_marker_of_one_that_lost_its_server() {
     let _alone = no_other_stops();
     let machines = Machines::new();
-    let (one, two) = (machines.start(1, &["--keep", "--settle", "1h"]), machines.start(2, &[]));
+    let one = machines.start(1, &["--keep", "--settle", "1h"]);
+    // Its place in the queue outlives the absence of the server.
+    let two = machines.start(2, &["--ttl", "10s"]);
     for round in 0..rounds(1, 10) {
         one.ask("take", &[]).ok();
         let text = format!("of m1 {round}");

@@ -382,7 +382,7 @@ mod tests {
             assert_eq!(tree.is_hidden(&path(name)).expect("readable"), is_hidden, "{name}");
         }
         let because = SkippedBecause::MountPoint;
-        let mut shown = tree.skipped().shown.to_vec();
+        let mut shown = tree.skipped().shown.clone();
         shown.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(shown, [("file".to_owned(), because), ("mounted".to_owned(), because)]);
         // A mount point of this machine.

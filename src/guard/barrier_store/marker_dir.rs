@@ -211,7 +211,7 @@ impl MarkerDir {
         self.files.add(name, bytes).map_err(|error| match error {
             NotAdded::Full => NotRead::NoRoom,
             NotAdded::OtherFolder => NotRead::OtherFolder,
-            error => NotRead::Because(error.to_string()),
+            error @ NotAdded::Marker(_) => NotRead::Because(error.to_string()),
         })
     }
 }
