@@ -89,6 +89,13 @@ pub(super) struct LeaseValidity {
 }
 
 impl LeaseValidity {
+    /// Returns the validity of a lease that another thread watches: the time in nanoseconds of the
+    /// boot clock, and how often that thread looks.
+    #[cfg(target_os = "linux")]
+    pub(super) const fn of(sure: Arc<AtomicU64>, period: Span) -> Self {
+        Self { sure, period }
+    }
+
     /// Returns the time on the boot clock until which the lease is surely valid; `Time::ZERO` if
     /// the lease is over.
     pub(super) fn sure(&self) -> Time {

@@ -55,6 +55,10 @@ mod folder_requests;
 mod guard_endpoint;
 mod guard_requests;
 #[cfg(target_os = "linux")]
+mod guard_target;
+#[cfg(target_os = "linux")]
+mod run_guarded;
+#[cfg(target_os = "linux")]
 mod guard_view;
 mod guard;
 mod sim;

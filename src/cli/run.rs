@@ -4,9 +4,8 @@
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
 use super::lease_renewal::LeaseRenewal;
-use super::lease_watcher::{LeaseReader, LeaseWatcher};
+use super::lease_watcher::{LeaseReader, LeaseValidity, LeaseWatcher};
 use super::mount_client::LockClient;
-use super::name_argument::NameArg;
 use super::output;
 use super::supervisor::{self, FrontProcess, Inheritance, SupervisedLease};
 use super::target::{CommandTarget, TargetArgs};
@@ -16,13 +15,13 @@ use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 /// Time between SIGTERM and SIGKILL for a command whose lock was stolen: well within the steal
 /// grace of 1 s, in which no client may use the lock.
-const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
+pub(super) const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
 /// Time between SIGTERM and SIGKILL for the command, after the `run` process that the shell started
 /// (the front process) was killed by SIGKILL. It is short, since the sender of SIGKILL expects an
 /// end at once.
@@ -40,16 +39,22 @@ const SLOT_TTL: &str = "1h";
 /// The arguments of `latchfs run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
-    #[command(flatten)]
-    name: NameArg,
+    /// The lock: its name, or a path below the mount
+    #[arg(value_name = "NAME", required_unless_present = "guard")]
+    name: Option<OsString>,
+    /// Take the lock of the guarded folder that VIEW shows, and start the command once everything
+    /// is there
+    #[arg(long, value_name = "VIEW", conflicts_with_all = ["name", "dir", "server", "client",
+        "shared", "ttl", "note", "slot"])]
+    pub(super) guard: Option<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,
     /// Wait in the queue for at most this long: 10m, 1h30m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
-    wait: Option<Span>,
+    pub(super) wait: Option<Span>,
     /// Do not wait: exit with 75 if another has the lock
     #[arg(long = "try")]
-    try_only: bool,
+    pub(super) try_only: bool,
     /// Hold it together with others that ask for the same
     #[arg(long)]
     shared: bool,
@@ -68,7 +73,7 @@ pub(super) struct RunArgs {
     slot: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// The lock that is held while the command runs.
@@ -81,20 +86,24 @@ struct HeldLock {
 }
 
 /// How the command that `run` has started ended.
-enum CommandEnd {
+pub(super) enum CommandEnd {
     /// The command exited by itself.
     Exited(ExitStatus),
-    /// `run` ended the command because the lock was lost; holds the error message.
-    Lost(String),
+    /// `run` ended the command because the lock was lost.
+    Lost,
     /// `run` ended the command because the front process, which the shell has started, was killed.
     Killed,
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
+    if let Some(view) = &args.guard {
+        return run_under_guard(args, view);
+    }
     // `split` forks, and only the forking thread continues in the child, so `split` must run before
     // any other thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
-    let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
+    let CommandTarget { ask: ctl, place, dir, name } =
+        args.target.asking(args.name.as_deref().unwrap_or_default())?;
     let name = slot_name(name, args.slot.as_deref())?;
     let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
         Err(CliError::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
@@ -113,24 +122,35 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     let renewal = held.hang_on_command(&front, dir.is_some())?;
     let ended = match children::Group::start(command, front.group()) {
         Ok(mut group) => {
-            held.look_after(&mut group, (&signals, &front), (tenure, renewal.as_ref()))
+            let stop_renewal = || renewal.iter().for_each(LeaseRenewal::stop);
+            let watched = Watched {
+                known: tenure.follow(wake),
+                times: &|sure| held.times(sure),
+                at_loss: &stop_renewal,
+                lock: name.to_string(),
+            };
+            watched.look_after(&mut group, (&signals, &front))
         }
         Err(error) => {
             let _ = held.release();
-            let shown = args.command[0].display();
-            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            output::say(&format!("{shown} can't be run: {}", crate::os_error::said(&error)));
-            std::process::exit(code);
+            not_run(&args.command, &error);
         }
     };
     match ended {
-        CommandEnd::Lost(why) => {
+        CommandEnd::Lost => {
             lost(args, &held, &place);
-            Err(CliError::Said(Exit::Lost, why))
+            Err(CliError::Said(
+                Exit::Lost,
+                format!(
+                    "lock '{name}' was lost (token {}), so the command was ended; see 'latchfs \
+                     status {name}' for its holder",
+                    held.token
+                ),
+            ))
         }
         CommandEnd::Killed => held.release(),
         CommandEnd::Exited(status) => {
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            let code = code_of(status);
             // Only after all processes of the command have ended is the lock released or, after a
             // success with `--slot`, kept until its ttl is over.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
@@ -140,10 +160,24 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     }
 }
 
+#[cfg(target_os = "linux")]
+fn run_under_guard(args: &RunArgs, view: &Path) -> CliResult {
+    super::run_guarded::run(args, view)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn run_under_guard(_: &RunArgs, view: &Path) -> CliResult {
+    Err(CliError::unavailable(format!(
+        "{} is no view of a guarded folder: this system has none",
+        view.display()
+    )))
+}
+
 /// Renews or releases the lease of a supervisor that was killed; runs in the front process.
 fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
     let ask = || {
-        let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
+        let CommandTarget { ask, name, .. } =
+            args.target.asking(args.name.as_deref().unwrap_or_default())?;
         let name = slot_name(name, args.slot.as_deref())?;
         let mut request = json!({"name": name.as_str(), "token": lease.token});
         match step {
@@ -207,42 +241,49 @@ fn acquire(
     Ok((held, LeaseWatcher::seen(sight, ttl)?))
 }
 
-impl HeldLock {
+/// What `run` knows of a lock while its command runs.
+pub(super) struct Watched<'a> {
+    /// Until when the lock is surely held.
+    pub(super) known: LeaseValidity,
+    /// Returns how long before that time the command gets SIGTERM, and how long after SIGTERM it
+    /// gets SIGKILL.
+    pub(super) times: &'a dyn Fn(Time) -> (Span, Span),
+    /// Called before the command is ended because the lock is lost.
+    pub(super) at_loss: &'a dyn Fn(),
+    /// The name of the lock, as messages show it.
+    pub(super) lock: String,
+}
+
+/// Makes the main thread look at the lock at once: SIGCHLD wakes it, for which it waits anyway.
+pub(super) fn wake() {
+    children::kill(std::process::id().cast_signed(), libc::SIGCHLD);
+}
+
+impl Watched<'_> {
     /// Forwards signals to the command until it has ended, or the lock is no longer surely held.
     ///
     /// The last known expiry of the lease decides whether the lock is held: a daemon that is
     /// suspended or dead may come back before that time, and until then no other client can get the
     /// lock.
-    fn look_after(
+    pub(super) fn look_after(
         &self,
         group: &mut children::Group,
         (signals, front): (&Signals, &FrontProcess),
-        (tenure, renewal): (LeaseWatcher, Option<&LeaseRenewal>),
     ) -> CommandEnd {
-        // SIGCHLD wakes the loop below, which waits for that signal anyway and then checks
-        // everything.
-        let known =
-            tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
         loop {
-            let sure = known.sure();
-            let (margin, notice) = self.times(sure);
+            let sure = self.known.sure();
+            let (margin, notice) = (self.times)(sure);
             let left = (sure - margin).since(boot_now());
             if left == Span::ZERO {
-                if let Some(renewal) = renewal {
-                    renewal.stop();
-                }
+                (self.at_loss)();
                 group.end_all(notice.as_duration());
-                let (name, token) = (&self.name, self.token);
-                return CommandEnd::Lost(format!(
-                    "lock '{name}' was lost (token {token}), so the command was ended; \
-                     see 'latchfs status {name}' for its holder"
-                ));
+                return CommandEnd::Lost;
             }
             if !front.lives() {
                 self.until_all_are_dead(group, NOTICE_WHEN_KILLED);
                 return CommandEnd::Killed;
             }
-            match signals.next(left.min(known.period()).as_duration()) {
+            match signals.next(left.min(self.known.period()).as_duration()) {
                 Some(libc::SIGCHLD) | None => {}
                 Some(signal) => group.signal(signal),
             }
@@ -262,12 +303,30 @@ impl HeldLock {
                 output::say(&format!(
                     "processes of the command can't be ended, so lock '{}' stays held until they \
                      end",
-                    self.name
+                    self.lock
                 ));
             }
         }
     }
+}
 
+/// Says that the command can't be run, and exits as a shell does.
+pub(super) fn not_run(command: &[OsString], error: &std::io::Error) -> ! {
+    let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+    output::say(&format!(
+        "{} can't be run: {}",
+        command[0].display(),
+        crate::os_error::said(error)
+    ));
+    std::process::exit(code);
+}
+
+/// Returns the exit code of a command as a shell reports it.
+pub(super) fn code_of(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+impl HeldLock {
     /// Makes the lease depend on both processes of `run` together. A lease that is bound to this
     /// process alone would end at once when this process dies, before the front process can end the
     /// command. A server's lease is bound to a session, which outlives this process by its ttl; a
@@ -331,11 +390,23 @@ impl HeldLock {
 
 /// Runs the command of the option `--on-lost`.
 fn lost(args: &RunArgs, held: &HeldLock, place: &(&str, OsString)) {
+    run_on_lost(args, held.name.as_str(), held.token, |command| {
+        command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
+    });
+}
+
+/// Runs the command of the option `--on-lost`, once `prepare` was called with it.
+pub(super) fn run_on_lost(
+    args: &RunArgs,
+    name: &str,
+    token: u64,
+    prepare: impl FnOnce(&mut Command),
+) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
-    command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());
-    command.env("LATCHFS_TOKEN", held.token.to_string());
-    command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
+    command.args(["-c", script]).env("LATCHFS_LOCK", name);
+    command.env("LATCHFS_TOKEN", token.to_string());
+    prepare(&mut command);
     children::unblock(&mut command);
     if let Err(error) = command.status() {
         output::say(&format!("'{script}' can't be run: {error}"));

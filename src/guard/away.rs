@@ -93,16 +93,17 @@ impl<D: Disk> Tenures<D> {
         matches!(self.state(), GuardState::Holding(..)).then(|| Wall::at_boot_time(until))
     }
 
-    /// Returns when the lock that was taken along is given up.
+    /// Returns when the lock that was taken along is given up, unless programs that must end before
+    /// do so earlier.
     pub(super) fn gives_away_at(&self) -> Time {
-        self.lock.away.gives_at()
+        self.lock.away.gives_at().max(self.uses.ends_at())
     }
 
     /// Gives a lock that was taken along up at the end of its time. Returns whether it was taken
     /// along.
     pub(super) fn away_step(&self, now: Time) -> bool {
         let is_away = self.is_away();
-        if is_away && self.gives_away_at() <= now {
+        if is_away && self.lock.away.gives_at() <= now && self.uses.end(now) {
             self.give_now(TenureEnd::AwayOver, Box::new(|| {}));
         }
         is_away

@@ -41,6 +41,14 @@ pub(crate) enum GuardRequest {
     Wait,
     /// Answer with the events as they happen: where there is no file `events`.
     Events,
+    /// A program uses the lock in the tenure with this token, and must end before the lock is given
+    /// up. The use ends with the connection.
+    Use(u64),
+    /// The use of the lock by this connection ends.
+    EndUse {
+        /// The token of the tenure that is given up if no other program uses the lock, if any is.
+        gives: Option<u64>,
+    },
     /// A request that no guard knows.
     Unknown,
 }
@@ -72,6 +80,11 @@ impl GuardRequest {
             Some("give") => Self::Give,
             Some("wait") => Self::Wait,
             Some("events") => Self::Events,
+            Some("use") => Self::Use(asked["token"].as_u64().unwrap_or(0)),
+            Some("end_use") => {
+                let is_given = asked["give"] == true;
+                Self::EndUse { gives: asked["token"].as_u64().filter(|_| is_given) }
+            }
             _ => Self::Unknown,
         })
     }
@@ -119,6 +132,11 @@ mod tests {
         assert_eq!(parse("x"), Err("the request is no JSON".to_owned()));
         assert_eq!(parse("{}"), Ok(GuardRequest::Unknown));
         assert_eq!(parse("{\"do\":\"give\"}"), Ok(GuardRequest::Give));
+        assert_eq!(parse("{\"do\":\"use\",\"token\":7}"), Ok(GuardRequest::Use(7)));
+        let kept = parse("{\"do\":\"end_use\",\"token\":7,\"give\":false}");
+        assert_eq!(kept, Ok(GuardRequest::EndUse { gives: None }));
+        let given = parse("{\"do\":\"end_use\",\"token\":7,\"give\":true}");
+        assert_eq!(given, Ok(GuardRequest::EndUse { gives: Some(7) }));
         let day = Span::from_secs(24 * 3_600);
         let long = parse(&format!("{{\"do\":\"take\",\"wait_ms\":{}}}", u64::MAX));
         assert_eq!(long, Ok(GuardRequest::Take { patience: day, away: None }));

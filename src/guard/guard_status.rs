@@ -1,9 +1,10 @@
 //! The state of a guard as `latchfs guard status` shows it.
 
 use super::disk::Disk;
-use super::tenure::Owner;
+use super::tenure::{Owner, TenureClock};
 use super::tenures::{GuardState, Tenures};
 use super::write_policy::WhenAsked;
+use crate::time::Time;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -13,6 +14,13 @@ fn owner_json(owner: Owner) -> Value {
         Owner::User(uid) => json!(format!("user {uid}")),
         Owner::Session(leader) => json!(format!("session {leader}")),
     }
+}
+
+/// Returns until when the lock service certainly keeps the lock, in milliseconds of the boot clock;
+/// `None` if it is not held, or for as long as the guard runs.
+fn surely_until_ms(until: Time) -> Option<u64> {
+    let is_bounded = until != Time::ZERO && until != Time::NEVER;
+    is_bounded.then(|| until.as_nanos() / 1_000_000)
 }
 
 impl<D: Disk> Tenures<D> {
@@ -75,6 +83,9 @@ impl<D: Disk> Tenures<D> {
             "not_ready": self.not_ready().map(|why| why.text(may_see).to_owned()),
             "notes": notes,
             "trouble": self.lock().trouble(),
+            "surely_until_ms": surely_until_ms(self.lock().surely_until()),
+            "used_by": self.uses.pids(),
+            "must_end": self.uses.must_end(),
             "staged_bytes": self.guard.space_used().0,
             "lost_bytes": self.guard.space_used().1,
             "pid": std::process::id(),

@@ -26,7 +26,8 @@
 //! - `put_back` puts the content of a conflict copy back.
 //! - `folder_lock` is the folder's lock in the lock service, `session_record` names its session
 //!   on the disk, and `lock_handovers` is what the lock service remembers.
-//! - `hidden_use` looks for programs that use a folder whose lock is about to be given up.
+//! - `hidden_use` looks for programs that use a folder whose lock is about to be given up, and
+//!   `lock_uses` knows those that must end before.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
 //!   `barrier_worker` makes the steps that may take long.
@@ -78,6 +79,7 @@ pub(crate) mod wish;
 pub(crate) mod barrier_worker;
 pub(crate) mod tenure_steps;
 pub(crate) mod hidden_use;
+pub(crate) mod lock_uses;
 pub(crate) mod tenures;
 pub(crate) mod asking;
 pub(crate) mod yielding;

@@ -119,6 +119,7 @@ impl<D: Disk> Tenures<D> {
         state.last_end = Some((tenure, end));
         (state.waiter, state.not_ready) = (None, None);
         drop(state);
+        self.uses.tenure_is_over();
         (self.on_news)(&TenureNews::Ended(tenure, end, aside));
     }
 }

@@ -8,6 +8,7 @@ use super::disk::Disk;
 use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
 use super::hidden_use::HiddenUse;
+use super::lock_uses::{LockUse, LockUses};
 use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
@@ -42,6 +43,10 @@ pub(super) enum Message {
     LockSeen(Option<LockLook>),
     Wish(Wish),
     Give(Then),
+    /// A process uses the lock in the tenure with this token.
+    Use(u32, u64, Box<dyn FnOnce(Option<LockUse>) + Send>),
+    /// Gives the lock of the tenure with this token up, unless a program uses it.
+    GiveUnused(u64, Then),
     /// Another machine has waited long enough for the end of this tenure.
     Yield(TenureId),
     /// Whether programs use the folder of a tenure that is about to be given up.
@@ -110,6 +115,8 @@ pub(crate) struct Tenures<D: Disk> {
     send: Mutex<Sender<Message>>,
     pub(super) waiting: AtomicUsize,
     pub(super) hidden_use: HiddenUse,
+    /// The programs that must end before the lock is given up.
+    pub(crate) uses: Arc<LockUses>,
     pub(super) on_news: OnNews,
     /// The thread of the sync barrier, if there is one.
     pub(super) worker: Option<BarrierWorker>,
@@ -150,10 +157,15 @@ impl<D: Disk> Tenures<D> {
             send: Mutex::new(send.clone()),
             waiting: AtomicUsize::new(0),
             hidden_use: HiddenUse::default(),
+            uses: Arc::default(),
             on_news,
             worker,
             steps: Mutex::new(steps),
         });
+        let sends = Mutex::new(send.clone());
+        let wake = move || drop(sends.lock().send(Message::Look));
+        // Nobody sets a second one.
+        let _ = tenures.uses.on_end.set(Box::new(wake));
         tenures.lock.follow(move |news| drop(send.send(Message::News(news))));
         let own = Arc::clone(&tenures);
         std::thread::Builder::new().name("tenures".to_owned()).spawn(move || own.run(&receive))?;
@@ -253,6 +265,23 @@ impl<D: Disk> Tenures<D> {
         self.send(Message::Give(Box::new(then)));
     }
 
+    /// Begins a use of the lock in the tenure with this token, by a program that must end before
+    /// the lock is given up. `pid` is the process that watches over it. Calls `then` with `None` if
+    /// the tenure is over, or about to end.
+    pub(crate) fn begin_use(
+        &self,
+        (pid, token): (u32, u64),
+        then: impl FnOnce(Option<LockUse>) + Send + 'static,
+    ) {
+        self.send(Message::Use(pid, token, Box::new(then)));
+    }
+
+    /// Gives the lock up if it is held in the tenure with this token and no program uses it that
+    /// must end before, and calls `then` when that is done.
+    pub(crate) fn give_unused(&self, token: u64, then: impl FnOnce() + Send + 'static) {
+        self.send(Message::GiveUnused(token, Box::new(then)));
+    }
+
     /// Gives the lock up because another machine has waited for so long.
     pub(crate) fn yield_now(&self, tenure: TenureId) {
         self.send(Message::Yield(tenure));
@@ -273,6 +302,7 @@ impl<D: Disk> Tenures<D> {
 
     /// Gives the lock up, and ends the thread.
     pub(crate) fn stop(&self) {
+        self.uses.end_and_wait();
         let (send, done) = channel();
         self.give(move || send.send(()).unwrap_or_default());
         // The release is repeated by the lock service's client for as long as needed; a server that
@@ -352,6 +382,16 @@ impl<D: Disk> Tenures<D> {
                 self.stop_asking();
                 self.give_now(TenureEnd::Given, then);
             }
+            Message::Use(pid, token, then) => {
+                let may_begin = self.holds(token) && !self.uses.must_end();
+                then(may_begin.then(|| self.uses.begin(pid)));
+            }
+            Message::GiveUnused(token, then) => {
+                if self.holds(token) && self.uses.is_empty() {
+                    return self.give_now(TenureEnd::Given, then);
+                }
+                then();
+            }
             Message::Yield(tenure) => self.yield_overdue(tenure),
             Message::UseSeen(tenure, end, is_used) => self.use_seen((tenure, end), is_used),
             Message::Sleep(then) => self.sleep_comes(then),
@@ -400,8 +440,13 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
+    /// Whether programs may write in the tenure with this token.
+    fn holds(&self, token: u64) -> bool {
+        matches!(self.state(), GuardState::Holding(held, ..) if held.token.as_u64() == token)
+    }
+
     pub(super) fn is_idle_for(&self, after: Span) -> bool {
         let idle_since = self.guard.gate().last_change();
-        idle_since + after <= boot_now() && !self.guard.has_unpublished()
+        idle_since + after <= boot_now() && !self.guard.has_unpublished() && self.uses.is_empty()
     }
 }

@@ -72,7 +72,8 @@ impl<D: Disk> Tenures<D> {
         let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return };
         let mut state = self.state.lock();
         let Some(waiter) = &mut state.waiter else { return };
-        let is_overdue = waiter.since + max <= now && !waiter.is_overdue;
+        // Programs that must end before the lock is given up end first.
+        let is_overdue = waiter.since + max <= now && !waiter.is_overdue && self.uses.end(now);
         waiter.is_overdue |= is_overdue;
         drop(state);
         if is_overdue {
@@ -102,8 +103,9 @@ impl<D: Disk> Tenures<D> {
             return self.gives_away_at();
         }
         let unchanged_since = self.guard.gate().last_change();
-        // A file that is not published yet keeps the lock, and the guard looks again once it is.
-        let is_busy = self.guard.has_unpublished();
+        // A file that is not published yet keeps the lock, and so does a program that must end
+        // before. The guard looks again once it is published, or has ended.
+        let is_busy = self.guard.has_unpublished() || !self.uses.is_empty();
         let next_use = self.hidden_use.next_look();
         let idle_at =
             |idle| if is_busy { Time::NEVER } else { next_use.max(unchanged_since + idle) };
@@ -113,7 +115,7 @@ impl<D: Disk> Tenures<D> {
         {
             next = next.min(idle_at(idle));
             if !waiter.is_overdue {
-                next = next.min(waiter.since + max);
+                next = next.min((waiter.since + max).max(self.uses.ends_at()));
             }
         }
         next

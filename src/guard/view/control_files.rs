@@ -2,6 +2,7 @@
 //! the requests of `latchfs guard`.
 
 use super::super::event_queue::{EventPosition, EventQueue};
+use super::super::lock_uses::LockUse;
 use super::super::tenure_events::TenureEvent;
 use super::attributes::ROOT;
 use super::kernel_wait::KernelWait;
@@ -86,6 +87,8 @@ pub(super) struct ControlHandle {
     /// A request that the next read carries out, since it may wait: during a write, the kernel
     /// keeps all other requests from the file.
     pub(super) waiting: Mutex<Option<Vec<u8>>>,
+    /// The use of the lock by the program that opened the file, which ends when it is closed.
+    pub(super) lock_use: Mutex<Option<LockUse>>,
     /// The position of a reader of the events.
     position: Mutex<EventPosition>,
 }
@@ -174,6 +177,7 @@ impl ControlFiles {
             text: Mutex::default(),
             request: Mutex::default(),
             waiting: Mutex::default(),
+            lock_use: Mutex::default(),
             position: Mutex::new(position),
         }
     }

@@ -138,7 +138,10 @@ impl FolderView {
                 *handle.waiting.lock() = Some(request);
                 return Ok(data.len() as u32);
             }
-            let answer = self.control_request(handle.who, &request).await;
+            let answer = match self.use_request(handle, &request).await {
+                Some(answer) => answer,
+                None => self.control_request(handle.who, &request).await,
+            };
             *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
         }
         Ok(data.len() as u32)

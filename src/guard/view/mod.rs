@@ -33,6 +33,7 @@ mod names;
 mod set_attributes;
 mod directories;
 mod control_requests;
+mod use_request;
 mod take_request;
 mod lost_control;
 mod operations;

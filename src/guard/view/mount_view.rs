@@ -197,6 +197,14 @@ impl FolderView {
         status
     }
 
+    /// Checks whether a user may make requests that concern all programs of a tenure.
+    pub(super) fn may_ask(&self, who: Requester) -> Result<(), &'static str> {
+        // Of a tenure for all programs of the machine nobody is the owner.
+        let is_owner = |owner| owner != Owner::Host && Self::is_of(owner, who);
+        let is_holder = self.guard.gate().tenure().is_some_and(|open| is_owner(open.owner));
+        Self::rights(who.uid).may_take_or_give(is_holder)
+    }
+
     /// Carries out a request of `latchfs guard`. Returns the answer as JSON.
     pub(super) async fn control_request(&self, who: Requester, request: &[u8]) -> Value {
         let request = match GuardRequest::parse(request) {
@@ -210,10 +218,7 @@ impl FolderView {
             GuardRequest::Drop(number) => return self.lost_drop(who, number),
             _ => {}
         }
-        // Of a tenure for all programs of the machine nobody is the owner.
-        let is_owner = |owner| owner != Owner::Host && Self::is_of(owner, who);
-        let is_holder = self.guard.gate().tenure().is_some_and(|open| is_owner(open.owner));
-        if let Err(why) = Self::rights(who.uid).may_take_or_give(is_holder) {
+        if let Err(why) = self.may_ask(who) {
             return refused(why);
         }
         match request {
@@ -229,12 +234,15 @@ impl FolderView {
             }
             GuardRequest::Accept(Err(why)) => refused(why),
             GuardRequest::Give => {
+                if let Err(why) = self.tenures.uses.check_unused() {
+                    return refused(why);
+                }
                 let (promise, given) = crate::fuse::kernel::pending::pending();
                 self.tenures.give(move || promise.keep(()));
                 given.await;
                 self.status(who)
             }
-            _ => refused("the guard knows take, give, accept, status, lost, restore and drop"),
+            _ => refused("the guard knows take, give, use, accept, status, lost, restore and drop"),
         }
     }
 }

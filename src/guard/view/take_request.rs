@@ -44,6 +44,7 @@ impl FolderView {
 
     /// Prepares a tenure that is taken along for so long. Returns a sentence if that can't be.
     async fn prepare_away(&self, length: Result<Ttl, String>) -> Result<(), String> {
+        self.tenures.uses.check_unused()?;
         let (length, (promise, prepared)) = (length?, pending());
         self.tenures.prepare_away(length, move |answer| promise.keep(answer));
         let prepared = prepared.await.unwrap_or(Ok(()));

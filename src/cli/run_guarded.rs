@@ -1,0 +1,91 @@
+//! The command `run --guard`: runs a command while a guard holds the lock of its folder. The command
+//! starts when the folder is ready, and is dead before another machine can get the lock.
+
+use super::children::{self, Signals};
+use super::exit::{CliError, CliResult, Exit};
+use super::guard_target::{GuardTarget, GuardedLock};
+use super::run::{
+    CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost, wake,
+};
+use super::supervisor::{self, Inheritance, SupervisedLease};
+use crate::time::{Span, Time, boot_now};
+use std::path::Path;
+use std::process::Command;
+
+/// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a short
+/// lease that is a fifth of it.
+const ENDS_BEFORE: Span = Span::from_secs(10);
+/// The lease that is told to the front process. A guard renews its lease itself.
+const UNUSED_TTL_MS: u64 = 0;
+
+pub(super) fn run(args: &RunArgs, view: &Path) -> CliResult {
+    // Both this and `split` fork, and must run before any other thread is started.
+    let guard = GuardTarget::of(view)?;
+    let front = supervisor::split(|_, step| {
+        if step == Inheritance::Release {
+            guard.end_and_wait();
+        }
+    })?;
+    let patience = if args.try_only { Some(Span::ZERO) } else { args.wait };
+    let lock = guard.take(patience)?;
+    let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    command.env("LATCHFS_LOCK", &lock.name).env("LATCHFS_TOKEN", lock.token.to_string());
+    let lease = SupervisedLease { token: lock.token, ttl_ms: UNUSED_TTL_MS };
+    let watched = front.outlive(lease).and_then(|_| {
+        let times = ending_times(&lock);
+        Ok((guard.follow(&lock, wake)?, times))
+    });
+    let (known, times) = watched.inspect_err(|_| guard.end())?;
+    let watched = Watched { known, times: &times, at_loss: &|| {}, lock: lock.name.clone() };
+    let mut group = match children::Group::start(command, front.group()) {
+        Ok(group) => group,
+        Err(error) => {
+            guard.end_and_wait();
+            not_run(&args.command, &error);
+        }
+    };
+    let ended = watched.look_after(&mut group, (&signals, &front));
+    if matches!(ended, CommandEnd::Lost) {
+        // The guard may hang.
+        guard.end();
+    } else {
+        guard.end_and_wait();
+    }
+    match ended {
+        CommandEnd::Lost => {
+            run_on_lost(args, &lock.name, lock.token, |_| {});
+            Err(CliError::Said(Exit::Lost, why_lost(&lock, view)))
+        }
+        CommandEnd::Killed => Ok(()),
+        CommandEnd::Exited(status) => match code_of(status) {
+            0 => Ok(()),
+            code => std::process::exit(code),
+        },
+    }
+}
+
+/// Returns how long before the end of the lease the command gets SIGTERM, and how long after SIGTERM
+/// it gets SIGKILL. All processes are then dead before the lease ends.
+fn ending_times(lock: &GuardedLock) -> impl Fn(Time) -> (Span, Span) + use<> {
+    // The lease was renewed not long ago.
+    let lease = lock.until.since(boot_now());
+    let part = |of: u64| Span::from_nanos(lease.as_nanos() / of);
+    let margin = part(5).min(ENDS_BEFORE);
+    let notice = part(10).min(NOTICE_AFTER_STEAL);
+    move |sure| match sure {
+        // The lock was stolen, or the guard is gone, or it waits for the end of the command.
+        Time::ZERO => (Span::ZERO, notice),
+        _ => (margin, notice),
+    }
+}
+
+fn why_lost(lock: &GuardedLock, view: &Path) -> String {
+    format!(
+        "the folder's lock was lost or must be given up (token {}), so the command was ended; see \
+         'latchfs guard status {}'",
+        lock.token,
+        view.display()
+    )
+}

@@ -1,0 +1,59 @@
+//! The requests of `latchfs run --guard`, by which the guard learns of a program that must end before
+//! the lock is given up.
+
+use super::super::guard_request::{GuardRequest, refused};
+use super::control_files::ControlHandle;
+use super::folder_view::FolderView;
+use crate::fuse::kernel::pending::pending;
+use serde_json::Value;
+
+impl FolderView {
+    /// Carries out a request that begins or ends the use of the lock by the program that has this
+    /// file open. Returns the answer as JSON; `None` if it is another request.
+    pub(super) async fn use_request(
+        &self,
+        handle: &ControlHandle,
+        request: &[u8],
+    ) -> Option<Value> {
+        let done = match GuardRequest::parse(request) {
+            Ok(GuardRequest::Use(token)) => self.begin_use(handle, token).await,
+            Ok(GuardRequest::EndUse { gives }) => self.end_use(handle, gives).await,
+            _ => return None,
+        };
+        Some(done.map_or_else(refused, |()| self.status(handle.who)))
+    }
+
+    async fn begin_use(&self, handle: &ControlHandle, token: u64) -> Result<(), &'static str> {
+        let who = handle.who;
+        self.may_ask(who)?;
+        let is_of = |owner| Self::is_of(owner, who);
+        let (promise, begun) = pending();
+        if self.guard.gate().tenure().is_some_and(|open| is_of(open.owner)) {
+            self.tenures.begin_use((who.pid, token), move |begun| promise.keep(begun));
+            *handle.lock_use.lock() = begun.await.flatten();
+        }
+        let is_begun = handle.lock_use.lock().is_some();
+        if is_begun { Ok(()) } else { Err("the lock was lost or given up meanwhile; try again") }
+    }
+
+    /// Ends the use. Gives the lock of the tenure with this token up as well, if no other program
+    /// uses it in this way.
+    async fn end_use(
+        &self,
+        handle: &ControlHandle,
+        gives: Option<u64>,
+    ) -> Result<(), &'static str> {
+        self.may_ask(handle.who)?;
+        let ended = handle.lock_use.lock().take();
+        if ended.is_none() {
+            return Ok(());
+        }
+        drop(ended);
+        if let Some(token) = gives {
+            let (promise, given) = pending();
+            self.tenures.give_unused(token, move || promise.keep(()));
+            given.await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! `latchfs run --guard`: the program starts when the folder is ready, and is dead before the lock
+//! can be another machine's, whatever becomes of the guard and of the server.
+
+use crate::arriving::{Machines, not_ready, state};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
+use crate::relay::Relay;
+use crate::support::{COMMAND_LIMIT, Output, drain, rounds, run, signal};
+use latchfs::time::{Span, Time, boot_now};
+use std::fs;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The lease of the guards.
+const LEASE: Span = Span::from_secs(2);
+/// How much earlier a lease certainly lasts than it does: for the drift of clocks, and a margin.
+const LEASE_RESERVE: Span = Span::from_millis(52);
+/// How long a stolen lock can be used by nobody.
+const STEAL_GRACE: Span = Span::from_secs(1);
+
+/// A program of two processes that end by SIGKILL only, one of them in a session of its own. Each
+/// writes the time of the boot clock again and again.
+const BEATS: &str = "\
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open('of-the-program', 'w') as file:
+    file.write('whole')
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+if os.fork() == 0:
+    os.setsid()
+while True:
+    os.write(out, b'%d\\n' % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+    time.sleep(0.002)
+";
+
+/// A program that prints the time of the boot clock.
+const NOW: &str = "import time; print(time.clock_gettime_ns(time.CLOCK_BOOTTIME))";
+
+/// A command that runs in the background.
+struct Running {
+    child: Child,
+    out: std::sync::mpsc::Receiver<String>,
+    err: std::sync::mpsc::Receiver<String>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).spawn().expect("it starts");
+        let out = drain(child.stdout.take().expect("piped"));
+        let err = drain(child.stderr.take().expect("piped"));
+        Self { child, out, err }
+    }
+
+    fn end(mut self) -> Output {
+        let take = |pipe: &std::sync::mpsc::Receiver<String>| {
+            pipe.recv_timeout(COMMAND_LIMIT).expect("it ends in time")
+        };
+        let (out, err) = (take(&self.out), take(&self.err));
+        let status = self.child.wait().expect("it is our child");
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Output { code, out, err }
+    }
+}
+
+/// Returns a command that runs a program under the guard, in its view.
+fn under(guard: &Guard, options: &[&str], program: &[&str]) -> Command {
+    let mut command = latchfs();
+    command.current_dir(&guard.view).args(["run", "--guard"]).arg(&guard.view);
+    command.args(options).arg("--").args(program);
+    command
+}
+
+/// One folder, its guard, and a server that the guard reaches through a relay.
+struct Place {
+    guard: Option<Guard>,
+    lock: String,
+    relay: Relay,
+    server: Server,
+    scratch: Scratch,
+}
+
+impl Place {
+    fn new(options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let server = Server::start(&scratch);
+        scratch.init(&["--server", &server.url, "--client", "m1"]);
+        let relay = Relay::start(&server.url);
+        let guard = ["--client", "m1", "--ttl", "2s", "--server", &relay.url];
+        let guard = Guard::start(&scratch, "view", &[&guard, options].concat());
+        let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+        Self { guard: Some(guard), lock, relay, server, scratch }
+    }
+
+    fn guard(&self) -> &Guard {
+        self.guard.as_ref().expect("not ended yet")
+    }
+
+    fn beats(&self) -> PathBuf {
+        self.scratch.0.join("beats")
+    }
+
+    /// Starts the program that beats, and waits until it does.
+    fn start_beats(&self) -> Running {
+        let beats = self.beats();
+        let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
+        let running = Running::start(&mut under(self.guard(), &[], &program));
+        eventually("the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
+        running
+    }
+
+    /// Begins to wait for the lock on another machine. Returns the time at which that has it.
+    fn other(&self) -> JoinHandle<Time> {
+        let mut other = latchfs();
+        other.args(["run", "--server", &self.server.url, "--client", "m2", "--wait", "60s"]);
+        other.arg(&self.lock).args(["--", "python3", "-c", NOW]);
+        thread::spawn(move || time_of(&run(&mut other).ok()))
+    }
+
+    fn is_wanted(&self) {
+        eventually("the wish", || self.guard().status()["wanted_by"].as_str().map(drop));
+    }
+}
+
+fn time_of(nanos: &str) -> Time {
+    Time::from_nanos(nanos.trim().parse().expect("a number"))
+}
+
+/// Returns the time of the last beat.
+fn last_beat(beats: &Path) -> Option<Time> {
+    let beats = fs::read_to_string(beats).ok()?;
+    beats.lines().map(time_of).max()
+}
+
+/// How the lock is lost.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    ServerCutOff,
+    Steal,
+    GuardKilled,
+    GuardStopped,
+    GuardEnds,
+    Overdue,
+}
+
+/// Loses the lock under a program that ignores SIGTERM. Returns how long before the lock could be
+/// another's the program was dead.
+fn lose(way: Way) -> Span {
+    let options: &[&str] = match way {
+        Way::Overdue => &["--yield", "1s", "--max", "2s"],
+        _ => &["--yield", "1s"],
+    };
+    let mut place = Place::new(options);
+    let program = place.start_beats();
+    let other = match way {
+        Way::Steal => None,
+        _ => Some(place.other()),
+    };
+    if other.is_some() {
+        place.is_wanted();
+    }
+    let before = boot_now();
+    match way {
+        Way::ServerCutOff => place.relay.cut(),
+        Way::Steal => {
+            let mut steal = latchfs();
+            steal.args(["steal", "--server", &place.server.url, "--client", "m2"]);
+            run(steal.args(["--reason", "test"]).arg(&place.lock)).ok();
+        }
+        Way::GuardKilled => drop(place.guard.take().expect("runs").kill()),
+        Way::GuardStopped => place.guard().stop(),
+        Way::GuardEnds => drop(place.guard.take().expect("runs").end()),
+        Way::Overdue => {}
+    }
+    let after = boot_now();
+    let ended = program.end();
+    let why = ended.exits(76);
+    assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
+    let last = last_beat(&place.beats()).expect("it ran");
+    let granted = match other {
+        Some(other) => other.join().expect("granted"),
+        None => before + STEAL_GRACE,
+    };
+    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
+    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
+        let until = after + LEASE - LEASE_RESERVE;
+        assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
+    }
+    granted.since(last)
+}
+
+/// The bound of the contract: in each of many rounds the program is dead before the lock can be
+/// another's.
+#[test]
+fn the_program_is_dead_before_the_lock_is_anothers() {
+    let ways = [Way::ServerCutOff, Way::Steal, Way::GuardKilled, Way::GuardStopped, Way::GuardEnds];
+    for _ in 0..rounds(4, 40) {
+        let all = ways.map(|way| (way, thread::spawn(move || lose(way))));
+        for (way, lost) in all {
+            println!("{way:?}: dead {} before", lost.join().expect("no panic"));
+        }
+    }
+}
+
+/// A program that does nothing keeps the lock, until another machine has waited for `--max`.
+#[test]
+fn a_program_keeps_the_lock_until_the_maximum() {
+    let place = Place::new(&["--yield", "1s", "--max", "4s"]);
+    let program = Running::start(&mut under(place.guard(), &[], &["sleep", "1000"]));
+    eventually("the lock", || (state(place.guard()) == "holding").then_some(()));
+    let other = place.other();
+    place.is_wanted();
+    let wanted = boot_now();
+    pause(Duration::from_millis(2_500));
+    assert_eq!(state(place.guard()), "holding", "the program runs");
+    let refused = place.guard().ask("give", &[]).exits(75);
+    assert!(refused.contains("'latchfs run --guard' has started uses the lock"), "{refused}");
+    program.end().exits(76);
+    let granted = other.join().expect("granted").since(wanted);
+    assert!(granted > Span::from_millis(3_500) && granted < Span::from_secs(10), "{granted}");
+    println!("dead {} before", lose(Way::Overdue));
+}
+
+#[test]
+fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
+    let place = Place::new(&[]);
+    let guard = place.guard();
+    let script = "echo $LATCHFS_TOKEN >token; exit 7";
+    run(&mut under(guard, &[], &["sh", "-c", script])).exits(7);
+    assert_eq!(state(guard), "reading", "it was taken for the program");
+    let token = fs::read_to_string(place.scratch.folder().join("token")).expect("published");
+    assert_eq!(token.trim(), guard.status()["last_tenure"]["token"].to_string());
+    run(&mut under(guard, &[], &["/nowhere/program"])).exits(127);
+    assert_eq!(state(guard), "reading");
+    run(&mut under(guard, &[], &["sh", "-c", "kill -TERM $$"])).exits(128 + 15);
+    // What was held before stays held.
+    guard.ask("take", &[]).ok();
+    let held = guard.status()["tenure"]["token"].clone();
+    run(&mut under(guard, &[], &["true"])).ok();
+    assert_eq!(guard.status()["tenure"]["token"], held);
+    guard.ask("give", &[]).ok();
+    // The last of two programs gives it back.
+    let second =
+        Running::start(&mut under(guard, &[], &["sh", "-c", "until [ -e end ]; do :; done"]));
+    eventually("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    run(&mut under(guard, &[], &["touch", "end"])).ok();
+    second.end().ok();
+    eventually("the end", || (state(guard) == "reading").then_some(()));
+    let usage = run(latchfs().args(["run", "--guard"]).arg(&guard.view).args(["a", "--", "true"]));
+    assert!(usage.exits(64).contains("cannot be used with"));
+}
+
+/// A signal ends the program, and a killed `run` takes it along.
+#[test]
+fn signals_reach_the_program() {
+    let place = Place::new(&[]);
+    let guard = place.guard();
+    let running = Running::start(&mut under(guard, &[], &["sleep", "1000"]));
+    eventually("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    signal(running.child.id() as i32, libc::SIGTERM);
+    running.end().exits(128 + 15);
+    assert_eq!(state(guard), "reading");
+    let running = place.start_beats();
+    signal(running.child.id() as i32, libc::SIGKILL);
+    eventually("the lock given back", || (state(guard) == "reading").then_some(()));
+    let last = last_beat(&place.beats()).expect("it ran");
+    pause(Duration::from_millis(100));
+    assert_eq!(last_beat(&place.beats()), Some(last), "both processes are dead");
+    running.end().exits(128 + 9);
+}
+
+#[test]
+fn the_program_starts_when_everything_is_here() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("free");
+    let busy = run(&mut under(&two, &["--try"], &["true"]));
+    let busy = busy.exits(75);
+    assert!(busy.contains("m1 holds the lock"), "{busy}");
+    let late = run(&mut under(&two, &["--wait", "1s"], &["true"]));
+    late.exits(75);
+    one.ask("give", &[]).ok();
+    let running = Running::start(&mut under(&two, &[], &["cat", "a"]));
+    not_ready(&two, "the marker of m1's tenure");
+    pause(Duration::from_secs(2));
+    assert_eq!(state(&two), "arriving");
+    assert!(running.out.try_recv().is_err(), "it has not ended");
+    machines.carry_all();
+    let ended = running.end();
+    assert!(ended.err.contains("waiting: the marker of m1's tenure"), "{}", ended.err);
+    assert_eq!(ended.ok(), "of m1");
+}
