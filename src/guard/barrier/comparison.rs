@@ -164,7 +164,9 @@ impl<'a> Comparing<'a, '_> {
             Expected::Gone(is_named) => return self.check_further(path, found, is_named),
             Expected::Logged(change) => {
                 self.missing.of += 1;
-                if !change.fits(Some(found.stamp)) {
+                if !found.is_downloaded {
+                    self.add_missing(path, found.stamp.size, MissingBecause::NotDownloaded);
+                } else if !change.fits(Some(found.stamp)) {
                     let because = self.because(path, found, None)?;
                     self.add_missing(path, 0, because);
                 }

@@ -204,6 +204,12 @@ mod tests {
             }
         }
 
+        /// Says whether the content of a file is here.
+        fn download(&mut self, name: &str, is_downloaded: bool) {
+            let (found, _) = self.tree.files.get_mut(&path(name)).expect("there");
+            found.is_downloaded = is_downloaded;
+        }
+
         /// Expects that these paths, and no others, are missing.
         fn missing(&mut self) -> Vec<(String, MissingBecause)> {
             match self.decide() {
@@ -321,8 +327,18 @@ mod tests {
         let first = arrival.first();
         arrival.tenure(2, first, &[is("a", b"a2")]);
         arrival.tree.put("a", b"a2");
-        arrival.tree.files.get_mut(&path("a")).expect("there").0.is_downloaded = false;
-        assert_eq!(arrival.missing(), [("a".to_owned(), MissingBecause::NotDownloaded)]);
+        arrival.download("a", false);
+        let missing = [("a".to_owned(), MissingBecause::NotDownloaded)];
+        assert_eq!(arrival.missing(), missing);
+        assert_eq!(missing[0].1.to_string(), "is not downloaded");
+        arrival.download("a", true);
+        arrival.adopt();
+        // A file that was here before, and whose content the sync tool has removed since.
+        arrival.download("b", false);
+        let missing = [("b".to_owned(), MissingBecause::NotDownloaded)];
+        assert_eq!(arrival.missing(), missing);
+        arrival.download("b", true);
+        arrival.adopt();
     }
 
     #[test]
