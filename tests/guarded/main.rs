@@ -48,3 +48,4 @@ mod ways_to_save;
 mod without_fuse;
 mod writers;
 mod yielding;
+mod yielding_in_time;
