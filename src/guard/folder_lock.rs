@@ -7,8 +7,8 @@ use super::folder_record::{StartedRecord, another_engine};
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
-    LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal,
-    RefusalKind, Release, SessionEnd, SessionId, Token,
+    LeaveReason, LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
+    Refusal, RefusalKind, Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -19,6 +19,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The answer to a request whose session is over.
+const SESSION_LOST: &str =
+    "the session of this guard has ended, since the lock service did not hear of it for too long";
 /// The maximum number of events handled at a time.
 const EVENTS_MAX: usize = 256;
 
@@ -292,7 +295,14 @@ impl FolderLock {
                 if matches!(end, WaitEnd::Unknown) {
                     self.give_back_unknown(open);
                 }
-                TakeAnswer::Failed("the wait for the lock has ended".to_owned())
+                match end {
+                    // The session was lost while the lock service did not answer. The wait goes on
+                    // in the next one.
+                    WaitEnd::Left(LeaveReason::SessionOver) | WaitEnd::Unknown => {
+                        TakeAnswer::Unreachable(SESSION_LOST.to_owned())
+                    }
+                    _ => TakeAnswer::Failed("the wait for the lock has ended".to_owned()),
+                }
             }
             LockMessage::Answered(open, answer) => match *answer {
                 Ok(Ok(Entered::Waits(place))) => self.waits_in(open, place),
@@ -302,6 +312,7 @@ impl FolderLock {
                         holder: self.shown(&conflict.holder),
                         token: conflict.token,
                     },
+                    Reason::NoSession(_) => TakeAnswer::Unreachable(SESSION_LOST.to_owned()),
                     _ => TakeAnswer::Failed(refusal.to_string()),
                 },
                 Err(why) => {

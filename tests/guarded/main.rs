@@ -43,6 +43,7 @@ mod suites;
 mod telling;
 mod unread;
 mod using;
+mod waiting;
 mod watchdog;
 mod ways_to_save;
 mod without_fuse;
