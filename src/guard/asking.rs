@@ -7,6 +7,7 @@ use super::folder_lock::{TakeAnswer, unanswered};
 use super::tenure::Owner;
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Asked, Denied, Wish, WishOf};
+use crate::engine::Token;
 use crate::time::{Span, Time, boot_now};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -87,6 +88,22 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
+    /// Refuses the programs that do not wait for a lock which this client holds, and requests it for
+    /// the others.
+    pub(super) fn refused_by(&self, token: Token, wishes: &mut VecDeque<Wish>) {
+        self.state.lock().state = GuardState::Reading;
+        let holder = self.other_holder().unwrap_or_default();
+        let away = self.other_away();
+        let away = away.map(|until| format!(", and is away until {}", until.to_minute()));
+        let away = away.unwrap_or_default();
+        let token = token.as_u64();
+        let sentence = format!("{holder} holds the lock of this folder (token {token}){away}");
+        self.deny_impatient(wishes, &sentence);
+        if !wishes.is_empty() {
+            self.ask(wishes);
+        }
+    }
+
     fn answer(&self, wish: Wish, answer: Result<(), Denied>) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         (wish.then)(answer);
@@ -145,16 +162,13 @@ impl<D: Disk> Tenures<D> {
             // The programs that do not wait are refused with the name of the holder.
             TakeAnswer::Waits => self.look_at_lock(),
             TakeAnswer::Held { holder, token } => {
-                let sentence =
-                    format!("{holder} holds the lock of this folder (token {})", token.as_u64());
                 let mut state = self.state.lock();
                 (state.other_holder, state.other_away) = (Some(holder), None);
-                state.state = GuardState::Reading;
+                state.refused_by = Some(token);
                 drop(state);
-                self.deny_impatient(wishes, &sentence);
-                if !wishes.is_empty() {
-                    self.ask(wishes);
-                }
+                // The programs that do not wait are refused with the answer, which says whether
+                // the holder is away.
+                self.look_at_lock();
             }
             TakeAnswer::Failed(sentence) => {
                 let mut state = self.state.lock();

@@ -15,6 +15,7 @@ use super::tenure_news::{OnNews, TenureEnd, TenureNews};
 use super::tenure_steps::{Steps, Then, WaitingChange};
 use super::wish::{Asked, IsWanted, OnHeld, Waiter, Wish, WishOf};
 use super::write_policy::WritePolicy;
+use crate::engine::Token;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -92,6 +93,8 @@ pub(super) struct TenureState {
     pub(super) other_holder: Option<String>,
     /// Until when that holder has taken the lock along.
     pub(super) other_away: Option<Wall>,
+    /// The token of that holder, while the guard asks whether it has taken the lock along.
+    pub(super) refused_by: Option<Token>,
     /// The other client that waits for the lock.
     pub(super) waiter: Option<Waiter>,
     /// The program that was refused, and for which the guard asks for the lock.
@@ -137,6 +140,7 @@ impl<D: Disk> Tenures<D> {
             state: GuardState::Reading,
             other_holder: None,
             other_away: None,
+            refused_by: None,
             waiter: None,
             asked: None,
             last_end: None,

@@ -27,9 +27,20 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn lock_seen(&self, look: Option<LockLook>, wishes: &mut VecDeque<Wish>) {
         match self.state() {
             GuardState::Asking => {
-                if let Some(LockLook { holder: Some(holder), away_until, .. }) = look {
-                    let mut state = self.state.lock();
-                    (state.other_holder, state.other_away) = (Some(holder), away_until);
+                let mut state = self.state.lock();
+                let refused_by = state.refused_by.take();
+                match look {
+                    // The holder may be another one by now.
+                    Some(LockLook { holder, .. })
+                        if refused_by.is_some() && holder != state.other_holder => {}
+                    Some(LockLook { holder: Some(holder), away_until, .. }) => {
+                        (state.other_holder, state.other_away) = (Some(holder), away_until);
+                    }
+                    _ => {}
+                }
+                drop(state);
+                if let Some(token) = refused_by {
+                    return self.refused_by(token, wishes);
                 }
                 self.deny_impatient(wishes, &self.why_not());
             }

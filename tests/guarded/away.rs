@@ -20,11 +20,21 @@ fn refused(guard: &Guard) -> String {
 fn a_lock_that_was_taken_along_outlives_the_connection() {
     let _alone = no_other_stops();
     let machines = Machines::new();
-    let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
+    let one = machines.start(1, &["--yield", "1s"]);
+    let two = machines.start(2, &["--never-ask", "index.lock"]);
     fs::write(one.path("a"), "before").expect("free");
     let told = one.ask("take", &["--for", "40s"]).ok();
     assert!(told.contains(", until 20"), "{told}");
     let token = token(&one);
+    let tried = two.ask("take", &["--try"]).exits(75);
+    assert!(tried.contains("m1 holds the lock of this folder (token "), "{tried}");
+    assert!(tried.contains("), and is away until 20"), "{tried}");
+    fs::write(two.path("index.lock"), "").expect_err("m1 holds the lock");
+    let why = two.why();
+    assert!(
+        why.contains("index.lock was not changed") && why.contains("is away until 20"),
+        "{why}"
+    );
     let why = refused(&two);
     assert!(why.contains("m1 holds the lock of this folder, and is away until 20"), "{why}");
     assert!(why.contains(" UTC"), "{why}");
