@@ -2,9 +2,9 @@
 //! when it is certainly held, and gives it back.
 //!
 //! The guard is asked by a process of its own, the *watcher*. If the guard hangs, a process that
-//! reads from its view may not be able to end, and must therefore be neither `run` itself nor one of
-//! the processes whose end `run` waits for. The watcher keeps the view's control file open: so the
-//! guard knows that a program uses the lock, and does not give it up before that has ended.
+//! reads from its view may not be able to end, and must therefore be neither `run` itself nor one
+//! of the processes whose end `run` waits for. The watcher keeps the view's control file open: so
+//! the guard knows that a program uses the lock, and does not give it up before that has ended.
 
 use super::exit::{CliError, CliResult};
 use super::folder_options::PlaceArgs;
@@ -132,8 +132,8 @@ impl GuardTarget {
     }
 }
 
-/// Returns until when the guard certainly holds the lock, as its state says; `Time::ZERO` if it does
-/// not, or if the program must end since the guard gives it up.
+/// Returns until when the guard certainly holds the lock, as its state says; `Time::ZERO` if it
+/// does not, or if the program must end since the guard gives it up.
 fn sure(state: &Value, token: u64) -> Time {
     let is_held = state["state"] == "holding" && state["tenure"]["token"] == token;
     match state["surely_until_ms"].as_u64() {

@@ -1,5 +1,5 @@
-//! The command `run --guard`: runs a command while a guard holds the lock of its folder. The command
-//! starts when the folder is ready, and is dead before another machine can get the lock.
+//! The command `run --guard`: runs a command while a guard holds the lock of its folder. The
+//! command starts when the folder is ready, and is dead before another machine can get the lock.
 
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
@@ -12,8 +12,8 @@ use crate::time::{Span, Time, boot_now};
 use std::path::Path;
 use std::process::Command;
 
-/// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a short
-/// lease that is a fifth of it.
+/// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a
+/// short lease that is a fifth of it.
 const ENDS_BEFORE: Span = Span::from_secs(10);
 /// The lease that is told to the front process. A guard renews its lease itself.
 const UNUSED_TTL_MS: u64 = 0;
@@ -66,8 +66,8 @@ pub(super) fn run(args: &RunArgs, view: &Path) -> CliResult {
     }
 }
 
-/// Returns how long before the end of the lease the command gets SIGTERM, and how long after SIGTERM
-/// it gets SIGKILL. All processes are then dead before the lease ends.
+/// Returns how long before the end of the lease the command gets SIGTERM, and how long after
+/// SIGTERM it gets SIGKILL. All processes are then dead before the lease ends.
 fn ending_times(lock: &GuardedLock) -> impl Fn(Time) -> (Span, Span) + use<> {
     // The lease was renewed not long ago.
     let lease = lock.until.since(boot_now());

@@ -88,8 +88,8 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
-    /// Refuses the programs that do not wait for a lock which this client holds, and requests it for
-    /// the others.
+    /// Refuses the programs that do not wait for a lock which this client holds, and requests it
+    /// for the others.
     pub(super) fn refused_by(&self, token: Token, wishes: &mut VecDeque<Wish>) {
         self.state.lock().state = GuardState::Reading;
         let holder = self.other_holder().unwrap_or_default();

@@ -46,8 +46,10 @@ pub(crate) enum GuardRequest {
     Use(u64),
     /// The use of the lock by this connection ends.
     EndUse {
-        /// The token of the tenure that is given up if no other program uses the lock, if any is.
-        gives: Option<u64>,
+        /// The token of the tenure.
+        token: u64,
+        /// Whether the lock is given up once no other program uses it.
+        gives: bool,
     },
     /// A request that no guard knows.
     Unknown,
@@ -64,7 +66,7 @@ impl GuardRequest {
         let Ok(asked) = serde_json::from_slice::<Value>(text) else {
             return Err("the request is no JSON".to_owned());
         };
-        let number = asked["number"].as_u64().unwrap_or(0);
+        let [number, token] = ["number", "token"].map(|name| asked[name].as_u64().unwrap_or(0));
         Ok(match asked["do"].as_str() {
             Some("status") => Self::Status,
             Some("lost") => Self::Lost,
@@ -80,11 +82,8 @@ impl GuardRequest {
             Some("give") => Self::Give,
             Some("wait") => Self::Wait,
             Some("events") => Self::Events,
-            Some("use") => Self::Use(asked["token"].as_u64().unwrap_or(0)),
-            Some("end_use") => {
-                let is_given = asked["give"] == true;
-                Self::EndUse { gives: asked["token"].as_u64().filter(|_| is_given) }
-            }
+            Some("use") => Self::Use(token),
+            Some("end_use") => Self::EndUse { token, gives: asked["give"] == true },
             _ => Self::Unknown,
         })
     }
@@ -134,9 +133,9 @@ mod tests {
         assert_eq!(parse("{\"do\":\"give\"}"), Ok(GuardRequest::Give));
         assert_eq!(parse("{\"do\":\"use\",\"token\":7}"), Ok(GuardRequest::Use(7)));
         let kept = parse("{\"do\":\"end_use\",\"token\":7,\"give\":false}");
-        assert_eq!(kept, Ok(GuardRequest::EndUse { gives: None }));
+        assert_eq!(kept, Ok(GuardRequest::EndUse { token: 7, gives: false }));
         let given = parse("{\"do\":\"end_use\",\"token\":7,\"give\":true}");
-        assert_eq!(given, Ok(GuardRequest::EndUse { gives: Some(7) }));
+        assert_eq!(given, Ok(GuardRequest::EndUse { token: 7, gives: true }));
         let day = Span::from_secs(24 * 3_600);
         let long = parse(&format!("{{\"do\":\"take\",\"wait_ms\":{}}}", u64::MAX));
         assert_eq!(long, Ok(GuardRequest::Take { patience: day, away: None }));

@@ -1,5 +1,5 @@
-//! Programs that must end before the guard gives the lock up: `latchfs run --guard` says so for each
-//! program that it starts. While there is one, the lock is not idle.
+//! Programs that must end before the guard gives the lock up: `latchfs run --guard` says so for
+//! each program that it starts. While there is one, the lock is not idle.
 
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
@@ -23,6 +23,8 @@ struct UsesState {
     pids: Vec<u32>,
     /// Until when the guard waits for their end, once it must give the lock up.
     ends_at: Option<Time>,
+    /// Whether the lock is given up after the last use: a program took it for its use.
+    gives: bool,
 }
 
 /// One use of the lock, which ends when this value is dropped.
@@ -85,9 +87,18 @@ impl LockUses {
         self.ended.wait_while_for(&mut state, |state| !state.pids.is_empty(), patience);
     }
 
+    /// Takes note that a use has ended, and whether the program took the lock for it. Returns
+    /// whether the lock is given up now.
+    pub(super) fn gives_after_last(&self, gives: bool) -> bool {
+        let mut state = self.state.lock();
+        state.gives |= gives;
+        state.gives && state.pids.is_empty()
+    }
+
     /// Takes note that the tenure is over.
     pub(super) fn tenure_is_over(&self) {
-        self.state.lock().ends_at = None;
+        let mut state = self.state.lock();
+        (state.ends_at, state.gives) = (None, false);
     }
 }
 
@@ -126,5 +137,18 @@ mod tests {
         assert!(uses.is_empty() && uses.end(now) && uses.ends_at() == Time::ZERO);
         uses.tenure_is_over();
         assert!(!uses.must_end());
+    }
+
+    #[test]
+    fn the_last_use_gives_the_lock_up_that_one_of_them_took() {
+        let uses = Arc::new(LockUses::default());
+        let (first, second) = (uses.begin(1), uses.begin(2));
+        drop(first);
+        assert!(!uses.gives_after_last(true), "one is left");
+        drop(second);
+        assert!(uses.gives_after_last(false));
+        uses.tenure_is_over();
+        drop(uses.begin(3));
+        assert!(!uses.gives_after_last(false), "a person took it");
     }
 }

@@ -46,8 +46,9 @@ pub(super) enum Message {
     Give(Then),
     /// A process uses the lock in the tenure with this token.
     Use(u32, u64, Box<dyn FnOnce(Option<LockUse>) + Send>),
-    /// Gives the lock of the tenure with this token up, unless a program uses it.
-    GiveUnused(u64, Then),
+    /// Gives the lock of the tenure with this token up after the last program that uses it, if this
+    /// or another one says so.
+    GiveUnused(u64, bool, Then),
     /// Another machine has waited long enough for the end of this tenure.
     Yield(TenureId),
     /// Whether programs use the folder of a tenure that is about to be given up.
@@ -280,10 +281,15 @@ impl<D: Disk> Tenures<D> {
         self.send(Message::Use(pid, token, Box::new(then)));
     }
 
-    /// Gives the lock up if it is held in the tenure with this token and no program uses it that
-    /// must end before, and calls `then` when that is done.
-    pub(crate) fn give_unused(&self, token: u64, then: impl FnOnce() + Send + 'static) {
-        self.send(Message::GiveUnused(token, Box::new(then)));
+    /// Takes note that a program uses the lock of the tenure with this token no longer, and whether
+    /// it took the lock for that. Gives the lock up after the last of them, if one of them took it,
+    /// and calls `then` when that is done.
+    pub(crate) fn give_unused(
+        &self,
+        (token, gives): (u64, bool),
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        self.send(Message::GiveUnused(token, gives, Box::new(then)));
     }
 
     /// Gives the lock up because another machine has waited for so long.
@@ -390,8 +396,8 @@ impl<D: Disk> Tenures<D> {
                 let may_begin = self.holds(token) && !self.uses.must_end();
                 then(may_begin.then(|| self.uses.begin(pid)));
             }
-            Message::GiveUnused(token, then) => {
-                if self.holds(token) && self.uses.is_empty() {
+            Message::GiveUnused(token, gives, then) => {
+                if self.holds(token) && self.uses.gives_after_last(gives) {
                     return self.give_now(TenureEnd::Given, then);
                 }
                 then();

@@ -20,6 +20,9 @@ const LEASE_RESERVE: Span = Span::from_millis(52);
 /// How long a stolen lock can be used by nobody.
 const STEAL_GRACE: Span = Span::from_secs(1);
 
+/// The resolution of `/proc/uptime`.
+const UPTIME_STEP: Span = Span::from_millis(10);
+
 /// A program of two processes that end by SIGKILL only, one of them in a session of its own. Each
 /// writes the time of the boot clock again and again.
 const BEATS: &str = "\
@@ -31,12 +34,13 @@ out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 if os.fork() == 0:
     os.setsid()
 while True:
-    os.write(out, b'%d\\n' % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+    with open('/proc/uptime', 'rb') as uptime:
+        os.write(out, uptime.read().split()[0] + b'\\n')
     time.sleep(0.002)
 ";
 
 /// A program that prints the time of the boot clock.
-const NOW: &str = "import time; print(time.clock_gettime_ns(time.CLOCK_BOOTTIME))";
+const NOW: &str = "print(open('/proc/uptime').read().split()[0])";
 
 /// A command that runs in the background.
 struct Running {
@@ -124,14 +128,18 @@ impl Place {
     }
 }
 
-fn time_of(nanos: &str) -> Time {
-    Time::from_nanos(nanos.trim().parse().expect("a number"))
+/// Parses a time of the boot clock, in seconds with two decimals.
+fn time_of(uptime: &str) -> Time {
+    let hundredths: u64 = uptime.trim().replace('.', "").parse().expect("a number");
+    Time::from_nanos(hundredths * UPTIME_STEP.as_nanos())
 }
 
-/// Returns the time of the last beat.
+/// Returns the latest time at which the last beat can have been.
 fn last_beat(beats: &Path) -> Option<Time> {
     let beats = fs::read_to_string(beats).ok()?;
-    beats.lines().map(time_of).max()
+    // The last line may not be complete.
+    let (whole, _) = beats.rsplit_once('\n')?;
+    whole.lines().map(time_of).max().map(|last| last + UPTIME_STEP)
 }
 
 /// How the lock is lost.
@@ -245,9 +253,15 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
     let second =
         Running::start(&mut under(guard, &[], &["sh", "-c", "until [ -e end ]; do :; done"]));
     eventually("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
-    run(&mut under(guard, &[], &["touch", "end"])).ok();
+    run(&mut under(guard, &[], &["true"])).ok();
+    assert_eq!(state(guard), "holding", "the first one took it, and uses it");
+    let other = ["sh", "-c", "touch end; until [ -e end2 ]; do :; done"];
+    let third = Running::start(&mut under(guard, &[], &other));
     second.end().ok();
-    eventually("the end", || (state(guard) == "reading").then_some(()));
+    assert_eq!(state(guard), "holding", "the third one uses it");
+    fs::write(guard.path("end2"), "").expect("held");
+    third.end().ok();
+    assert_eq!(state(guard), "reading", "it was taken for the second one");
     let usage = run(latchfs().args(["run", "--guard"]).arg(&guard.view).args(["a", "--", "true"]));
     assert!(usage.exits(64).contains("cannot be used with"));
 }

@@ -1,5 +1,5 @@
-//! How soon the lock of a folder is handed over when another machine asks for it, and how little the
-//! lock service hears of a machine that is at work.
+//! How soon the lock of a folder is handed over when another machine asks for it, and how little
+//! the lock service hears of a machine that is at work.
 
 use crate::arriving::{Machines, begin_take, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, pause};

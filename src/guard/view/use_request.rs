@@ -1,5 +1,5 @@
-//! The requests of `latchfs run --guard`, by which the guard learns of a program that must end before
-//! the lock is given up.
+//! The requests of `latchfs run --guard`, by which the guard learns of a program that must end
+//! before the lock is given up.
 
 use super::super::guard_request::{GuardRequest, refused};
 use super::control_files::ControlHandle;
@@ -17,7 +17,7 @@ impl FolderView {
     ) -> Option<Value> {
         let done = match GuardRequest::parse(request) {
             Ok(GuardRequest::Use(token)) => self.begin_use(handle, token).await,
-            Ok(GuardRequest::EndUse { gives }) => self.end_use(handle, gives).await,
+            Ok(GuardRequest::EndUse { token, gives }) => self.end_use(handle, (token, gives)).await,
             _ => return None,
         };
         Some(done.map_or_else(refused, |()| self.status(handle.who)))
@@ -36,23 +36,20 @@ impl FolderView {
         if is_begun { Ok(()) } else { Err("the lock was lost or given up meanwhile; try again") }
     }
 
-    /// Ends the use. Gives the lock of the tenure with this token up as well, if no other program
-    /// uses it in this way.
+    /// Ends the use. Gives the lock up as well, if a program took it for its use and no other one
+    /// uses it any more.
     async fn end_use(
         &self,
         handle: &ControlHandle,
-        gives: Option<u64>,
+        (token, gives): (u64, bool),
     ) -> Result<(), &'static str> {
         self.may_ask(handle.who)?;
         let ended = handle.lock_use.lock().take();
-        if ended.is_none() {
-            return Ok(());
-        }
-        drop(ended);
-        if let Some(token) = gives {
-            let (promise, given) = pending();
-            self.tenures.give_unused(token, move || promise.keep(()));
-            given.await;
+        if ended.is_some() {
+            drop(ended);
+            let (promise, released) = pending();
+            self.tenures.give_unused((token, gives), move || promise.keep(()));
+            released.await;
         }
         Ok(())
     }
