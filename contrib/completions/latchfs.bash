@@ -1526,13 +1526,17 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__run)
-            opts="-h --guard --dir --server --client --token-file --plain-token --ca --cert --key --wait --try --shared --ttl --note --on-lost --slot --help"
+            opts="-h --guard --stage --dir --server --client --token-file --plain-token --ca --cert --key --wait --try --shared --ttl --note --on-lost --slot --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --guard)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -358,7 +358,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Beg
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l guard -d 'Take the lock of the guarded folder that VIEW shows, and start the command once everything is there' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l guard -d 'Take the lock of the guarded folder that VIEW shows, or of FOLDER itself where it has no view, and start the command once everything is there' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l stage -d 'With --guard FOLDER: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r

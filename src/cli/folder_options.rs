@@ -7,6 +7,7 @@ use super::exit::CliResult;
 use super::guard_decider::DeciderArgs;
 use crate::engine::lease_terms::TTL_DEFAULT;
 use crate::engine::{ClientId, Ttl};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The place of a guard without a view.
@@ -22,6 +23,18 @@ pub(super) struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// Returns the options that these values stand for.
+    pub(super) const fn new(client: Option<ClientId>, stage: Option<PathBuf>) -> Self {
+        Self { client, stage }
+    }
+
+    /// Returns the options as arguments of a command.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let client = self.client.iter().flat_map(|it| ["--client".into(), it.as_str().into()]);
+        let stage = self.stage.iter().flat_map(|it| ["--stage".into(), it.into()]);
+        client.chain(stage).collect()
+    }
+
     /// Returns the name of this machine.
     pub(super) fn client(&self) -> CliResult<ClientId> {
         self.client.clone().map_or_else(host, Ok)

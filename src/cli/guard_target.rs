@@ -3,19 +3,20 @@
 //!
 //! The guard is asked by a process of its own, the *watcher*. If the guard hangs, a process that
 //! reads from its view may not be able to end, and must therefore be neither `run` itself nor one
-//! of the processes whose end `run` waits for. The watcher keeps the view's control file open: so
+//! of the processes whose end `run` waits for. The watcher keeps a connection with the guard: so
 //! the guard knows that a program uses the lock, and does not give it up before that has ended.
 
 use super::exit::{CliError, CliResult};
 use super::folder_options::PlaceArgs;
 use super::guard_answers::Waits;
 use super::guard_endpoint::GuardEndpoint;
+use super::guard_link::GuardLink;
 use super::lease_watcher::LeaseValidity;
-use crate::fuse::kernel::mountinfo::{self, MountPoint};
+use crate::engine::Ttl;
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -30,9 +31,15 @@ const ANSWER_PATIENCE: Span = Span::from_secs(10);
 /// How long a guard may take to write its last marker and give the lock back.
 const GIVE_PATIENCE: Span = Span::from_secs(60);
 
+/// The highest descriptor that is closed where the system can't close all of them at once.
+#[cfg(not(target_os = "linux"))]
+const DESCRIPTORS_CLOSED: libc::c_int = 1_024;
+
 /// The guard of a folder.
 pub(super) struct GuardTarget {
-    view: ViewArg,
+    endpoint: GuardEndpoint,
+    /// The arguments of `latchfs` that start the guard of a folder without a view.
+    start: Vec<OsString>,
     watcher: UnixStream,
 }
 
@@ -46,14 +53,23 @@ pub(super) struct GuardedLock {
 }
 
 impl GuardTarget {
-    /// Returns the guard that shows a view, and starts a watcher for it. Must be called while the
-    /// process has one thread.
-    pub(super) fn of(view: &Path) -> CliResult<Self> {
-        let view = ViewArg::of(view);
-        let mount = view.mount()?;
+    /// Returns the guard of a view, or of a folder that has none, and starts a watcher for it. Must
+    /// be called while the process has one thread.
+    pub(super) fn of(path: &Path, place: &PlaceArgs, ttl: Option<Ttl>) -> CliResult<Self> {
+        let endpoint = GuardEndpoint::find(Some(path), place)?;
+        if ttl.is_some() && !matches!(endpoint, GuardEndpoint::Folder(_)) {
+            return Err(CliError::usage(
+                "the guard of a view has --ttl itself; leave the option out here",
+            ));
+        }
         let watcher =
-            start_watcher(&mount).map_err(|error| CliError::system("the watcher", &error))?;
-        Ok(Self { view, watcher })
+            start_watcher(&endpoint).map_err(|error| CliError::system("the watcher", &error))?;
+        let mut start = vec!["guard".into(), "take".into(), endpoint.dir().into()];
+        start.extend(place.arguments());
+        start.extend(
+            ttl.into_iter().flat_map(|ttl| ["--ttl".into(), ttl.span().to_string().into()]),
+        );
+        Ok(Self { endpoint, start, watcher })
     }
 
     /// Takes the lock, waits until the folder is ready, and tells the guard that a program uses the
@@ -61,11 +77,11 @@ impl GuardTarget {
     pub(super) fn take(&self, patience: Option<Span>) -> CliResult<GuardedLock> {
         let until = patience.map(|patience| boot_now() + patience);
         loop {
-            let before = self.view.ask(&json!({"do": "status"}), Waits::Never)?;
+            let before = self.endpoint.status()?;
             let left = until.map(|until| until.since(boot_now()).as_millis());
             let wait = left.unwrap_or(u64::MAX);
-            let status =
-                self.view.ask(&json!({"do": "take", "wait_ms": wait}), Waits::UntilStopped)?;
+            let request = json!({"do": "take", "wait_ms": wait});
+            let status = self.endpoint.ask(&request, Waits::UntilStopped, Some(&self.start))?;
             let token = status["tenure"]["token"].as_u64();
             let name = status["lock"].as_str().unwrap_or_default().to_owned();
             let was_held = before["state"] == "holding" && before["tenure"] == status["tenure"];
@@ -155,9 +171,28 @@ fn read_line(mut from: &UnixStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
+/// Closes all descriptors of this process but one.
+#[allow(unsafe_code)]
+fn close_all_but(kept: libc::c_int) {
+    let close = |from: libc::c_int, to: libc::c_int| {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the process has one thread, which uses none of these descriptors any more.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, from, to, 0);
+        }
+        #[cfg(not(target_os = "linux"))]
+        for fd in from..=to.min(DESCRIPTORS_CLOSED) {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    };
+    close(0, kept - 1);
+    close(kept + 1, libc::c_int::MAX);
+}
+
 /// Starts a watcher, which is no descendant of this process, and returns the connection to it.
 #[allow(unsafe_code)]
-fn start_watcher(view: &MountPoint) -> io::Result<UnixStream> {
+fn start_watcher(endpoint: &GuardEndpoint) -> io::Result<UnixStream> {
     let (own, other) = UnixStream::pair()?;
     // SAFETY: the process has one thread, so the child finds no lock held. Neither child returns
     // from this block, nor uses a descriptor that was closed.
@@ -168,10 +203,8 @@ fn start_watcher(view: &MountPoint) -> io::Result<UnixStream> {
                 // A signal to the foreground processes of the terminal must not end the watcher.
                 libc::setpgid(0, 0);
                 if libc::fork() == 0 {
-                    let kept = other.as_raw_fd() as libc::c_uint;
-                    libc::syscall(libc::SYS_close_range, 0, kept - 1, 0);
-                    libc::syscall(libc::SYS_close_range, kept + 1, libc::c_uint::MAX, 0);
-                    let work = std::panic::AssertUnwindSafe(|| watch(&view.dir, &other));
+                    close_all_but(other.as_raw_fd());
+                    let work = std::panic::AssertUnwindSafe(|| watch(endpoint, &other));
                     let _ = std::panic::catch_unwind(work);
                 }
                 libc::_exit(0)
@@ -184,25 +217,25 @@ fn start_watcher(view: &MountPoint) -> io::Result<UnixStream> {
     Ok(own)
 }
 
-/// In the watcher: keeps the control file of the view open, and sends the state of the guard over
-/// `run` until that ends, or says so.
-fn watch(view: &Path, run: &UnixStream) -> io::Result<()> {
-    let mut ctl = None;
+/// In the watcher: keeps a connection with the guard, and sends the state of the guard over `run`
+/// until that ends, or says so.
+fn watch(endpoint: &GuardEndpoint, run: &UnixStream) -> io::Result<()> {
+    let mut link = None;
     let mut begun = (0, false);
     loop {
-        let is_over = match wait_for_line(run, ctl.is_some()) {
+        let is_over = match wait_for_line(run, link.is_some()) {
             Some(Ok(line)) => {
                 let mut words = line.split_whitespace();
                 match (words.next().and_then(|word| word.parse().ok()), words.next()) {
                     (Some(token), Some(took)) => begun = (token, took == "1"),
-                    _ => return end(ctl.as_mut(), begun),
+                    _ => return end(link.as_mut(), begun),
                 }
-                let mut opened = open_ctl(view)?;
-                let answer = exchange(&mut opened, &json!({"do": "use", "token": begun.0}))?;
+                let mut opened = GuardLink::open(endpoint)?;
+                let answer = opened.exchange(&json!({"do": "use", "token": begun.0}))?;
                 let is_begun = !answer.contains("\"error\"");
                 let mut run = run;
                 run.write_all(answer.as_bytes())?;
-                ctl = is_begun.then_some(opened);
+                link = is_begun.then_some(opened);
                 false
             }
             Some(Err(_)) => true,
@@ -211,13 +244,13 @@ fn watch(view: &Path, run: &UnixStream) -> io::Result<()> {
         if is_over {
             return Ok(());
         }
-        if let Some(ctl) = &mut ctl {
-            match exchange(ctl, &json!({"do": "status"})) {
+        if let Some(link) = &mut link {
+            match link.exchange(&json!({"do": "status"})) {
                 Ok(state) => {
                     let mut run = run;
                     run.write_all(state.as_bytes())?;
                 }
-                Err(error) if mountinfo::is_dead(&error) => return Ok(()),
+                Err(error) if link.is_over(&error) => return Ok(()),
                 Err(_) => {}
             }
         }
@@ -236,21 +269,7 @@ fn wait_for_line(run: &UnixStream, is_watching: bool) -> Option<io::Result<Strin
 }
 
 /// Ends the use of the lock, and gives it back if it was taken for that.
-fn end(ctl: Option<&mut File>, (token, took): (u64, bool)) -> io::Result<()> {
-    let Some(ctl) = ctl else { return Ok(()) };
-    exchange(ctl, &json!({"do": "end_use", "token": token, "give": took})).map(drop)
-}
-
-fn open_ctl(view: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(view.join(".latchfs/ctl"))
-}
-
-/// Sends a request to the guard, and returns its answer as a line.
-fn exchange(ctl: &mut File, request: &Value) -> io::Result<String> {
-    ctl.seek(SeekFrom::Start(0))?;
-    ctl.write_all(format!("{request}\n").as_bytes())?;
-    ctl.seek(SeekFrom::Start(0))?;
-    let mut answer = String::new();
-    ctl.read_to_string(&mut answer)?;
-    Ok(answer)
+fn end(link: Option<&mut GuardLink>, (token, took): (u64, bool)) -> io::Result<()> {
+    let Some(link) = link else { return Ok(()) };
+    link.exchange(&json!({"do": "end_use", "token": token, "give": took})).map(drop)
 }

@@ -265,8 +265,7 @@ fn serve(
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     session::check(view, false).map_err(|error| not_a_view(&error))?;
     let client = args.client.clone().map_or_else(host, Ok)?;
-    let host = (client.as_str(), ChangedThrough::View);
-    let place = StatePlace::open(folder, record, state, host);
+    let place = StatePlace::open(folder, record, state, (client.as_str(), ChangedThrough::View));
     let place = place.map_err(|error| unavailable(&error))?;
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -54,9 +54,8 @@ mod view_requests;
 mod folder_requests;
 mod guard_endpoint;
 mod guard_requests;
-#[cfg(target_os = "linux")]
+mod guard_link;
 mod guard_target;
-#[cfg(target_os = "linux")]
 mod run_guarded;
 #[cfg(target_os = "linux")]
 mod guard_view;

@@ -42,13 +42,17 @@ pub(super) struct RunArgs {
     /// The lock: its name, or a path below the mount
     #[arg(value_name = "NAME", required_unless_present = "guard")]
     name: Option<OsString>,
-    /// Take the lock of the guarded folder that VIEW shows, and start the command once everything
-    /// is there
-    #[arg(long, value_name = "VIEW", conflicts_with_all = ["name", "dir", "server", "client",
-        "shared", "ttl", "note", "slot"])]
+    /// Take the lock of the guarded folder that VIEW shows, or of FOLDER itself where it has no
+    /// view, and start the command once everything is there
+    #[arg(long, value_name = "VIEW|FOLDER", conflicts_with_all = ["name", "dir", "server",
+        "shared", "note", "slot"])]
     pub(super) guard: Option<PathBuf>,
+    /// With --guard FOLDER: where the guard keeps its state, on the folder's file system [default:
+    /// latchfs in the state directory]
+    #[arg(long, value_name = "DIR", requires = "guard")]
+    pub(super) stage: Option<PathBuf>,
     #[command(flatten)]
-    target: TargetArgs,
+    pub(super) target: TargetArgs,
     /// Wait in the queue for at most this long: 10m, 1h30m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
     pub(super) wait: Option<Span>,
@@ -60,7 +64,7 @@ pub(super) struct RunArgs {
     shared: bool,
     /// How long the lock stays held when this machine dies [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
-    ttl: Option<Ttl>,
+    pub(super) ttl: Option<Ttl>,
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
@@ -96,8 +100,8 @@ pub(super) enum CommandEnd {
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
-    if let Some(view) = &args.guard {
-        return run_under_guard(args, view);
+    if let Some(path) = &args.guard {
+        return super::run_guarded::run(args, path);
     }
     // `split` forks, and only the forking thread continues in the child, so `split` must run before
     // any other thread is started.
@@ -158,19 +162,6 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
             if code == 0 { Ok(()) } else { std::process::exit(code) }
         }
     }
-}
-
-#[cfg(target_os = "linux")]
-fn run_under_guard(args: &RunArgs, view: &Path) -> CliResult {
-    super::run_guarded::run(args, view)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn run_under_guard(_: &RunArgs, view: &Path) -> CliResult {
-    Err(CliError::unavailable(format!(
-        "{} is no view of a guarded folder: this system has none",
-        view.display()
-    )))
 }
 
 /// Renews or releases the lease of a supervisor that was killed; runs in the front process.

@@ -3,6 +3,7 @@
 
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
+use super::folder_options::PlaceArgs;
 use super::guard_target::{GuardTarget, GuardedLock};
 use super::run::{
     CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost, wake,
@@ -18,9 +19,10 @@ const ENDS_BEFORE: Span = Span::from_secs(10);
 /// The lease that is told to the front process. A guard renews its lease itself.
 const UNUSED_TTL_MS: u64 = 0;
 
-pub(super) fn run(args: &RunArgs, view: &Path) -> CliResult {
+pub(super) fn run(args: &RunArgs, path: &Path) -> CliResult {
+    let place = PlaceArgs::new(args.target.client(), args.stage.clone());
     // Both this and `split` fork, and must run before any other thread is started.
-    let guard = GuardTarget::of(view)?;
+    let guard = GuardTarget::of(path, &place, args.ttl)?;
     let front = supervisor::split(|_, step| {
         if step == Inheritance::Release {
             guard.end_and_wait();
@@ -56,7 +58,7 @@ pub(super) fn run(args: &RunArgs, view: &Path) -> CliResult {
     match ended {
         CommandEnd::Lost => {
             run_on_lost(args, &lock.name, lock.token, |_| {});
-            Err(CliError::Said(Exit::Lost, why_lost(&lock, view)))
+            Err(CliError::Said(Exit::Lost, why_lost(&lock, path)))
         }
         CommandEnd::Killed => Ok(()),
         CommandEnd::Exited(status) => match code_of(status) {
@@ -81,11 +83,11 @@ fn ending_times(lock: &GuardedLock) -> impl Fn(Time) -> (Span, Span) + use<> {
     }
 }
 
-fn why_lost(lock: &GuardedLock, view: &Path) -> String {
+fn why_lost(lock: &GuardedLock, path: &Path) -> String {
     format!(
         "the folder's lock was lost or must be given up (token {}), so the command was ended; see \
          'latchfs guard status {}'",
         lock.token,
-        view.display()
+        path.display()
     )
 }

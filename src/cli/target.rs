@@ -68,6 +68,11 @@ pub(super) struct CommandTarget {
 }
 
 impl TargetArgs {
+    /// Returns the client that the options name.
+    pub(super) fn client(&self) -> Option<ClientId> {
+        self.client.clone()
+    }
+
     /// Returns the client that sends a request which is about no particular lock.
     pub(super) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {

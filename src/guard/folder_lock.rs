@@ -3,7 +3,7 @@
 
 use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
-use super::folder_record::{StartedRecord, another_engine};
+use super::folder_record::{LockIdentity, another_engine};
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
@@ -88,22 +88,6 @@ pub(crate) fn unanswered(why: &Unavailable) -> TakeAnswer {
         RefusalKind::Denied => TakeAnswer::Failed(why.to_string()),
         _ => TakeAnswer::Unreachable(why.to_string()),
     }
-}
-
-/// The names under which a guard holds the lock of its folder.
-#[derive(Debug, Clone)]
-pub(crate) struct LockIdentity {
-    /// The engine that decides about the lock, as the folder's record says; `None` if it is an
-    /// engine of this process.
-    pub(crate) engine: Option<u64>,
-    /// The name of the lock.
-    pub(crate) name: LockName,
-    /// The client as which the guard holds the lock.
-    pub(crate) client: ClientId,
-    /// Whether the lock service remembers the handovers of the folder.
-    pub(crate) remembers: bool,
-    /// The record that names the engine and the lock.
-    pub(crate) record: StartedRecord,
 }
 
 /// The lock of a folder.

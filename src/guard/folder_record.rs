@@ -5,6 +5,7 @@
 use super::linux_disk::{give_to_owner, make_dir_as_owner, open_below};
 #[cfg(not(target_os = "linux"))]
 use super::plain_disk::{give_to_owner, make_dir_as_owner, open_below};
+use crate::engine::{ClientId, LockName};
 use crate::random::random;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -299,6 +300,22 @@ impl StartedRecord {
             )
         })
     }
+}
+
+/// The names under which a guard holds the lock of its folder.
+#[derive(Debug, Clone)]
+pub(crate) struct LockIdentity {
+    /// The engine that decides about the lock, as the folder's record says; `None` if it is an
+    /// engine of this process.
+    pub(crate) engine: Option<u64>,
+    /// The name of the lock.
+    pub(crate) name: LockName,
+    /// The client as which the guard holds the lock.
+    pub(crate) client: ClientId,
+    /// Whether the lock service remembers the handovers of the folder.
+    pub(crate) remembers: bool,
+    /// The record that names the engine and the lock.
+    pub(crate) record: StartedRecord,
 }
 
 #[cfg(test)]

@@ -306,3 +306,130 @@ fn the_program_starts_when_everything_is_here() {
     assert!(ended.err.contains("waiting: the marker of m1's tenure"), "{}", ended.err);
     assert_eq!(ended.ok(), "of m1");
 }
+
+/// A folder without a view, and a server that its guard reaches through a relay.
+struct PlainPlace {
+    lock: String,
+    relay: Relay,
+    server: Server,
+    scratch: Scratch,
+}
+
+impl PlainPlace {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let server = Server::start(&scratch);
+        let relay = Relay::start(&server.url);
+        // The guard asks the server that the record names.
+        scratch.init(&["--server", &relay.url, "--client", "m1"]);
+        let mut place = Self { lock: String::new(), relay, server, scratch };
+        place.lock = place.status()["lock"].as_str().expect("a name").to_owned();
+        place
+    }
+
+    /// Returns a command about the folder.
+    fn guard(&self, request: &str) -> Command {
+        let mut command = latchfs();
+        command.args(["guard", request]).arg(self.scratch.folder()).args(["--client", "m1"]);
+        command.arg("--stage").arg(self.scratch.0.join("state"));
+        command
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let status = run(self.guard("status").arg("--json")).ok();
+        serde_json::from_str(&status).expect("JSON")
+    }
+
+    /// Returns the process of the guard, if there is one.
+    fn pid(&self) -> Option<i32> {
+        Some(self.status()["pid"].as_i64()? as i32)
+    }
+
+    /// Returns a command that runs a program in the folder while the lock is held.
+    fn under(&self, program: &[&str]) -> Command {
+        let mut command = latchfs();
+        command.current_dir(self.scratch.folder()).args(["run", "--guard", "."]);
+        command.args(["--client", "m1", "--ttl", "2s", "--stage"]);
+        command.arg(self.scratch.0.join("state")).arg("--").args(program);
+        command
+    }
+
+    /// Starts the program that beats, and waits until it does.
+    fn start_beats(&self) -> Running {
+        let beats = self.scratch.0.join("beats");
+        let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
+        let running = Running::start(&mut self.under(&program));
+        eventually("the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
+        running
+    }
+}
+
+/// Loses the lock of a folder without a view under a program that ignores SIGTERM. Returns how long
+/// before the lock could be another's the program was dead.
+fn lose_without_view(way: Way) -> Span {
+    let place = PlainPlace::new();
+    let program = place.start_beats();
+    let guard = place.pid().expect("it runs");
+    let before = boot_now();
+    match way {
+        Way::ServerCutOff => place.relay.cut(),
+        Way::Steal => {
+            let mut steal = latchfs();
+            steal.args(["steal", "--server", &place.server.url, "--client", "m2"]);
+            run(steal.args(["--reason", "test"]).arg(&place.lock)).ok();
+        }
+        Way::GuardKilled => signal(guard, libc::SIGKILL),
+        Way::GuardStopped => signal(guard, libc::SIGSTOP),
+        Way::GuardEnds | Way::Overdue => signal(guard, libc::SIGTERM),
+    }
+    let after = boot_now();
+    // A guard that ends gives the lock up after the program, so the other one waits from now on.
+    let other = (!matches!(way, Way::Steal)).then(|| {
+        let mut other = latchfs();
+        other.args(["run", "--server", &place.server.url, "--client", "m2", "--wait", "60s"]);
+        other.arg(&place.lock).args(["--", "python3", "-c", NOW]);
+        thread::spawn(move || time_of(&run(&mut other).ok()))
+    });
+    let why = program.end().exits(76);
+    assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
+    let last = last_beat(&place.scratch.0.join("beats")).expect("it ran");
+    let granted = other.map_or(before + STEAL_GRACE, |other| other.join().expect("granted"));
+    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
+    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
+        let until = after + LEASE - LEASE_RESERVE;
+        assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
+    }
+    signal(guard, libc::SIGKILL);
+    granted.since(last)
+}
+
+/// Without a view nothing but the end of the program keeps it from writing: in each of many rounds
+/// it is dead before the lock can be another's.
+#[test]
+fn without_a_view_the_program_is_dead_before_the_lock_is_anothers() {
+    let ways = [Way::ServerCutOff, Way::Steal, Way::GuardKilled, Way::GuardStopped, Way::GuardEnds];
+    for _ in 0..rounds(2, 40) {
+        let all = ways.map(|way| (way, thread::spawn(move || lose_without_view(way))));
+        for (way, lost) in all {
+            println!("{way:?}, without a view: dead {} before", lost.join().expect("no panic"));
+        }
+    }
+}
+
+#[test]
+fn a_program_runs_under_the_lock_of_a_folder_without_a_view() {
+    let place = PlainPlace::new();
+    run(&mut place.under(&["sh", "-c", "echo $LATCHFS_TOKEN >token; exit 7"])).exits(7);
+    assert!(place.scratch.folder().join("token").exists());
+    eventually("the end of the guard", || place.pid().is_none().then_some(()));
+    // What was held before stays held, and nobody gives it up under the program.
+    run(place.guard("take").args(["--ttl", "2s"])).ok();
+    let second = Running::start(&mut place.under(&["sh", "-c", "until [ -e end ]; do :; done"]));
+    eventually("the use", || (place.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    let refused = run(&mut place.guard("give")).exits(75);
+    assert!(refused.contains("'latchfs run --guard' has started uses the lock"), "{refused}");
+    fs::write(place.scratch.folder().join("end"), "").expect("writable");
+    second.end().ok();
+    assert_eq!(place.status()["state"], "holding");
+    run(&mut place.guard("give")).ok();
+}

@@ -1,8 +1,9 @@
 //! One client of the socket: it sends requests, each a line of JSON, and gets a line for each.
 
 use super::super::guard_request::REQUEST_BYTES_MAX;
+use super::super::lock_uses::LockUse;
 use super::super::wish::Denied;
-use super::peer::uid_of;
+use super::peer::{Peer, peer_of};
 use crate::time::{Span, boot_now};
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
@@ -67,8 +68,10 @@ impl Presence {
 pub(super) struct Connection {
     stream: UnixStream,
     presence: Presence,
-    /// The uid of the client.
-    pub(super) uid: u32,
+    /// The client.
+    pub(super) peer: Peer,
+    /// The use of the lock by the client, which ends with the connection.
+    pub(super) lock_use: Mutex<Option<LockUse>>,
 }
 
 impl Connection {
@@ -78,7 +81,7 @@ impl Connection {
         stream: UnixStream,
         on_gone: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let uid = uid_of(&stream)?;
+        let peer = peer_of(&stream)?;
         stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
         let (from, presence) = (stream.try_clone()?, Presence::default());
         let told = presence.clone();
@@ -88,7 +91,7 @@ impl Connection {
             on_gone();
         };
         std::thread::Builder::new().name("client".to_owned()).spawn(read)?;
-        Ok(Self { stream, presence, uid })
+        Ok(Self { stream, presence, peer, lock_use: Mutex::default() })
     }
 
     /// Returns the part that other threads use.

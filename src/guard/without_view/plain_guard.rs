@@ -36,8 +36,8 @@ const UNTOLD_PATIENCE: Span = Span::from_secs(60);
 const UNTOLD_LOOK: Span = Span::from_millis(200);
 
 /// The answer to a request that is no request of this guard.
-const KNOWN: &str = "a guard without a view knows take, give, accept, wait, events and status; \
-                     'latchfs guard lost' needs a view";
+const KNOWN: &str = "a guard without a view knows take, give, use, accept, wait, events and \
+                     status; 'latchfs guard lost' needs a view";
 
 /// The guard of a folder that programs change directly.
 pub(crate) struct PlainGuard<D: Disk> {
@@ -162,12 +162,12 @@ impl<D: Disk> PlainGuard<D> {
     /// Carries out a request. Returns the answer; `None` if the client has ended its wait.
     fn answer_to(&self, client: &Connection, request: GuardRequest) -> Option<Value> {
         match request {
-            GuardRequest::Status => return Some(self.status(client.uid)),
+            GuardRequest::Status => return Some(self.status(client.peer.uid)),
             GuardRequest::Wait => return self.wait(client),
             _ => {}
         }
         // The lock is held for all programs of the machine, and nobody is the owner of the tenure.
-        if let Err(why) = Self::rights(client.uid).may_take_or_give(false) {
+        if let Err(why) = Self::rights(client.peer.uid).may_take_or_give(false) {
             return Some(refused(why));
         }
         let counted = self.requests.one_more();
@@ -179,7 +179,12 @@ impl<D: Disk> PlainGuard<D> {
             GuardRequest::Take { patience, .. } => self.take(client, WishOf::Person, patience),
             GuardRequest::Accept(Ok(wish)) => self.take(client, wish, ACCEPT_PATIENCE),
             GuardRequest::Accept(Err(why)) => Some(refused(why)),
-            GuardRequest::Give => Some(self.give(client.uid)),
+            GuardRequest::Use(token) => Some(self.begin_use(client, token)),
+            GuardRequest::EndUse { token, gives } => Some(self.end_use(client, (token, gives))),
+            GuardRequest::Give => Some(match self.tenures.uses.check_unused() {
+                Ok(()) => self.give(client.peer.uid),
+                Err(why) => refused(why),
+            }),
             _ => Some(refused(KNOWN)),
         };
         // Before the answer: the client may start the guard again at once.
@@ -205,14 +210,14 @@ impl<D: Disk> PlainGuard<D> {
             return None;
         };
         if let Err(Denied { sentence }) = held {
-            return Some(refused(self.with_names(client.uid, sentence)));
+            return Some(refused(self.with_names(client.peer.uid, sentence)));
         }
         self.is_given.store(false, Ordering::Release);
         if let Err(Denied { sentence }) = self.announced() {
             self.give_now();
             return Some(refused(sentence));
         }
-        Some(self.status(client.uid))
+        Some(self.status(client.peer.uid))
     }
 
     /// Waits until the lock service knows that changes follow.
@@ -249,6 +254,36 @@ impl<D: Disk> PlainGuard<D> {
         status
     }
 
+    /// Begins a use of the lock by a program that must end before the lock is given up.
+    fn begin_use(&self, client: &Connection, token: u64) -> Value {
+        let (send, begun) = channel();
+        let then = move |begun| send.send(begun).unwrap_or_default();
+        self.tenures.begin_use((client.peer.pid, token), then);
+        // The receive fails only if the thread of the tenures has ended.
+        match begun.recv().ok().flatten() {
+            Some(begun) => {
+                *client.lock_use.lock() = Some(begun);
+                self.status(client.peer.uid)
+            }
+            None => refused("the lock was lost or given up meanwhile; try again"),
+        }
+    }
+
+    /// Ends the use. Gives the lock up as well, if a program took it for its use and no other one
+    /// uses it any more.
+    fn end_use(&self, client: &Connection, (token, gives): (u64, bool)) -> Value {
+        let ended = client.lock_use.lock().take();
+        if ended.is_some() {
+            drop(ended);
+            let (send, released) = channel();
+            let then = move || send.send(()).unwrap_or_default();
+            self.tenures.give_unused((token, gives), then);
+            let _ = released.recv();
+            self.is_given.fetch_or(gives, Ordering::AcqRel);
+        }
+        self.status(client.peer.uid)
+    }
+
     /// Waits until the lock is held and the folder is ready. Returns `None` if the client has ended
     /// the wait.
     fn wait(&self, client: &Connection) -> Option<Value> {
@@ -260,15 +295,17 @@ impl<D: Disk> PlainGuard<D> {
             }
             self.events.next(&mut position, false, client.presence())?;
         }
-        Some(self.status(client.uid))
+        Some(self.status(client.peer.uid))
     }
 
     /// Writes the events as they happen.
     fn follow(&self, client: &Connection) -> io::Result<()> {
         let mut position = self.events.reader();
         // The client knows from the first line that it misses no event from now on.
-        client.answer(&json!({"event": "following", "state": self.status(client.uid)["state"]}))?;
-        let may_see = self.may_see_names(client.uid);
+        client.answer(
+            &json!({"event": "following", "state": self.status(client.peer.uid)["state"]}),
+        )?;
+        let may_see = self.may_see_names(client.peer.uid);
         while let Some(line) = self.events.next(&mut position, may_see, client.presence()) {
             client.line(&line)?;
         }
