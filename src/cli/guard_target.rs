@@ -224,8 +224,8 @@ fn watch(endpoint: &GuardEndpoint, run: &UnixStream) -> io::Result<()> {
     let mut begun = (0, false);
     loop {
         let is_over = match wait_for_line(run, link.is_some()) {
-            Some(Ok(line)) => {
-                let mut words = line.split_whitespace();
+            Some(Ok(request)) => {
+                let mut words = request.split_whitespace();
                 match (words.next().and_then(|word| word.parse().ok()), words.next()) {
                     (Some(token), Some(took)) => begun = (token, took == "1"),
                     _ => return end(link.as_mut(), begun),
