@@ -7,6 +7,7 @@ use super::barrier::handover::Handover;
 use super::barrier::ignored::IgnoreRules;
 use super::barrier::ledger::Ledger;
 use super::barrier::marker::Marker;
+use super::barrier_store::change_record::{ChangeRecord, LogLine};
 
 /// Reads a marker. Returns the bytes to which it is written again, and the paths that it names; or
 /// the sentence that refuses it.
@@ -30,6 +31,28 @@ pub fn ledger(content: &[u8]) -> Result<Vec<u8>, String> {
     let mut again = ledger.save();
     again.truncate(again.len() - 32);
     Ok(again)
+}
+
+/// Reads a line of the change log, which is `json` after its checksum. Returns the JSON to which it
+/// is written again, and the paths that it names; or the sentence that refuses it.
+pub fn change_log(json: &[u8]) -> Result<(Vec<u8>, Vec<String>), String> {
+    let line = [format!("{:08x} ", crc32fast::hash(json)).as_bytes(), json].concat();
+    let read = LogLine::read(&line).ok_or("the line is damaged")?;
+    let paths = match &read {
+        LogLine::Change(
+            ChangeRecord::Begin { path, .. }
+            | ChangeRecord::End { path, .. }
+            | ChangeRecord::Accept { path, .. }
+            | ChangeRecord::RemovedDir { path },
+        ) => vec![path.to_string()],
+        LogLine::Change(ChangeRecord::RenamedDir { from, to }) => {
+            vec![from.to_string(), to.to_string()]
+        }
+        LogLine::Change(ChangeRecord::AcceptWhole | ChangeRecord::Own(_))
+        | LogLine::NextLedger(_) => Vec::new(),
+    };
+    let again = read.write().map_err(|error| error.to_string())?;
+    Ok((again.trim_ascii_end().get(9..).unwrap_or_default().to_vec(), paths))
 }
 
 /// Reads ignore rules, in either syntax. Returns whether they ignore a path, or the sentence that

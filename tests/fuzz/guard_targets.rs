@@ -198,3 +198,38 @@ fn ignore_rules() {
         vec![all.join("\n").into_bytes()]
     });
 }
+
+#[test]
+fn change_logs() {
+    let check = |json: &[u8]| {
+        let read = guard::change_log(json);
+        if let Ok((again, paths)) = &read {
+            let once_more = guard::change_log(again).expect("what was written can be read");
+            assert_eq!(once_more, (again.clone(), paths.clone()));
+            assert!(paths.iter().all(|path| is_inside(path)), "{paths:?}");
+        }
+        (read.is_ok(), room(json.len()))
+    };
+    Target { name: "change_logs", words: &WORDS, check: &check }.run(|source| {
+        let stamp = |source: &mut Source| {
+            let [size, mtime, inode] = [(); 3].map(|()| source.random.number());
+            format!("[{size},{mtime},{inode}]")
+        };
+        // The log names paths in their one form only.
+        let names = ["a", "d/b.txt", "caf\u{e9}", ".../x y"];
+        let [one, other] = [(); 2].map(|()| names[source.random.below(names.len())]);
+        let (before, after) = (stamp(source), stamp(source));
+        let id = digest(source);
+        let all = [
+            format!(r#"{{"how":"begin","path":"{one}","before":{before},"after":{after}}}"#),
+            format!(r#"{{"how":"end","path":"{one}","after":{after}}}"#),
+            format!(r#"{{"how":"accept","path":"{one}"}}"#),
+            r#"{"how":"accept-whole"}"#.to_owned(),
+            format!(r#"{{"how":"rename-dir","path":"{one}","to":"{other}"}}"#),
+            format!(r#"{{"how":"remove-dir","path":"{one}"}}"#),
+            format!(r#"{{"how":"own","id":"{}"}}"#, &id[..32]),
+            format!(r#"{{"how":"ledger","id":"{id}"}}"#),
+        ];
+        all.map(String::into_bytes).to_vec()
+    });
+}

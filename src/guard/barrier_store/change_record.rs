@@ -54,7 +54,7 @@ pub(crate) enum ChangeRecord {
 
 /// A line of the change log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum LogLine {
+pub(crate) enum LogLine {
     /// A change.
     Change(ChangeRecord),
     /// The ledger with this digest, which contains the lines before, is about to replace the one
@@ -115,7 +115,7 @@ fn path(text: Option<&Cow<'_, str>>) -> Option<FolderPath> {
 
 impl LogLine {
     /// Returns the line, with its line feed.
-    pub(super) fn write(&self) -> serde_json::Result<Vec<u8>> {
+    pub(crate) fn write(&self) -> serde_json::Result<Vec<u8>> {
         let text = |path: &FolderPath| Some(Cow::Owned(path.as_str().to_owned()));
         let id = |id: &dyn std::fmt::Display| Some(Cow::Owned(id.to_string()));
         let json = match self {
@@ -155,7 +155,7 @@ impl LogLine {
     }
 
     /// Reads a line without its line feed; `None` if it is damaged.
-    pub(super) fn read(line: &[u8]) -> Option<Self> {
+    pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let (sum, json) = (line.get(..8)?, line.get(9..)?);
         if line[8] != b' ' || sum != format!("{:08x}", crc32fast::hash(json)).as_bytes() {
             return None;
