@@ -91,7 +91,6 @@ pub(super) struct LeaseValidity {
 impl LeaseValidity {
     /// Returns the validity of a lease that another thread watches: the time in nanoseconds of the
     /// boot clock, and how often that thread looks.
-    #[cfg(target_os = "linux")]
     pub(super) const fn of(sure: Arc<AtomicU64>, period: Span) -> Self {
         Self { sure, period }
     }

@@ -322,9 +322,9 @@ impl PlainPlace {
         let relay = Relay::start(&server.url);
         // The guard asks the server that the record names.
         scratch.init(&["--server", &relay.url, "--client", "m1"]);
-        let mut place = Self { lock: String::new(), relay, server, scratch };
-        place.lock = place.status()["lock"].as_str().expect("a name").to_owned();
-        place
+        let place = Self { lock: String::new(), relay, server, scratch };
+        let lock = place.status()["lock"].as_str().expect("a name").to_owned();
+        Self { lock, ..place }
     }
 
     /// Returns a command about the folder.
