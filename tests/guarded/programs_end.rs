@@ -4,7 +4,7 @@
 use crate::arriving::{Machines, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::relay::Relay;
-use crate::support::{COMMAND_LIMIT, Output, drain, rounds, run, signal};
+use crate::support::{COMMAND_LIMIT, Output, drain, look, rounds, run, signal};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -19,6 +19,9 @@ const LEASE: Span = Span::from_secs(2);
 const LEASE_RESERVE: Span = Span::from_millis(52);
 /// How long a stolen lock can be used by nobody.
 const STEAL_GRACE: Span = Span::from_secs(1);
+
+/// The number of polls until a program runs, while several start at once on a busy machine.
+const START_LOOKS_MAX: usize = 3_000;
 
 /// The resolution of `/proc/uptime`.
 const UPTIME_STEP: Span = Span::from_millis(10);
@@ -111,7 +114,7 @@ impl Place {
         let beats = self.beats();
         let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
         let running = Running::start(&mut under(self.guard(), &[], &program));
-        eventually("the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
+        look(START_LOOKS_MAX, "the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
         running
     }
 
@@ -359,7 +362,7 @@ impl PlainPlace {
         let beats = self.scratch.0.join("beats");
         let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
         let running = Running::start(&mut self.under(&program));
-        eventually("the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
+        look(START_LOOKS_MAX, "the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
         running
     }
 }

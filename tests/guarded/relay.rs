@@ -2,17 +2,21 @@
 
 use parking_lot::Mutex;
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Weak};
 use std::thread;
 
-/// The streams of both sides; `None` once the connection was cut.
-type Streams = Arc<Mutex<Option<Vec<TcpStream>>>>;
+/// The stream of a client, and that to the server.
+type Link = (TcpStream, TcpStream);
+
+/// The connections whose threads pass bytes; `None` once they were cut.
+type Links = Arc<Mutex<Option<Vec<Weak<Link>>>>>;
 
 /// Passes bytes between clients and a server, until it is cut.
 pub(crate) struct Relay {
     pub(crate) url: String,
-    streams: Streams,
+    address: SocketAddr,
+    links: Links,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -22,28 +26,28 @@ impl Relay {
     pub(crate) fn start(server: &str) -> Self {
         let server = server.trim_start_matches("http://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let streams: Streams = Arc::new(Mutex::new(Some(Vec::new())));
+        let address = listener.local_addr().expect("bound");
+        let links: Links = Arc::new(Mutex::new(Some(Vec::new())));
         let requests = Arc::default();
-        let (all, seen) = (Arc::clone(&streams), Arc::clone(&requests));
+        let (all, seen) = (Arc::clone(&links), Arc::clone(&requests));
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let Ok(server) = TcpStream::connect(&server) else { continue };
                 let mut all = all.lock();
-                let Some(all) = all.as_mut() else { continue };
-                let (there, back) =
-                    ((copy(&client), copy(&server)), (copy(&server), copy(&client)));
-                let seen = Arc::clone(&seen);
-                thread::spawn(move || pass_requests(there, &seen));
+                let Some(all) = all.as_mut() else { return };
+                let Ok(server) = TcpStream::connect(&server) else { continue };
+                let link = Arc::new((client, server));
+                all.retain(|link| link.strong_count() > 0);
+                all.push(Arc::downgrade(&link));
+                let (seen, back) = (Arc::clone(&seen), Arc::clone(&link));
+                thread::spawn(move || pass_requests(&link, &seen));
                 thread::spawn(move || {
-                    let (mut from, mut to) = back;
-                    let _ = io::copy(&mut from, &mut to);
-                    let _ = to.shutdown(Shutdown::Both);
+                    let (client, server) = &*back;
+                    let _ = io::copy(&mut &*server, &mut &*client);
+                    let _ = client.shutdown(Shutdown::Both);
                 });
-                all.extend([client, server]);
             }
         });
-        Self { url, streams, requests }
+        Self { url: format!("http://{address}"), address, links, requests }
     }
 
     /// Returns the first lines of the requests that have passed since the last call.
@@ -53,18 +57,26 @@ impl Relay {
 
     /// Cuts all connections, and refuses new ones from now on.
     pub(crate) fn cut(&self) {
-        for stream in self.streams.lock().take().into_iter().flatten() {
-            let _ = stream.shutdown(Shutdown::Both);
+        let links = self.links.lock().take();
+        for link in links.iter().flatten().filter_map(Weak::upgrade) {
+            let _ = link.0.shutdown(Shutdown::Both);
+            let _ = link.1.shutdown(Shutdown::Both);
         }
+        // Ends the thread that accepts connections.
+        let _ = TcpStream::connect(self.address);
     }
 }
 
-fn copy(stream: &TcpStream) -> TcpStream {
-    stream.try_clone().expect("a descriptor")
+impl Drop for Relay {
+    /// Closes all descriptors: a guard looks at a bounded number of those of a program.
+    fn drop(&mut self) {
+        self.cut();
+    }
 }
 
 /// Passes the requests of a client to the server, and records their first lines.
-fn pass_requests((mut from, mut to): (TcpStream, TcpStream), seen: &Mutex<Vec<String>>) {
+fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>) {
+    let (mut from, mut to) = (&link.0, &link.1);
     let mut part = vec![0; 65_536];
     let mut rest = String::new();
     while let Ok(length @ 1..) = from.read(&mut part) {
