@@ -207,7 +207,7 @@ fn lose(way: Way) -> Span {
 #[test]
 fn the_program_is_dead_before_the_lock_is_anothers() {
     let ways = [Way::ServerCutOff, Way::Steal, Way::GuardKilled, Way::GuardStopped, Way::GuardEnds];
-    for _ in 0..rounds(4, 40) {
+    for _ in 0..rounds(2, 40) {
         let all = ways.map(|way| (way, thread::spawn(move || lose(way))));
         for (way, lost) in all {
             println!("{way:?}: dead {} before", lost.join().expect("no panic"));
