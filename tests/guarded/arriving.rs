@@ -338,7 +338,7 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
 #[test]
 fn an_acceptance_is_told_at_once() {
     let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &["--settle", "1h"]));
     fs::write(one.path("a"), "of m1").expect("ready");
     one.kill();
     two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
