@@ -334,21 +334,6 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m2");
 }
 
-/// A machine that comes back learns of an acceptance, also if nothing was changed since.
-#[test]
-fn an_acceptance_is_told_at_once() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &["--settle", "1h"]));
-    fs::write(one.path("a"), "of m1").expect("ready");
-    one.kill();
-    two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
-    let one = machines.start(1, &[]);
-    eventually("m1 puts its version aside", || {
-        one.ask("lost", &["--json"]).ok().contains("\"a\"").then_some(())
-    });
-    assert_eq!(state(&two), "holding");
-}
-
 /// A marker names each file that was changed, whichever way: in place, by a rename of its
 /// directory, under each of its names.
 #[test]

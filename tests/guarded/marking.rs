@@ -1,7 +1,7 @@
 //! What the markers of the sync barrier name: each path that was changed through the view, however
 //! its name came or went meanwhile.
 
-use crate::arriving::{Machines, begin_take, markers, not_ready};
+use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
 use crate::support::run;
 use crate::telling::Events;
@@ -350,4 +350,22 @@ fn a_marker_that_can_not_be_written_is_not_told() {
     });
     taking.join().expect("taken");
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "after");
+}
+
+/// A machine that comes back learns of an acceptance, also before a marker tells of it.
+#[test]
+fn an_acceptance_is_told_before_any_marker() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.kill();
+    let markers = machines.second.folder().join(".latchfs/markers");
+    fs::create_dir_all(&markers).expect("made");
+    let _immutable = Immutable::make(markers);
+    two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
+    let one = machines.start(1, &[]);
+    eventually("m1 puts its version aside", || {
+        one.ask("lost", &["--json"]).ok().contains("\"a\"").then_some(())
+    });
+    assert_eq!(state(&two), "holding");
 }
