@@ -359,13 +359,17 @@ fn an_acceptance_is_told_before_any_marker() {
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("ready");
     one.kill();
-    let markers = machines.second.folder().join(".latchfs/markers");
-    fs::create_dir_all(&markers).expect("made");
-    let _immutable = Immutable::make(markers);
+    let dir = machines.second.folder().join(".latchfs/markers");
+    fs::create_dir_all(&dir).expect("made");
+    let _immutable = Immutable::make(dir);
     two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
+    let before = markers(&machines.first);
     let one = machines.start(1, &[]);
     eventually("m1 puts its version aside", || {
         one.ask("lost", &["--json"]).ok().contains("\"a\"").then_some(())
     });
     assert_eq!(state(&two), "holding");
+    // A late marker would follow the copy at once, and claim that the others wait for it.
+    pause(Duration::from_secs(2));
+    assert_eq!(markers(&machines.first), before);
 }
