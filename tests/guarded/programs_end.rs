@@ -80,6 +80,48 @@ fn under(guard: &Guard, options: &[&str], program: &[&str]) -> Command {
     command
 }
 
+/// Starts the program that beats, by a command for a program, and waits until it does.
+fn start_beats(beats: &Path, under: impl FnOnce(&[&str]) -> Command) -> Running {
+    let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
+    let running = Running::start(&mut under(&program));
+    look(START_LOOKS_MAX, "the program", || (last_beat(beats)? > Time::ZERO).then_some(()));
+    running
+}
+
+/// Begins to wait for a lock on another machine. Returns the time at which that has it.
+fn other_machine(server: &Server, lock: &str) -> JoinHandle<Time> {
+    let mut other = latchfs();
+    other.args(["run", "--server", &server.url, "--client", "m2", "--wait", "60s", lock]);
+    other.args(["--", "python3", "-c", NOW]);
+    thread::spawn(move || time_of(&run(&mut other).ok()))
+}
+
+fn steal(server: &Server, lock: &str) {
+    let steal = ["steal", "--server", &server.url, "--client", "m2", "--reason", "test", lock];
+    run(latchfs().args(steal)).ok();
+}
+
+/// Waits until a program has ended whose lock is lost in a way that began between two times, and
+/// checks that it was dead in time. `other` waits for the lock, but after a steal. Returns how long
+/// before the lock could be another's the program was dead.
+fn dead_in_time(
+    way: Way,
+    (before, after): (Time, Time),
+    (program, beats): (Running, &Path),
+    other: Option<JoinHandle<Time>>,
+) -> Span {
+    let why = program.end().exits(76);
+    assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
+    let last = last_beat(beats).expect("it ran");
+    let granted = other.map_or(before + STEAL_GRACE, |other| other.join().expect("granted"));
+    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
+    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
+        let until = after + LEASE - LEASE_RESERVE;
+        assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
+    }
+    granted.since(last)
+}
+
 /// One folder, its guard, and a server that the guard reaches through a relay.
 struct Place {
     guard: Option<Guard>,
@@ -109,21 +151,12 @@ impl Place {
         self.scratch.0.join("beats")
     }
 
-    /// Starts the program that beats, and waits until it does.
     fn start_beats(&self) -> Running {
-        let beats = self.beats();
-        let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
-        let running = Running::start(&mut under(self.guard(), &[], &program));
-        look(START_LOOKS_MAX, "the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
-        running
+        start_beats(&self.beats(), |program| under(self.guard(), &[], program))
     }
 
-    /// Begins to wait for the lock on another machine. Returns the time at which that has it.
     fn other(&self) -> JoinHandle<Time> {
-        let mut other = latchfs();
-        other.args(["run", "--server", &self.server.url, "--client", "m2", "--wait", "60s"]);
-        other.arg(&self.lock).args(["--", "python3", "-c", NOW]);
-        thread::spawn(move || time_of(&run(&mut other).ok()))
+        other_machine(&self.server, &self.lock)
     }
 
     fn is_wanted(&self) {
@@ -175,31 +208,14 @@ fn lose(way: Way) -> Span {
     let before = boot_now();
     match way {
         Way::ServerCutOff => place.relay.cut(),
-        Way::Steal => {
-            let mut steal = latchfs();
-            steal.args(["steal", "--server", &place.server.url, "--client", "m2"]);
-            run(steal.args(["--reason", "test"]).arg(&place.lock)).ok();
-        }
+        Way::Steal => steal(&place.server, &place.lock),
         Way::GuardKilled => drop(place.guard.take().expect("runs").kill()),
         Way::GuardStopped => place.guard().stop(),
         Way::GuardEnds => drop(place.guard.take().expect("runs").end()),
         Way::Overdue => {}
     }
     let after = boot_now();
-    let ended = program.end();
-    let why = ended.exits(76);
-    assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
-    let last = last_beat(&place.beats()).expect("it ran");
-    let granted = match other {
-        Some(other) => other.join().expect("granted"),
-        None => before + STEAL_GRACE,
-    };
-    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
-    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
-        let until = after + LEASE - LEASE_RESERVE;
-        assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
-    }
-    granted.since(last)
+    dead_in_time(way, (before, after), (program, &place.beats()), other)
 }
 
 /// The bound of the contract: in each of many rounds the program is dead before the lock can be
@@ -356,54 +372,33 @@ impl PlainPlace {
         command.arg(self.scratch.0.join("state")).arg("--").args(program);
         command
     }
-
-    /// Starts the program that beats, and waits until it does.
-    fn start_beats(&self) -> Running {
-        let beats = self.scratch.0.join("beats");
-        let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
-        let running = Running::start(&mut self.under(&program));
-        look(START_LOOKS_MAX, "the program", || (last_beat(&beats)? > Time::ZERO).then_some(()));
-        running
-    }
 }
 
 /// Loses the lock of a folder without a view under a program that ignores SIGTERM. Returns how long
 /// before the lock could be another's the program was dead.
 fn lose_without_view(way: Way) -> Span {
     let place = PlainPlace::new();
-    let program = place.start_beats();
+    let beats = place.scratch.0.join("beats");
+    let program = start_beats(&beats, |program| place.under(program));
     let guard = place.pid().expect("it runs");
     let before = boot_now();
     match way {
         Way::ServerCutOff => place.relay.cut(),
-        Way::Steal => {
-            let mut steal = latchfs();
-            steal.args(["steal", "--server", &place.server.url, "--client", "m2"]);
-            run(steal.args(["--reason", "test"]).arg(&place.lock)).ok();
-        }
+        Way::Steal => steal(&place.server, &place.lock),
         Way::GuardKilled => signal(guard, libc::SIGKILL),
         Way::GuardStopped => signal(guard, libc::SIGSTOP),
         Way::GuardEnds | Way::Overdue => signal(guard, libc::SIGTERM),
     }
     let after = boot_now();
     // A guard that ends gives the lock up after the program, so the other one waits from now on.
-    let other = (!matches!(way, Way::Steal)).then(|| {
-        let mut other = latchfs();
-        other.args(["run", "--server", &place.server.url, "--client", "m2", "--wait", "60s"]);
-        other.arg(&place.lock).args(["--", "python3", "-c", NOW]);
-        thread::spawn(move || time_of(&run(&mut other).ok()))
-    });
-    let why = program.end().exits(76);
-    assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
-    let last = last_beat(&place.scratch.0.join("beats")).expect("it ran");
-    let granted = other.map_or(before + STEAL_GRACE, |other| other.join().expect("granted"));
-    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
-    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
-        let until = after + LEASE - LEASE_RESERVE;
-        assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
+    let is_stolen = matches!(way, Way::Steal);
+    let other = (!is_stolen).then(|| other_machine(&place.server, &place.lock));
+    let dead = dead_in_time(way, (before, after), (program, &beats), other);
+    // The others have ended, and their id may be another process's.
+    if matches!(way, Way::ServerCutOff | Way::Steal | Way::GuardStopped) {
+        signal(guard, libc::SIGKILL);
     }
-    signal(guard, libc::SIGKILL);
-    granted.since(last)
+    dead
 }
 
 /// Without a view nothing but the end of the program keeps it from writing: in each of many rounds
