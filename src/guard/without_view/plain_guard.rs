@@ -32,8 +32,9 @@ const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 const FIRST_REQUEST_PATIENCE: Span = Span::from_secs(30);
 /// How long a guard that has given the lock up stays to write a marker that was not written before.
 const UNTOLD_PATIENCE: Span = Span::from_secs(60);
-/// How often it looks meanwhile whether the marker is there.
-const UNTOLD_LOOK: Span = Span::from_millis(200);
+/// How often the guard looks meanwhile whether the marker is there, or whether the lock is held or
+/// given up whose last client has left.
+const STATE_LOOK: Span = Span::from_millis(200);
 
 /// The answer to a request that is no request of this guard.
 const KNOWN: &str = "a guard without a view knows take, give, use, accept, wait, events and \
@@ -105,13 +106,16 @@ impl<D: Disk> PlainGuard<D> {
             patience = FIRST_REQUEST_PATIENCE;
             if self.is_needed() {
                 untold_until = None;
+                if self.is_changing() {
+                    patience = STATE_LOOK;
+                }
                 continue;
             }
             let until: Time = *untold_until.get_or_insert(boot_now() + UNTOLD_PATIENCE);
             if !self.tenures.has_untold() || until <= boot_now() {
                 return;
             }
-            patience = UNTOLD_LOOK;
+            patience = STATE_LOOK;
         }
     }
 
@@ -121,6 +125,14 @@ impl<D: Disk> PlainGuard<D> {
         self.requests.now() > 0
             || self.tenures.state() != GuardState::Reading
             || is_lost && !self.is_given.load(Ordering::Acquire)
+    }
+
+    /// Whether the state is about to change although no request is under way, of which nobody tells:
+    /// a client has ended its wait.
+    fn is_changing(&self) -> bool {
+        let is_resting =
+            matches!(self.tenures.state(), GuardState::Reading | GuardState::Holding(..));
+        self.requests.now() == 0 && !is_resting
     }
 
     /// Gives the lock up, and ends the threads.
