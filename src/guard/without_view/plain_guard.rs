@@ -127,8 +127,8 @@ impl<D: Disk> PlainGuard<D> {
             || is_lost && !self.is_given.load(Ordering::Acquire)
     }
 
-    /// Whether the state is about to change although no request is under way, of which nobody tells:
-    /// a client has ended its wait.
+    /// Whether the state is about to change although no request is under way: a client has ended
+    /// its wait. Nobody tells of such a change.
     fn is_changing(&self) -> bool {
         let is_resting =
             matches!(self.tenures.state(), GuardState::Reading | GuardState::Holding(..));
