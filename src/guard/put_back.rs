@@ -9,6 +9,7 @@ use super::folder_barrier::Arrival;
 use super::folder_changes::FolderBarrier;
 use super::folder_guard::FolderGuard;
 use super::lost_files::{LostDescription, LostReason};
+use super::stage::{PublishError, Stage};
 use super::tenure::TenureId;
 use crate::os_error::said;
 use std::ffi::OsStr;
@@ -62,20 +63,32 @@ impl<D: Disk> FolderGuard<D> {
         let file = disk.unnamed_file(&dir, MODE_AT_FIRST)?;
         disk.copy(&from, &file)?;
         disk.sync_file(&file)?;
+        let is_lost = || io::Error::other("the lock was lost meanwhile");
         if self.gate().is_past_deadline() {
-            return Err(io::Error::other("the lock was lost meanwhile"));
+            return Err(is_lost());
         }
-        let uid = 0;
-        let about =
-            LostDescription::now(OsStr::new(path.as_str()), uid, Some(tenure), LostReason::PutBack);
-        match self.lost().keep_name(disk, at, &about) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            kept => {
-                kept?;
-                self.space.add_lost(bytes);
+        let stage = self.stage.read().clone().filter(|stage| stage.tenure == tenure);
+        let stage = stage.ok_or_else(is_lost)?;
+        match stage.displace(disk, at, OsStr::new(path.as_str())) {
+            Err(PublishError::Disk(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(PublishError::Disk(error) | PublishError::Stays { error, .. }) => {
+                return Err(error);
             }
+            Err(PublishError::Fenced { .. }) => return Err(is_lost()),
+            Ok(name) => self.keep_replaced(&stage, &name, path)?,
         }
         disk.link(&file, at)?;
         disk.sync_dir(&dir)
+    }
+
+    /// Moves a version to the lost files from the stage, where nobody can exchange it.
+    fn keep_replaced(&self, stage: &Stage<D>, name: &OsStr, path: &FolderPath) -> io::Result<()> {
+        let at = stage.displaced(name);
+        let found = self.disk().look(at)?;
+        let (path, tenure) = (OsStr::new(path.as_str()), Some(stage.tenure));
+        let about = LostDescription::now(path, found.uid, tenure, LostReason::PutBack);
+        self.lost().keep_name(self.disk(), at, &about)?;
+        self.space.add_lost(found.size);
+        Ok(())
     }
 }

@@ -86,6 +86,8 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     let folder = machines.second.folder();
     let copy = "old.sync-conflict-20260101-000000-ABCDEFG";
     fs::write(folder.join("old"), "by a phone").expect("past the view");
+    let (path, user) = (folder.join("old"), Some(4_242));
+    std::os::unix::fs::chown(path, user, user).expect("by root");
     fs::write(folder.join(copy), "of m1").expect("past the view");
     run(Command::new("touch").args(["-d", "1 minute ago"]).arg(folder.join("old"))).ok();
     let taking = begin_take(&two);
@@ -116,6 +118,12 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     assert_eq!(fs::read_to_string(folder.join(copy)).expect("kept"), "of m1");
     let lost = two.ask("lost", &[]).ok();
     assert!(lost.contains("old") && lost.contains("put back in its place"), "{lost}");
+    // It belongs to the user that the replaced file belonged to.
+    let mut sees = Command::new("setpriv");
+    sees.args(["--reuid", "4242", "--regid", "4242", "--clear-groups"]);
+    let listed =
+        run(sees.arg(env!("CARGO_BIN_EXE_latchfs")).args(["guard", "lost"]).arg(&two.view));
+    assert!(listed.ok().contains("old"), "the user sees the lost file");
     let refused = from("old", &two.path(copy));
     assert!(refused.err.contains("nothing is missing"), "{}", refused.err);
 }
