@@ -16,6 +16,7 @@ mod dormant;
 mod faulty_markers;
 mod file_systems;
 mod foreign;
+mod frozen;
 mod hanging;
 mod harness;
 mod hostile;

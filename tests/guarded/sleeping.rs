@@ -1,13 +1,12 @@
 //! Machines that sleep: a guard gives an idle lock up before, if logind says that a sleep comes,
 //! and is right about what it has missed when it wakes up.
 
-use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
+use crate::arriving::{Machines, begin_take, markers, state};
+use crate::harness::{Guard, Scratch, eventually, latchfs, pause};
 use crate::support::signal;
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -109,7 +108,7 @@ fn start_mock(socket: &std::path::Path) -> Child {
     mock.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
 }
 
-fn how_it_ended(guard: &Guard) -> String {
+pub(crate) fn how_it_ended(guard: &Guard) -> String {
     guard.status()["last_tenure"]["how"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -243,200 +242,4 @@ fn a_guard_needs_no_bus_and_no_answer_of_it() {
         assert_eq!(log.matches("about to sleep").count(), lines, "{log}");
         assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
     }
-}
-
-/// The clocks of a machine, which a test can move on as a sleep does: the boot clock and the wall
-/// clock, and not the monotonic clock.
-struct Clocks(PathBuf);
-
-impl Clocks {
-    fn new(scratch: &Scratch) -> Self {
-        let path = scratch.0.join("clocks");
-        fs::write(&path, [0; 8]).expect("written");
-        Self(path)
-    }
-
-    /// Returns a command that runs latchfs with these clocks.
-    fn latchfs(&self) -> Command {
-        let mut command = latchfs();
-        command.env("LATCHFS_TEST_CLOCK", &self.0);
-        command
-    }
-
-    fn sleep_for(&self, length: Duration) {
-        let file = File::options().read(true).write(true).open(&self.0).expect("there");
-        let mut nanos = [0; 8];
-        file.read_exact_at(&mut nanos, 0).expect("eight bytes");
-        let nanos = u64::from_le_bytes(nanos) + length.as_nanos() as u64;
-        file.write_all_at(&nanos.to_le_bytes(), 0).expect("written");
-    }
-}
-
-/// How long the machines of the tests sleep.
-const SLEEPS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(8 * 3_600)];
-
-/// Waits until a guard has seen that its tenure is over.
-fn is_lost(guard: &Guard) {
-    eventually("the loss of the lock", || (state(guard) == "reading").then_some(()));
-    let how = how_it_ended(guard);
-    assert!(how.contains("lease"), "{how}");
-}
-
-#[test]
-fn a_machine_that_sleeps_over_a_quiet_folder_leaves_nobody_unsure() {
-    let _alone = no_other_stops();
-    for sleep in SLEEPS {
-        let machines = Machines::new();
-        let clocks = Clocks::new(&machines.first);
-        let one = machines.start_as(clocks.latchfs(), 1, &[]);
-        let two = machines.start(2, &[]);
-        fs::write(one.path("a"), "of m1").expect("free");
-        eventually("the marker", || (markers(&machines.first).len() == 2).then_some(()));
-        // The lock service hears of the marker right after it was written.
-        pause(Duration::from_millis(300));
-        machines.carry_all();
-        one.stop();
-        two.take_here();
-        assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "of m1");
-        fs::write(two.path("a"), "of m2").expect("held");
-        clocks.sleep_for(sleep);
-        one.signal(libc::SIGCONT);
-        is_lost(&one);
-        let refused = fs::write(one.path("a"), "late").expect_err("m2 holds the lock");
-        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-        let text = fs::read_to_string(machines.first.folder().join("a")).expect("there");
-        assert_eq!(text, "of m1");
-    }
-}
-
-#[test]
-fn a_machine_that_sleeps_over_untold_changes_tells_them_late() {
-    let _alone = no_other_stops();
-    for sleep in SLEEPS {
-        let machines = Machines::new();
-        let clocks = Clocks::new(&machines.first);
-        let one = machines.start_as(clocks.latchfs(), 1, &["--settle", "1h"]);
-        let two = machines.start(2, &[]);
-        fs::write(one.path("a"), "of m1").expect("free");
-        machines.carry_all();
-        one.stop();
-        let view = two.view.clone();
-        let taking = std::thread::spawn(move || fs::read(view.join(".latchfs/ready")));
-        let asked = two.view.clone();
-        let asking = std::thread::spawn(move || {
-            let ctl =
-                fs::OpenOptions::new().read(true).write(true).open(asked.join(".latchfs/ctl"));
-            let mut ctl = ctl.expect("there");
-            ctl.write_all(b"{\"do\": \"take\", \"wait_ms\": 60000}\n").expect("taken");
-            let mut answer = [0; 4_096];
-            ctl.read_at(&mut answer, 0).expect("an answer")
-        });
-        not_ready(&two, "nobody can say");
-        clocks.sleep_for(sleep);
-        one.signal(libc::SIGCONT);
-        is_lost(&one);
-        eventually("the late marker", || (markers(&machines.first).len() == 2).then_some(()));
-        machines.carry_all();
-        taking.join().expect("no panic").expect("ready");
-        asking.join().expect("no panic");
-        assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "of m1");
-    }
-}
-
-/// The save is stale, its content is kept, and the other machine goes on.
-#[test]
-fn a_machine_that_sleeps_in_the_middle_of_a_save_publishes_nothing_later() {
-    let _alone = no_other_stops();
-    for sleep in SLEEPS {
-        let machines = Machines::new();
-        let clocks = Clocks::new(&machines.first);
-        let one = machines.start_as(clocks.latchfs(), 1, &["--settle", "1h"]);
-        let two = machines.start(2, &["--unsure", "go"]);
-        let mut saved = File::create(one.path("old")).expect("free");
-        saved.write_all(b"half").expect("held");
-        one.stop();
-        two.take_here();
-        fs::write(two.path("old"), "of m2").expect("held");
-        clocks.sleep_for(sleep);
-        one.signal(libc::SIGCONT);
-        let stale = saved.write_all(b" and half").expect_err("the tenure is over");
-        assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
-        drop(saved);
-        is_lost(&one);
-        let text = fs::read_to_string(machines.first.folder().join("old")).expect("there");
-        assert_eq!(text, "old");
-        let lost = one.request_here("{\"do\": \"lost\"}");
-        assert!(lost.contains("old"), "{lost}");
-    }
-}
-
-/// A machine is often stopped between its check and its rename. On shared storage nothing of it
-/// lands after the next tenure has begun, however long it slept.
-#[test]
-fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
-    let _alone = no_other_stops();
-    let scratch = Scratch::new();
-    let clocks = Clocks::new(&scratch);
-    let server = Server::start(&scratch);
-    scratch.init(&["--server", &server.url, "--shared-storage"]);
-    let options = ["--shared-storage", "--ttl", "2s"];
-    let first = [&["--client", "m1"], &options[..]].concat();
-    let first = Guard::start_as(clocks.latchfs(), &scratch, "m1", &first);
-    let second = Guard::start(&scratch, "m2", &[&["--client", "m2"], &options[..]].concat());
-    for (round, sleep) in SLEEPS.into_iter().enumerate() {
-        first.ask("take", &[]).ok();
-        let view = first.view.clone();
-        let writes = std::thread::spawn(move || {
-            (0_u64..).try_for_each(|n| fs::write(view.join("whole"), format!("m1 {n}")))
-        });
-        pause(Duration::from_micros(20_000 + round as u64 * 777));
-        first.signal(libc::SIGSTOP);
-        second.take_here();
-        fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
-        clocks.sleep_for(sleep);
-        first.signal(libc::SIGCONT);
-        writes.join().expect("no panic").expect_err("the tenure is over");
-        let text = fs::read_to_string(scratch.folder().join("whole")).expect("there");
-        assert_eq!(text, format!("m2 {round}"));
-        second.ask("give", &[]).ok();
-    }
-}
-
-/// After a sleep that is shorter than the lease a change waits until the lock service has said that
-/// the lock is still held.
-#[test]
-fn after_a_short_sleep_a_change_waits_for_the_lock_service() {
-    let _alone = no_other_stops();
-    let machines = Machines::new();
-    let clocks = Clocks::new(&machines.first);
-    let one = machines.start_as(clocks.latchfs(), 1, &["--settle", "1h", "--ttl", "2m"]);
-    let mut saved = File::create(one.path("a")).expect("free");
-    saved.write_all(b"before").expect("held");
-    fs::write(one.path("b"), "before").expect("held");
-    let token = one.status()["tenure"]["token"].clone();
-    machines.server.signal(libc::SIGSTOP);
-    clocks.sleep_for(Duration::from_secs(5));
-    let (view, (send, written)) = (one.view.clone(), std::sync::mpsc::channel());
-    for change in 0..2 {
-        let (send, view) = (send.clone(), view.clone());
-        let saved = saved.try_clone().expect("one more");
-        std::thread::spawn(move || {
-            let written = match change {
-                0 => (&saved).write_all(b", after"),
-                _ => fs::write(view.join("b"), "after"),
-            };
-            let _ = send.send(written);
-        });
-    }
-    let early = written.recv_timeout(Duration::from_millis(1_500));
-    assert!(early.is_err(), "written before the lock service has answered: {early:?}");
-    machines.server.signal(libc::SIGCONT);
-    for _ in 0..2 {
-        written.recv_timeout(Duration::from_secs(20)).expect("answered").expect("still held");
-    }
-    assert_eq!(one.status()["tenure"]["token"], token, "the tenure goes on");
-    // The next change does not wait.
-    machines.server.signal(libc::SIGSTOP);
-    fs::write(one.path("b"), "at once").expect("held");
-    machines.server.signal(libc::SIGCONT);
 }

@@ -15,13 +15,13 @@ use std::time::Duration;
 const WATCHDOG: Duration = Duration::from_millis(600);
 
 /// A scratch directory on a file system of its own, which can be frozen.
-struct Disk {
-    scratch: Scratch,
+pub(crate) struct Disk {
+    pub(crate) scratch: Scratch,
     image: PathBuf,
 }
 
 impl Disk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scratch = Scratch::new();
         let image = scratch.0.with_extension("image");
         fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("there is room");
@@ -41,23 +41,23 @@ impl Drop for Disk {
 }
 
 /// A disk on which every change waits, until this value is dropped.
-struct Frozen<'a>(&'a Path);
+pub(crate) struct FrozenDisk<'a>(&'a Path);
 
-impl<'a> Frozen<'a> {
-    fn freeze(disk: &'a Disk) -> Self {
+impl<'a> FrozenDisk<'a> {
+    pub(crate) fn freeze(disk: &'a Disk) -> Self {
         run(Command::new("fsfreeze").arg("-f").arg(&disk.scratch.0)).ok();
         Self(&disk.scratch.0)
     }
 }
 
-impl Drop for Frozen<'_> {
+impl Drop for FrozenDisk<'_> {
     fn drop(&mut self) {
         let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
     }
 }
 
 /// Waits until a thread of the guard sleeps in the kernel.
-fn wait_for_hanging(guard: &Guard, thread: &str) {
+pub(crate) fn wait_for_hanging(guard: &Guard, thread: &str) {
     let tasks = PathBuf::from(format!("/proc/{}/task", guard.pid()));
     eventually("a thread that hangs", || {
         let mut tasks = fs::read_dir(&tasks).expect("it runs").flatten();
@@ -116,7 +116,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
     manager.gets_reports();
     fs::write(guard.path("a"), "1").expect("the lock is free");
 
-    let frozen = Frozen::freeze(&disk);
+    let frozen = FrozenDisk::freeze(&disk);
     let mut writer = Command::new("sh");
     writer.args(["-c", "echo 2 >b"]).current_dir(&guard.view);
     let mut writer = writer.spawn().expect("it starts");
@@ -129,7 +129,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
     manager.gets_reports();
 
     guard.ask("give", &[]).ok();
-    let frozen = Frozen::freeze(&disk);
+    let frozen = FrozenDisk::freeze(&disk);
     let mut take = latchfs();
     let take = take.args(["guard", "take"]).arg(&guard.view).stdout(Stdio::null());
     let mut take = take.spawn().expect("it starts");
@@ -153,7 +153,7 @@ fn a_late_publish_is_told() {
     file.write_all(b"late").expect("held");
     let token = guard.status()["tenure"]["token"].clone();
     let events = Events::of(&guard);
-    let frozen = Frozen::freeze(&disk);
+    let frozen = FrozenDisk::freeze(&disk);
     let closed = std::thread::spawn(move || drop(file));
     wait_for_hanging(&guard, "fuser-0");
     server.signal(libc::SIGSTOP);
@@ -174,7 +174,7 @@ fn an_unmount_ends_the_waits_for_a_guard_that_hangs() {
     disk.scratch.init(&["--alone"]);
     let (_manager, guard) = Manager::start(&disk);
     fs::write(guard.path("a"), "1").expect("the lock is free");
-    let frozen = Frozen::freeze(&disk);
+    let frozen = FrozenDisk::freeze(&disk);
     let writer = Command::new("/usr/bin/python3")
         .args(["-c", "open('b', 'w')"])
         .current_dir(&guard.view)
