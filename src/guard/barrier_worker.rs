@@ -9,7 +9,6 @@ use super::folder_barrier::Arrival;
 use super::folder_changes::FolderBarrier;
 use super::folder_guard::FolderGuard;
 use super::late_changes::Late;
-use super::lost_files::LostReason;
 use super::tenure::TenureId;
 use crate::os_error::said;
 use std::collections::BTreeSet;
@@ -81,7 +80,7 @@ fn run<D: Disk>(
     jobs: &Receiver<Job>,
     done: &dyn Fn(JobDone),
 ) {
-    let keep = |paths: &[&FolderPath]| guard.keep_copies(paths, LostReason::Untold);
+    let keep = |paths: &[&FolderPath], marker: Option<&str>| guard.keep_copies(paths, marker);
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Late(previous, engine) => {
@@ -93,7 +92,11 @@ fn run<D: Disk>(
                 // tenure's.
                 let looked = barrier.late(&previous, engine, &keep);
                 let looked = looked.and_then(|_| barrier.look(&previous, engine));
+                let is_ready = matches!(looked, Ok(Arrival::Ready(_)));
                 done(JobDone::Looked(tenure, since, looked));
+                if is_ready {
+                    guard.remove_told_copies(barrier, &previous);
+                }
             }
             Job::Mark(tenure, is_last) => {
                 let marked = barrier.mark(guard.gate(), tenure, is_last);

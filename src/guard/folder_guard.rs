@@ -79,6 +79,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// The versions that were replaced, put aside and not told yet: the number and the path of each
     /// lost file, and the reason.
     pub(super) displaced: Mutex<Vec<(u64, String, LostReason)>>,
+    /// Whether the lost files may hold copies that a late marker names.
+    pub(super) may_have_late_copies: AtomicBool,
     /// What becomes of versions that no program has opened.
     pub(super) unread_policy: UnreadPolicy,
     /// Those that are among the lost files, once that was looked up.
@@ -115,6 +117,7 @@ impl<D: Disk> FolderGuard<D> {
             unpublished: Mutex::default(),
             next: AtomicU64::new(1),
             displaced: Mutex::default(),
+            may_have_late_copies: AtomicBool::new(true),
             unread_policy: UnreadPolicy::NONE,
             unread_kept: Mutex::default(),
             is_fenced: AtomicBool::new(false),

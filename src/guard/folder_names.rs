@@ -1,15 +1,12 @@
 //! Changes of names in the folder: renames and removals. A foreign version that would lose its last
 //! name by one of them, or by a publish, is moved to the lost files.
 
-use super::barrier::folder_path::FolderPath;
 use super::disk::{Disk, IfThere, Look, Place};
-use super::fence::leads_to_no_file;
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
 use super::gate::Pass;
-use super::lost_files::{LostDescription, LostReason};
+use super::lost_files::LostReason;
 use super::stage::{PublishError, Stage};
-use crate::os_error::said;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -151,63 +148,6 @@ impl<D: Disk> FolderGuard<D> {
                 Ok(())
             }
         }
-    }
-
-    /// Copies files of the folder to the lost files: all of them, or none. A caller that tries
-    /// again and again fills no disk.
-    pub(super) fn keep_copies(
-        &self,
-        paths: &[&FolderPath],
-        reason: LostReason,
-    ) -> Result<(), String> {
-        let failed = |path: &FolderPath, error: &io::Error| {
-            format!("{path} can't be copied to the lost files: {}", said(error))
-        };
-        let mut bytes: u64 = 0;
-        for path in paths {
-            let found = self.to_copy(path).map_err(|error| failed(path, &error))?;
-            bytes = bytes.saturating_add(found.map_or(0, |(_, found)| found.size));
-        }
-        self.count_lost().map_err(|error| format!("the lost files can't be counted: {error}"))?;
-        let room = self.space.has_room_for_lost(bytes);
-        room.map_err(|full| format!("what other machines do not know can't be kept: {full}"))?;
-        let mut kept = Vec::new();
-        for path in paths {
-            match self.keep_copy(path, reason) {
-                Ok(number) => kept.extend(number),
-                Err(error) => {
-                    for number in kept {
-                        // What stays counts among the lost files.
-                        let _ = self.lost.remove(&*self.disk, number);
-                    }
-                    return Err(failed(path, &error));
-                }
-            }
-        }
-        self.space.add_lost(bytes);
-        Ok(())
-    }
-
-    /// Opens a file of the folder that is to be copied, if there is one.
-    fn to_copy(&self, path: &FolderPath) -> io::Result<Option<(D::File, Look)>> {
-        let parent = self.disk.open_parent(self.folder(), OsStr::new(path.as_str()));
-        let opened = parent.and_then(|(dir, name)| self.disk.open_to_read(Place::new(&dir, &name)));
-        match opened {
-            Err(error) if leads_to_no_file(&error) => Ok(None),
-            file => {
-                let file = file?;
-                let found = self.disk.look_file(&file)?;
-                Ok(Some((file, found)))
-            }
-        }
-    }
-
-    fn keep_copy(&self, path: &FolderPath, reason: LostReason) -> io::Result<Option<u64>> {
-        let Some((file, found)) = self.to_copy(path)? else { return Ok(None) };
-        let copy = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
-        self.disk.copy(&file, &copy)?;
-        let about = LostDescription::now(OsStr::new(path.as_str()), found.uid, None, reason);
-        self.lost.keep_file(&*self.disk, &copy, &about).map(Some)
     }
 
     fn rename_error(&self, error: PublishError) -> io::Error {

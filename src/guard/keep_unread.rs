@@ -89,7 +89,10 @@ impl<D: Disk> FolderGuard<D> {
         let mut kept = self.unread_kept.lock();
         let kept = match &mut *kept {
             Some(kept) => kept,
-            unknown => unknown.insert(self.lost.of_reason(&*self.disk, LostReason::Unread)?),
+            unknown => {
+                let found = self.lost.find(&*self.disk, |it| it.reason == LostReason::Unread)?;
+                unknown.insert(found.into_iter().map(|it| (it.number, it.size)).collect())
+            }
         };
         let mut all: u64 = kept.iter().map(|(_, size)| size).sum();
         while all.saturating_add(bytes) > self.unread_policy.keep_bytes {

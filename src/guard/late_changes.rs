@@ -1,15 +1,17 @@
 //! The changes of a tenure that ended without a marker: the guard that made them tells the others
 //! what it left, or puts its versions aside if they went on without them.
 
+use super::barrier::chain::ancestors;
 use super::barrier::folder_path::FolderPath;
-use super::barrier::handover::{HandoverEnd, PreviousTenure, Remembered};
+use super::barrier::handover::{Handover, HandoverEnd, HandoverKind, PreviousTenure, Remembered};
 use super::barrier::late::{LateMarker, LateStep, copied_before, late_step};
 use super::barrier::marker_name::MarkerKind;
 use super::disk::Disk;
 use super::folder_changes::{BarrierState, FolderBarrier};
 
-/// Copies files of the folder to the lost files, all of them or none.
-pub(crate) type KeepCopies<'a> = &'a dyn Fn(&[&FolderPath]) -> Result<(), String>;
+/// Copies files of the folder to the lost files, all of them or none. The second argument is the
+/// file of the late marker that will name them.
+pub(crate) type KeepCopies<'a> = &'a dyn Fn(&[&FolderPath], Option<&str>) -> Result<(), String>;
 
 /// The fate of the changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl<D: Disk> FolderBarrier<D> {
             LateStep::Wait => Ok(Late::Unknown),
             LateStep::Write(late) => self.write_late(&late, keep),
             LateStep::PutAside(paths) => {
-                keep(&paths.iter().collect::<Vec<_>>())?;
+                keep(&paths.iter().collect::<Vec<_>>(), None)?;
                 let mut state = self.state.lock();
                 state.ledger.put_aside();
                 state.save()?;
@@ -72,7 +74,8 @@ impl<D: Disk> FolderBarrier<D> {
             self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
         // A program changes the folder past the view: the list is made again later.
         let Some((listing, marker)) = listed else { return Ok(Late::Soon) };
-        keep(&copied_before(&listing).collect::<Vec<_>>())?;
+        let file_name = marker.link().map_err(|error| error.to_string())?.file_name();
+        keep(&copied_before(&listing).collect::<Vec<_>>(), Some(&file_name))?;
         let link = self.write_marker(&marker)?;
         let mut state = self.state.lock();
         let BarrierState { ledger, .. } = &mut *state;
@@ -102,5 +105,20 @@ impl<D: Disk> FolderBarrier<D> {
             state.ledger.build_on(link);
         }
         Ok(())
+    }
+
+    /// Returns those of the markers, by the names of their files, on which the markers build that
+    /// the handover of the last tenure names.
+    pub(super) fn built_on(&self, previous: &PreviousTenure, wanted: &[&str]) -> Vec<String> {
+        let Remembered::Handover(Handover { kind: HandoverKind::Clean, marker, .. }) =
+            previous.handover
+        else {
+            return Vec::new();
+        };
+        let looking = self.looking.lock();
+        let chain = marker.into_iter().flat_map(|top| ancestors(looking.markers.files(), top));
+        let links = chain.flat_map(|(link, marker)| [Some(link), marker.previous]).flatten();
+        let names = links.map(|link| link.file_name());
+        names.filter(|name| wanted.contains(&name.as_str())).collect()
     }
 }

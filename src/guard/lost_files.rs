@@ -7,7 +7,6 @@ use super::disk::{Disk, Place};
 use super::tenure::TenureId;
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +90,10 @@ pub(crate) struct LostDescription {
     pub(crate) at: String,
     /// Why the content is not in the folder.
     pub(crate) reason: LostReason,
+    /// The file of the late marker that names the version, which also stays in the folder. The copy
+    /// is removed when the markers of a later tenure build on that marker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) late_marker: Option<String>,
 }
 
 impl LostDescription {
@@ -108,8 +111,19 @@ impl LostDescription {
             tenure: tenure.map(|tenure| tenure.to_string()).unwrap_or_default(),
             at: Wall::now().to_string(),
             reason,
+            late_marker: None,
         }
     }
+}
+
+/// A lost file as it was found in their directory.
+pub(super) struct FoundLost {
+    /// Its number.
+    pub(super) number: u64,
+    /// Its size in bytes.
+    pub(super) size: u64,
+    /// Its description.
+    pub(super) about: LostDescription,
 }
 
 /// The directory of the lost files.
@@ -195,12 +209,12 @@ impl<D: Disk> LostFiles<D> {
         disk.remove_file(Place::new(&self.dir, &format!("{number}.json")))
     }
 
-    /// Returns the numbers and the sizes of the lost files with this reason, the oldest first.
-    pub(super) fn of_reason(
+    /// Returns the lost files whose description has a property, the oldest first.
+    pub(super) fn find(
         &self,
         disk: &D,
-        reason: LostReason,
-    ) -> io::Result<VecDeque<(u64, u64)>> {
+        has_property: impl Fn(&LostDescription) -> bool,
+    ) -> io::Result<Vec<FoundLost>> {
         let mut found = Vec::new();
         for entry in disk.entries(&self.dir)? {
             let Some(number) = entry.name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
@@ -213,14 +227,15 @@ impl<D: Disk> LostFiles<D> {
                 Ok(serde_json::from_slice::<LostDescription>(&bytes[..count])?)
             });
             // Another guard may have removed it, or a person may have changed it.
-            if about.is_ok_and(|about| about.reason == reason)
+            if let Ok(about) = about
+                && has_property(&about)
                 && let Ok(look) = disk.look(Place::new(&self.dir, &entry.name))
             {
-                found.push((number, look.size));
+                found.push(FoundLost { number, size: look.size, about });
             }
         }
-        found.sort_unstable();
-        Ok(found.into())
+        found.sort_unstable_by_key(|file| file.number);
+        Ok(found)
     }
 
     /// Returns the bytes of all lost files.

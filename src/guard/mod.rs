@@ -19,6 +19,7 @@
 //! - `folder_changes` logs the changes of one folder for it, `renamed_dirs` those of directories;
 //!   `folder_barrier` takes its steps, and `late_changes` those after a tenure that ended without a
 //!   word.
+//!   `late_copies` keeps copies of the files that such a tenure left.
 //! - `unread` knows which versions of other machines no program has opened, and `keep_unread` keeps
 //!   them when a save replaces them.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
@@ -65,6 +66,7 @@ pub(crate) mod not_ready;
 pub(crate) mod late_changes;
 pub(crate) mod folder_guard;
 pub(crate) mod keep_unread;
+pub(crate) mod late_copies;
 pub(crate) mod folder_names;
 pub(crate) mod publish_copy;
 pub(crate) mod folder_record;

@@ -222,6 +222,14 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
     machines.carry_markers();
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
+    // The copy is needed until the others build on the late marker, and no longer.
+    fs::write(two.path("b"), "of m2").expect("ready");
+    two.ask("give", &[]).ok();
+    assert!(one.ask("lost", &[]).ok().contains(" a\n"), "nobody has told m1");
+    machines.carry_back();
+    one.ask("take", &[]).ok();
+    eventually("the removal of the copy", || one.ask("lost", &[]).ok().is_empty().then_some(()));
+    assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m1");
 }
 
 /// After nothing has changed for a while, a marker names everything: the machine may vanish, and

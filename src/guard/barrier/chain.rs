@@ -112,7 +112,7 @@ fn walk_within(
 }
 
 /// Returns the markers from `top` back to the first one, as far as they are here.
-pub(super) fn ancestors(
+pub(in super::super) fn ancestors(
     markers: &MarkerFiles,
     top: MarkerLink,
 ) -> impl Iterator<Item = (MarkerLink, &Marker)> {

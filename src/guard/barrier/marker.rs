@@ -291,6 +291,11 @@ impl Marker {
         foreign.map(|change| change.path.clone()).collect()
     }
 
+    /// Returns the link to the marker.
+    pub(crate) fn link(&self) -> io::Result<MarkerLink> {
+        Ok(MarkerLink { name: self.name, digest: ContentDigest::of(&self.write()?) })
+    }
+
     /// Returns the bytes of the marker's file: canonical JSON.
     pub(crate) fn write(&self) -> io::Result<Vec<u8>> {
         let accepted = self.accepted.as_ref().map(|accepted| AcceptanceJson {
