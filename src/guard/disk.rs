@@ -110,6 +110,10 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn open_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
     /// Returns another handle of a directory.
     fn reopen_dir(&self, dir: &Self::Dir) -> io::Result<Self::Dir>;
+    /// Returns a path by which this process opens the same directory again, where there is one.
+    fn open_path(&self, _dir: &Self::Dir) -> Option<String> {
+        None
+    }
     /// Removes an empty directory.
     fn remove_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Returns the entries of a directory.

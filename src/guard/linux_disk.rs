@@ -260,6 +260,10 @@ impl Disk for LinuxDisk {
         dir.try_clone()
     }
 
+    fn open_path(&self, dir: &OwnedFd) -> Option<String> {
+        Some(path_of(dir.as_fd()))
+    }
+
     fn remove_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::REMOVEDIR)?)
     }

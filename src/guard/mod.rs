@@ -31,7 +31,7 @@
 //!   `lock_uses` knows those that must end before.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
 //!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
-//!   `barrier_worker` makes the steps that may take long.
+//!   `barrier_worker` makes the steps that may take long, `arrival_watch` notices missing files.
 //! - `sleeping` gives an idle lock up before this machine sleeps, `clock_jump` asks for
 //!   it after it has slept.
 //! - `away` takes a lock along for a person, by the session of `away_session`.
@@ -79,6 +79,8 @@ pub(crate) mod tenure_news;
 pub(crate) mod put_back;
 pub(crate) mod wish;
 pub(crate) mod barrier_worker;
+#[cfg_attr(not(target_os = "linux"), path = "arrival_watch_elsewhere.rs")]
+pub(crate) mod arrival_watch;
 pub(crate) mod tenure_steps;
 pub(crate) mod hidden_use;
 pub(crate) mod lock_uses;

@@ -239,6 +239,11 @@ impl Disk for PlainDisk {
         dir.try_clone()
     }
 
+    #[cfg(target_os = "linux")]
+    fn open_path(&self, dir: &OwnedFd) -> Option<String> {
+        Some(super::linux_disk::path_of(dir.as_fd()))
+    }
+
     fn remove_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::REMOVEDIR)?)
     }

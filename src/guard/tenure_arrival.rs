@@ -189,6 +189,7 @@ impl<D: Disk> Tenures<D> {
             return;
         }
         *is_looking = true;
+        (arrival.began_at, arrival.is_changed) = (now, false);
         let accept = accept.map(|wish| std::mem::replace(&mut wish.of, WishOf::Accepting));
         self.work(match accept {
             Some(WishOf::Acceptance { paths, reason }) => {
@@ -216,6 +217,7 @@ impl<D: Disk> Tenures<D> {
                         if let Some(accept) = arrival.accepted_by(self.policy.accepts) {
                             return self.accept_by_option(tenure, accept);
                         }
+                        self.watch_for(&arrival);
                         let missing = arrival.paths();
                         self.state.lock().missing = missing;
                         let why = NotReady::of(&arrival);
@@ -268,6 +270,34 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn compare_soon(&self) {
         if let Some(arrival) = &mut self.steps.lock().arrival {
             arrival.compare_soon();
+        }
+    }
+
+    /// Takes note that something has changed where a file is missing.
+    pub(super) fn arrival_changed(&self) {
+        if let Some(arrival) = &mut self.steps.lock().arrival {
+            arrival.changed();
+        }
+    }
+
+    /// Watches for the files that are missing, and for markers.
+    fn watch_for(&self, arrival: &Arrival) {
+        if let Some(watch) = &self.arrival_watch {
+            let missing = match arrival {
+                Arrival::NotArrived(it) => &*it.missing.paths,
+                Arrival::Ready(_) | Arrival::First(_) | Arrival::Unsure(_) => &[],
+            };
+            let folder = (self.guard.disk(), self.guard.folder());
+            watch.watch(folder, missing.iter().map(|it| it.path.as_str()));
+        }
+    }
+
+    /// Ends the watches of a tenure that arrives no longer.
+    pub(super) fn end_watch(&self) {
+        if let Some(watch) = &self.arrival_watch
+            && self.arriving().is_none()
+        {
+            watch.end();
         }
     }
 

@@ -28,8 +28,11 @@ pub(super) struct ArrivingTenure {
     pub(super) kept: usize,
     /// When the folder is compared again.
     pub(super) next_look: Time,
-    /// When the result of the last comparison came.
+    /// When the last comparison began, and when its result came.
+    pub(super) began_at: Time,
     compared_at: Time,
+    /// Whether something has changed where a file is missing since the comparison began.
+    pub(super) is_changed: bool,
     delay: Span,
     /// How much was missing when the folder was last compared.
     missing: Option<(u64, u64)>,
@@ -38,22 +41,46 @@ pub(super) struct ArrivingTenure {
 impl ArrivingTenure {
     pub(super) fn new(tenure: TenureId, previous: Option<PreviousTenure>, kept: usize) -> Self {
         let (delay, next_look) = (LOOK_AGAIN, Time::ZERO);
-        let compared_at = Time::ZERO;
-        Self { tenure, previous, kept, next_look, compared_at, delay, missing: None }
+        let (began_at, compared_at, is_changed) = (Time::ZERO, Time::ZERO, false);
+        let missing = None;
+        Self {
+            tenure,
+            previous,
+            kept,
+            next_look,
+            began_at,
+            compared_at,
+            is_changed,
+            delay,
+            missing,
+        }
     }
 
     /// Sets when to look again: soon, as long as files arrive.
     pub(super) fn wait(&mut self, now: Time, missing: Option<(u64, u64)>) {
-        if missing != self.missing {
-            (self.missing, self.delay) = (missing, LOOK_AGAIN);
+        self.compared_at = now;
+        if missing != self.missing || self.is_changed {
+            (self.missing, self.delay) = (missing, self.least_delay());
         }
-        (self.compared_at, self.next_look) = (now, now + self.delay);
-        self.delay = (self.delay + self.delay).min(LOOK_AGAIN_MOST);
+        self.next_look = now + self.delay;
+        self.delay = (self.delay + self.delay).min(LOOK_AGAIN_MOST.max(self.least_delay()));
+    }
+
+    /// Returns the least delay before the folder is compared again. A comparison that takes long
+    /// takes at most half of the time.
+    fn least_delay(&self) -> Span {
+        LOOK_AGAIN.max(self.compared_at.since(self.began_at))
     }
 
     /// Compares the folder again soon, since a program wants to change it.
     pub(super) fn compare_soon(&mut self) {
-        self.next_look = self.next_look.min(self.compared_at + LOOK_AGAIN);
+        self.next_look = self.next_look.min(self.compared_at + self.least_delay());
+    }
+
+    /// Compares the folder again soon, since something has changed where a file is missing.
+    pub(super) fn changed(&mut self) {
+        self.is_changed = true;
+        self.compare_soon();
     }
 }
 

@@ -2,6 +2,7 @@
 //! change the folder, begins the tenure after the grant, and ends it when the lock is lost or given
 //! up. One thread makes all these steps.
 
+use super::arrival_watch::ArrivalWatch;
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
@@ -67,6 +68,8 @@ pub(super) enum Message {
     Announce(WaitingChange),
     /// The thread of the barrier has made a step.
     Worked(JobDone),
+    /// Something has changed where a file is missing.
+    Changed,
     Look,
     /// Asks for a sign that the thread works.
     Ping(Sender<()>),
@@ -124,6 +127,8 @@ pub(crate) struct Tenures<D: Disk> {
     pub(super) on_news: OnNews,
     /// The thread of the sync barrier, if there is one.
     pub(super) worker: Option<BarrierWorker>,
+    /// The watch for missing files, where the kernel has one.
+    pub(super) arrival_watch: Option<ArrivalWatch>,
     /// The steps of the sync barrier. The thread of the tenures alone uses them.
     pub(super) steps: Mutex<Steps>,
 }
@@ -152,6 +157,9 @@ impl<D: Disk> Tenures<D> {
         let results = send.clone();
         let done = move |done| results.send(Message::Worked(done)).unwrap_or_default();
         let worker = BarrierWorker::start(Arc::clone(&guard), done)?;
+        let changes = send.clone();
+        let on_change = move || changes.send(Message::Changed).unwrap_or_default();
+        let arrival_watch = worker.is_some().then(|| ArrivalWatch::start(on_change));
         let has_late = guard.barrier().is_some_and(|barrier| barrier.may_have_late_changes());
         let steps = Steps { late_at: has_late.then_some(Time::ZERO), ..Steps::default() };
         let tenures = Arc::new(Self {
@@ -165,6 +173,8 @@ impl<D: Disk> Tenures<D> {
             uses: Arc::default(),
             on_news,
             worker,
+            // Without one the folder is compared at intervals.
+            arrival_watch: arrival_watch.and_then(Result::ok),
             steps: Mutex::new(steps),
         });
         let sends = Mutex::new(send.clone());
@@ -387,6 +397,7 @@ impl<D: Disk> Tenures<D> {
             Message::HandedOver(id, answer) => self.handed_over(id, answer, wishes),
             Message::Announce(change) => self.announce_change(change),
             Message::Worked(done) => self.worked(done, wishes),
+            Message::Changed => self.arrival_changed(),
             Message::Wish(wish) => self.wish(wish, wishes),
             Message::Give(then) => {
                 self.stop_asking();
@@ -432,6 +443,7 @@ impl<D: Disk> Tenures<D> {
         }
         if !matches!(self.state(), GuardState::Arriving(..)) {
             self.refuse_acceptance(NOT_ACCEPTED, wishes);
+            self.end_watch();
         }
         let now = boot_now();
         self.deny_late(wishes, now);

@@ -3,10 +3,12 @@
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::support::run;
+use latchfs::time::{Span, boot_now};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(crate) struct Machines {
@@ -147,7 +149,7 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     assert!(two.why().contains("the marker of m1's tenure"), "{}", two.why());
     let taking = begin_take(&two);
     not_ready(&two, "the marker of m1's tenure");
-    pause(std::time::Duration::from_secs(4));
+    pause(Duration::from_secs(4));
     machines.carry_markers();
     not_ready(&two, "3 of 63 files of m1's tenure");
     assert!(two.status()["not_ready"].to_string().contains("18 bytes"));
@@ -230,6 +232,28 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
     one.ask("take", &[]).ok();
     eventually("the removal of the copy", || one.ask("lost", &[]).ok().is_empty().then_some(()));
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m1");
+}
+
+/// A file that arrives after a long time without any is noticed at once, in a directory that is
+/// there and in one that comes with it. The folder is compared every three seconds by then.
+#[test]
+fn a_file_that_arrives_after_a_long_wait_is_noticed_at_once() {
+    for path in ["a", "new/b"] {
+        let machines = Machines::new();
+        let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+        fs::create_dir(one.path("new")).expect("ready");
+        fs::write(one.path(path), "of m1").expect("ready");
+        one.ask("give", &[]).ok();
+        machines.carry_markers();
+        let taking = begin_take(&two);
+        not_ready(&two, "is not here yet");
+        pause(Duration::from_millis(3_300));
+        let arrived = boot_now();
+        machines.carry(path);
+        assert!(taking.join().expect("taken").contains("holding"));
+        let took = boot_now().since(arrived);
+        assert!(took < Span::from_millis(1_200), "{path}: noticed after {took}");
+    }
 }
 
 /// After nothing has changed for a while, a marker names everything: the machine may vanish, and
