@@ -73,7 +73,7 @@ fn fields_of(what: &EventKind) -> Value {
             "session": session.as_u64(),
             "client": client.as_str(),
             "why": match end {
-                SessionEnd::Closed => "closed",
+                SessionEnd::Closed | SessionEnd::Revoked => "closed",
                 SessionEnd::Expired => "expired",
             },
         }),

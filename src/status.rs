@@ -37,6 +37,9 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("mode", view.mode.as_str().into());
     put("token", lease.token.as_u64().into());
     put("expires_in_ms", left(ends, view.at));
+    if lease.acquired_at > view.at {
+        put("begins_in_ms", millis(lease.acquired_at.since(view.at)));
+    }
     if let Some(lasts) = lasting(holder) {
         put("lasts", lasts.into());
     }

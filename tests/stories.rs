@@ -218,7 +218,8 @@ impl Stage {
                 let reason = words.value("reason").ok_or("for which reason?")?;
                 let reason = StealReason::parse(&reason).ok_or("no reason")?;
                 let term = words.term()?.unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
-                Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
+                let (patch, at_once) = (words.patch(), words.flag("now"));
+                Op::Steal(Steal { name, client, reason, term, patch, at_once })
             }
             "reset" => Op::Reset(reset(client, words)?),
             "forget" => Op::Forget(Forget { name: words.name()?, by: client }),
@@ -231,8 +232,11 @@ impl Stage {
             "keep" => Op::KeepAlive(words.session()?.ok_or("which session?")?),
             "end" => {
                 let session = words.session()?.ok_or("which session?")?;
-                let expired = words.flag("expired");
-                let end = if expired { SessionEnd::Expired } else { SessionEnd::Closed };
+                let end = match (words.flag("expired"), words.flag("revoked")) {
+                    (true, _) => SessionEnd::Expired,
+                    (false, true) => SessionEnd::Revoked,
+                    (false, false) => SessionEnd::Closed,
+                };
                 Op::EndSession(EndSession { session, end })
             }
             _ => return Err(format!("unknown verb '{verb}'")),
@@ -544,6 +548,7 @@ fn say_event(event: &Event) -> String {
         EventKind::SessionOver { session, client, end } => match end {
             SessionEnd::Closed => format!("session {session} of {client} closed"),
             SessionEnd::Expired => format!("session {session} of {client} expired"),
+            SessionEnd::Revoked => format!("session {session} of {client} revoked"),
         },
     }
 }

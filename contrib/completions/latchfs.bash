@@ -1798,7 +1798,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__steal)
-            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --reason --ttl --note --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --reason --ttl --note --now --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -346,6 +346,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l now -d 'Do not wait for the holder of a lock that was acquired with --remember, such as that of a guarded folder, although it may go on until its lease expires'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r

@@ -485,7 +485,7 @@ mod tests {
                 (LockName::parse(name).expect("valid"), ClientId::parse("admin").expect("valid"));
             let reason = StealReason::parse("gone").expect("a reason");
             let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
-            Op::Steal(Steal { name, client, reason, term, patch: Patch::default() })
+            Op::Steal(Steal { name, client, reason, term, patch: Patch::default(), at_once: false })
         };
         let everybody = grant(&["*"], "");
         let shares = EngineShares::default();

@@ -16,9 +16,8 @@ use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
 
-/// Upper bound on the wait after a steal. For 1 s after a steal, the steal grace, no client may use
-/// the lock. So a status that implies a longer wait than this constant is wrong.
-const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How often the command looks whether the holder of a stolen lock has stopped.
+const STEAL_LOOK: Duration = Duration::from_millis(250);
 
 /// Arguments of every command about one lock.
 #[derive(Debug, clap::Args)]
@@ -134,6 +133,10 @@ pub(super) struct StealArgs {
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// Do not wait for the holder of a lock that was acquired with --remember, such as that of a
+    /// guarded folder, although it may go on until its lease expires
+    #[arg(long)]
+    now: bool,
 }
 
 /// The arguments of `latchfs status`.
@@ -301,14 +304,21 @@ fn not_held(name: &LockName, status: &Value, you: &Value) -> String {
 
 pub(super) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
-    let reason = json!({"reason": args.reason, "parent": true});
+    let reason = json!({"reason": args.reason, "parent": true, "now": args.now});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
-    // The new lease begins when the steal grace of the old holder is over. A caller may use the
-    // lock as soon as this command ends, so the command waits until the new lease has begun.
-    if let Some(wait) = before_use(Status(&status)) {
-        let span = Span::from(wait);
-        output::say(&format!("the old holder has {span} to stop; this answers when you may begin"));
-        thread::sleep(wait);
+    // The new lease begins when the steal grace of the old holder is over, or when it has said
+    // that it has stopped. A caller may use the lock as soon as this command ends, so the command
+    // waits until the new lease has begun.
+    let token = status["token"].clone();
+    let mut is_told = false;
+    while let Some(wait) = before_use(Status(&status)).filter(|_| status["token"] == token) {
+        if !std::mem::replace(&mut is_told, true) {
+            let span = Span::from(wait);
+            output::say(&format!(
+                "the old holder has {span} to stop; this answers when you may begin"
+            ));
+        }
+        thread::sleep(wait.min(STEAL_LOOK));
         status = show(&args.lock)?;
     }
     tell(&args.lock, &status, "stole")
@@ -343,12 +353,10 @@ fn shown(args: &StatusArgs, status: &Value) -> CliResult {
     output::write(&page(Status(status), TerminalStyle::of_stdout()))
 }
 
-/// Returns how long a stolen lock may not be used yet: the time by which its remaining time exceeds
-/// its ttl.
+/// Returns how long a stolen lock may not be used yet.
 fn before_use(status: Status<'_>) -> Option<Duration> {
-    let beyond = status.number("expires_in_ms")? - status.number("ttl_ms")?;
-    let wait = Duration::from_millis(u64::try_from(beyond).ok()?);
-    (!wait.is_zero()).then_some(wait.min(STEAL_WAIT_MAX))
+    let wait = u64::try_from(status.number("begins_in_ms")?).ok()?;
+    (wait > 0).then_some(Duration::from_millis(wait))
 }
 
 fn tell(args: &LockArgs, status: &Value, how: &str) -> CliResult {
@@ -417,13 +425,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stolen_lock_may_be_used_when_its_ttl_begins() {
-        let status = |left| json!({"expires_in_ms": left, "ttl_ms": 30_000});
-        let wait = |left| before_use(Status(&status(left)));
-        assert_eq!(wait(31_000), Some(Duration::from_secs(1)));
-        assert_eq!(wait(30_000), None);
-        assert_eq!(wait(29_000), None);
-        assert_eq!(wait(999_000), Some(STEAL_WAIT_MAX));
+    fn a_stolen_lock_may_be_used_when_its_lease_begins() {
+        let wait = |begins: Value| before_use(Status(&json!({"begins_in_ms": begins})));
+        assert_eq!(wait(json!(31_000)), Some(Duration::from_secs(31)));
+        assert_eq!(wait(json!(0)), None);
+        assert_eq!(wait(json!(-1)), None);
         assert_eq!(before_use(Status(&json!({}))), None);
     }
 }

@@ -163,13 +163,14 @@ async fn release<H: ControlHost>(host: &H, ask: ReleaseRequest) -> Value {
 }
 
 async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {
-    let StealRequest { name, options, reason, for_parent } = ask;
+    let StealRequest { name, options, reason, for_parent, at_once } = ask;
     let op = Op::Steal(Steal {
         name: name.clone(),
         client: host.client().clone(),
         reason,
         term: host.terms(&options, None),
         patch: host.details(&options, for_parent),
+        at_once,
     });
     decide(host, name, op, None).await
 }

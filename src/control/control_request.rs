@@ -86,6 +86,8 @@ pub(crate) struct StealRequest {
     pub(crate) reason: StealReason,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
+    /// Whether it begins although the holder of a remembered name may not have heard of the steal.
+    pub(crate) at_once: bool,
 }
 
 impl ControlRequest {
@@ -147,6 +149,7 @@ impl ControlRequest {
                     .and_then(StealReason::parse)
                     .ok_or("a steal needs a short 'reason', which is shown to the holder")?,
                 for_parent: flag(fields, "parent")?,
+                at_once: flag(fields, "now")?,
             }),
         })
     }

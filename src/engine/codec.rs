@@ -7,7 +7,7 @@
 use super::baseline::Baseline;
 use super::command::{
     AcknowledgedKeys, Command, EndSession, Firm, IfExists, LeaseKey, Leave, Move, Op, OpenSession,
-    Outcome, QueuePolicy, Renew, RequestId, RequestOrder, ResetScope, Steal,
+    Outcome, QueuePolicy, Renew, RequestId, RequestOrder, ResetScope,
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
@@ -28,6 +28,7 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
 use super::name::{ClientId, LockName};
+use super::robbed_tenures::RobbedTenure;
 use super::session::Session;
 use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
@@ -229,7 +230,7 @@ wire_struct! {
     LeaseKey { name, client, token }
     Leave { name, ticket, why }
     Move { from, to, over }
-    Steal { name, client, reason, term, patch }
+    RobbedTenure { client, token }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
     OpenId { session, number }
@@ -347,7 +348,7 @@ wire_enum! {
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
     IfExists { 0 Replace, 1 Refuse }
-    SessionEnd { 0 Closed, 1 Expired }
+    SessionEnd { 0 Closed, 1 Expired, 2 Revoked }
     HandoverEnd { 0 Open, 1 Released, 2 Expired, 3 Stolen, 4 Session, 5 Unknown }
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     ResetScope { 0 AllBut(kept), 1 Of(client) }

@@ -291,7 +291,8 @@ pub enum IfExists {
     Refuse,
 }
 
-/// Takes a live lock away from its holders (rule 9).
+/// Takes a live lock away from its holders (rule 9). The lock of a remembered name is not usable
+/// before its holder has acknowledged the steal by a release, or its lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steal {
     /// The name of the lock.
@@ -304,6 +305,9 @@ pub struct Steal {
     pub term: LeaseTerms,
     /// The details of the new lease.
     pub patch: Patch,
+    /// Whether the new lease begins after the steal grace also if the name is remembered. The end
+    /// of the holder's tenure is unknown then.
+    pub at_once: bool,
 }
 
 /// Opens a session (rule 8).
@@ -324,7 +328,8 @@ pub struct EndSession {
     /// The id of the session.
     pub session: SessionId,
     /// `Closed` releases the leases that are bound to the session. `Expired` puts them in grace:
-    /// the client disappeared without closing the session, and may come back.
+    /// the client disappeared without closing the session, and may come back. `Revoked` keeps those
+    /// of remembered names from others for as long as the session would have lived.
     pub end: SessionEnd,
 }
 

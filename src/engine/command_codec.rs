@@ -6,7 +6,7 @@ use super::codec::{
 };
 use super::command::{
     AcknowledgedKeys, Acquire, Annotate, Command, Forget, IdempotencyKey, LeaseKey, Op, Release,
-    RequestOrder, Reset, ResetPart, Rulebook, Tenure,
+    RequestOrder, Reset, ResetPart, Rulebook, Steal, Tenure,
 };
 use super::encoding::{Codec, Decoder, Malformed, require};
 
@@ -149,6 +149,30 @@ impl Codec for Tenure {
         let (life, acquired_at) = (Codec::take(from)?, Codec::take(from)?);
         let acquisition = from.take_since(WITH_ACQUISITIONS)?;
         Ok(Self { token, life, acquired_at, acquisition, previous })
+    }
+}
+
+/// The byte before the lifetime of an encoded steal, which differs from the first byte of each
+/// lifetime: the steal does not wait for the holder of a remembered name.
+const AT_ONCE: u8 = 2;
+
+impl Codec for Steal {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.client.put(out);
+        self.reason.put(out);
+        if self.at_once {
+            out.push(AT_ONCE);
+        }
+        self.term.put(out);
+        self.patch.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let (name, client, reason) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        let at_once = take_flag(from, AT_ONCE)?;
+        let (term, patch) = (Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { name, client, reason, term, patch, at_once })
     }
 }
 

@@ -6,9 +6,10 @@ use super::codec::{
     WITH_RESET_PARTS, WITH_TAKEOVERS,
 };
 use super::command::{
-    Acquire, Annotate, Answer, Command, Op, Outcome, QueuePolicy, Release, Reset, ResetPart,
-    Rulebook, Tenure,
+    Acquire, Annotate, Answer, Command, EndSession, Op, Outcome, QueuePolicy, Release, Reset,
+    ResetPart, Rulebook, Steal, Tenure,
 };
+use super::event::SessionEnd;
 use super::handover::Previous;
 use super::limits::LimitedField;
 use super::refusal::{Conflict, Limit, Reason, Refusal, ShareOf};
@@ -32,6 +33,15 @@ impl Op {
             }
             Self::Reset(reset) if format < WITH_RESET_PARTS => {
                 Self::Reset(Reset { part: ResetPart::ALL, ..reset })
+            }
+            // Without remembered names both mean the same.
+            Self::Steal(ask) if ask.at_once && format < WITH_HANDOVERS => {
+                Self::Steal(Steal { at_once: false, ..ask })
+            }
+            Self::EndSession(EndSession { session, end: SessionEnd::Revoked })
+                if format < WITH_HANDOVERS =>
+            {
+                Self::EndSession(EndSession { session, end: SessionEnd::Closed })
             }
             op => op,
         }
@@ -57,6 +67,8 @@ impl Op {
             Self::Acquire(Acquire { takes_over: Some(_), .. }) => WITH_TAKEOVERS,
             Self::Reset(Reset { part: ResetPart::Rest { holds: 0, waits: 0 }, .. }) => FORMAT_BASE,
             Self::Reset(_) => WITH_RESET_PARTS,
+            Self::Steal(Steal { at_once: true, .. })
+            | Self::EndSession(EndSession { end: SessionEnd::Revoked, .. }) => WITH_HANDOVERS,
             _ => FORMAT_BASE,
         }
     }

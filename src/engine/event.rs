@@ -161,4 +161,8 @@ pub enum SessionEnd {
     Closed,
     /// The session got no keep-alive in time: the leases that were bound to it are in grace.
     Expired,
+    /// Another client closed the session. The locks with remembered names stay with their holder
+    /// until it releases them or until the session would have expired, since it may not have heard
+    /// of its end. The other leases are released.
+    Revoked,
 }

@@ -4,6 +4,7 @@ use super::encoding::{Codec, Decoder, Malformed, require};
 use super::handover::{LastHandover, RememberedName};
 use super::limits::REMEMBERED_MAX;
 use super::remembered_names::RememberedNames;
+use super::robbed_tenures::RobbedTenure;
 use super::state::EngineState;
 
 impl EngineState {
@@ -17,7 +18,10 @@ impl EngineState {
             require(last.is_none_or(|(last, _)| *last < name))?;
             let is_issued = |last: &LastHandover| last.token.as_u64() < self.mint.upcoming();
             require(previous.last.as_ref().is_none_or(is_issued))?;
-            self.insert_memory(name, owner, previous);
+            let robbed: Option<RobbedTenure> = Codec::take(from)?;
+            require(robbed.as_ref().is_none_or(|it| it.token.as_u64() < self.mint.upcoming()))?;
+            self.insert_memory(name.clone(), owner, previous);
+            self.note_robbed(&name, robbed);
         }
         Ok(())
     }
@@ -27,10 +31,11 @@ impl RememberedNames {
     /// Encodes all names, as [`EngineState::take_names`] decodes them.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
-        for (name, owner, previous) in self.iter() {
+        for (name, memory) in &self.0 {
             name.put(out);
-            owner.put(out);
-            previous.put(out);
+            memory.owner.put(out);
+            memory.previous.put(out);
+            memory.robbed.put(out);
         }
     }
 }

@@ -75,6 +75,7 @@ mod acquire;
 mod expiry;
 mod session_lifecycle;
 mod handover_rules;
+mod robbed_tenures;
 mod transfer;
 mod reset;
 mod baseline;

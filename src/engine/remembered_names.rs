@@ -4,6 +4,7 @@ use super::event::{EventKind, TenureEnd};
 use super::handover::{HandoverEnd, LastHandover, Previous};
 use super::lease::Token;
 use super::name::{ClientId, LockName};
+use super::robbed_tenures::RobbedTenure;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub(super) struct Memory {
     pub(super) owner: ClientId,
     /// Shared with the answers that carry it.
     pub(super) previous: Arc<Previous>,
+    /// The tenure that has lost the lock, and whose holder has not acknowledged that yet.
+    pub(super) robbed: Option<RobbedTenure>,
 }
 
 impl RememberedNames {
@@ -64,6 +67,7 @@ impl RememberedNames {
         match what {
             EventKind::Granted { name, .. } => {
                 if let Some(memory) = self.0.get_mut(name) {
+                    memory.robbed = None;
                     Arc::make_mut(&mut memory.previous).seq += 1;
                 }
             }

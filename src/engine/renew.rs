@@ -67,6 +67,9 @@ impl Engine {
 
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
+        if let Some(answer) = self.acknowledge(&ask.key, events) {
+            return answer;
+        }
         let of_open_file =
             ask.open.map(|open| self.key_of_open_file(open, &ask.key)).transpose()?;
         let key = of_open_file.as_ref().unwrap_or(&ask.key);

@@ -4,6 +4,8 @@ use super::command::{Answer, EndSession, OpenSession, Outcome};
 use super::deadlines::Due;
 use super::event::{Event, EventKind, SessionEnd};
 use super::lease::{Lifetime, SessionId};
+use super::lease_terms::Grace;
+use super::name::LockName;
 use super::refusal::{Limit, Reason};
 use super::session::Session;
 use super::state::{Engine, EngineState};
@@ -48,6 +50,7 @@ impl Engine {
         }
         match ask.end {
             SessionEnd::Closed => self.close_session(id, session, events),
+            SessionEnd::Revoked => self.revoke_session(id, session, events),
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
                 // If the session has no grace, its leases end at once and do not enter a grace.
@@ -73,6 +76,27 @@ impl Engine {
         for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
             self.serve(name, events);
         }
+    }
+
+    /// Closes a session whose client may not hear of that: what others may count on stays with it
+    /// until the session would have expired.
+    fn revoke_session(&mut self, id: SessionId, mut session: Session, events: &mut Vec<Event>) {
+        let ends = session.ends();
+        if session.ttl.is_some() {
+            let is_remembered = |name: &LockName| self.books.remembered.get(name).is_some();
+            let kept = session.leases.iter().filter(|(name, _)| is_remembered(name));
+            let kept: Vec<_> = kept.cloned().collect();
+            for (name, token) in kept {
+                session.leases.remove(&(name.clone(), token));
+                let lock = self.locks.get_mut(&name).expect("a session's lease has its lock");
+                let lease = lock.lease_mut(token).expect("a session's lease is there");
+                let (ttl, expires_at) = (ends.ttl, ends.expires_at.max(lease.acquired_at));
+                lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at };
+                lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+                self.books.book(&name, lease);
+            }
+        }
+        self.close_session(id, session, events);
     }
 
     /// Expires a session that was not kept alive: its waiters leave, its leases enter their grace.

@@ -236,7 +236,7 @@ fn a_stolen_lock_is_unusable_for_the_steal_grace() {
 fn stolen(lock: &str, by: &str, term: LeaseTerms) -> Op {
     let reason = StealReason::parse("laptop is gone").expect("a reason");
     let patch = Patch::default();
-    Op::Steal(Steal { name: name(lock), client: client(by), reason, term, patch })
+    Op::Steal(Steal { name: name(lock), client: client(by), reason, term, patch, at_once: false })
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::lock::Lock;
 use super::name::LockName;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::state::{Engine, EngineState};
+use crate::time::Time;
 use std::sync::Arc;
 
 impl Engine {
@@ -109,7 +110,9 @@ impl Engine {
     }
 
     /// Takes a lock from its holders. The lease of the new holder begins after the steal grace, so
-    /// that the old holders can stop; until then the lock is unusable for all clients.
+    /// that the old holders can stop; until then the lock is unusable for all clients. If its name
+    /// is remembered, the old holders may not hear of it: it begins when they have acknowledged the
+    /// steal, or when their leases have expired.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         self.books.grants(&ask.name)?;
@@ -124,12 +127,20 @@ impl Engine {
             let (held, max) = (self.locks.len(), self.books.rules.locks_max);
             self.books.limit(held, max, Limit::Locks)?;
         }
+        let lock = self.locks.get(&ask.name).filter(|_| !ask.at_once);
+        let robbed = lock.and_then(|lock| self.books.last_tenure(&ask.name, lock));
+        let others_until =
+            lock.map_or(Time::ZERO, |lock| self.books.may_go_on_until(&ask.name, lock));
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
         for token in &tokens {
             let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
+        if ask.at_once {
+            self.books.forget_end(&ask.name);
+        }
         let begins = if tokens.is_empty() { now } else { now + self.books.rules.steal_grace };
+        let begins = begins.max(others_until);
         let mut details = Arc::default();
         ask.patch.apply(&mut details);
         let lease = Lease {
@@ -147,6 +158,7 @@ impl Engine {
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
         let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
         self.books.tell(events, granted);
+        self.books.note_robbed(&ask.name, robbed);
         let tenure = self.books.tenure(&ask.name, &lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))

@@ -4,11 +4,12 @@
 use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
 use super::folder_record::{LockIdentity, another_engine};
+use super::process_session::open_process_session;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
-    LeaveReason, LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
-    Refusal, RefusalKind, Release, SessionEnd, SessionId, Token,
+    Acquire, ClientId, EndSession, EventKind, Handover, LeaseKey, LeaseTerms, LeaveReason,
+    LockName, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, RefusalKind,
+    Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -112,6 +113,8 @@ struct LockState {
     /// The session that this guard has opened itself, if the engine is in this process.
     own: Option<SessionId>,
     held: Option<HeldLock>,
+    /// The lock that was lost last, until that is acknowledged.
+    lost: Option<HeldLock>,
     /// The place in the queue.
     place: Option<PlaceGuard>,
     watch: Option<EventWatch>,
@@ -388,8 +391,24 @@ impl FolderLock {
     /// Forgets the tenure after it was lost. From now on the deadline is in the past.
     pub(crate) fn forget(&self) {
         self.session.store(0, Ordering::Release);
-        self.state.lock().held = None;
+        let mut state = self.state.lock();
+        state.lost = state.held.take();
+        drop(state);
         self.end_away();
+    }
+
+    /// Tells the lock service that nothing of a tenure that it has ended goes on. The next client
+    /// gets the lock then, and does not wait for the end of the lease.
+    pub(super) fn acknowledge_loss(&self) {
+        let lost = self.state.lock().lost.take();
+        if let Some(lost) = lost {
+            self.locks.give_back_and_tell(Op::Release(self.release_of(lost)), || {});
+        }
+    }
+
+    fn release_of(&self, held: HeldLock) -> Release {
+        let (name, client) = (self.identity.name.clone(), self.identity.client.clone());
+        Release::of_open_file(held.open, LeaseKey { name, client, token: Some(held.token) })
     }
 
     /// Returns the token of the tenure.
@@ -418,11 +437,9 @@ impl FolderLock {
     ) {
         self.session.store(0, Ordering::Release);
         let held = self.state.lock().held.take();
-        let Some(HeldLock { open, token, counter }) = held else { return then() };
-        let (name, client) = (self.identity.name.clone(), self.identity.client.clone());
-        let key = LeaseKey { name, client, token: Some(token) };
-        let handover = text.map(|text| Handover { text, counter: counter + 1 });
-        let release = Release { handover, ..Release::of_open_file(open, key) };
+        let Some(held) = held else { return then() };
+        let handover = text.map(|text| Handover { text, counter: held.counter + 1 });
+        let release = Release { handover, ..self.release_of(held) };
         self.locks.give_back_and_tell(Op::Release(release), then);
         self.end_away();
     }
@@ -439,28 +456,10 @@ impl FolderLock {
                 }
                 // Opening a session makes events, whose reader locks the state. Only the thread of
                 // the tenures calls this, so no second session is opened meanwhile.
-                let session = self.open_session()?;
+                let session = open_process_session(&self.locks, &self.identity.client)?;
                 self.state.lock().own = Some(session);
                 Ok(session)
             }
-        }
-    }
-
-    /// Opens a session that lasts as long as this process. It has no grace: the engine is in this
-    /// process, so a guard that starts after it was killed is the only one that can take the lock.
-    fn open_session(&self) -> Result<SessionId, Unavailable> {
-        let (send, answer) = std::sync::mpsc::channel();
-        let op = Op::OpenSession(OpenSession {
-            client: self.identity.client.clone(),
-            ttl: None,
-            grace: Grace::NONE,
-        });
-        // The engine is in this process, so the answer comes before `submit` returns.
-        self.locks.submit(Command::from(op), move |answer| drop(send.send(answer)));
-        match answer.recv() {
-            Ok(Ok(Ok(Outcome::SessionOpened(session)))) => Ok(session),
-            Ok(Err(why)) => Err(why),
-            Ok(Ok(_)) | Err(_) => Err(Unavailable::Closing),
         }
     }
 

@@ -25,8 +25,8 @@
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
 //! - `put_back` puts the content of a conflict copy back.
-//! - `folder_lock` is the folder's lock in the lock service, `session_record` names its session
-//!   on the disk, and `lock_handovers` is what the lock service remembers.
+//! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
+//!   service is in this process, `session_record` names its session on the disk, and `lock_handovers` is what the lock service remembers.
 //! - `hidden_use` looks for programs that use a folder whose lock is about to be given up, and
 //!   `lock_uses` knows those that must end before.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
@@ -72,6 +72,7 @@ pub(crate) mod publish_copy;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod away_session;
+pub(crate) mod process_session;
 pub(crate) mod folder_lock;
 pub(crate) mod session_record;
 pub(crate) mod lock_handovers;

@@ -445,6 +445,9 @@ impl<D: Disk> Tenures<D> {
             self.refuse_acceptance(NOT_ACCEPTED, wishes);
             self.end_watch();
         }
+        if self.uses.is_empty() {
+            self.lock.acknowledge_loss();
+        }
         let now = boot_now();
         self.deny_late(wishes, now);
         self.step(wishes, now);

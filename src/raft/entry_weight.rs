@@ -141,6 +141,7 @@ mod tests {
             reason: reason(),
             term,
             patch: patch.clone(),
+            at_once: false,
         };
         let whose = ResetScope::AllBut(vec![client(); 1_000]);
         let handover = || Some(Handover { text: "t".repeat(256).into(), counter: u64::MAX });

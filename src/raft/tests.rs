@@ -679,7 +679,10 @@ fn a_restart_writes_the_missing_audit_records_only() {
         let reason = StealReason::parse(&format!("reason {number}")).expect("a reason");
         let term = LeaseTerms::Own(Ttl::new(Span::from_secs(3_600)).expect("valid"), Grace::NONE);
         let (name, client, patch) = (name(lock), client("root"), Patch::default());
-        let stolen = ask(&node, Op::Steal(Steal { name, client, reason, term, patch }).into());
+        let stolen = ask(
+            &node,
+            Op::Steal(Steal { name, client, reason, term, patch, at_once: false }).into(),
+        );
         assert!(matches!(stolen, Ok(Ok(Outcome::Stolen(_)))), "{stolen:?}");
     }
     let path = scratch.data().join("audit.log");

@@ -127,6 +127,7 @@ impl SimClient {
             reason: reason(),
             term: LeaseTerms::Own(ttl, Grace::NONE),
             patch: Patch::default(),
+            at_once: false,
         };
         let came = self.ask(Op::Steal(steal)).await;
         match came.answer {

@@ -92,6 +92,7 @@ impl HandoverClient {
             reason: StealReason::parse("to see what comes of it").expect("a reason"),
             term: self.own_term(),
             patch: Patch::default(),
+            at_once: false,
         };
         let came = self.client.ask(Op::Steal(steal)).await;
         let by = came.answer.as_ref().and_then(|answer| answer.as_ref().ok()?.tenure());

@@ -100,7 +100,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (key(), name(), over).prop_map(|(from, to, over)| Op::Move(Move { from, to, over }));
     let steal = (name(), client(), term(), patch()).prop_map(|(name, client, term, patch)| {
         let reason = StealReason::parse("because").expect("a reason");
-        Op::Steal(Steal { name, client, reason, term, patch })
+        Op::Steal(Steal { name, client, reason, term, patch, at_once: false })
     });
     let ttl = (1..99_u64).prop_map(|ttl| Ttl::new(Span::from_secs(ttl)).expect("within bounds"));
     let opened = (client(), proptest::option::of(ttl)).prop_map(|(client, ttl)| {

@@ -5,7 +5,7 @@ use crate::arriving::{Machines, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::relay::Relay;
 use crate::support::{COMMAND_LIMIT, Output, drain, look, rounds, run, signal};
-use latchfs::time::{Span, Time, boot_now};
+use latchfs::time::{Span, Time, Wall, boot_now};
 use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -17,9 +17,6 @@ use std::time::Duration;
 const LEASE: Span = Span::from_secs(2);
 /// How much earlier a lease certainly lasts than it does: for the drift of clocks, and a margin.
 const LEASE_RESERVE: Span = Span::from_millis(52);
-/// How long a stolen lock can be used by nobody.
-const STEAL_GRACE: Span = Span::from_secs(1);
-
 /// The number of polls until a program runs, while several start at once on a busy machine.
 const START_LOOKS_MAX: usize = 3_000;
 
@@ -96,26 +93,50 @@ fn other_machine(server: &Server, lock: &str) -> JoinHandle<Time> {
     thread::spawn(move || time_of(&run(&mut other).ok()))
 }
 
-fn steal(server: &Server, lock: &str) {
-    let steal = ["steal", "--server", &server.url, "--client", "m2", "--reason", "test", lock];
-    run(latchfs().args(steal)).ok();
+/// Steals a lock for another machine. Returns when the lease of that machine begins.
+fn steal(server: &Server, lock: &str) -> JoinHandle<Time> {
+    let mut steal = latchfs();
+    steal.args(["steal", "--json", "--server", &server.url, "--client", "m2", "--reason", "test"]);
+    steal.arg(lock);
+    thread::spawn(move || {
+        let status: serde_json::Value = serde_json::from_str(&run(&mut steal).ok()).expect("JSON");
+        let begins = status["acquired_at"].as_str().expect("a time");
+        let millis = run(Command::new("date").args(["-d", begins, "+%s%3N"])).ok();
+        let (wall, now) = (Wall::now(), boot_now());
+        let millis = wall.secs * 1_000 + i64::from(wall.nanos / 1_000_000)
+            - millis.trim().parse::<i64>().expect("a number");
+        now - Span::from_millis(u64::try_from(millis).expect("it has begun"))
+    })
+}
+
+/// Ends the session of a guard as an administrator.
+fn end_session(scratch: &Scratch, server: &Server) {
+    let folders = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
+    let session = folders.map(|folder| folder.path().join("m1/session"));
+    let session = session.filter_map(|path| fs::read_to_string(path).ok()).next();
+    let session = session.expect("a session");
+    let id = session.split(' ').next().expect("an id");
+    let url = format!("{}/sessions/{id}", server.url);
+    run(Command::new("curl").args(["-sSf", "-X", "DELETE", &url])).ok();
 }
 
 /// Waits until a program has ended whose lock is lost in a way that began between two times, and
-/// checks that it was dead in time. `other` waits for the lock, but after a steal. Returns how long
-/// before the lock could be another's the program was dead.
+/// checks that it was dead in time. `other` gets the lock. Returns how long before that the program
+/// was dead.
 fn dead_in_time(
     way: Way,
-    (before, after): (Time, Time),
+    after: Time,
     (program, beats): (Running, &Path),
-    other: Option<JoinHandle<Time>>,
+    other: JoinHandle<Time>,
 ) -> Span {
     let why = program.end().exits(76);
     assert!(why.contains("the folder's lock was lost"), "{way:?}: {why}");
     let last = last_beat(beats).expect("it ran");
-    let granted = other.map_or(before + STEAL_GRACE, |other| other.join().expect("granted"));
-    assert!(last < granted, "{way:?}: the program ended {} late", last.since(granted));
-    if matches!(way, Way::ServerCutOff | Way::GuardStopped | Way::GuardKilled) {
+    let granted = other.join().expect("granted");
+    // A guard that says that it has lost the lock does so right after the end of the program.
+    let earliest = if way.is_acknowledged() { last - UPTIME_STEP } else { last };
+    assert!(earliest < granted, "{way:?}: the program ended {} late", earliest.since(granted));
+    if matches!(way, Way::ServerCutOff | Way::StealUnseen | Way::GuardStopped | Way::GuardKilled) {
         let until = after + LEASE - LEASE_RESERVE;
         assert!(last < until, "{way:?}: {} after the end of the lease", last.since(until));
     }
@@ -183,10 +204,29 @@ fn last_beat(beats: &Path) -> Option<Time> {
 enum Way {
     ServerCutOff,
     Steal,
+    /// A steal of which the guard hears nothing.
+    StealUnseen,
+    SessionEnded,
     GuardKilled,
     GuardStopped,
     GuardEnds,
     Overdue,
+}
+
+impl Way {
+    const ALL: [Self; 7] = [
+        Self::ServerCutOff,
+        Self::Steal,
+        Self::StealUnseen,
+        Self::SessionEnded,
+        Self::GuardKilled,
+        Self::GuardStopped,
+        Self::GuardEnds,
+    ];
+
+    const fn is_acknowledged(self) -> bool {
+        matches!(self, Self::Steal | Self::SessionEnded | Self::GuardEnds)
+    }
 }
 
 /// Loses the lock under a program that ignores SIGTERM. Returns how long before the lock could be
@@ -198,33 +238,29 @@ fn lose(way: Way) -> Span {
     };
     let mut place = Place::new(options);
     let program = place.start_beats();
-    let other = match way {
-        Way::Steal => None,
-        _ => Some(place.other()),
-    };
+    let other = (!matches!(way, Way::Steal | Way::StealUnseen)).then(|| place.other());
     if other.is_some() {
         place.is_wanted();
     }
-    let before = boot_now();
     match way {
-        Way::ServerCutOff => place.relay.cut(),
-        Way::Steal => steal(&place.server, &place.lock),
+        Way::ServerCutOff | Way::StealUnseen => place.relay.cut(),
+        Way::SessionEnded => end_session(&place.scratch, &place.server),
+        Way::Steal => {}
         Way::GuardKilled => drop(place.guard.take().expect("runs").kill()),
         Way::GuardStopped => place.guard().stop(),
         Way::GuardEnds => drop(place.guard.take().expect("runs").end()),
         Way::Overdue => {}
     }
-    let after = boot_now();
-    dead_in_time(way, (before, after), (program, &place.beats()), other)
+    let other = other.unwrap_or_else(|| steal(&place.server, &place.lock));
+    dead_in_time(way, boot_now(), (program, &place.beats()), other)
 }
 
 /// The bound of the contract: in each of many rounds the program is dead before the lock can be
 /// another's.
 #[test]
 fn the_program_is_dead_before_the_lock_is_anothers() {
-    let ways = [Way::ServerCutOff, Way::Steal, Way::GuardKilled, Way::GuardStopped, Way::GuardEnds];
     for _ in 0..rounds(2, 40) {
-        let all = ways.map(|way| (way, thread::spawn(move || lose(way))));
+        let all = Way::ALL.map(|way| (way, thread::spawn(move || lose(way))));
         for (way, lost) in all {
             println!("{way:?}: dead {} before", lost.join().expect("no panic"));
         }
@@ -381,21 +417,23 @@ fn lose_without_view(way: Way) -> Span {
     let beats = place.scratch.0.join("beats");
     let program = start_beats(&beats, |program| place.under(program));
     let guard = place.pid().expect("it runs");
-    let before = boot_now();
     match way {
-        Way::ServerCutOff => place.relay.cut(),
-        Way::Steal => steal(&place.server, &place.lock),
+        Way::ServerCutOff | Way::StealUnseen => place.relay.cut(),
+        Way::SessionEnded => end_session(&place.scratch, &place.server),
+        Way::Steal => {}
         Way::GuardKilled => signal(guard, libc::SIGKILL),
         Way::GuardStopped => signal(guard, libc::SIGSTOP),
         Way::GuardEnds | Way::Overdue => signal(guard, libc::SIGTERM),
     }
     let after = boot_now();
     // A guard that ends gives the lock up after the program, so the other one waits from now on.
-    let is_stolen = matches!(way, Way::Steal);
-    let other = (!is_stolen).then(|| other_machine(&place.server, &place.lock));
-    let dead = dead_in_time(way, (before, after), (program, &beats), other);
+    let other = match way {
+        Way::Steal | Way::StealUnseen => steal(&place.server, &place.lock),
+        _ => other_machine(&place.server, &place.lock),
+    };
+    let dead = dead_in_time(way, after, (program, &beats), other);
     // The others have ended, and their id may be another process's.
-    if matches!(way, Way::ServerCutOff | Way::Steal | Way::GuardStopped) {
+    if !matches!(way, Way::GuardKilled | Way::GuardEnds | Way::Overdue) {
         signal(guard, libc::SIGKILL);
     }
     dead
@@ -405,9 +443,8 @@ fn lose_without_view(way: Way) -> Span {
 /// it is dead before the lock can be another's.
 #[test]
 fn without_a_view_the_program_is_dead_before_the_lock_is_anothers() {
-    let ways = [Way::ServerCutOff, Way::Steal, Way::GuardKilled, Way::GuardStopped, Way::GuardEnds];
     for _ in 0..rounds(2, 40) {
-        let all = ways.map(|way| (way, thread::spawn(move || lose_without_view(way))));
+        let all = Way::ALL.map(|way| (way, thread::spawn(move || lose_without_view(way))));
         for (way, lost) in all {
             println!("{way:?}, without a view: dead {} before", lost.join().expect("no panic"));
         }

@@ -114,6 +114,7 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
             reason: StealReason::parse(reason).expect("a reason"),
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             patch: Patch::default(),
+            at_once: false,
         });
         encode_batch(
             PROTOCOL,

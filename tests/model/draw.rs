@@ -207,7 +207,8 @@ impl Draw {
                 let reason = StealReason::parse("it must be").expect("a reason");
                 let (name, client) = (self.name(), self.client());
                 let (term, patch) = (self.term(), self.patch());
-                Op::Steal(Steal { name, client, reason, term, patch })
+                let at_once = self.handovers.one_in(3);
+                Op::Steal(Steal { name, client, reason, term, patch, at_once })
             }
             33 | 34 => {
                 let ttl = (!self.dice.one_in(4)).then(|| self.ttl());
@@ -215,7 +216,8 @@ impl Draw {
             }
             35..=37 => Op::KeepAlive(self.session()),
             38 => {
-                let end = self.dice.pick(&[SessionEnd::Closed, SessionEnd::Expired]);
+                let ends = [SessionEnd::Closed, SessionEnd::Expired, SessionEnd::Revoked];
+                let end = self.dice.pick(&ends);
                 Op::EndSession(EndSession { session: self.session(), end })
             }
             39 => Op::Reset(self.reset()),

@@ -110,6 +110,11 @@ impl Pair {
         answer: &Answer,
         events: &[Event],
     ) -> Result<(), String> {
+        // The holder has acknowledged that the lock was taken from it.
+        let is_early = |event: &Event| matches!(event.what, EventKind::Annotated { .. });
+        if let (Op::Release(ask), true) = (&command.op, events.iter().any(is_early)) {
+            self.kept.remove(&ask.key.name);
+        }
         for Event { at, what } in events {
             match what {
                 EventKind::Granted { name, token, waited, mode, .. } => {

@@ -97,6 +97,9 @@ pub(super) struct Naive {
     replies: Vec<(IdempotencyKey, Time, Replay)>,
     /// The names that are remembered beyond a tenure.
     remembered: Vec<(LockName, Previous)>,
+    /// For each remembered name whose lock was taken from its only holder: that holder and its
+    /// token, until it acknowledges that by a release.
+    robbed: Vec<(LockName, ClientId, Token)>,
     events: Vec<Event>,
 }
 
@@ -104,7 +107,7 @@ impl Naive {
     pub(super) fn new(rules: Rules) -> Self {
         let (held, line, sessions, replies) = (vec![], vec![], vec![], vec![]);
         let (now, events) = (Time::ZERO, vec![]);
-        let (next_number, next_ticket, remembered) = (1, 1, vec![]);
+        let (next_number, next_ticket, remembered, robbed) = (1, 1, vec![], vec![]);
         Self {
             rules,
             now,
@@ -115,6 +118,7 @@ impl Naive {
             sessions,
             replies,
             remembered,
+            robbed,
             events,
         }
     }
@@ -680,6 +684,7 @@ impl Naive {
         if let Some(previous) = self.memory(name) {
             previous.seq += 1;
         }
+        self.robbed.retain(|(known, ..)| known != name);
         let tenure = self.telling(name, tenure(&lease));
         self.held.push(Held { name: name.clone(), mode, lease, expired: false });
         tenure
@@ -892,6 +897,29 @@ impl Naive {
     }
 
     fn release(&mut self, ask: &Release) -> Answer {
+        let LeaseKey { name, client, token } = &ask.key;
+        let is_it = |known: &(LockName, ClientId, Token)| {
+            (&known.0, &known.1, Some(known.2)) == (name, client, *token)
+        };
+        if let Some(at) = self.robbed.iter().position(is_it) {
+            let begins_later = |held: &&Held| held.lease.acquired_at > self.now;
+            let found = self.on(name).find(begins_later).cloned();
+            if let Some(held) = found {
+                self.robbed.remove(at);
+                let (thief, begins) = (held.lease.token, held.lease.acquired_at);
+                let is_released = self.ends(held.lease.life).grace_until == begins;
+                let now = self.now;
+                let held = self.held.iter_mut().find(|held| held.lease.token == thief);
+                let lease = &mut held.expect("just seen").lease;
+                (lease.acquired_at, lease.renewed_at) = (now, now);
+                if let (true, Lifetime::Own { expires_at, .. }) = (is_released, &mut lease.life) {
+                    *expires_at = now;
+                }
+                self.tell(EventKind::Annotated { name: name.clone(), token: thief });
+                self.pass(now);
+                return Ok(Outcome::Released);
+            }
+        }
         let held = match ask.open {
             Some(open) => self.held_by_open_file(open, &ask.key)?,
             None => self.meant(&ask.key)?,
@@ -966,11 +994,21 @@ impl Naive {
         } else {
             begins = self.now + self.rules.steal_grace;
         }
+        let mut only = None;
+        if !ask.at_once {
+            begins = begins.max(self.others_until(&ask.name));
+            only = self.only_holder(&ask.name);
+        }
         for token in robbed {
             self.end(
                 token,
                 TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() },
             );
+        }
+        if let (true, Some(Previous { last: Some(last), .. })) =
+            (ask.at_once, self.memory(&ask.name))
+        {
+            last.end = HandoverEnd::Unknown;
         }
         let lease = Lease {
             holder: ask.client.clone(),
@@ -982,7 +1020,32 @@ impl Naive {
             acquisition: 0,
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
-        Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
+        let stolen = self.hold(&ask.name, Mode::Exclusive, lease, None);
+        self.robbed.extend(only);
+        Ok(Outcome::Stolen(stolen))
+    }
+
+    /// Returns until when the holders of a remembered lock may go on if they hear of nothing.
+    fn others_until(&self, name: &LockName) -> Time {
+        if self.previous(name).is_none() {
+            return Time::ZERO;
+        }
+        let until = self.on(name).map(|held| {
+            let begins = held.lease.acquired_at;
+            if begins > self.now { begins } else { self.ends(held.lease.life).expires_at }
+        });
+        until.filter(|until| *until < Time::NEVER).max().unwrap_or(Time::ZERO)
+    }
+
+    /// Returns the only holder of a remembered lock, or that before it if it has not begun.
+    fn only_holder(&self, name: &LockName) -> Option<(LockName, ClientId, Token)> {
+        self.previous(name)?;
+        let mut holders = self.on(name);
+        let held = holders.next().filter(|_| holders.next().is_none())?;
+        if held.lease.acquired_at > self.now {
+            return self.robbed.iter().find(|(known, ..)| known == name).cloned();
+        }
+        Some((name.clone(), held.lease.holder.clone(), held.lease.token))
     }
 
     /// Takes the locks and queue places of all clients that the reset `ask` names, by rule 9: first
@@ -1021,12 +1084,13 @@ impl Naive {
         }
         for name in &names {
             let mode = self.mode(name);
+            let (others_until, only) = (self.others_until(name), self.only_holder(name));
             for (_, token) in holds.iter().filter(|(of, _)| of == name) {
                 let (by, reason) = (ask.by.clone(), ask.reason.clone());
                 self.end(*token, TenureEnd::Stolen { by, reason });
             }
             let shares = self.on(name).next().is_some();
-            let begins = self.now + self.rules.steal_grace;
+            let begins = (self.now + self.rules.steal_grace).max(others_until);
             let lease = Lease {
                 holder: ask.by.clone(),
                 token: Token::named(self.number()),
@@ -1038,6 +1102,7 @@ impl Naive {
                 details: Arc::default(),
             };
             self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
+            self.robbed.extend(only);
         }
         let outcome = match ask.part {
             ResetPart::Names(..) => Outcome::ResetPart { holds: holds.len(), waits: waits.len() },
@@ -1090,14 +1155,30 @@ impl Naive {
         let session = self.session(id).expect("just seen").clone();
         self.sessions.retain(|session| session.id != id);
         let waited_for = self.unqueue_all(id);
-        let hanging = self.hanging_on(id);
+        let mut hanging = self.hanging_on(id);
+        if ask.end == SessionEnd::Revoked && session.ttl.is_some() {
+            let ends = session.ends();
+            for token in hanging.clone() {
+                let found = self.held.iter().position(|held| held.lease.token == token);
+                let at = found.expect("a lease of the session");
+                if self.previous(&self.held[at].name).is_none() {
+                    continue;
+                }
+                let lease = &mut self.held[at].lease;
+                let (ttl, expires_at) = (ends.ttl, ends.expires_at.max(lease.acquired_at));
+                lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at };
+                lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+                hanging.retain(|hangs| *hangs != token);
+            }
+        }
         let name_of = |token| self.held.iter().find(|h| h.lease.token == token).map(|h| &h.name);
         let names: Vec<_> = hanging.iter().filter_map(|token| name_of(*token)).cloned().collect();
         for (token, name) in hanging.iter().zip(&names) {
             self.note_end(name, *token, HandoverEnd::Session);
             self.give_back(*token, session.ends().ttl);
         }
-        self.tell(EventKind::SessionOver { session: id, client: session.client, end: ask.end });
+        let (client, end) = (session.client, SessionEnd::Closed);
+        self.tell(EventKind::SessionOver { session: id, client, end });
         for name in names.iter().chain(&waited_for) {
             self.serve(name);
         }

@@ -83,15 +83,15 @@ t=42s root forget x
   -> refused, E_LOCK_CONFLICT: lock 'x' is held by dan for 59s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
   + x: grant 4 after handover 0:dirty of dan, token 4, t=41s, open
   = x: held, exclusive; dan token 4 until t=101s
-t=42s root steal x reason=he-has-left
-  -> stolen token 5 until t=73s, grant 5 after handover 0:dirty of dan, token 4, t=41s, stolen, begins t=43s
+t=42s root steal x reason=he-has-left now
+  -> stolen token 5 until t=73s, grant 5 after handover 0:dirty of dan, token 4, t=41s, unknown, begins t=43s
   * x: token 4 of dan stolen by root (he-has-left) after 1s
   * x: granted to root, token 5, exclusive
-  + x: grant 5 after handover 0:dirty of dan, token 4, t=41s, stolen
+  + x: grant 5 after handover 0:dirty of dan, token 4, t=41s, unknown
   = x: held, exclusive; root token 5 until t=73s, firm
 t=42.5s root annotate x token=5 handover=1:early
   -> refused, E_LOCK_CONFLICT: lock 'x' was taken over by root, and nobody may use it for 500ms more; try again then
-  + x: grant 5 after handover 0:dirty of dan, token 4, t=41s, stolen
+  + x: grant 5 after handover 0:dirty of dan, token 4, t=41s, unknown
   = x: held, exclusive; root token 5 until t=73s, firm
 t=44s root release x token=5 handover=1:mine
   -> released

@@ -252,7 +252,8 @@ pub(super) async fn steal(mut call: RequestContext) -> HandlerResult {
     };
     let term = call.term(&options, options.ttl, options.grace);
     let (lock, owner) = (name.clone(), client.clone());
-    let ask = Steal { name, client, reason, term, patch: patch_of(&options) };
+    let (patch, at_once) = (patch_of(&options), options.now);
+    let ask = Steal { name, client, reason, term, patch, at_once };
     let outcome = call.decide(Op::Steal(ask), request).await?;
     granted(&call, (&lock, &owner), &outcome).await
 }

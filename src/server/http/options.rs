@@ -56,6 +56,7 @@ pub(super) struct RequestOptions {
     pub(super) state: bool,
     pub(super) whose: Option<ResetScope>,
     pub(super) remember: bool,
+    pub(super) now: bool,
     pub(super) handover_text: Option<Arc<str>>,
     pub(super) counter: Option<u64>,
     /// The name and value of each option as the client sent it, except the option `client`.
@@ -203,6 +204,7 @@ impl RequestOptions {
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
             "remember" => self.remember = said.flag()?,
+            "now" => self.now = said.flag()?,
             "handover" => self.handover_text = Some(handover(said.text()?)?),
             "counter" => self.counter = Some(said.counter()?),
             "state" => self.state = said.flag()?,

@@ -159,6 +159,11 @@ pub(super) const REMEMBER: Param = option(
     ParamShape::Flag,
     "Remember the name beyond this tenure, so that its tenures may set handovers.",
 );
+pub(super) const NOW: Param = option(
+    "now",
+    ParamShape::Flag,
+    "Do not wait for the holder of a lock whose name is remembered, which may not have heard of it.",
+);
 pub(super) const HANDOVER: Param = option(
     "handover",
     ParamShape::Handover,

@@ -13,8 +13,8 @@ use super::openapi;
 use super::page;
 use super::parameters::{
     ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE,
-    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param,
-    REASON, REENTRANT, REMEMBER, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
+    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, NOW, PREFIX,
+    Param, REASON, REENTRANT, REMEMBER, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
 use super::previous;
 use super::release_all;
@@ -374,8 +374,9 @@ pub(super) const STEAL: &[Endpoint] = &[endpoint(
     |call| Box::pin(lock_resource::steal(call)),
     doc(
         "steal",
-        "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither.",
-        &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, IDEMPOTENCY_KEY],
+        "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither; if its \
+         name is remembered, until the holder has released it or its lease has expired.",
+        &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, NOW, IDEMPOTENCY_KEY],
         (200, Schema::Granted),
         &[400, 403, 410, 415, 429, 503],
     ),
@@ -439,8 +440,9 @@ const SESSIONS: &[Endpoint] = &[
         |call| Box::pin(sessions::end(call)),
         doc(
             "endSession",
-            "End a session, and release all that hangs on it.",
-            &[SESSION_ID],
+            "End a session, and release all that hangs on it; a lock whose name is remembered is \
+             free when its holder releases it, or when the session would have expired.",
+            &[SESSION_ID, NOW],
             (200, Schema::Ended),
             &[400, 403, 410],
         ),

@@ -132,6 +132,7 @@ fn status() -> Value {
         ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared"] })),
         ("token?", number()),
         ("expires_in_ms?", number_or_null()),
+        ("begins_in_ms?", number()),
         ("lasts?", text()),
         ("age_ms?", number_or_null()),
         ("acquired_at?", time()),

@@ -85,11 +85,13 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
 }
 
-/// Handles `DELETE /sessions/{session}`: ends a session.
+/// Handles `DELETE /sessions/{session}`: ends a session. The request does not say whether it comes
+/// from the session's own program, which would go on with its locks if it did not.
 pub(super) async fn end(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    RequestOptions::read(&mut call).await?;
-    let ask = EndSession { session: id, end: SessionEnd::Closed };
+    let options = RequestOptions::read(&mut call).await?;
+    let end = if options.now { SessionEnd::Closed } else { SessionEnd::Revoked };
+    let ask = EndSession { session: id, end };
     match call.decide(Op::EndSession(ask), None).await? {
         Outcome::SessionEnded => {
             Ok(json(StatusCode::OK, &json!({ "session": id.as_u64(), "ended": true })))

@@ -171,9 +171,14 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
             let to = LockName::parse(&case.to).expect("a name");
             Op::Move(Move { from: key(), to, over: IfExists::Refuse })
         }
-        "steal" => {
-            Op::Steal(Steal { name: name(), client: client(), reason: reason(), term, patch })
-        }
+        "steal" => Op::Steal(Steal {
+            name: name(),
+            client: client(),
+            reason: reason(),
+            term,
+            patch,
+            at_once: false,
+        }),
         "open-session" => {
             let (ttl, grace) = (Some(TTL_DEFAULT), GRACE_DEFAULT);
             Op::OpenSession(OpenSession { client: client(), ttl, grace })
