@@ -4,6 +4,7 @@
 use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
 use super::folder_record::{LockIdentity, another_engine};
+use super::lock_record::HolderProof;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
@@ -243,6 +244,8 @@ impl FolderLock {
             self.note_session(session);
         }
         let open = OpenId { session, number: self.next.fetch_add(1, Ordering::Relaxed) };
+        let own = (rustix::process::getuid().as_raw(), std::process::id());
+        let details = HolderProof::of_guard(session.as_u64()).details(self.client(), own);
         let line = match patience {
             Span::ZERO => QueuePolicy::Skip,
             patience => QueuePolicy::Join(Some(patience)),
@@ -251,7 +254,7 @@ impl FolderLock {
             hold: Ownership::OpenFile(open),
             line,
             remember: self.identity.remembers,
-            patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..Patch::default() },
+            patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..details },
             ..Acquire::new(
                 self.identity.name.clone(),
                 self.identity.client.clone(),

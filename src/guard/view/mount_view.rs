@@ -4,6 +4,7 @@ use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::guard_request::{ACCEPT_PATIENCE, GuardRequest, refused};
 use super::super::linux_disk::LinuxDisk;
+use super::super::lock_records::LockRecords;
 use super::super::tenure::{Owner, TenureId};
 use super::super::tenure_events::{NewsCommands, TenureEvent};
 use super::super::tenure_news::TenureNews;
@@ -31,6 +32,7 @@ use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::Requester;
 use crate::time::Span;
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,6 +104,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         }
     });
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
+    let records = LockRecords::new(Arc::clone(&parts.lock));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
     let shares = Shares::new(own_uid());
     let view = Arc::new_cyclic(|own| FolderView {
@@ -117,6 +120,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),
+        records,
+        prepared: Mutex::default(),
         databases: Databases::default(),
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,
