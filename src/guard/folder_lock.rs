@@ -244,8 +244,8 @@ impl FolderLock {
             self.note_session(session);
         }
         let open = OpenId { session, number: self.next.fetch_add(1, Ordering::Relaxed) };
-        let own = (rustix::process::getuid().as_raw(), std::process::id());
-        let details = HolderProof::of_guard(session.as_u64()).details(self.client(), own);
+        let holder_id = Arc::clone(&self.identity.holder_id);
+        let details = HolderProof::of_guard(session.as_u64()).details(holder_id);
         let line = match patience {
             Span::ZERO => QueuePolicy::Skip,
             patience => QueuePolicy::Join(Some(patience)),

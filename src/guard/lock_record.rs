@@ -1,8 +1,7 @@
 //! The lock record of seed 002 as a value: the 14 fields of its schema, and the two of them that
 //! the holder writes.
 
-use crate::engine::{ClientId, Patch, TextPatch};
-use crate::holder_id::Maker;
+use crate::engine::{Patch, TextPatch};
 use crate::random::random;
 use crate::service::TOLERATED_SKEW;
 use crate::time::{Span, Wall};
@@ -78,20 +77,16 @@ impl HolderProof {
     }
 
     /// Returns the text that the lock service keeps for the lease.
-    fn to_lease(&self) -> Arc<[u8]> {
+    pub(super) fn to_lease(&self) -> Arc<[u8]> {
         let kept = json!({"holder_nonce": self.nonce, "session_id": self.session});
         kept.to_string().into_bytes().into()
     }
 
-    /// Returns what the lock service keeps of the holder: the proof, and the id of the process
-    /// `pid` of the user `uid`, `host:user:pid:start:session.start.boot`. The user is a number.
-    pub(crate) fn details(&self, client: &ClientId, (uid, pid): (u32, u32)) -> Patch {
-        let holder_id = format!("{client}:{uid}:{}", Maker::running(pid));
-        Patch {
-            holder_id: Some(holder_id.into()),
-            text: Some(TextPatch::Set(self.to_lease())),
-            ..Patch::default()
-        }
+    /// Returns what the lock service keeps of the holder: the proof, and the id of the process,
+    /// `host:user:pid:start:session.start.boot`.
+    pub(crate) fn details(&self, holder_id: Arc<str>) -> Patch {
+        let text = Some(TextPatch::Set(self.to_lease()));
+        Patch { holder_id: Some(holder_id), text, ..Patch::default() }
     }
 }
 

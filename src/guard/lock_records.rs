@@ -6,9 +6,8 @@ use super::folder_lock::FolderLock;
 use super::lock_record::{HolderProof, LockRecord};
 use crate::engine::lease_terms::TTL_DEFAULT;
 use crate::engine::{
-    Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
+    ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };
-use crate::holder_id::ProcessStart;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -44,13 +43,6 @@ pub(crate) struct RecordedTenure {
     pub(crate) phase: Phase,
 }
 
-/// The program that has begun or renewed a tenure by a record.
-#[derive(Debug, Clone, Copy)]
-struct RecordHolder {
-    token: Token,
-    process: ProcessStart,
-}
-
 #[derive(Default)]
 struct RecordState {
     watch: Option<EventWatch>,
@@ -60,7 +52,6 @@ struct RecordState {
     ended: Option<(Token, bool)>,
     /// The expired tenure whose record its holder has removed.
     removed: Option<Token>,
-    holder: Option<RecordHolder>,
 }
 
 /// The tenures of one folder's lock, for its record.
@@ -189,22 +180,19 @@ impl LockRecords {
         Some(RecordedTenure { record, proof: seen.proof, token: seen.token, phase })
     }
 
-    /// Renews the tenure with this token for the program `pid` of the user `uid`, which proves by a
-    /// record that it is the holder, or begins the tenure by it. Calls `then` with the answer, or
-    /// with a sentence that says why the tenure is not renewed. `then` must not block.
+    /// Renews the tenure with this token for the program with this id, which proves by a record
+    /// that it is the holder, or begins the tenure by it. Calls `then` with the answer, or with a
+    /// sentence that says why the tenure is not renewed. `then` must not block.
     pub(crate) fn renew(
         self: &Arc<Self>,
         (token, proof): (Token, &HolderProof),
-        (uid, pid): (u32, u32),
+        holder_id: Arc<str>,
         then: impl FnOnce(Result<(), String>) + Send + 'static,
     ) {
         let (name, client) = (self.lock.name().clone(), self.lock.client().clone());
-        let patch = proof.details(&client, (uid, pid));
+        let patch = proof.details(holder_id);
         let key = LeaseKey { name, client, token: Some(token) };
         let renew = Renew { key, term: None, firm: Firm::Keep, patch, acquires: false };
-        if let Some(process) = ProcessStart::running(pid) {
-            self.state.lock().holder = Some(RecordHolder { token, process });
-        }
         self.lock.locks.submit(Op::Renew(renew), move |answer| {
             then(match answer {
                 Ok(Ok(_)) => Ok(()),
@@ -214,11 +202,9 @@ impl LockRecords {
         });
     }
 
-    /// Returns the pid of the program that has begun or last renewed the tenure with this token by
-    /// a record, if it still runs.
-    pub(crate) fn holder_of(&self, token: Token) -> Option<u32> {
-        let holder = self.state.lock().holder.filter(|holder| holder.token == token)?;
-        holder.process.runs().then_some(holder.process.pid)
+    /// Returns the client as which this machine holds the lock.
+    pub(crate) fn client(&self) -> &ClientId {
+        self.lock.client()
     }
 
     /// Takes note that the holder has removed the record of its expired tenure.

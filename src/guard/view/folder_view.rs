@@ -19,7 +19,7 @@ use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
-use super::record_nodes::PreparedRecord;
+use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
 use crate::auth::FolderUser;
@@ -60,8 +60,7 @@ pub(crate) struct FolderView {
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,
     pub(super) records: Arc<LockRecords>,
-    /// The record that a program prepares for a steal.
-    pub(super) prepared: Mutex<Option<PreparedRecord>>,
+    pub(super) record_use: RecordUse,
     pub(super) databases: Databases,
     pub(super) shares: Shares,
     pub(super) interrupts: InterruptWatcher,

@@ -18,7 +18,7 @@ use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{
     DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
 };
-use crate::holder_id::session_of;
+use crate::holder_id::{Maker, session_of};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::path::Path;
@@ -65,7 +65,7 @@ impl FolderView {
         }
         let is_there = match RecordFile::named(at.name, &self.records.file_name()) {
             Some(RecordFile::Record) => self.recorded().await.is_some(),
-            Some(RecordFile::Prepared) => self.prepared.lock().is_some(),
+            Some(RecordFile::Prepared) => self.record_use.prepared.lock().is_some(),
             None => false,
         };
         let file = RecordFile::named(at.name, &self.records.file_name()).filter(|_| is_there);
@@ -73,7 +73,7 @@ impl FolderView {
     }
 
     pub(super) async fn list_records(&self) -> Done<DirPage> {
-        let is_prepared = self.prepared.lock().is_some();
+        let is_prepared = self.record_use.prepared.lock().is_some();
         let record = self.recorded().await.map(|_| RecordFile::Record);
         let files = record.into_iter().chain(is_prepared.then_some(RecordFile::Prepared));
         let name = self.records.file_name();
@@ -189,7 +189,7 @@ impl FolderView {
                     seen.record.to_text().into_bytes().into()
                 }
                 RecordFile::Prepared => {
-                    let prepared = self.prepared.lock();
+                    let prepared = self.record_use.prepared.lock();
                     let record = prepared.as_ref().and_then(|one| one.record.as_ref());
                     record.map(|(text, _)| Arc::clone(text)).unwrap_or_default()
                 }
@@ -212,14 +212,13 @@ impl FolderView {
         if handle.file == RecordFile::Prepared {
             self.prepare(who)?;
         }
-        let whole = handle.add(offset, data).map_err(|errno| {
+        let whole = handle.add(offset, data).inspect_err(|_| {
             self.refuse_record(who, libc::EINVAL, NO_RECORD);
-            errno
         })?;
         let Some((text, proof)) = whole else { return Ok(data.len() as u32) };
         match handle.file {
             RecordFile::Prepared => {
-                if let Some(prepared) = &mut *self.prepared.lock() {
+                if let Some(prepared) = &mut *self.record_use.prepared.lock() {
                     prepared.record = Some((text, proof));
                 }
             }
@@ -234,16 +233,16 @@ impl FolderView {
         handle: &RecordHandle,
         proof: &HolderProof,
     ) -> Done<()> {
-        let not_held = "this machine does not hold the lock (E_LOCK_NOT_HELD)";
-        let token = self.own_token();
-        let Some(token) = token else {
-            let number = if handle.tenure.is_some() { libc::ESTALE } else { libc::EPERM };
-            return Err(self.refuse_record(who, number, not_held));
-        };
-        if handle.tenure != Some(token) {
+        let own = self.own_token();
+        if handle.tenure.is_some() && own != handle.tenure {
             let why = "it was opened in a tenure that is over; open it again (E_FENCING_MISMATCH)";
             return Err(self.refuse_record(who, libc::ESTALE, why));
         }
+        let Some(token) = own.filter(|_| handle.tenure.is_some()) else {
+            let why = "this machine did not hold the lock when the record was opened; make the \
+                       record to acquire it (E_LOCK_NOT_HELD)";
+            return Err(self.refuse_record(who, libc::EPERM, why));
+        };
         let begins = std::mem::take(&mut *handle.begins.lock());
         let is_holder = begins
             || self
@@ -262,8 +261,11 @@ impl FolderView {
     async fn claim(&self, who: Requester, token: Token, proof: &HolderProof) -> Done<()> {
         let (promise, renewed) = pending();
         let process = process_if_running(who.pid).unwrap_or(0);
+        let client = self.records.client();
+        let holder_id = format!("{client}:{}:{}", who.uid, Maker::running(process));
         let then = move |answer| promise.keep(answer);
-        self.records.renew((token, proof), (who.uid, process), then);
+        self.record_use.claim(token, process);
+        self.records.renew((token, proof), holder_id.into(), then);
         let renewed = renewed.await.unwrap_or_else(|| Err("the guard ends".to_owned()));
         renewed.map_err(|why| {
             let why = format!("the tenure was not renewed, so stop all writes: {why}");
@@ -275,7 +277,7 @@ impl FolderView {
     /// both write, each would take the other's record for its own.
     fn prepare(&self, who: Requester) -> Done<()> {
         let writer = process_if_running(who.pid);
-        let mut prepared = self.prepared.lock();
+        let mut prepared = self.record_use.prepared.lock();
         let other = prepared.as_ref().and_then(|one| one.writer);
         let is_other =
             other.is_some_and(|it| Some(it) != writer && process_if_running(it) == Some(it));
@@ -296,7 +298,7 @@ impl FolderView {
         let file = RecordFile::named(at.name, &self.records.file_name()).ok_or(Errno::ENOENT)?;
         self.may_use_record(who)?;
         if file == RecordFile::Prepared {
-            return self.prepared.lock().take().map(drop).ok_or(Errno::ENOENT);
+            return self.record_use.prepared.lock().take().map(drop).ok_or(Errno::ENOENT);
         }
         let Some(token) = self.own_token() else {
             let seen = self.recorded().await.ok_or(Errno::ENOENT)?;
@@ -310,7 +312,7 @@ impl FolderView {
             return Err(self.refuse_record(who, libc::EPERM, why));
         };
         let process = process_if_running(who.pid);
-        if let Some(holder) = self.records.holder_of(token).filter(|it| Some(*it) != process) {
+        if let Some(holder) = self.record_use.holder_of(token).filter(|it| Some(*it) != process) {
             let why = format!(
                 "process {holder} has acquired the lock by its record and still runs; 'latchfs \
                  guard give' gives the lock up all the same (E_LOCK_NOT_HELD)"
@@ -342,7 +344,7 @@ impl FolderView {
             return Err(self.refuse_record(who, libc::EPERM, why));
         }
         self.may_use_record(who)?;
-        let proof = match &*self.prepared.lock() {
+        let proof = match &*self.record_use.prepared.lock() {
             None => return Err(Errno::ENOENT),
             Some(one) => one.record.as_ref().map(|(_, proof)| proof.clone()),
         };
@@ -350,7 +352,7 @@ impl FolderView {
             return Err(self.refuse_record(who, libc::EINVAL, NO_RECORD));
         };
         let stolen = self.steal_by_record(who, &proof).await;
-        let mut prepared = self.prepared.lock();
+        let mut prepared = self.record_use.prepared.lock();
         if stolen.is_ok() {
             *prepared = None;
         } else if let Some(one) = &mut *prepared {
@@ -380,19 +382,19 @@ impl FolderView {
         })?;
         self.claim(who, token, proof).await?;
         if let Some(seen) = seen {
-            self.note_steal_by_record(who, &seen, token);
+            note_steal_by_record(who, &seen, token);
         }
         Ok(())
     }
+}
 
-    /// Notes that a program has stolen an expired lock by its record.
-    fn note_steal_by_record(&self, who: Requester, before: &RecordedTenure, token: Token) {
-        log::warn!(
-            "uid {} has stolen the expired lock of {} by its record: token {} after {}",
-            who.uid,
-            before.record.holder,
-            token.as_u64(),
-            before.token.as_u64()
-        );
-    }
+/// Notes that a program has stolen an expired lock by its record.
+fn note_steal_by_record(who: Requester, before: &RecordedTenure, token: Token) {
+    log::warn!(
+        "uid {} has stolen the expired lock of {} by its record: token {} after {}",
+        who.uid,
+        before.record.holder,
+        token.as_u64(),
+        before.token.as_u64()
+    );
 }

@@ -17,6 +17,7 @@ use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::passthrough::Passthrough;
+use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
@@ -32,7 +33,6 @@ use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::Requester;
 use crate::time::Span;
-use parking_lot::Mutex;
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -121,7 +121,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),
         records,
-        prepared: Mutex::default(),
+        record_use: RecordUse::default(),
         databases: Databases::default(),
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,

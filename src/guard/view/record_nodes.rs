@@ -3,6 +3,7 @@
 use super::super::lock_record::HolderProof;
 use crate::engine::Token;
 use crate::fuse::kernel::values::{DirEntry, NodeType, Requester};
+use crate::holder_id::ProcessStart;
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -94,4 +95,34 @@ pub(super) struct PreparedRecord {
     pub(super) record: Option<(Arc<[u8]>, HolderProof)>,
     /// The process that writes it. Another one may not, unless this one has ended or was refused.
     pub(super) writer: Option<u32>,
+}
+
+/// The program that has begun or last renewed a tenure by a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordHolder {
+    pub(super) token: Token,
+    pub(super) process: ProcessStart,
+}
+
+/// What programs of a view do with its record.
+#[derive(Default)]
+pub(super) struct RecordUse {
+    /// The record that a program prepares for a steal.
+    pub(super) prepared: Mutex<Option<PreparedRecord>>,
+    holder: Mutex<Option<RecordHolder>>,
+}
+
+impl RecordUse {
+    /// Takes note that a process has begun or renewed the tenure with this token.
+    pub(super) fn claim(&self, token: Token, pid: u32) {
+        if let Some(process) = ProcessStart::running(pid) {
+            *self.holder.lock() = Some(RecordHolder { token, process });
+        }
+    }
+
+    /// Returns the pid of the process that has done so, if it still runs.
+    pub(super) fn holder_of(&self, token: Token) -> Option<u32> {
+        let holder = (*self.holder.lock()).filter(|holder| holder.token == token)?;
+        holder.process.runs().then_some(holder.process.pid)
+    }
 }
