@@ -1,4 +1,4 @@
-//! What a guard knows of the tenures of its folder's lock, for the lock record: asks the lock
+//! The tenures of a folder's lock as its guard knows them, for the lock record: asks the lock
 //! service, remembers an expired tenure until the next one begins, and tells the lock service which
 //! program has begun or renewed a tenure by a record.
 

@@ -2,8 +2,8 @@
 //! leases, fencing tokens, steals and classes of errors.
 
 mod laptops;
-mod lock_records;
 mod sentences;
+mod view_records;
 
 use crate::harness::{Scratch, Server, eventually};
 use crate::mount::Mount;

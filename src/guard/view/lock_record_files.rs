@@ -356,7 +356,7 @@ impl FolderView {
         if stolen.is_ok() {
             *prepared = None;
         } else if let Some(one) = &mut *prepared {
-            // What the loser leaves is in nobody's way.
+            // The loser's file is in nobody's way.
             one.writer = None;
         }
         stolen

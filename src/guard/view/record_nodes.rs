@@ -59,8 +59,8 @@ pub(super) const fn is_of_records(ino: u64) -> bool {
     ino >= LOCKS_INO && ino <= RecordFile::Prepared.ino()
 }
 
-/// Returns the type and the permissions of such a node. Who may do what is decided in `src/auth`,
-/// as for `ctl`.
+/// Returns the type and the permissions of such a node. The rights are checked by `src/auth`, as
+/// for `ctl`.
 pub(super) fn record_type(ino: u64) -> Option<(NodeType, u16)> {
     match ino {
         LOCKS_INO => Some((NodeType::Directory, 0o777)),
@@ -80,7 +80,7 @@ pub(super) struct RecordHandle {
     pub(super) who: Requester,
     /// The text that reads return, once it is known.
     pub(super) text: Mutex<Option<Arc<[u8]>>>,
-    /// What was written and is no record yet.
+    /// The text that was written and is no record yet.
     pub(super) written: Mutex<Vec<u8>>,
     /// The tenure in which the file was opened.
     pub(super) tenure: Option<Token>,
@@ -104,7 +104,7 @@ pub(super) struct RecordHolder {
     pub(super) process: ProcessStart,
 }
 
-/// What programs of a view do with its record.
+/// The use of the record by programs of the view.
 #[derive(Default)]
 pub(super) struct RecordUse {
     /// The record that a program prepares for a steal.
