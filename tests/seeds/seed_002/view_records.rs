@@ -2,7 +2,7 @@
 //! written from the text of the seed alone.
 
 use super::laptops::{Laptops, SeedClient, lock_name, locks, record};
-use crate::guards::{Guard, Server, eventually, latchfs, pause};
+use crate::guards::{Guard, Server, eventually, latchfs, pause, python};
 use crate::support::{rounds, run};
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
@@ -398,6 +398,13 @@ fn only_a_record_is_written_and_only_by_its_rules() {
     assert_eq!(errno(File::create(&record)), libc::EPERM, "without O_EXCL");
     assert_eq!(errno(File::create(locks(&guard).join("other.lock"))), libc::EPERM);
     assert_eq!(errno(fs::create_dir(locks(&guard).join("x"))), libc::EPERM);
+    let make = format!(
+        "import os, sys\ntry: os.open('{}', os.O_CREAT | os.O_EXCL | os.O_WRONLY)\n\
+         except OSError as error: print(error.errno)",
+        record.display()
+    );
+    let stranger = python(4_242, Path::new("/"), &make).ok();
+    assert_eq!(stranger.trim(), libc::EPERM.to_string(), "the rights are those of guard take");
     let mut made = File::create_new(&record).expect("the lock is free");
     assert_eq!(errno(File::create_new(&record)), libc::EEXIST);
     assert_eq!(names(), [record.file_name().expect("a name")]);
