@@ -12,6 +12,7 @@ use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::unread::UnreadPolicy;
 use crate::guard::write_policy::PathPatterns;
+use crate::holder_id::Maker;
 use crate::os_error::said;
 use crate::service::Locks;
 use std::os::fd::OwnedFd;
@@ -58,8 +59,16 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
     let remembers = record.has_copies();
-    let identity =
-        LockIdentity { engine, name, client: client.clone(), remembers, record: started };
+    let (uid, process) = (rustix::process::getuid().as_raw(), Maker::running(std::process::id()));
+    let holder_id = format!("{client}:{uid}:{process}").into();
+    let identity = LockIdentity {
+        engine,
+        name,
+        client: client.clone(),
+        holder_id,
+        remembers,
+        record: started,
+    };
     let lock = FolderLock::new(locks, identity, place.host.join("session"));
     lock.end_previous();
     let disk = Arc::new(disk);

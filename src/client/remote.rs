@@ -113,9 +113,7 @@ impl Remote {
     }
 
     fn ask(&self, ask: BatchItem, retry: Retry, then: impl FnOnce(ItemResult) + Send + 'static) {
-        let until = boot_now() + reply_deadline(&ask);
-        let insists = retry == Retry::UntilAnswered;
-        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
+        ask_of(&self.hub, ask, retry, then);
     }
 
     /// Returns the command in the form in which it is sent to the server, with an idempotency key
@@ -175,26 +173,56 @@ fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
     Some((&key.name, key.token?))
 }
 
+/// Queues a request.
+fn ask_of(
+    hub: &ClientState,
+    ask: BatchItem,
+    retry: Retry,
+    then: impl FnOnce(ItemResult) + Send + 'static,
+) {
+    let until = boot_now() + reply_deadline(&ask);
+    let insists = retry == Retry::UntilAnswered;
+    hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
+}
+
+/// Sends a command to the server.
+fn submit_to(
+    hub: &Arc<ClientState>,
+    command: Submission,
+    retry: Retry,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let (own, op) = (Arc::clone(hub), command.op.clone());
+    ask_of(hub, BatchItem::Submit(command), retry, move |got| {
+        then(match got {
+            Ok((ItemReply::Answered(answer), _)) => Ok(answer),
+            Ok((reply, _)) => Err(odd(&own, reply)),
+            // The server has not answered. If the client knows that the lease with this token has
+            // expired, it returns that refusal itself, because the server could only refuse the
+            // command too.
+            Err(why) => match tenure_named(&op) {
+                Some((name, token)) if own.is_lost(name, token) => {
+                    let (at, name) = (own.clock.lock().now(), name.clone());
+                    let reason = Box::new(Reason::Expired { name, token });
+                    Ok(Err(Refusal { at, reason }))
+                }
+                _ => Err(why),
+            },
+        });
+    });
+}
+
 impl LockService for Remote {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         let command = self.named(command);
-        let (hub, op) = (Arc::clone(&self.hub), command.op.clone());
-        self.ask(BatchItem::Submit(command), retry, move |got| {
-            then(match got {
-                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                // The server has not answered. If the client knows that the lease with this token
-                // has expired, it returns that refusal itself, because the server could only refuse
-                // the command too.
-                Err(why) => match tenure_named(&op) {
-                    Some((name, token)) if hub.is_lost(name, token) => {
-                        let (at, name) = (hub.clock.lock().now(), name.clone());
-                        let reason = Box::new(Reason::Expired { name, token });
-                        Ok(Err(Refusal { at, reason }))
-                    }
-                    _ => Err(why),
-                },
-            });
+        if !matches!(command.op, Op::Steal(_)) {
+            return submit_to(&self.hub, command, retry, then);
+        }
+        // The clocks are compared by an answer that arrives right before the steal.
+        let hub = Arc::clone(&self.hub);
+        self.ask(BatchItem::Now, Retry::Never, move |_| match hub.far().refuses_steal() {
+            Some(why) => then(Err(Unavailable::ClockSkew { why: why.into() })),
+            None => submit_to(&hub, command, retry, then),
         });
     }
 

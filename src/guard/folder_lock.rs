@@ -4,6 +4,7 @@
 use super::away_session::{AWAY_NOTE, AwaySession};
 use super::barrier::handover::PreviousTenure;
 use super::folder_record::{LockIdentity, another_engine};
+use super::lock_record::HolderProof;
 use super::process_session::open_process_session;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
@@ -246,6 +247,8 @@ impl FolderLock {
             self.note_session(session);
         }
         let open = OpenId { session, number: self.next.fetch_add(1, Ordering::Relaxed) };
+        let holder_id = Arc::clone(&self.identity.holder_id);
+        let details = HolderProof::of_guard(session.as_u64()).details(holder_id);
         let line = match patience {
             Span::ZERO => QueuePolicy::Skip,
             patience => QueuePolicy::Join(Some(patience)),
@@ -254,7 +257,7 @@ impl FolderLock {
             hold: Ownership::OpenFile(open),
             line,
             remember: self.identity.remembers,
-            patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..Patch::default() },
+            patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..details },
             ..Acquire::new(
                 self.identity.name.clone(),
                 self.identity.client.clone(),

@@ -312,6 +312,8 @@ pub(crate) struct LockIdentity {
     pub(crate) name: LockName,
     /// The client as which the guard holds the lock.
     pub(crate) client: ClientId,
+    /// The id of the guard's process, as a lock record shows it.
+    pub(crate) holder_id: std::sync::Arc<str>,
     /// Whether the lock service remembers the handovers of the folder.
     pub(crate) remembers: bool,
     /// The record that names the engine and the lock.

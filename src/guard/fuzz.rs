@@ -1,5 +1,5 @@
-//! The readers of what sync tools and lock services deliver, for the fuzzer in `tests/fuzz`. Not a
-//! part of the library's interface.
+//! The readers of what sync tools, lock services and programs deliver, for the fuzzer in
+//! `tests/fuzz`. Not a part of the library's interface.
 
 use super::barrier::content_digest::ContentDigest;
 use super::barrier::folder_path::FolderPath;
@@ -8,6 +8,7 @@ use super::barrier::ignored::IgnoreRules;
 use super::barrier::ledger::Ledger;
 use super::barrier::marker::Marker;
 use super::barrier_store::change_record::{ChangeRecord, LogLine};
+use super::lock_record::HolderProof;
 
 /// Reads a marker. Returns the bytes to which it is written again, and the paths that it names; or
 /// the sentence that refuses it.
@@ -62,4 +63,12 @@ pub fn ignores(rules: &str, path: &str) -> Result<bool, String> {
     let read = read.map_err(|error| error.to_string())?;
     let path = FolderPath::parse(path).map_err(|error| error.to_string())?;
     Ok(read.ignored(&path).is_some())
+}
+
+/// Reads a lock record that a program has written. Returns the text that the lock service keeps of
+/// it, and whether that text can be read again; or the sentence that refuses the record.
+pub fn lock_record(text: &[u8]) -> Result<(Vec<u8>, bool), String> {
+    let proof = HolderProof::parse(text).ok_or("the text is no lock record")?;
+    let kept = proof.to_lease();
+    Ok((kept.to_vec(), HolderProof::in_lease(&kept) == Some(proof)))
 }

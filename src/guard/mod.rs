@@ -26,7 +26,9 @@
 //!   and `publish_copy` puts lost ones back.
 //! - `put_back` puts the content of a conflict copy back.
 //! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
-//!   service is in this process, `session_record` names its session on the disk, and `lock_handovers` is what the lock service remembers.
+//!   service is in this process, `session_record` names its session on the disk, and
+//!   `lock_handovers` is what the lock service remembers. `lock_record` is the record by which
+//!   programs take the lock, and `lock_records` knows of which tenure there is one.
 //! - `hidden_use` looks for programs that use a folder whose lock is about to be given up, and
 //!   `lock_uses` knows those that must end before.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
@@ -73,9 +75,12 @@ pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod away_session;
 pub(crate) mod process_session;
+pub(crate) mod lock_record;
 pub(crate) mod folder_lock;
 pub(crate) mod session_record;
 pub(crate) mod lock_handovers;
+#[cfg(target_os = "linux")]
+pub(crate) mod lock_records;
 pub(crate) mod tenure_news;
 pub(crate) mod put_back;
 pub(crate) mod wish;

@@ -359,7 +359,7 @@ wire_enum! {
     Frame { 0 Begin(stamp, next), 1 Events(lost, events), 2 Beat(stamp) }
     Unavailable {
         0 State { full, why }, 1 Closing, 2 NoAnswer { server }, 3 Denied { why }, 4 Log { why },
-        5 NoQuorum { why },
+        5 NoQuorum { why }, 6 ClockSkew { why },
     }
     BackendKind { 0 Embedded, 1 Server }
     Contact { 0 Connected, 1 Jeopardy, 2 Lost }

@@ -33,6 +33,12 @@ pub enum Unavailable {
         /// A description of the cause.
         why: Arc<str>,
     },
+    /// The clock of this machine differs too much from the server's for a steal. The request was
+    /// not sent.
+    ClockSkew {
+        /// The difference and the next step, as a sentence.
+        why: Arc<str>,
+    },
     /// The caller lacks the permission.
     Denied {
         /// The reason, as a sentence.
@@ -51,6 +57,7 @@ impl Unavailable {
             | Self::NoAnswer { .. }
             | Self::NoQuorum { .. }
             | Self::Log { .. } => RefusalKind::ConsistencyUnavailable,
+            Self::ClockSkew { .. } => RefusalKind::ClockSkewExceeded,
             Self::Denied { .. } => RefusalKind::Denied,
         }
     }
@@ -108,7 +115,7 @@ impl fmt::Display for Unavailable {
                 "the nodes give no answer ({why}), so the outcome is unknown; see 'latchfs cluster \
                  status', and try again"
             ),
-            Self::Denied { why } => f.write_str(why),
+            Self::ClockSkew { why } | Self::Denied { why } => f.write_str(why),
         }
     }
 }

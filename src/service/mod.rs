@@ -59,6 +59,7 @@ pub use nested_names::ParentCheck;
 pub(crate) use paging::page_of_leases;
 pub use paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
 pub use refusal_summary::RefusedRequest;
+pub(crate) use remote_status::TOLERATED_SKEW;
 pub use remote_status::{RemoteStatus, RttSample};
 
 #[cfg(test)]

@@ -233,3 +233,29 @@ fn change_logs() {
         all.map(String::into_bytes).to_vec()
     });
 }
+
+#[test]
+fn lock_records() {
+    let check = |text: &[u8]| {
+        let read = guard::lock_record(text);
+        if let Ok((kept, is_same)) = &read {
+            assert!(is_same, "{}", String::from_utf8_lossy(kept));
+            assert!(kept.len() <= 1_024, "{}", kept.len());
+        }
+        (read.is_ok(), room(text.len()))
+    };
+    Target { name: "lock_records", words: &WORDS, check: &check }.run(|source| {
+        let texts = ["n", "caf\u{e9}", "a \\\" b", "0123456789abcdef0123456789abcdef"];
+        let [nonce, session] = [(); 2].map(|()| texts[source.random.below(texts.len())]);
+        let [seq, token, ttl] = [(); 3].map(|()| source.random.number());
+        let times = r#""created_at":"t","last_renewed_at":"t","lease_expires_at":"t""#;
+        let text = format!(
+            r#"{{"lock_id":"e","worktree_id":"f","holder_id":"h:u:1:2","holder_nonce":"{nonce}","#
+        ) + &format!(
+            r#""session_id":"{session}","acquire_seq":{seq},"fencing_token":{token},"#
+        ) + &format!(
+            r#""lease_duration_ms":{ttl},"renew_interval_ms":1,"steal_grace_ms":1,"#
+        ) + &format!(r#""max_clock_skew_ms":2000,{times}}}"#);
+        vec![text.into_bytes()]
+    });
+}

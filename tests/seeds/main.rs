@@ -9,6 +9,8 @@ pub(crate) const DURABLE: bool = false;
 
 #[path = "../line/follower.rs"]
 mod follower;
+#[path = "../guarded/harness.rs"]
+mod guards;
 #[path = "../server/harness.rs"]
 mod harness;
 #[path = "../support/mod.rs"]

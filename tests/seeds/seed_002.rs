@@ -1,6 +1,10 @@
 //! Seed 002, "Locking & Consistency Spec (v6.3)": lock files that are made exclusively, with
 //! leases, fencing tokens, steals and classes of errors.
 
+mod laptops;
+mod sentences;
+mod view_records;
+
 use crate::harness::{Scratch, Server, eventually};
 use crate::mount::Mount;
 use latchfs::engine::RefusalKind;

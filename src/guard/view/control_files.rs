@@ -6,6 +6,7 @@ use super::super::lock_uses::LockUse;
 use super::super::tenure_events::TenureEvent;
 use super::attributes::ROOT;
 use super::kernel_wait::KernelWait;
+use super::record_nodes::{is_of_records, locks_entry, record_type};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::values::{
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime};
 pub(super) const CONTROL_DIR: &str = ".latchfs";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
-const DIR_INO: u64 = 2;
+pub(super) const DIR_INO: u64 = 2;
 
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl ControlFile {
 
 /// Whether a node is `.latchfs` or a file in it.
 pub(super) const fn is_control(ino: u64) -> bool {
-    ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64
+    (ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64) || is_of_records(ino)
 }
 
 /// An open file in `.latchfs`.
@@ -120,10 +121,11 @@ impl Default for ControlFiles {
 }
 
 impl ControlFiles {
-    fn attr(&self, ino: u64) -> FileAttr {
+    pub(super) fn attr(&self, ino: u64) -> FileAttr {
         let file = ControlFile::of(ino);
-        let (kind, perm) =
-            file.map_or((NodeType::Directory, 0o755), |file| (NodeType::RegularFile, file.mode()));
+        let (kind, perm) = record_type(ino).unwrap_or_else(|| {
+            file.map_or((NodeType::Directory, 0o755), |file| (NodeType::RegularFile, file.mode()))
+        });
         FileAttr {
             ino: INodeNo(ino),
             size: 0,
@@ -165,7 +167,8 @@ impl ControlFiles {
             kind: NodeType::RegularFile,
             name: std::ffi::OsStr::new(file.name()).into(),
         };
-        (ino == DIR_INO).then(|| ControlFile::ALL.into_iter().map(entry).collect())
+        let all = || ControlFile::ALL.into_iter().map(entry).chain([locks_entry()]).collect();
+        (ino == DIR_INO).then(all)
     }
 
     /// Returns a new open file, whose reader gets the events from now on.

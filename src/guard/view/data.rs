@@ -233,7 +233,7 @@ impl FolderView {
     ) -> Done<u32> {
         let (source, target) = (self.open_of(from.0)?, self.open_of(to.0)?);
         let Some(source) = source.file() else { return Err(Errno::EXDEV) };
-        if matches!(target.content, Content::Control(_)) {
+        if matches!(target.content, Content::Control(_) | Content::Record(_)) {
             return Err(Errno::EXDEV);
         }
         let (mut read, mut written) = (from.1, to.1);

@@ -5,6 +5,7 @@ use super::super::disk::FileId;
 use super::super::folder_guard::{FolderGuard, SaveError};
 use super::super::gate::{Closed, Pass};
 use super::super::linux_disk::{LinuxDisk, id_in, open_below, stat};
+use super::super::lock_records::LockRecords;
 use super::super::tenure::{Owner, TenureId};
 use super::super::tenures::Tenures;
 use super::super::wish::{Denied, WishOf};
@@ -18,6 +19,7 @@ use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
+use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
 use crate::auth::FolderUser;
@@ -57,6 +59,8 @@ pub(crate) struct FolderView {
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,
+    pub(super) records: Arc<LockRecords>,
+    pub(super) record_use: RecordUse,
     pub(super) databases: Databases,
     pub(super) shares: Shares,
     pub(super) interrupts: InterruptWatcher,
@@ -412,7 +416,7 @@ impl FolderView {
     }
 
     /// Records a refusal as a sentence. Returns the errno.
-    fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
+    pub(super) fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
         self.refused.record(who.uid, sentence.to_owned());
         errno
     }

@@ -4,6 +4,7 @@
 mod attributes;
 mod refused_changes;
 mod kernel_wait;
+mod record_nodes;
 mod control_files;
 mod close_rule;
 mod database_files;
@@ -36,5 +37,6 @@ mod control_requests;
 mod use_request;
 mod take_request;
 mod lost_control;
+mod lock_record_files;
 mod operations;
 pub(crate) mod mount_view;

@@ -4,6 +4,7 @@ use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::guard_request::{ACCEPT_PATIENCE, GuardRequest, refused};
 use super::super::linux_disk::LinuxDisk;
+use super::super::lock_records::LockRecords;
 use super::super::tenure::{Owner, TenureId};
 use super::super::tenure_events::{NewsCommands, TenureEvent};
 use super::super::tenure_news::TenureNews;
@@ -16,6 +17,7 @@ use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::passthrough::Passthrough;
+use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
@@ -102,6 +104,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         }
     });
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
+    let records = LockRecords::new(Arc::clone(&parts.lock));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
     let shares = Shares::new(own_uid());
     let view = Arc::new_cyclic(|own| FolderView {
@@ -117,6 +120,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),
+        records,
+        record_use: RecordUse::default(),
         databases: Databases::default(),
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,

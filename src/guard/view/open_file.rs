@@ -4,6 +4,7 @@ use super::super::tenure::TenureId;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
 use super::database_files::ClosedVersion;
+use super::record_nodes::RecordHandle;
 use crate::fuse::kernel::backing::BackingFile;
 use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::OpenedFlags;
@@ -24,6 +25,8 @@ pub(super) enum Content {
     Local(File),
     /// A file in `.latchfs`.
     Control(ControlHandle),
+    /// A file in `.latchfs/locks`.
+    Record(RecordHandle),
 }
 
 /// For which tenure a file is open for writing.
@@ -106,13 +109,25 @@ impl OpenFile {
         }
     }
 
+    /// Returns the lock record or its temporary file, if this is one.
+    pub(super) const fn record(&self) -> Option<&RecordHandle> {
+        match &self.content {
+            Content::Record(handle) => Some(handle),
+            Content::InPlace(_)
+            | Content::Backed(_)
+            | Content::Saving(_)
+            | Content::Local(_)
+            | Content::Control(_) => None,
+        }
+    }
+
     /// Returns the file of the operating system, unless this is a control file.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
             Content::InPlace(file) | Content::Local(file) => Some(file),
             Content::Backed(backing) => Some(backing.file()),
             Content::Saving(saving) => Some(&saving.staged.file),
-            Content::Control(_) => None,
+            Content::Control(_) | Content::Record(_) => None,
         }
     }
 
@@ -120,9 +135,11 @@ impl OpenFile {
     pub(super) const fn backing(&self) -> Option<&Arc<BackingFile>> {
         match &self.content {
             Content::Backed(backing) => Some(backing),
-            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) | Content::Control(_) => {
-                None
-            }
+            Content::InPlace(_)
+            | Content::Saving(_)
+            | Content::Local(_)
+            | Content::Control(_)
+            | Content::Record(_) => None,
         }
     }
 
@@ -138,9 +155,11 @@ impl OpenFile {
     pub(super) fn saving(&self) -> Option<&Arc<Saving>> {
         match &self.content {
             Content::Saving(saving) => Some(saving),
-            Content::InPlace(_) | Content::Backed(_) | Content::Local(_) | Content::Control(_) => {
-                None
-            }
+            Content::InPlace(_)
+            | Content::Backed(_)
+            | Content::Local(_)
+            | Content::Control(_)
+            | Content::Record(_) => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::super::gate::CACHED_FOR;
 use super::folder_view::FolderView;
 use super::open_file::Content;
+use super::record_nodes::LOCKS_INO;
 use super::second_opens::Needs;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
@@ -25,6 +26,9 @@ impl FileSystem for FolderView {
     }
 
     async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
+        if let Some(found) = self.look_up_record(at).await {
+            return found;
+        }
         match self.second_opens.of(who, at) {
             None => self.look_up(at),
             Some(opens) => self.look_up_again(at, opens),
@@ -62,6 +66,9 @@ impl FileSystem for FolderView {
     }
 
     async fn unlink(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        if at.parent == LOCKS_INO {
+            return self.remove_record(who, at).await;
+        }
         self.remove_file(who, at).await
     }
 
@@ -80,6 +87,9 @@ impl FileSystem for FolderView {
         to: NameIn<'_>,
         flags: RenameFlags,
     ) -> Done<()> {
+        if from.parent == LOCKS_INO && to.parent == LOCKS_INO {
+            return self.rename_record(who, from, to, flags).await;
+        }
         self.rename_entry(who, from, to, flags).await
     }
 
@@ -94,6 +104,9 @@ impl FileSystem for FolderView {
         mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
+        if at.parent == LOCKS_INO {
+            return self.create_record(who, at, flags).await;
+        }
         self.create_file(who, at, mode, flags).await
     }
 
@@ -104,6 +117,9 @@ impl FileSystem for FolderView {
         flags: i32,
         backing: BackingOpener<'_>,
     ) -> Done<Opened> {
+        if let Some(opened) = self.open_record(who, ino) {
+            return opened;
+        }
         let second = self.second_opens.take(who);
         let is_first = second.is_none();
         let opened = if is_first && self.second_opens.is_reserved(ino, who) {
@@ -125,6 +141,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
+            Content::Record(handle) => self.read_record(handle, asked).await,
             Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
                 Self::read_file(&open, asked)
             }
@@ -135,6 +152,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
+            Content::Record(handle) => self.write_record(who, handle, asked.offset, data).await,
             Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
                 self.wake_to_write(who, &open, asked).await?;
                 self.announce_open(who, &open, false).await?;
@@ -144,6 +162,9 @@ impl FileSystem for FolderView {
     }
 
     async fn flush(&self, who: Requester, ino: u64, fh: u64, _owner: u64) -> Done<()> {
+        if let Some(handle) = self.open_of(fh)?.record() {
+            return handle.check_whole();
+        }
         self.announce_open(who, &*self.open_of(fh)?, true).await?;
         if self.policy.sync_saves {
             return self.slowly(move |view| view.flush_file(who, ino, fh)).await;
@@ -156,6 +177,9 @@ impl FileSystem for FolderView {
     }
 
     async fn fsync(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
+        if let Some(handle) = self.open_of(fh)?.record() {
+            return handle.check_whole();
+        }
         self.announce_open(who, &*self.open_of(fh)?, true).await?;
         self.slowly(move |view| view.sync_file(who, ino, fh, data_only)).await
     }
@@ -176,6 +200,9 @@ impl FileSystem for FolderView {
         index: u64,
         anew: bool,
     ) -> Done<DirPage> {
+        if ino == LOCKS_INO {
+            return self.list_records().await;
+        }
         self.read_dir(ino, fh, index, anew)
     }
 

@@ -325,8 +325,9 @@ fn no_answer(why: &Unavailable) -> LineReply {
         Unavailable::NoAnswer { .. } | Unavailable::Log { .. } | Unavailable::NoQuorum { .. } => {
             LineReply::Timeout
         }
-        Unavailable::State { .. } | Unavailable::Closing | Unavailable::Denied { .. } => {
-            LineReply::Error
-        }
+        Unavailable::State { .. }
+        | Unavailable::Closing
+        | Unavailable::ClockSkew { .. }
+        | Unavailable::Denied { .. } => LineReply::Error,
     }
 }

@@ -1,0 +1,128 @@
+//! The nodes of the lock record in `.latchfs/locks`, and what programs have open of it.
+
+use super::super::lock_record::HolderProof;
+use crate::engine::Token;
+use crate::fuse::kernel::values::{DirEntry, NodeType, Requester};
+use crate::holder_id::ProcessStart;
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// The name of the directory in `.latchfs`.
+pub(super) const LOCKS_DIR: &str = "locks";
+/// The inode number of the directory. Those of the record and of its temporary file follow; the
+/// control files have smaller ones, and nodes of the folder greater ones.
+pub(super) const LOCKS_INO: u64 = 1 << 20;
+
+/// A file in `.latchfs/locks`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordFile {
+    /// The record, `NAME.lock`.
+    Record,
+    /// The record that a stealing program prepares, `NAME.lock.tmp`.
+    Prepared,
+}
+
+impl RecordFile {
+    pub(super) const fn ino(self) -> u64 {
+        LOCKS_INO + 1 + self as u64
+    }
+
+    pub(super) fn of(ino: u64) -> Option<Self> {
+        [Self::Record, Self::Prepared].into_iter().find(|file| file.ino() == ino)
+    }
+
+    /// Returns the file with this name, if the record is called `record`.
+    pub(super) fn named(name: &OsStr, record: &str) -> Option<Self> {
+        let name = name.to_str()?;
+        if name == record {
+            return Some(Self::Record);
+        }
+        (name.strip_suffix(".tmp") == Some(record)).then_some(Self::Prepared)
+    }
+
+    pub(super) fn name(self, record: &str) -> String {
+        match self {
+            Self::Record => record.to_owned(),
+            Self::Prepared => format!("{record}.tmp"),
+        }
+    }
+
+    pub(super) fn entry(self, record: &str) -> DirEntry {
+        let name: &OsStr = &std::ffi::OsString::from(self.name(record));
+        DirEntry { ino: Some(self.ino()), kind: NodeType::RegularFile, name: name.into() }
+    }
+}
+
+/// Whether a node is `.latchfs/locks` or a file in it.
+pub(super) const fn is_of_records(ino: u64) -> bool {
+    ino >= LOCKS_INO && ino <= RecordFile::Prepared.ino()
+}
+
+/// Returns the type and the permissions of such a node. The rights are checked by `src/auth`, as
+/// for `ctl`.
+pub(super) fn record_type(ino: u64) -> Option<(NodeType, u16)> {
+    match ino {
+        LOCKS_INO => Some((NodeType::Directory, 0o777)),
+        ino => RecordFile::of(ino).map(|_| (NodeType::RegularFile, 0o666)),
+    }
+}
+
+/// Returns the entry of the directory.
+pub(super) fn locks_entry() -> DirEntry {
+    let (kind, name) = (NodeType::Directory, OsStr::new(LOCKS_DIR));
+    DirEntry { ino: Some(LOCKS_INO), kind, name: name.into() }
+}
+
+/// An open file in `.latchfs/locks`.
+pub(super) struct RecordHandle {
+    pub(super) file: RecordFile,
+    pub(super) who: Requester,
+    /// The text that reads return, once it is known.
+    pub(super) text: Mutex<Option<Arc<[u8]>>>,
+    /// The text that was written and is no record yet.
+    pub(super) written: Mutex<Vec<u8>>,
+    /// The tenure in which the file was opened.
+    pub(super) tenure: Option<Token>,
+    /// Whether the program has acquired the lock by making this file, and has not written its
+    /// record yet.
+    pub(super) begins: Mutex<bool>,
+}
+
+/// A record that a program has prepared for a steal.
+pub(super) struct PreparedRecord {
+    /// The text, once it is a record, and its proof.
+    pub(super) record: Option<(Arc<[u8]>, HolderProof)>,
+    /// The process that writes it. Another one may not, unless this one has ended or was refused.
+    pub(super) writer: Option<u32>,
+}
+
+/// The program that has begun or last renewed a tenure by a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordHolder {
+    pub(super) token: Token,
+    pub(super) process: ProcessStart,
+}
+
+/// The use of the record by programs of the view.
+#[derive(Default)]
+pub(super) struct RecordUse {
+    /// The record that a program prepares for a steal.
+    pub(super) prepared: Mutex<Option<PreparedRecord>>,
+    holder: Mutex<Option<RecordHolder>>,
+}
+
+impl RecordUse {
+    /// Takes note that a process has begun or renewed the tenure with this token.
+    pub(super) fn claim(&self, token: Token, pid: u32) {
+        if let Some(process) = ProcessStart::running(pid) {
+            *self.holder.lock() = Some(RecordHolder { token, process });
+        }
+    }
+
+    /// Returns the pid of the process that has done so, if it still runs.
+    pub(super) fn holder_of(&self, token: Token) -> Option<u32> {
+        let holder = (*self.holder.lock()).filter(|holder| holder.token == token)?;
+        holder.process.runs().then_some(holder.process.pid)
+    }
+}
