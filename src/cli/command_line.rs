@@ -3,8 +3,8 @@
 use super::exit::{CliResult, Exit};
 use super::guard;
 use super::{
-    cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve, sim,
-    umount,
+    audit, cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve,
+    sim, umount,
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use log::LevelFilter;
@@ -172,6 +172,8 @@ enum CliCommand {
     Guard(guard::GuardArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Check that an audit log is as it was written
+    Audit(audit::AuditArgs),
     /// Try a whole cluster on virtual time, with all that may go wrong
     ///
     /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
@@ -218,6 +220,7 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Guard(args) => guard::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Audit(args) => audit::run(args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Completions(args) => generate::completions(args, Cli::command()),
         CliCommand::Man(args) => generate::man(args, Cli::command()),

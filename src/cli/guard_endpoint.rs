@@ -171,4 +171,19 @@ impl GuardEndpoint {
         }
         self.ask(&json!({"do": "status"}), Waits::Never, None)
     }
+
+    /// Returns the directory of this machine in the state directory of the folder.
+    pub(super) fn state_dir(&self) -> CliResult<PathBuf> {
+        if let Self::Folder(folder) = self {
+            return Ok(folder.host.clone());
+        }
+        let status = self.status()?;
+        let dir = status["state_dir"].as_str().map(PathBuf::from);
+        dir.ok_or_else(|| {
+            CliError::unavailable(
+                "the guard of the view is of an older version, and does not say where its state is; \
+                 start it again, or name the directory",
+            )
+        })
+    }
 }

@@ -38,7 +38,6 @@ mod run;
 mod cert;
 mod backup_restore;
 mod cluster;
-mod doctor;
 #[cfg(target_os = "linux")]
 mod view_daemon;
 mod guard_decider;
@@ -53,6 +52,8 @@ mod guard_answers;
 mod view_requests;
 mod folder_requests;
 mod guard_endpoint;
+mod audit;
+mod doctor;
 mod guard_requests;
 mod guard_link;
 mod guard_target;

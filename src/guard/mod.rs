@@ -22,6 +22,7 @@
 //!   `late_copies` keeps copies of the files that such a tenure left.
 //! - `unread` knows which versions of other machines no program has opened, and `keep_unread` keeps
 //!   them when a save replaces them.
+//! - `audit_log` records acts for which somebody may have to answer, in a chain of digests.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
 //! - `put_back` puts the content of a conflict copy back.
@@ -64,6 +65,7 @@ pub(crate) mod folder_barrier;
 pub(crate) mod renamed_dirs;
 pub(crate) mod not_ready;
 pub(crate) mod late_changes;
+pub(crate) mod audit_log;
 pub(crate) mod folder_guard;
 pub(crate) mod keep_unread;
 pub(crate) mod late_copies;

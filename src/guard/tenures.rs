@@ -3,6 +3,7 @@
 //! up. One thread makes all these steps.
 
 use super::arrival_watch::ArrivalWatch;
+use super::audit_log::{AuditedAct, GuardAct};
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
@@ -439,6 +440,8 @@ impl<D: Disk> Tenures<D> {
         if self.guard.take_late()
             && let Some(tenure) = self.current_or_last()
         {
+            let why = "a file appeared in the folder after the deadline of its tenure";
+            self.audit(AuditedAct::LatePublish, tenure, why);
             (self.on_news)(&TenureNews::Late(tenure));
         }
         if !matches!(self.state(), GuardState::Arriving(..)) {
@@ -451,6 +454,13 @@ impl<D: Disk> Tenures<D> {
         self.step_before_sleep(now);
         self.step_after_jump(now);
         self.look_at_request(wishes, now);
+    }
+
+    /// Records an act of a tenure in the audit log.
+    pub(super) fn audit(&self, act: AuditedAct, tenure: TenureId, reason: &str) {
+        let (target, token) = (self.lock.name().as_str(), Some(tenure.token));
+        let session = self.lock.held_session();
+        self.guard.audit(&GuardAct { act, target, token, session, reason });
     }
 
     pub(super) fn current_or_last(&self) -> Option<TenureId> {

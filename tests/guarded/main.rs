@@ -7,6 +7,7 @@ mod support;
 mod abuse;
 mod accepting;
 mod arriving;
+mod auditing;
 mod away;
 mod changed_servers;
 mod counters;
