@@ -742,7 +742,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__doctor)
-            opts="-h --state --server --token-file --plain-token --ca --cert --key --json --help"
+            opts="-h --state --server --token-file --plain-token --ca --cert --key --strict --mend --client --stage --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -769,6 +769,14 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,5 @@
 //! The lines of a chain.
 
-use super::head::AuditHead;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -79,11 +78,11 @@ impl AuditChain {
     /// the log has lost that one: the gap in the numbers shows it for ever after. A chain begins
     /// after the lines of an earlier version, which have this digest.
     pub(crate) fn resume(
-        head: Option<&AuditHead>,
+        head: Option<ChainLink>,
         last: Option<ChainLink>,
         earlier: RecordHash,
     ) -> Self {
-        let head = head.map(|head| head.last.clone()).filter(|head| head.event > 0);
+        let head = head.filter(|head| head.event > 0);
         let known = match (head, last) {
             (Some(head), Some(last)) if last.event < head.event => Some(head),
             (head, last) => last.or(head),

@@ -20,8 +20,8 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Checks the audit log in a directory. A writer may add lines meanwhile. Returns `None` if there is
-/// no log.
+/// Checks the audit log in a directory, to which a writer may add lines meanwhile. Returns `None`
+/// if there is no log.
 pub(crate) fn check_files(dir: &Path) -> io::Result<Option<AuditReport>> {
     let (path, rotated) = (dir.join(AUDIT_NAME), dir.join(format!("{AUDIT_NAME}.1")));
     for left in (0..TRIES).rev() {

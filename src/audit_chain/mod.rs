@@ -3,8 +3,8 @@
 //! the chain, and a log that is shorter than its head says has lost its tail.
 //!
 //! A line is canonical JSON: the names of the fields in the order of their bytes, without spaces.
-//! `record_hash` is the SHA-256 of the line without that field, and `prev_hash` is the `record_hash`
-//! of the line before. The first line names the digest of the lines that an earlier version wrote
+//! `record_hash` is the SHA-256 of the line without that field, and `prev_hash` is that of the line
+//! before. The first line names the digest of the lines that an earlier version wrote
 //! before it, which have no chain.
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older

@@ -65,8 +65,8 @@ fn verify(args: &VerifyArgs) -> CliResult {
         .map_err(|error| CliError::system(&format!("{shown} can't be read"), &error))?;
     let Some(report) = report else {
         return Err(CliError::unavailable(format!(
-            "there is no {shown}: nothing was recorded there; name the state directory of a server, \
-             or a guarded folder"
+            "there is no {shown}: nothing was recorded there; name the state directory of a \
+             server, or a guarded folder"
         )));
     };
     if args.json {

@@ -27,7 +27,6 @@ Examples:
   if mkdir locks/build; then ./build; rmdir locks/build; fi
   cat locks/build                            the holder, and for how long
   latchfs ls --watch                         all locks that are held
-  latchfs acquire build --ttl 5m --note hi   like mkdir, with a ttl and a note
   latchfs steal build --reason 'host died'   take it from its holder";
 
 const MOUNT_EXAMPLES: &str = "\

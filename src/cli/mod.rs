@@ -46,6 +46,7 @@ mod init_progress;
 mod guard_init;
 mod carry;
 mod folder_options;
+mod view_record;
 mod folder_daemon;
 mod guard_answers;
 #[cfg(target_os = "linux")]

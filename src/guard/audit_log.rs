@@ -124,6 +124,25 @@ fn open_file<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<D::File> {
     }
 }
 
+/// An entry of an audit log, as a reader needs it.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct ReadAct {
+    /// The time, for people.
+    pub(crate) timestamp: String,
+    /// What was done.
+    pub(crate) operation: String,
+    /// The fencing token of the tenure.
+    pub(crate) fencing_token: Option<u64>,
+}
+
+/// Returns the entries of the log in the directory of a machine. Lines that can't be read are left
+/// out: the check of the chain finds them.
+pub(crate) fn acts_of<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Vec<ReadAct>> {
+    let bytes = content(disk, Place::new(dir, AUDIT_NAME), 2 * GUARD_AUDIT_BYTES_MAX)?;
+    let lines = bytes.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
 impl<D: Disk> AuditLog<D> {
     /// Opens the audit log in the directory of this machine, and continues its chain. A line that a
     /// crash has cut is removed.
@@ -146,12 +165,13 @@ impl<D: Disk> AuditLog<D> {
         if whole < bytes.len() {
             disk.shorten(&file, (bytes.len() - whole) as u64)?;
         }
-        let chain = AuditChain::resume(head.as_ref(), last, earlier);
+        let has_head = head.is_some();
+        let chain = AuditChain::resume(head.map(|head| head.last), last, earlier);
         let (length, first) = (whole as u64, first.unwrap_or(1));
         let state = OpenLog { file, length, chain, first, own_first };
         let log = Self { disk, dir, client, state: Mutex::new(state) };
         // Without a head nothing would show that the end of the log was cut.
-        if head.is_none() {
+        if !has_head {
             log.write_head(&log.state.lock())?;
         }
         Ok(log)

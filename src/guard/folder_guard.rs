@@ -1,7 +1,7 @@
 //! The guard of one folder on one machine: the gate, the stage of the current tenure, the files
 //! that are being saved, and the lost files. It knows neither FUSE nor the lock service.
 
-use super::audit_log::{AuditLog, GuardAct};
+use super::audit_log::AuditLog;
 use super::disk::{Disk, IfThere, Look, Place};
 use super::fence::{Fence, FenceError};
 use super::folder_changes::{FolderBarrier, stamp_of_file};
@@ -95,7 +95,7 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// Whether a sync tool may carry the folder.
     is_carried: bool,
     /// The audit log, if there is one.
-    audit: Option<AuditLog<D>>,
+    pub(super) audit: Option<AuditLog<D>>,
     /// The sync barrier, if other machines have copies of the folder.
     barrier: Option<Arc<FolderBarrier<D>>>,
 }
@@ -145,19 +145,6 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn carried(mut self, is_carried: bool) -> Self {
         self.is_carried = is_carried;
         self
-    }
-
-    /// Records acts in this audit log.
-    pub(crate) fn audited(mut self, audit: AuditLog<D>) -> Self {
-        self.audit = Some(audit);
-        self
-    }
-
-    /// Records an act in the audit log.
-    pub(crate) fn audit(&self, act: &GuardAct<'_>) {
-        if let Some(audit) = &self.audit {
-            audit.note(act);
-        }
     }
 
     /// Says that other machines have copies of the folder: changes are logged and announced.

@@ -15,7 +15,7 @@ use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{Locks, SessionOwner, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now, slept_at};
 use parking_lot::Mutex;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -99,7 +99,7 @@ pub(crate) struct FolderLock {
     pub(super) record: PathBuf,
     state: Mutex<LockState>,
     /// The session that keeps the lock of the current tenure alive; 0 without a tenure.
-    session: AtomicU64,
+    pub(super) session: AtomicU64,
     /// The session that the record names.
     noted: AtomicU64,
     next: AtomicU64,
@@ -166,11 +166,6 @@ impl FolderLock {
     /// Returns the client as which this guard holds the lock.
     pub(crate) const fn client(&self) -> &ClientId {
         &self.identity.client
-    }
-
-    /// Returns the directory of this machine in the state directory.
-    pub(super) fn state_dir(&self) -> Option<&Path> {
-        self.record.parent()
     }
 
     /// Calls `tell` for each event that concerns the lock, from now on.
@@ -395,11 +390,6 @@ impl FolderLock {
         self.session.store(0, Ordering::Release);
         self.state.lock().held = None;
         self.end_away();
-    }
-
-    /// Returns the number of the session that keeps the lock, if there is one.
-    pub(super) fn held_session(&self) -> Option<u64> {
-        Some(self.session.load(Ordering::Acquire)).filter(|session| *session > 0)
     }
 
     /// Returns the token of the tenure.

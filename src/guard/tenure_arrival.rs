@@ -6,7 +6,7 @@
 use super::audit_log::AuditedAct;
 use super::barrier::acceptance::Accepted;
 use super::barrier::folder_path::FolderPath;
-use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure};
+use super::barrier::handover::{Handover, PreviousTenure};
 use super::barrier::missing::MissingPath;
 use super::barrier::tree::FileStamp;
 use super::barrier_worker::{Job, JobDone};
@@ -130,16 +130,6 @@ impl<D: Disk> Tenures<D> {
                 arrival.wait(boot_now(), None);
                 self.state.lock().not_ready = Some(NotReady::said(why));
             }
-        }
-    }
-
-    /// Records that a tenure has begun after the lease of the last one had expired, once for each
-    /// tenure that has expired.
-    fn audit_expiry(&self, tenure: TenureId, last: &PreviousTenure) {
-        let is_new = self.steps.lock().expired.replace(last.token) != Some(last.token);
-        if last.end == HandoverEnd::Expired && is_new {
-            let why = format!("the lease of {} (token {}) expired", last.client, last.token);
-            self.audit(AuditedAct::AcquireAfterExpiry, tenure, &why);
         }
     }
 

@@ -3,7 +3,7 @@
 //! up. One thread makes all these steps.
 
 use super::arrival_watch::ArrivalWatch;
-use super::audit_log::{AuditedAct, GuardAct};
+use super::audit_log::AuditedAct;
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
@@ -454,13 +454,6 @@ impl<D: Disk> Tenures<D> {
         self.step_before_sleep(now);
         self.step_after_jump(now);
         self.look_at_request(wishes, now);
-    }
-
-    /// Records an act of a tenure in the audit log.
-    pub(super) fn audit(&self, act: AuditedAct, tenure: TenureId, reason: &str) {
-        let (target, token) = (self.lock.name().as_str(), Some(tenure.token));
-        let session = self.lock.held_session();
-        self.guard.audit(&GuardAct { act, target, token, session, reason });
     }
 
     pub(super) fn current_or_last(&self) -> Option<TenureId> {

@@ -1,6 +1,5 @@
 //! The chain of the file of administrative acts, and its head.
 
-use super::audit_file::END_BYTES_MAX;
 use crate::audit_chain::{
     AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, RecordHash, first_event, last_link,
 };
@@ -9,6 +8,9 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+
+/// How much of the end of a file a start reads, in search of the last line of a log entry.
+pub(super) const END_BYTES_MAX: u64 = 1 << 20;
 
 /// The chain of `audit.log` in one directory.
 #[derive(Clone)]
@@ -22,7 +24,7 @@ pub(super) struct ActChain {
 }
 
 impl ActChain {
-    /// Continues the chain of the log in `dir`, or begins one after the lines of an earlier version.
+    /// Continues the chain of the log in `dir`, or begins one after lines of an earlier version.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let (log, rotated) = (dir.join(AUDIT_NAME), dir.join(format!("{AUDIT_NAME}.1")));
         let head_path = dir.join(AuditHead::NAME);
@@ -39,10 +41,11 @@ impl ActChain {
             Some(head) => head.first,
             None => first_of(&rotated)?.0.or(own_first).unwrap_or(1),
         };
-        let chain = AuditChain::resume(head.as_ref(), last, earlier);
+        let has_head = head.is_some();
+        let chain = AuditChain::resume(head.map(|head| head.last), last, earlier);
         let opened = Self { head: head_path, chain, first, own_first };
         // Without a head nothing would show that the end of the log was cut.
-        if head.is_none() {
+        if !has_head {
             opened.write_head()?;
         }
         Ok(opened)

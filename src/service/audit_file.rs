@@ -1,6 +1,6 @@
 //! The files of the audit log: lines of JSON, which are appended, and which a restart continues.
 
-use super::act_chain::ActChain;
+use super::act_chain::{ActChain, END_BYTES_MAX};
 use crate::audit_chain::AUDIT_NAME;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
@@ -39,9 +39,6 @@ pub(super) const PIECE: usize = 256 << 10;
 
 /// How many acts are written at a time.
 pub(super) const ACTS_PIECE: usize = 512;
-
-/// How much of the end of a file a start reads, in search of the last line of a log entry.
-pub(super) const END_BYTES_MAX: u64 = 1 << 20;
 
 /// The place of a line: the log entry that caused it, and its number among the lines of that entry
 /// in its file.

@@ -13,6 +13,7 @@ mod changed_servers;
 mod counters;
 mod databases;
 mod disks;
+mod doctoring;
 mod dormant;
 mod faulty_markers;
 mod file_systems;
