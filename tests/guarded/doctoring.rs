@@ -41,6 +41,13 @@ fn finds(place: &Path, options: &[&str], kinds: &[&str]) -> Vec<String> {
     says
 }
 
+/// Expects one finding of a kind, among others.
+#[track_caller]
+pub(crate) fn finds_one(place: &Path, kind: &str) {
+    let found = findings_of(latchfs(), place, &[]);
+    assert_eq!(found.iter().filter(|(it, _)| it == kind).count(), 1, "{kind}: {found:?}");
+}
+
 /// Expects one line, which says that nothing is to be mended.
 #[track_caller]
 fn is_healthy(place: &Path, options: &[&str]) {

@@ -23,8 +23,8 @@ fn limit_in(limits: &str) -> Option<u64> {
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
-/// Returns a finding if the guard has used most of the descriptors that the programs of one user may
-/// take, which is a little less than half of all.
+/// Returns a finding if the guard has used most of the descriptors that the programs of one user
+/// may take, which is a little less than half of all.
 fn descriptors(pid: u64) -> Option<FolderFinding> {
     let limit = limit_in(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)?;
     let used = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
