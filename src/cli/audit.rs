@@ -92,15 +92,10 @@ fn to_json(log: &str, report: &AuditReport) -> Value {
 }
 
 fn to_text(log: &str, report: &AuditReport) -> String {
-    let mut text = String::new();
-    for fault in &report.faults {
-        text += &format!("wrong  {fault}\n");
-    }
-    for note in &report.notes {
-        text += &format!("note   {note}\n");
-    }
-    if report.faults.is_empty() {
-        text += &format!("ok     {log}: {} lines are as they were written\n", report.chained);
-    }
-    text
+    let faults = report.faults.iter().map(|fault| format!("wrong  {fault}\n"));
+    let notes = report.notes.iter().map(|note| format!("note   {note}\n"));
+    let is_well = report.faults.is_empty();
+    let chained = report.chained;
+    let well = is_well.then(|| format!("ok     {log}: {chained} lines are as they were written\n"));
+    faults.chain(notes).chain(well).collect()
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 
-/// The first bytes of an SQLite database.
+/// The first bytes of a database of `SQLite`.
 const SQLITE: &[u8] = b"SQLite format 3\0";
 /// The ends of the names of the files beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];

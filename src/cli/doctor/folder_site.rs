@@ -62,14 +62,12 @@ impl FolderSite {
             GuardEndpoint::View(mount) => Self::of_view(&mount.dir, &endpoint, place),
             GuardEndpoint::Folder(folder) => {
                 let (dir, host) = (folder.dir.clone(), folder.host.clone());
-                match ViewRecord::read(&host).filter(|record| record.folder == dir) {
-                    Some(record) => Self::of_view(&record.view, &endpoint, place),
-                    None => {
-                        let status = endpoint.status()?;
-                        let status = status["pid"].is_number().then_some(status);
-                        Ok(Self::new(dir, host, status, None))
-                    }
+                if let Some(record) = ViewRecord::read(&host).filter(|it| it.folder == dir) {
+                    return Self::of_view(&record.view, &endpoint, place);
                 }
+                let status = endpoint.status()?;
+                let status = status["pid"].is_number().then_some(status);
+                Ok(Self::new(dir, host, status, None))
             }
         }
     }

@@ -80,13 +80,17 @@ pub(super) fn arrival_findings<D: Disk>(
     let decided = barrier.decide(&mut tree, &mut DigestCache::default());
     match decided.map_err(|error| failed("the folder", &error))? {
         Decision::Ready(_) => {}
-        Decision::Unsure(why) => findings.push(unsure(of, known, why.told_by(of.client))),
+        Decision::Unsure(why) => findings.push(unsure(of, known, &why.told_by(of.client))),
         Decision::NotArrived(missing) => findings.extend(not_arrived(of, known, &missing)),
     }
     Ok(findings)
 }
 
-fn unsure<D: Disk>(of: &ExaminedFolder<'_, D>, known: &KnownTenures, why: Unsure) -> FolderFinding {
+fn unsure<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+    known: &KnownTenures,
+    why: &Unsure,
+) -> FolderFinding {
     let kind = match why {
         Unsure::Chain(_) => FindingKind::MarkerBroken,
         Unsure::OwnName { .. } => FindingKind::SameName,
