@@ -179,11 +179,12 @@ enum CliCommand {
     /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
     #[command(after_long_help = SIM_EXAMPLES)]
     Sim(sim::SimArgs),
+    // The commands `completions` and `man` are hidden, so that the short list of commands fits a
+    // screen; packagers know them.
     /// Print the shell completions of these commands
+    #[command(hide = true)]
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
-    // The command `man` is hidden, so that the short list of commands fits a screen; packagers know
-    // it.
     #[command(hide = true)]
     Man(generate::ManArgs),
 }
