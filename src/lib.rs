@@ -6,6 +6,7 @@
 //! - [`time`] reads the kernel's clocks; no other module does.
 //! - [`os_error`] formats operating system errors for messages.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
+//! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
 //! - [`random`] draws ids and jitter.
 //! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
@@ -31,6 +32,7 @@
 pub mod time;
 pub mod os_error;
 pub mod storage;
+mod audit_chain;
 pub mod random;
 mod shares;
 mod net;

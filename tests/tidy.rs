@@ -226,7 +226,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
     ("src/storage/", &["time", "os_error", "storage"]),
-    ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
+    ("src/audit_chain/", &["storage", "audit_chain"]),
+    (
+        "src/service/",
+        &["time", "os_error", "storage", "audit_chain", "random", "engine", "service"],
+    ),
     ("src/net/", &["os_error", "shares", "net"]),
     (
         "src/raft/",
@@ -263,7 +267,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "src/guard/",
-        &["time", "os_error", "random", "storage", "engine", "service", "auth", "guard"],
+        &[
+            "time",
+            "os_error",
+            "storage",
+            "audit_chain",
+            "random",
+            "engine",
+            "service",
+            "auth",
+            "guard",
+        ],
     ),
     (
         "src/server/",
@@ -293,6 +307,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "shares",
             "os_error",
             "storage",
+            "audit_chain",
             "engine",
             "service",
             "raft",

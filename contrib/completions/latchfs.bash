@@ -19,6 +19,9 @@ _latchfs() {
             latchfs,acquire)
                 cmd="latchfs__subcmd__acquire"
                 ;;
+            latchfs,audit)
+                cmd="latchfs__subcmd__audit"
+                ;;
             latchfs,cert)
                 cmd="latchfs__subcmd__cert"
                 ;;
@@ -72,6 +75,9 @@ _latchfs() {
                 ;;
             latchfs,wait)
                 cmd="latchfs__subcmd__wait"
+                ;;
+            latchfs__subcmd__audit,verify)
+                cmd="latchfs__subcmd__audit__subcmd__verify"
                 ;;
             latchfs__subcmd__cert,ca)
                 cmd="latchfs__subcmd__cert__subcmd__ca"
@@ -146,7 +152,7 @@ _latchfs() {
 
     case "${cmd}" in
         latchfs)
-            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run guard doctor sim completions man"
+            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run guard doctor audit sim completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -203,6 +209,42 @@ _latchfs() {
                     return 0
                     ;;
                 --note)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__audit)
+            opts="-h --help verify"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__audit__subcmd__verify)
+            opts="-h --client --stage --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -700,7 +742,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__doctor)
-            opts="-h --state --server --token-file --plain-token --ca --cert --key --json --help"
+            opts="-h --state --server --token-file --plain-token --ca --cert --key --strict --mend --client --stage --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -727,6 +769,14 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -42,6 +42,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show ev
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "guard" -d 'Show a folder so that it changes only under its lock'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Check all that a mount needs, and say how to fix what is wrong'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "audit" -d 'Check that an audit log is as it was written'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whole cluster on virtual time, with all that may go wrong'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print the shell completions of these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
@@ -514,9 +515,19 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l strict -d 'Check one guarded folder, whether its guard runs or not, and print a line for each finding'
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l mend -d 'Mend what can be mended without a person: stages and views of killed guards'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and not __fish_seen_subcommand_from verify" -f -a "verify" -d 'Check that no line of an audit log was changed, removed or added'
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and __fish_seen_subcommand_from verify" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and __fish_seen_subcommand_from verify" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and __fish_seen_subcommand_from verify" -l json -d 'Print the result as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'Seed of the random numbers: the same seed gives the same run' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l nodes -d 'How many nodes vote' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seconds -d 'For how long things go wrong, in virtual time' -r

@@ -200,6 +200,43 @@ impl Syncthing {
     }
 }
 
+/// The settings of a folder in the Syncthing of this machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FolderSettings {
+    /// The type of the folder, such as `sendreceive`.
+    pub(super) kind: String,
+    /// How many conflict copies of a file are kept; -1 for all.
+    pub(super) max_conflicts: Option<i64>,
+    /// Whether changes are noticed at once.
+    pub(super) is_watched: bool,
+    pub(super) is_paused: bool,
+}
+
+/// Returns the settings of a folder, if a Syncthing of the user who runs this process shares it.
+pub(super) fn folder_settings(folder: &Path) -> Option<FolderSettings> {
+    let dirs = usual_dirs();
+    let mut texts = dirs.iter().filter_map(|dir| read_config(&dir.join("config.xml")));
+    texts.find_map(|text| settings_in(&text, folder))
+}
+
+fn settings_in(text: &str, folder: &Path) -> Option<FolderSettings> {
+    let document = Document::parse(text).ok()?;
+    let shared = document.root_element().children().find(|node| {
+        node.has_tag_name("folder")
+            && node.attribute("path").is_some_and(|path| is_same(path, folder))
+    })?;
+    let part = |name| {
+        let child = shared.children().find(|node| node.has_tag_name(name));
+        child.and_then(|node| node.text()).map(str::trim)
+    };
+    Some(FolderSettings {
+        kind: shared.attribute("type").unwrap_or("sendreceive").to_owned(),
+        max_conflicts: part("maxConflicts").and_then(|text| text.parse().ok()),
+        is_watched: shared.attribute("fsWatcherEnabled") != Some("false"),
+        is_paused: part("paused") == Some("true"),
+    })
+}
+
 /// Returns the directories in which Syncthing keeps the configuration of the user who runs this
 /// process.
 fn usual_dirs() -> Vec<PathBuf> {

@@ -3,8 +3,8 @@
 use super::exit::{CliResult, Exit};
 use super::guard;
 use super::{
-    cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve, sim,
-    umount,
+    audit, cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve,
+    sim, umount,
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use log::LevelFilter;
@@ -27,7 +27,6 @@ Examples:
   if mkdir locks/build; then ./build; rmdir locks/build; fi
   cat locks/build                            the holder, and for how long
   latchfs ls --watch                         all locks that are held
-  latchfs acquire build --ttl 5m --note hi   like mkdir, with a ttl and a note
   latchfs steal build --reason 'host died'   take it from its holder";
 
 const MOUNT_EXAMPLES: &str = "\
@@ -172,17 +171,20 @@ enum CliCommand {
     Guard(guard::GuardArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Check that an audit log is as it was written
+    Audit(audit::AuditArgs),
     /// Try a whole cluster on virtual time, with all that may go wrong
     ///
     /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
     /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
     #[command(after_long_help = SIM_EXAMPLES)]
     Sim(sim::SimArgs),
+    // The commands `completions` and `man` are hidden, so that the short list of commands fits a
+    // screen; packagers know them.
     /// Print the shell completions of these commands
+    #[command(hide = true)]
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
-    // The command `man` is hidden, so that the short list of commands fits a screen; packagers know
-    // it.
     #[command(hide = true)]
     Man(generate::ManArgs),
 }
@@ -218,6 +220,7 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Guard(args) => guard::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Audit(args) => audit::run(args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Completions(args) => generate::completions(args, Cli::command()),
         CliCommand::Man(args) => generate::man(args, Cli::command()),

@@ -29,7 +29,7 @@ pub(super) struct PlainFolder {
     record: FolderRecord,
     state: PathBuf,
     /// The directory of this machine in the state directory.
-    host: PathBuf,
+    pub(super) host: PathBuf,
 }
 
 /// A connection to the guard of a folder. Requests are made one after the other.
@@ -78,6 +78,7 @@ impl PlainFolder {
     pub(super) fn status(&self) -> Value {
         json!({
             "folder": self.dir.display().to_string(),
+            "state_dir": self.host.display().to_string(),
             "lock": self.record.lock(),
             "state": "reading",
             "tenure": null,

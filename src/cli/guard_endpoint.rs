@@ -96,16 +96,23 @@ impl GuardEndpoint {
     /// Returns the guard of the view or folder in which a path lies, or without one the current
     /// directory; else that of the only view.
     pub(super) fn find(given: Option<&Path>, place: &PlaceArgs) -> CliResult<Self> {
+        let found = Self::find_any(given, place)?;
+        if place.is_given() && !matches!(found, Self::Folder(_)) {
+            return Err(CliError::usage(
+                "the guard of a view has --client and --stage itself; leave them out here",
+            ));
+        }
+        Ok(found)
+    }
+
+    /// Returns the guard like [`Self::find`]. For a view `place` says where the state of its guard
+    /// is, if that does not run any more.
+    pub(super) fn find_any(given: Option<&Path>, place: &PlaceArgs) -> CliResult<Self> {
         let path = match given {
             Some(given) => absolute(given)?,
             None => std::env::current_dir().unwrap_or_default(),
         };
         if let Some(view) = view_around(&path)? {
-            if place.is_given() {
-                return Err(CliError::usage(
-                    "the guard of a view has --client and --stage itself; leave them out here",
-                ));
-            }
             return Ok(view);
         }
         if let Some(folder) = PlainFolder::around(&path, place)? {
@@ -170,5 +177,20 @@ impl GuardEndpoint {
             return Ok(folder.status());
         }
         self.ask(&json!({"do": "status"}), Waits::Never, None)
+    }
+
+    /// Returns the directory of this machine in the state directory of the folder.
+    pub(super) fn state_dir(&self) -> CliResult<PathBuf> {
+        if let Self::Folder(folder) = self {
+            return Ok(folder.host.clone());
+        }
+        let status = self.status()?;
+        let dir = status["state_dir"].as_str().map(PathBuf::from);
+        dir.ok_or_else(|| {
+            CliError::unavailable(
+                "the guard of the view is of an older version, and does not say where its state \
+                 is; start it again, or name the directory",
+            )
+        })
     }
 }

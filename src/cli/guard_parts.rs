@@ -3,6 +3,7 @@
 use super::exit::{CliError, CliResult};
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
+use crate::guard::audit_log::AuditLog;
 use crate::guard::disk::Disk;
 use crate::guard::folder_changes::{FirstMarked, FolderBarrier, MarkerNames};
 use crate::guard::folder_guard::FolderGuard;
@@ -85,11 +86,19 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
         None
     };
     let dirs = place.dirs().map_err(|error| unavailable(&error))?;
+    let host = place.host_dir().map_err(|error| unavailable(&error))?;
+    let audit = AuditLog::open(Arc::clone(&disk), host, client.clone()).map_err(|error| {
+        CliError::system(
+            &format!("the audit log in {} can't be used", place.host.display()),
+            &error,
+        )
+    })?;
     let is_shared = record.storage.is_some();
     let guard = FolderGuard::new(disk, dirs, Arc::clone(&lock) as _, is_shared);
     let guard = guard.and_then(|guard| {
         guard
             .carried(record.server.is_some())
+            .audited(audit)
             .with_barrier(barrier)
             .with_unread(unread)
             .limit(limits)

@@ -10,6 +10,7 @@ use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
 use super::mount::refused;
 use super::output;
 use super::signals::{self, Hangup};
+use super::view_record::ViewRecord;
 use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, Ttl};
@@ -17,6 +18,7 @@ use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session;
+use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
@@ -286,9 +288,7 @@ fn serve(
             first_marked: guard_parts::write_with_markers(record, folder),
         };
         let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
-        if let (Some(carry), Some(barrier)) = (&args.carry, guard.barrier()) {
-            barrier.on_marked(carry.clone().start(folder)?);
-        }
+        start_carry(args, folder, &guard)?;
         let parts = ViewParts {
             guard,
             lock,
@@ -300,6 +300,7 @@ fn serve(
         };
         let mounted =
             mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
+        ViewRecord::note(&place.host, folder, mounted.mounted.dir());
         mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",
@@ -317,9 +318,18 @@ fn serve(
         let _ = news.recv();
         drop(watchdog);
         let ended = mounted.end().map(drop);
+        ViewRecord::remove(&place.host);
         ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
     });
     served.and(decider.close())
+}
+
+/// Starts to tell the sync tool of changes, if that is wanted.
+fn start_carry(args: &ViewArgs, folder: &Path, guard: &FolderGuard<LinuxDisk>) -> CliResult {
+    if let (Some(carry), Some(barrier)) = (&args.carry, guard.barrier()) {
+        barrier.on_marked(carry.clone().start(folder)?);
+    }
+    Ok(())
 }
 
 /// Returns the error for a directory at which a folder can't be shown.

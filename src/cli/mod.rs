@@ -38,7 +38,6 @@ mod run;
 mod cert;
 mod backup_restore;
 mod cluster;
-mod doctor;
 #[cfg(target_os = "linux")]
 mod view_daemon;
 mod guard_decider;
@@ -47,12 +46,15 @@ mod init_progress;
 mod guard_init;
 mod carry;
 mod folder_options;
+mod view_record;
 mod folder_daemon;
 mod guard_answers;
 #[cfg(target_os = "linux")]
 mod view_requests;
 mod folder_requests;
 mod guard_endpoint;
+mod audit;
+mod doctor;
 mod guard_requests;
 mod guard_link;
 mod guard_target;

@@ -1,6 +1,7 @@
 //! The guard of one folder on one machine: the gate, the stage of the current tenure, the files
 //! that are being saved, and the lost files. It knows neither FUSE nor the lock service.
 
+use super::audit_log::AuditLog;
 use super::disk::{Disk, IfThere, Look, Place};
 use super::fence::{Fence, FenceError};
 use super::folder_changes::{FolderBarrier, stamp_of_file};
@@ -93,6 +94,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     pub(super) is_shared_storage: bool,
     /// Whether a sync tool may carry the folder.
     is_carried: bool,
+    /// The audit log, if there is one.
+    pub(super) audit: Option<AuditLog<D>>,
     /// The sync barrier, if other machines have copies of the folder.
     barrier: Option<Arc<FolderBarrier<D>>>,
 }
@@ -126,6 +129,7 @@ impl<D: Disk> FolderGuard<D> {
             dirs,
             is_shared_storage,
             is_carried: false,
+            audit: None,
             barrier: None,
         })
     }

@@ -101,7 +101,7 @@ pub(crate) struct FolderLock {
     pub(super) record: PathBuf,
     state: Mutex<LockState>,
     /// The session that keeps the lock of the current tenure alive; 0 without a tenure.
-    session: AtomicU64,
+    pub(super) session: AtomicU64,
     /// The session that the record names.
     noted: AtomicU64,
     next: AtomicU64,

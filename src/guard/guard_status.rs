@@ -71,6 +71,8 @@ impl<D: Disk> Tenures<D> {
             .map(|(tenure, end)| json!({"token": tenure.token.as_u64(), "how": end.clause()}));
         json!({
             "folder": folder.display().to_string(),
+            "client": self.lock().client().as_str(),
+            "state_dir": self.lock().state_dir().map(|dir| dir.display().to_string()),
             "lock": self.lock().name().to_string(),
             "state": state,
             "tenure": tenure,

@@ -7,6 +7,7 @@ use super::folder_lock::{FolderLock, LockLook};
 use crate::engine::{
     self, Annotate, ClientId, Holder, LeaseKey, LockView, Op, Outcome, Patch, Previous, Token,
 };
+use crate::time::{Time, Wall};
 use std::sync::Arc;
 
 const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
@@ -17,6 +18,37 @@ const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
         engine::HandoverEnd::Stolen => HandoverEnd::Stolen,
         engine::HandoverEnd::Session => HandoverEnd::Session,
         engine::HandoverEnd::Unknown => HandoverEnd::Unknown,
+    }
+}
+
+/// Returns what the lock service remembers of the last tenure, as the barrier reads it. `wall`
+/// converts the service's time.
+pub(crate) fn previous_tenure(
+    known: Option<&Previous>,
+    wall: impl Fn(Time) -> Wall,
+) -> PreviousTenure {
+    let seq = known.map_or(0, |known| known.seq);
+    let Some(last) = known.and_then(|known| known.last.as_ref()) else {
+        return PreviousTenure {
+            seq,
+            token: Token::named(0),
+            client: String::new(),
+            at: 0,
+            end: HandoverEnd::Unknown,
+            handover: Remembered::Nothing,
+        };
+    };
+    let at = last.at.map_or(0, |at| {
+        let wall = wall(at);
+        u64::try_from(wall.secs).unwrap_or(0) * 1_000 + u64::from(wall.nanos / 1_000_000)
+    });
+    PreviousTenure {
+        seq,
+        token: last.token,
+        client: last.client.to_string(),
+        at,
+        end: end_of(last.end),
+        handover: Remembered::read(Some(&last.handover.text)),
     }
 }
 
@@ -35,29 +67,7 @@ impl FolderLock {
 
     /// Returns what the lock service remembers of the last tenure, as the barrier reads it.
     pub(super) fn previous_tenure(&self, known: Option<&Previous>) -> PreviousTenure {
-        let seq = known.map_or(0, |known| known.seq);
-        let Some(last) = known.and_then(|known| known.last.as_ref()) else {
-            return PreviousTenure {
-                seq,
-                token: Token::named(0),
-                client: String::new(),
-                at: 0,
-                end: HandoverEnd::Unknown,
-                handover: Remembered::Nothing,
-            };
-        };
-        let at = last.at.map_or(0, |at| {
-            let wall = self.locks.wall(at);
-            u64::try_from(wall.secs).unwrap_or(0) * 1_000 + u64::from(wall.nanos / 1_000_000)
-        });
-        PreviousTenure {
-            seq,
-            token: last.token,
-            client: last.client.to_string(),
-            at,
-            end: end_of(last.end),
-            handover: Remembered::read(Some(&last.handover.text)),
-        }
+        previous_tenure(known, |at| self.locks.wall(at))
     }
 
     /// Asks what the lock service remembers of the last tenure. Calls `then` with the answer, or

@@ -22,6 +22,8 @@
 //!   `late_copies` keeps copies of the files that such a tenure left.
 //! - `unread` knows which versions of other machines no program has opened, and `keep_unread` keeps
 //!   them when a save replaces them.
+//! - `audit_log` records acts for which somebody may have to answer, in a chain of digests, and
+//!   `audited_acts` says which acts these are.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
 //! - `put_back` puts the content of a conflict copy back.
@@ -40,6 +42,7 @@
 //! - `guard_request` reads the requests of `latchfs guard`, `guard_status` shows the state of a
 //!   guard, and `tenure_events` what happens to it, to the readers of `event_queue`.
 //! - `without_view` guards a folder that programs change directly, `view` shows one to programs.
+//! - `doctor` finds what is wrong with a folder and with the state of its guard.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 // Without views, nothing stages or publishes files.
@@ -66,6 +69,7 @@ pub(crate) mod folder_barrier;
 pub(crate) mod renamed_dirs;
 pub(crate) mod not_ready;
 pub(crate) mod late_changes;
+pub(crate) mod audit_log;
 pub(crate) mod folder_guard;
 pub(crate) mod keep_unread;
 pub(crate) mod late_copies;
@@ -99,6 +103,7 @@ pub(crate) mod clock_jump;
 pub(crate) mod tenure_bounds;
 pub(crate) mod tenure_arrival;
 pub(crate) mod tenure_handovers;
+pub(crate) mod audited_acts;
 pub(crate) mod tenure_events;
 pub(crate) mod event_queue;
 pub(crate) mod guard_request;
@@ -106,6 +111,7 @@ pub(crate) mod guard_status;
 pub(crate) mod without_view;
 #[cfg(target_os = "linux")]
 pub(crate) mod view;
+pub(crate) mod doctor;
 pub mod fuzz;
 
 #[cfg(test)]

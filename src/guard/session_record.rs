@@ -4,6 +4,8 @@ use super::folder_lock::FolderLock;
 use crate::engine::{EndSession, Op, SessionEnd, SessionId};
 use crate::time::this_boot;
 use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a start waits for the end of an earlier guard's session.
@@ -34,5 +36,15 @@ impl FolderLock {
             let path = self.record.display();
             log::warn!("{path} can't be written, so a restart waits for the lease to end: {error}");
         }
+    }
+
+    /// Returns the directory of this machine in the state directory.
+    pub(super) fn state_dir(&self) -> Option<&Path> {
+        self.record.parent()
+    }
+
+    /// Returns the number of the session that keeps the lock, if there is one.
+    pub(super) fn held_session(&self) -> Option<u64> {
+        Some(self.session.load(Ordering::Acquire)).filter(|session| *session > 0)
     }
 }

@@ -186,6 +186,11 @@ fn sync_mark(path: &Path) -> Option<PathBuf> {
         .or_else(|| inside_icloud.then(|| path.to_owned()))
 }
 
+/// Returns the file that shows that a sync tool carries a directory, symlinks resolved.
+pub(crate) fn synced_by(dir: &Path) -> Option<PathBuf> {
+    sync_mark(&fs::canonicalize(dir).ok()?)
+}
+
 impl StatePlace {
     /// Opens the folder, locks it against other guards of this machine, and opens its state
     /// directory, which is made if it does not exist. `host` is the client name of this machine.
@@ -233,6 +238,11 @@ impl StatePlace {
             probe(&opened_state, folder)?;
         }
         Ok(Self { folder: opened, _locked: locked, path, host })
+    }
+
+    /// Returns the directory of this machine.
+    pub(crate) fn host_dir(&self) -> Result<OwnedFd, PlaceError> {
+        open_dir(&self.host)
     }
 
     /// Returns the directory of the local files.

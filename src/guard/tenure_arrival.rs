@@ -3,6 +3,7 @@
 //! While the guard holds no lock, it looks after the changes of its own tenures that ended without
 //! a word.
 
+use super::audit_log::AuditedAct;
 use super::barrier::acceptance::Accepted;
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::{Handover, PreviousTenure};
@@ -84,6 +85,9 @@ impl<D: Disk> Tenures<D> {
         (state.other_holder, state.waiter, state.not_ready) = (None, None, None);
         drop(state);
         let is_known = previous.is_some();
+        if let Some(previous) = &previous {
+            self.audit_expiry(tenure, previous);
+        }
         self.steps.lock().arrival = Some(ArrivingTenure::new(tenure, previous, kept));
         if !is_known {
             self.ask_previous(Some(tenure));
@@ -117,7 +121,11 @@ impl<D: Disk> Tenures<D> {
         };
         let Some(arrival) = steps.arrival.as_mut().filter(|it| it.tenure == tenure) else { return };
         match answer {
-            Ok(previous) => arrival.previous = Some(previous),
+            Ok(previous) => {
+                arrival.previous = Some(previous.clone());
+                drop(steps);
+                self.audit_expiry(tenure, &previous);
+            }
             Err(why) => {
                 arrival.wait(boot_now(), None);
                 self.state.lock().not_ready = Some(NotReady::said(why));
@@ -397,6 +405,7 @@ impl<D: Disk> Tenures<D> {
         let Some(barrier) = self.guard.barrier() else { return };
         let kept = self.steps.lock().arrival.take().map_or(0, |arrival| arrival.kept);
         let (accepted, handover) = accepted;
+        self.audit(AuditedAct::Accept, tenure, accepted.reason());
         match barrier.accept(self.guard.gate(), tenure, (accepted, &handover)) {
             Ok(()) => {
                 self.note_unseen(barrier);

@@ -6,6 +6,7 @@ use super::folder_guard::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
 use super::wish::Denied;
+use crate::engine::Token;
 use crate::time::{Span, Time};
 
 /// A callback for the end of a request.
@@ -161,4 +162,6 @@ pub(super) struct Steps {
     pub(super) late_at: Option<Time>,
     /// Whether the lock service, or the thread of the barrier, was asked about them.
     pub(super) is_late_asked: bool,
+    /// The last tenure before one of this guard, as the audit log has it if it expired.
+    pub(super) expired: Option<Token>,
 }

@@ -3,6 +3,7 @@
 //! up. One thread makes all these steps.
 
 use super::arrival_watch::ArrivalWatch;
+use super::audit_log::AuditedAct;
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
@@ -439,6 +440,8 @@ impl<D: Disk> Tenures<D> {
         if self.guard.take_late()
             && let Some(tenure) = self.current_or_last()
         {
+            let why = "a file appeared in the folder after the deadline of its tenure";
+            self.audit(AuditedAct::LatePublish, tenure, why);
             (self.on_news)(&TenureNews::Late(tenure));
         }
         if !matches!(self.state(), GuardState::Arriving(..)) {

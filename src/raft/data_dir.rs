@@ -38,6 +38,7 @@ This is the data of a latchfs node: all that it has promised, on the disk before
   snapshot   all locks at one entry of the log
   peers.json where other nodes were found
   audit.log  who took a live lock away from whom, and why
+  audit.head the last line of audit.log, so that a cut end is found
   expired.log which leases expired, and who took their locks over
   refused.log whose requests were refused, and how many
   lock       locked (flock) by the daemon that uses this directory; holds its process id

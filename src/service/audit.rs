@@ -9,7 +9,7 @@
 //! entry that caused it: a restart replays entries, and writes only the records that are missing.
 
 use super::audit_file::{
-    AUDIT_FILE, AuditFiles, EXPIRED_FILE, LinePlace, PIECE, REFUSED, last_place,
+    ACTS_PIECE, AUDIT_FILE, AuditFiles, EXPIRED_FILE, LinePlace, PIECE, REFUSED, last_place,
 };
 use super::refusal_summary::{RefusalSummary, RefusedRequest, log_line};
 use crate::engine::{ClientId, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token};
@@ -409,7 +409,7 @@ impl AuditShared {
 impl AuditFiles {
     /// Writes records, and syncs those of administrators.
     fn write(&mut self, records: &VecDeque<AuditRecord>, at: impl Fn(&AuditRecord) -> Wall) {
-        let mut lines = [Vec::new(), Vec::new()];
+        let (mut acts, mut expired) = (Vec::new(), Vec::new());
         let mut stolen = 0;
         for record in records {
             let is_steal = matches!(record.what, AuditWhat::Stolen { .. });
@@ -420,20 +420,25 @@ impl AuditFiles {
             if !self.are_there() {
                 continue;
             }
-            let file = record.what.file();
             let line = record.line(at(record));
-            lines[file].extend_from_slice(line.to_string().as_bytes());
-            lines[file].push(b'\n');
-            if lines[file].len() >= PIECE {
-                self.append(file, &mut lines[file]);
+            if record.what.file() == 0 {
+                acts.push(line);
+            } else {
+                expired.extend_from_slice(line.to_string().as_bytes());
+                expired.push(b'\n');
+            }
+            if expired.len() >= PIECE {
+                self.append(1, &mut expired);
+            }
+            if acts.len() >= ACTS_PIECE {
+                self.append_acts(&mut acts);
             }
         }
         if stolen > LOGGED_MAX && self.are_there() {
             log::warn!("{stolen} locks were taken from their holders; {AUDIT_FILE} has them all");
         }
-        for (file, lines) in lines.iter_mut().enumerate() {
-            self.append(file, lines);
-        }
+        self.append_acts(&mut acts);
+        self.append(1, &mut expired);
         if records.iter().any(|record| record.what.file() == 0) {
             self.sync();
         }

@@ -1,5 +1,7 @@
 //! The files of the audit log: lines of JSON, which are appended, and which a restart continues.
 
+use super::act_chain::{ActChain, END_BYTES_MAX};
+use crate::audit_chain::AUDIT_NAME;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -7,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The name of the file for steals, resets and other administrative acts.
-pub(super) const AUDIT_FILE: &str = "audit.log";
+pub(super) const AUDIT_FILE: &str = AUDIT_NAME;
 
 /// The name of the file for expired leases.
 pub(super) const EXPIRED_FILE: &str = "expired.log";
@@ -35,8 +37,8 @@ pub(super) const REFUSED: usize = 2;
 /// How many bytes of lines are written at a time.
 pub(super) const PIECE: usize = 256 << 10;
 
-/// How much of the end of a file a start reads, in search of the last line of a log entry.
-const END_BYTES_MAX: u64 = 1 << 20;
+/// How many acts are written at a time.
+pub(super) const ACTS_PIECE: usize = 512;
 
 /// The place of a line: the log entry that caused it, and its number among the lines of that entry
 /// in its file.
@@ -62,6 +64,9 @@ impl AuditFiles {
                 (opened.files[file], *place) = (Some(audit), last);
             }
         }
+        if let Some(acts) = &mut opened.files[0] {
+            acts.chain = Some(ActChain::open(dir)?);
+        }
         Ok((opened, places))
     }
 
@@ -83,10 +88,20 @@ impl AuditFiles {
         lines.clear();
     }
 
-    /// Syncs the file of administrative acts to the disk.
+    /// Appends administrative acts to their file, as lines of its chain, and empties `acts`.
+    pub(super) fn append_acts(&mut self, acts: &mut Vec<Value>) {
+        let Some(first) = acts.first() else { return };
+        if let Err(error) = self.file(0).and_then(|file| file.append_acts(acts)) {
+            let count = acts.len();
+            log::error!("{count} audit records can't be written ({error}); the first is: {first}");
+        }
+        acts.clear();
+    }
+
+    /// Syncs the file of administrative acts to the disk, and then the head of its chain.
     pub(super) fn sync(&self) {
         if let Some(audit) = &self.files[0]
-            && let Err(error) = audit.file.sync_data()
+            && let Err(error) = audit.sync()
         {
             log::error!("{AUDIT_FILE} can't be synced ({error}); its last lines may be lost");
         }
@@ -109,6 +124,8 @@ struct AuditFile {
     length: u64,
     /// At this length the file is renamed, and a new one begun.
     limit: u64,
+    /// The chain of its lines, if it has one.
+    chain: Option<ActChain>,
 }
 
 impl AuditFile {
@@ -126,21 +143,43 @@ impl AuditFile {
         let length = if is_ours { from + whole as u64 } else { length };
         file.set_len(length)?;
         let last = end[..whole].split(|byte| *byte == b'\n').rev().find_map(place_of);
-        Ok((Self { path: path.to_path_buf(), file, length, limit }, last))
+        Ok((Self { path: path.to_path_buf(), file, length, limit, chain: None }, last))
     }
 
     /// Renames the file, and begins a new one. Its last lines may have no sync yet, and after this
     /// call only the new file is synced; so they are on disk first, and then both names.
     fn rotate(&mut self) -> io::Result<()> {
-        self.file.sync_data()?;
+        if let Some(chain) = &mut self.chain {
+            chain.rotate();
+        }
+        self.sync()?;
         match fs::rename(&self.path, self.path.with_extension("log.1")) {
             // An earlier rotation has renamed it, and could not make the new file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
-        *self = Self::open(&self.path, self.limit)?.0;
+        let opened = Self::open(&self.path, self.limit)?.0;
+        *self = Self { chain: self.chain.take(), ..opened };
         let dir = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
         File::open(dir)?.sync_all()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        self.chain.as_ref().map_or(Ok(()), ActChain::write_head)
+    }
+
+    /// Appends acts as lines of the chain. If that fails, file and chain stay as they were before.
+    fn append_acts(&mut self, acts: &[Value]) -> io::Result<()> {
+        let Some(mut chain) = self.chain.clone() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let lines: String = acts.iter().map(|act| chain.add(act)).collect();
+        self.append(lines.as_bytes())?;
+        if let Some(own) = &mut self.chain {
+            own.advance(chain);
+        }
+        Ok(())
     }
 
     /// Appends whole lines. If that fails, the file stays as it was before.
@@ -186,7 +225,7 @@ mod tests {
         fs::write(&path, "{}\n").expect("a fresh name");
         // A sync of this device fails.
         let file = OpenOptions::new().write(true).open("/dev/null").expect("it is there");
-        let mut full = AuditFile { path: path.clone(), file, length: 100, limit: 100 };
+        let mut full = AuditFile { path: path.clone(), file, length: 100, limit: 100, chain: None };
         assert!(full.append(b"{}\n").is_err());
         assert!(path.exists(), "the file was renamed without a sync");
         fs::remove_file(&path).expect("ours");

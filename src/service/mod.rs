@@ -22,6 +22,7 @@ pub(crate) mod timer;
 mod timer_elsewhere;
 mod callback;
 pub mod failure;
+mod act_chain;
 mod audit_file;
 mod refusal_summary;
 pub(crate) mod audit;

@@ -19,6 +19,7 @@ This is the state of a latchfs daemon: what it must still know after a restart.
   journal.N   what happened to them since
   clean       there while the daemon is stopped, if it stopped in an orderly way
   audit.log   who took a live lock away from whom, and why
+  audit.head  the last line of audit.log, so that a cut end is found
   expired.log which leases expired, and who took their locks over
   refused.log whose requests were refused, and how many
   lock        locked (flock) by the daemon that uses this directory; holds its process id

@@ -2,6 +2,7 @@
 //! kernel, and the clocks have moved on.
 
 use crate::arriving::{Machines, markers, not_ready, state};
+use crate::doctoring::finds_one;
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
 use crate::sleeping::how_it_ended;
 use crate::support::run;
@@ -259,6 +260,7 @@ fn a_rename_that_lands_after_the_sleep_is_told_as_late() {
         assert_eq!(fs::read_to_string(disk.scratch.folder().join("a")).expect("there"), "late");
         assert_eq!(events.next("lost")["token"], token);
         assert_eq!(events.next("late")["token"], token);
+        finds_one(&one.view, "late-publish");
         // The version that m2 does not know is put aside.
         eventually("the copy", || one.ask("lost", &[]).ok().contains(" a\n").then_some(()));
         let count = markers(&disk.scratch).len();

@@ -1,5 +1,5 @@
 //! The `doctor` command: checks everything that a mount or a server needs, and reports each problem
-//! with its fix.
+//! with its fix. With `--strict` it checks one guarded folder.
 
 mod finding;
 mod machine;
@@ -7,6 +7,12 @@ mod servers;
 mod mounts;
 mod nodes;
 mod state_dirs;
+mod folder_site;
+mod folder_server;
+mod guard_process;
+mod around;
+mod sync_settings;
+mod strict;
 mod report;
 
 pub(super) use report::{DoctorArgs, run};

@@ -1,6 +1,7 @@
 //! Runs all checks of `doctor`, and reports their findings.
 
 use super::finding::Finding;
+use super::strict::{self, StrictArgs};
 use super::{machine, mounts, nodes, servers, state_dirs};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
@@ -19,12 +20,30 @@ pub(in crate::cli) struct DoctorArgs {
     server: Option<String>,
     #[command(flatten)]
     key: ServerKeyArgs,
+    #[command(flatten)]
+    strict: StrictArgs,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
+    let findings = if args.strict.strict {
+        strict::findings(&args.strict, args.server.as_deref(), &args.key)?
+    } else {
+        all(args)?
+    };
+    if args.json {
+        output::json(&to_json(&findings))?;
+    } else {
+        output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
+    }
+    let is_wrong = findings.iter().any(Finding::is_wrong);
+    if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
+}
+
+/// Returns the findings about this machine, its mounts, and the named server.
+fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     let (of_mounts, abouts) = mounts::mounts();
     let mut findings = Vec::new();
     // A machine that only queries a server, such as a container, needs no FUSE device.
@@ -47,13 +66,7 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
         findings.extend(state_dirs::states(args.state.as_deref(), &abouts)?);
     }
     findings.push(Finding::well("version", machine::version()));
-    if args.json {
-        output::json(&to_json(&findings))?;
-    } else {
-        output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
-    }
-    let is_wrong = findings.iter().any(Finding::is_wrong);
-    if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
+    Ok(findings)
 }
 
 fn to_json(findings: &[Finding]) -> Value {

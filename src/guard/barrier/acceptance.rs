@@ -25,6 +25,13 @@ pub(crate) struct Accepted {
     acceptance: Acceptance,
 }
 
+impl Accepted {
+    /// Returns the reason that the person or the option gave.
+    pub(crate) fn reason(&self) -> &str {
+        &self.acceptance.reason
+    }
+}
+
 impl Barrier<'_> {
     /// Accepts the whole folder as it stands. The next marker is a checkpoint.
     pub(crate) fn accept_all(

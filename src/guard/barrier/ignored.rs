@@ -191,14 +191,16 @@ impl IgnoreRules {
             return Some(IgnoredBecause::Local);
         }
         let pattern = self.pattern(path.as_str()).map(IgnoredBecause::Pattern);
-        pattern.or_else(|| {
-            let matched = and_dirs_above(path.as_str()).find_map(|at| {
-                let first = self.syncthing.set.matches(at).into_iter().min()?;
-                Some(self.syncthing.lines[first])
-            });
-            let (line, _) = matched.filter(|(_, is_negated)| !is_negated)?;
-            Some(IgnoredBecause::SyncthingPattern(line))
-        })
+        pattern.or_else(|| self.syncthing_line(path.as_str()).map(IgnoredBecause::SyncthingPattern))
+    }
+
+    /// Returns the line of `.stignore` that keeps a path back, which may be one of the guards' own.
+    pub(crate) fn syncthing_line(&self, path: &str) -> Option<usize> {
+        let matched = and_dirs_above(path).find_map(|at| {
+            let first = self.syncthing.set.matches(at).into_iter().min()?;
+            Some(self.syncthing.lines[first])
+        });
+        matched.filter(|(_, is_negated)| !is_negated).map(|(line, _)| line)
     }
 
     /// Returns the line of the pattern that ignores a path, or the highest directory above it.

@@ -184,6 +184,16 @@ fn read_own<D: Disk>(
     Ok(read_at_most(disk, at, bytes_max)?.map(|(bytes, _)| OwnFile::Read(bytes)))
 }
 
+/// Returns the ledger with the changes of the log, for a reader that writes neither file.
+pub(crate) fn read_ledger<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Ledger> {
+    let ledger = read_own(disk, Place::new(dir, LEDGER), LEDGER_BYTES_MAX)?;
+    let changes = match read_own(disk, Place::new(dir, CHANGES), CHANGES_BYTES_MAX)? {
+        Some(OwnFile::Read(bytes)) => read_changes(&bytes),
+        _ => None,
+    };
+    Ok(load(ledger.as_ref(), changes.as_ref()).0)
+}
+
 /// Returns the ledger with the changes of the log, and the fault of the files.
 fn load(
     ledger: Option<&OwnFile>,

@@ -1,0 +1,201 @@
+//! The lines of a chain.
+
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The field with the digest of its line.
+const OWN: &str = "record_hash";
+/// The field with the digest of the line before.
+const PREVIOUS: &str = "prev_hash";
+/// The field with the number of the line in the chain.
+const EVENT: &str = "event_id";
+
+/// The digest of a line: 64 hexadecimal digits as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RecordHash(String);
+
+impl RecordHash {
+    /// Returns the digest of bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self::from_hasher(Sha256::new_with_prefix(bytes))
+    }
+
+    pub(super) fn from_hasher(hasher: Sha256) -> Self {
+        Self(format!("{:x}", hasher.finalize()))
+    }
+
+    /// Parses 64 hexadecimal digits in lower case.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (text.len() == 64 && text.bytes().all(is_digit)).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for RecordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An entry of an audit log.
+#[derive(Debug, Default)]
+pub(crate) struct ChainEntry<'a> {
+    /// The wall-clock time, for people.
+    pub(crate) timestamp: String,
+    /// What was done.
+    pub(crate) operation: &'a str,
+    /// The client or the user who did it.
+    pub(crate) actor: &'a str,
+    /// The lock, file, client or node that it concerns.
+    pub(crate) target: Option<String>,
+    /// The fencing token of the tenure.
+    pub(crate) fencing_token: Option<u64>,
+    /// The session in the lock service.
+    pub(crate) session_id: Option<String>,
+    /// The reason that a person gave, or what happened.
+    pub(crate) reason: Option<&'a str>,
+    /// Fields of one log alone.
+    pub(crate) more: Map<String, Value>,
+}
+
+/// A place in a chain: the number of a line, and its digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChainLink {
+    pub(crate) event: u64,
+    pub(crate) hash: RecordHash,
+}
+
+/// The end of a chain, to which lines are added.
+#[derive(Debug, Clone)]
+pub(crate) struct AuditChain {
+    last: ChainLink,
+}
+
+impl AuditChain {
+    /// Continues a chain after the last line of the log, or after the line that the head names if
+    /// the log has lost that one: the gap in the numbers shows it for ever after. A chain begins
+    /// after the lines of an earlier version, which have this digest.
+    pub(crate) fn resume(
+        head: Option<ChainLink>,
+        last: Option<ChainLink>,
+        earlier: RecordHash,
+    ) -> Self {
+        let head = head.filter(|head| head.event > 0);
+        let known = match (head, last) {
+            (Some(head), Some(last)) if last.event < head.event => Some(head),
+            (head, last) => last.or(head),
+        };
+        Self { last: known.unwrap_or(ChainLink { event: 0, hash: earlier }) }
+    }
+
+    /// Returns the last line.
+    pub(crate) const fn last(&self) -> &ChainLink {
+        &self.last
+    }
+
+    /// Adds an entry to the chain, and returns its line with the line feed.
+    pub(crate) fn add(&mut self, entry: ChainEntry<'_>) -> String {
+        let mut fields: BTreeMap<String, Value> = entry.more.into_iter().collect();
+        let event = self.last.event + 1;
+        for (name, value) in [
+            (EVENT, event.into()),
+            ("timestamp", entry.timestamp.into()),
+            ("operation", entry.operation.into()),
+            ("actor", entry.actor.into()),
+            ("target", entry.target.into()),
+            ("fencing_token", entry.fencing_token.into()),
+            ("session_id", entry.session_id.into()),
+            ("reason", entry.reason.into()),
+            (PREVIOUS, self.last.hash.to_string().into()),
+        ] {
+            fields.insert(name.to_owned(), value);
+        }
+        let hash = RecordHash::of(canonical(&fields).as_bytes());
+        fields.insert(OWN.to_owned(), hash.to_string().into());
+        self.last = ChainLink { event, hash };
+        canonical(&fields) + "\n"
+    }
+}
+
+/// Returns the fields as canonical JSON. The values have no fields themselves.
+fn canonical(fields: &BTreeMap<String, Value>) -> String {
+    let fields = fields.iter().map(|(name, value)| format!("{}:{value}", Value::from(&**name)));
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+}
+
+/// A line as it was read.
+pub(super) enum ReadLine {
+    /// A line of the chain.
+    Chained(ChainedLine),
+    /// A JSON object of an earlier version, without a chain.
+    Earlier,
+    /// Anything else.
+    Unreadable,
+}
+
+/// A line that says that it belongs to a chain.
+pub(super) struct ChainedLine {
+    pub(super) event: u64,
+    pub(super) previous: RecordHash,
+    /// The digest that the line names.
+    pub(super) named: RecordHash,
+    /// The digest that the line has.
+    pub(super) own: RecordHash,
+    /// Whether the line is as it was written.
+    pub(super) is_whole: bool,
+}
+
+impl ReadLine {
+    /// Reads a line, which is given without its line feed.
+    pub(super) fn parse(line: &[u8]) -> Self {
+        let Ok(fields) = serde_json::from_slice::<Map<String, Value>>(line) else {
+            return Self::Unreadable;
+        };
+        let mut fields: BTreeMap<String, Value> = fields.into_iter().collect();
+        if !fields.contains_key(OWN) && !fields.contains_key(PREVIOUS) {
+            return Self::Earlier;
+        }
+        let whole = canonical(&fields);
+        let hash = |value: Option<&Value>| RecordHash::parse(value?.as_str()?);
+        let named = fields.remove(OWN);
+        let own = RecordHash::of(canonical(&fields).as_bytes());
+        let found = (
+            fields.get(EVENT).and_then(Value::as_u64),
+            hash(fields.get(PREVIOUS)),
+            hash(named.as_ref()),
+        );
+        let (Some(event), Some(previous), Some(named)) = found else { return Self::Unreadable };
+        let is_whole = named == own && whole.as_bytes() == line && event > 0;
+        Self::Chained(ChainedLine { event, previous, named, own, is_whole })
+    }
+}
+
+/// Returns the place of the last line of `bytes` that belongs to a chain and is as it was written.
+pub(crate) fn last_link(bytes: &[u8]) -> Option<ChainLink> {
+    bytes.split(|byte| *byte == b'\n').rev().find_map(|line| match ReadLine::parse(line) {
+        ReadLine::Chained(line) if line.is_whole => {
+            Some(ChainLink { event: line.event, hash: line.named })
+        }
+        _ => None,
+    })
+}
+
+/// Returns the number of the first line that belongs to a chain, and the digest of the lines of an
+/// earlier version before it.
+pub(crate) fn first_event(
+    lines: impl Iterator<Item = std::io::Result<Vec<u8>>>,
+) -> std::io::Result<(Option<u64>, RecordHash)> {
+    let mut earlier = Sha256::new();
+    for line in lines {
+        let line = line?;
+        match ReadLine::parse(line.strip_suffix(b"\n").unwrap_or(&line)) {
+            ReadLine::Chained(line) => {
+                return Ok((Some(line.event), RecordHash::from_hasher(earlier)));
+            }
+            ReadLine::Earlier | ReadLine::Unreadable => earlier.update(&line),
+        }
+    }
+    Ok((None, RecordHash::from_hasher(earlier)))
+}

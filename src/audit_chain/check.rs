@@ -1,0 +1,256 @@
+//! Finds the lines at which the chain of an audit log is broken.
+
+use super::chain::{ChainedLine, ReadLine, RecordHash};
+use super::head::AuditHead;
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+use std::io::{self, BufRead, Read as _};
+
+/// The highest length of a line; a longer one is a fault.
+pub(crate) const AUDIT_LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The highest number of faults that a check keeps; one is enough to distrust a log.
+pub(crate) const AUDIT_FAULTS_MAX: usize = 64;
+
+/// A fault of an audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuditFault {
+    /// The name of the file.
+    pub(crate) file: String,
+    /// The number of the line in the file, from 1; 0 for the file as a whole.
+    pub(crate) line: u64,
+    /// What is wrong with the line, as a clause.
+    pub(crate) what: String,
+}
+
+impl fmt::Display for AuditFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{} {}", self.file, self.what),
+            line => write!(f, "line {line} of {} {}", self.file, self.what),
+        }
+    }
+}
+
+/// The result of a check.
+#[derive(Debug, Default)]
+pub(crate) struct AuditReport {
+    /// The faults, in the order of the lines.
+    pub(crate) faults: Vec<AuditFault>,
+    /// What is worth to be told and no fault, as sentences.
+    pub(crate) notes: Vec<String>,
+    /// The number of lines that belong to the chain.
+    pub(crate) chained: u64,
+}
+
+/// What the next line must be.
+enum Expected {
+    /// The chain has not begun.
+    First,
+    /// A line with this number, which names one of these digests.
+    Next(u64, [RecordHash; 2]),
+    /// Any line, since the one before can't be read.
+    Any,
+}
+
+/// The check of an audit log, to which its files are given from the oldest to the newest.
+pub(crate) struct AuditCheck {
+    head: Option<AuditHead>,
+    report: AuditReport,
+    expected: Expected,
+    /// The lines of an earlier version before the chain: of the file that is being read, and of the
+    /// file before it.
+    earlier: Sha256,
+    earlier_lines: u64,
+    before: Option<RecordHash>,
+    /// Where the last line of the chain is, and its number.
+    last: (String, u64, u64),
+    /// The digest of the line that the head names, once it was read.
+    named: Option<(RecordHash, AuditFault)>,
+    torn: Option<AuditFault>,
+}
+
+/// Reads a line with its line feed into `line`. Returns whether there was one. A line that is too
+/// long is cut.
+pub(super) fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    from.by_ref().take(AUDIT_LINE_BYTES_MAX as u64).read_until(b'\n', line)?;
+    if line.len() == AUDIT_LINE_BYTES_MAX && line.last() != Some(&b'\n') {
+        from.skip_until(b'\n')?;
+        line.push(b'\n');
+    }
+    Ok(!line.is_empty())
+}
+
+impl AuditCheck {
+    /// Begins a check with the head as it was before the files were opened.
+    pub(crate) fn begin(head: Option<AuditHead>) -> Self {
+        Self {
+            head,
+            report: AuditReport::default(),
+            expected: Expected::First,
+            earlier: Sha256::new(),
+            earlier_lines: 0,
+            before: None,
+            last: (String::new(), 0, 0),
+            named: None,
+            torn: None,
+        }
+    }
+
+    fn fault(&mut self, (file, line): (&str, u64), what: impl Into<String>) {
+        if self.report.faults.len() < AUDIT_FAULTS_MAX {
+            let (file, what) = (file.to_owned(), what.into());
+            self.report.faults.push(AuditFault { file, line, what });
+        }
+    }
+
+    /// Checks the lines of a file.
+    pub(crate) fn file(&mut self, name: &str, mut from: impl BufRead) -> io::Result<()> {
+        let of_file = std::mem::take(&mut self.earlier);
+        self.before = (self.earlier_lines > 0).then(|| RecordHash::from_hasher(of_file));
+        if let Some(torn) = self.torn.take() {
+            self.fault((&torn.file, torn.line), torn.what);
+        }
+        let (mut line, mut number) = (Vec::new(), 0);
+        if self.last.2 == 0 {
+            self.last = (name.to_owned(), 0, 0);
+        }
+        while read_line(&mut from, &mut line)? {
+            number += 1;
+            let at = (name, number);
+            let Some(text) = line.strip_suffix(b"\n") else {
+                let what = "is incomplete: it has no end".to_owned();
+                self.torn = Some(AuditFault { file: name.to_owned(), line: number, what });
+                break;
+            };
+            match ReadLine::parse(text) {
+                ReadLine::Chained(chained) => self.chained(at, &chained),
+                ReadLine::Earlier if matches!(self.expected, Expected::First) => {
+                    self.earlier.update(&line);
+                    self.earlier_lines += 1;
+                    self.last = (name.to_owned(), number, 0);
+                }
+                ReadLine::Earlier | ReadLine::Unreadable => {
+                    self.fault(at, "is no line of the chain: it was changed or inserted");
+                    self.expected = Expected::Any;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn chained(&mut self, at: (&str, u64), line: &ChainedLine) {
+        self.report.chained += 1;
+        match &self.expected {
+            _ if !line.is_whole => self.fault(at, "was changed after it was written"),
+            Expected::First => self.first(at, line),
+            Expected::Next(event, _) if line.event < *event => {
+                return self.fault(at, format!("repeats event {}", line.event));
+            }
+            Expected::Next(event, _) if line.event > *event => {
+                let missing = line.event - event;
+                let says = format!(
+                    "has event {}, and event {event} should come there: {missing} lines before it \
+                     are missing",
+                    line.event
+                );
+                self.fault(at, says);
+            }
+            Expected::Next(_, before) if !before.contains(&line.previous) => {
+                self.fault(at, "does not continue the line before it: that one was replaced");
+            }
+            Expected::Any | Expected::Next(..) => {}
+        }
+        let here = AuditFault { file: at.0.to_owned(), line: at.1, what: String::new() };
+        if self.head.as_ref().is_some_and(|head| head.last.event == line.event) {
+            self.named = Some((line.named.clone(), here));
+        }
+        // A changed line is one fault, and not another one of the line after it.
+        self.expected = match line.event.checked_add(1) {
+            Some(next) => Expected::Next(next, [line.named.clone(), line.own.clone()]),
+            None => Expected::Any,
+        };
+        self.last = (at.0.to_owned(), at.1, line.event);
+    }
+
+    /// Checks the first line of the chain.
+    fn first(&mut self, at: (&str, u64), line: &ChainedLine) {
+        let first = self.head.as_ref().map_or(1, |head| head.first);
+        if line.event > first {
+            let says =
+                format!("event {first} should be there, and the chain begins at a later one");
+            if self.earlier_lines > 0 && self.last.0 == at.0 {
+                return self.fault((at.0, at.1 - 1), format!("is not of the chain: {says}"));
+            }
+            return self.fault(at, format!("has event {}: {says}", line.event));
+        }
+        if line.event > 1 {
+            return;
+        }
+        let own = RecordHash::from_hasher(self.earlier.clone());
+        let has_own = self.last.0 == at.0 && self.last.1 > 0;
+        let is_earlier = line.previous == own
+            || !has_own && self.before.as_ref().is_none_or(|before| line.previous == *before);
+        if !is_earlier {
+            let lines =
+                if has_own { format!("lines 1 to {}", at.1 - 1) } else { "they".to_owned() };
+            let says = format!(
+                "begins the chain after lines of an earlier version, and {lines} \
+                                are not as they were"
+            );
+            self.fault(at, says);
+        }
+    }
+
+    /// Ends the check: compares the end of the log with the head.
+    pub(crate) fn end(mut self, has_head: bool) -> AuditReport {
+        let (file, line, event) = std::mem::take(&mut self.last);
+        if self.earlier_lines > 0 {
+            let lines = self.earlier_lines;
+            self.report.notes.push(format!(
+                "{lines} lines of an earlier version come before the chain, which begins after them"
+            ));
+        }
+        match self.head.take() {
+            None if has_head => self.fault((AuditHead::NAME, 0), "is damaged"),
+            None if self.report.chained > 0 => {
+                let says = "is missing: nothing shows whether the end of the log was cut";
+                self.fault((AuditHead::NAME, 0), says);
+            }
+            None => {}
+            Some(head) if head.last.event > event => {
+                let named = head.last.event;
+                let says = match event {
+                    0 => format!("has no line of the chain, and the head names event {named}"),
+                    _ => format!(
+                        "is the last one, with event {event}, and the head names event {named}: \
+                         the end of the log was cut"
+                    ),
+                };
+                let torn = self.torn.take();
+                let (file, line) = torn.map_or((file, line), |torn| (torn.file, torn.line));
+                self.fault((&file, line), says);
+            }
+            Some(head) => {
+                if let Some((hash, at)) = self.named.take()
+                    && hash != head.last.hash
+                    && self.report.faults.is_empty()
+                {
+                    self.fault((&at.file, at.line), "is not the one that the head names");
+                }
+                if let after @ 1.. = event - head.last.event {
+                    let lines = if after == 1 { "line follows" } else { "lines follow" };
+                    self.report.notes.push(format!(
+                        "{after} {lines} the one that the head names: a crash, or a write under \
+                         way, came before the new head"
+                    ));
+                }
+            }
+        }
+        if let Some(torn) = self.torn.take() {
+            self.report.notes.push(format!("{torn}: a crash cut it before it counted"));
+        }
+        self.report
+    }
+}

@@ -1,0 +1,24 @@
+//! The chain of an audit log: each line names the digest of the line before it, and the *head*, a
+//! file of its own, names the last line. A line that is changed, removed, doubled or moved breaks
+//! the chain, and a log that is shorter than its head says has lost its tail.
+//!
+//! A line is canonical JSON: the names of the fields in the order of their bytes, without spaces.
+//! `record_hash` is the SHA-256 of the line without that field, and `prev_hash` is that of the line
+//! before. The first line names the digest of the lines that an earlier version wrote
+//! before it, which have no chain.
+//!
+//! A writer syncs its lines before it writes the head. So after a crash the head is at most older
+//! than the log. This module computes and checks; the files are those of its callers. `chain` makes
+//! lines, `head` is the text of the head, `check` finds faults.
+
+mod chain;
+mod head;
+mod check;
+mod chained_files;
+
+pub(crate) use chain::{AuditChain, ChainEntry, ChainLink, RecordHash, first_event, last_link};
+pub(crate) use chained_files::{AUDIT_NAME, check_files};
+#[cfg(test)]
+pub(crate) use check::AuditCheck;
+pub(crate) use check::AuditReport;
+pub(crate) use head::AuditHead;

@@ -1,0 +1,87 @@
+//! Checks of the process of a guard and of the kernel that it needs.
+
+use super::folder_site::FolderSite;
+use crate::cli::startup_warnings::request_timeout;
+use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
+use std::fs;
+
+/// The first kernel that reads files of a view of root by itself.
+const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
+
+/// Returns the findings about the guard's process and the kernel.
+pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
+    let mut found: Vec<_> = site.pid().and_then(descriptors).into_iter().collect();
+    if site.view.is_some() {
+        found.extend(kernel());
+    }
+    found
+}
+
+/// Returns the limit of open files in the text of `/proc/PID/limits`.
+fn limit_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Returns a finding if the guard has used most of the descriptors that the programs of one user
+/// may take, which is a little less than half of all.
+fn descriptors(pid: u64) -> Option<FolderFinding> {
+    let limit = limit_in(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)?;
+    let used = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
+    (used >= limit / 3).then(|| {
+        FolderFinding::new(
+            FindingKind::Descriptors,
+            format!(
+                "the guard (process {pid}) has {used} of {limit} descriptors open; the programs of \
+                 one user may take about half of them, and get ENFILE beyond that"
+            ),
+            "close files in programs of the view, or start the guard with a higher limit (ulimit \
+             -n, LimitNOFILE=)",
+        )
+    })
+}
+
+/// Returns the first two numbers of a kernel release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-', '+']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn kernel() -> Vec<FolderFinding> {
+    let mut found = Vec::new();
+    if let Some(seconds) = request_timeout() {
+        found.push(FolderFinding::new(
+            FindingKind::Kernel,
+            format!(
+                "fs.fuse.default_request_timeout is {seconds}: a program that waits longer for the \
+                 lock ends the whole view"
+            ),
+            "as root: sysctl fs.fuse.default_request_timeout=0",
+        ));
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if version_of(release.trim()).is_some_and(|version| version < PASSTHROUGH_SINCE) {
+        found.push(FolderFinding::new(
+            FindingKind::Kernel,
+            format!(
+                "Linux {} can't read files of a view by itself: reads are slower",
+                release.trim()
+            ),
+            "use Linux 6.9 or newer if reads are too slow",
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_releases_are_parsed() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files 1024 524288 files\n";
+        assert_eq!((limit_in(limits), limit_in("")), (Some(1_024), None));
+        assert_eq!(version_of("6.18.0-rc1+"), Some((6, 18)));
+        assert_eq!(version_of("6.8-arch"), Some((6, 8)));
+    }
+}

@@ -1,0 +1,434 @@
+//! The audit log of a guard: `audit.log` in the directory of this machine, whose lines are chained
+//! by their digests, and `audit.head`, which names its last line. An entry is on the disk when
+//! [`AuditLog::append`] returns.
+
+use super::disk::{Disk, IfThere, Place};
+use crate::audit_chain::{
+    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, RecordHash, first_event, last_link,
+};
+use crate::engine::{ClientId, Token};
+use crate::time::Wall;
+use parking_lot::Mutex;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+/// The highest length of the log. At that length it is renamed to `audit.log.1`.
+const GUARD_AUDIT_BYTES_MAX: u64 = 16 << 20;
+/// The name of the log before this one.
+const ROTATED: &str = "audit.log.1";
+/// The name under which the head is written.
+const HEAD_TEMPORARY: &str = "audit.head.tmp";
+/// The mode of the files: the state directory is private.
+const MODE: u32 = 0o600;
+
+/// An act that is audited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuditedAct {
+    /// The lock was acquired after the lease of another holder had ended by itself.
+    AcquireAfterExpiry,
+    /// The lock was taken from its holder.
+    #[allow(dead_code)] // for lock records
+    Steal,
+    /// A person or an option went on without what had not arrived.
+    Accept,
+    /// A snapshot was restored.
+    #[allow(dead_code)] // for snapshots
+    Restore,
+    /// A file appeared in the folder after the deadline of its tenure.
+    LatePublish,
+}
+
+impl AuditedAct {
+    /// Returns the name of the act, as the field `operation` has it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::AcquireAfterExpiry => "acquire after expiry",
+            Self::Steal => "steal",
+            Self::Accept => "accept",
+            Self::Restore => "restore",
+            Self::LatePublish => "late publish",
+        }
+    }
+}
+
+/// An entry of the audit log of a guard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GuardAct<'a> {
+    /// What was done.
+    pub(crate) act: AuditedAct,
+    /// The lock, file or snapshot that it concerns.
+    pub(crate) target: &'a str,
+    /// The fencing token of the tenure.
+    pub(crate) token: Option<Token>,
+    /// The session in the lock service.
+    pub(crate) session: Option<u64>,
+    /// The reason that a person gave, or what happened.
+    pub(crate) reason: &'a str,
+}
+
+/// The audit log of one guard.
+pub(crate) struct AuditLog<D: Disk> {
+    disk: Arc<D>,
+    /// The directory of this machine.
+    dir: D::Dir,
+    /// The name of this machine.
+    client: ClientId,
+    state: Mutex<OpenLog<D>>,
+}
+
+struct OpenLog<D: Disk> {
+    file: D::File,
+    length: u64,
+    chain: AuditChain,
+    /// The number of the first line that must be there.
+    first: u64,
+    /// The number of the first line in the newest file.
+    own_first: Option<u64>,
+}
+
+/// Returns the content of a file; nothing if it is not there.
+fn content<D: Disk>(disk: &D, at: Place<'_, D::Dir>, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = match disk.open_to_read(at) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let size = disk.look_file(&file)?.size;
+    if size > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    let mut bytes = vec![0; size as usize];
+    let read = disk.read(&file, 0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Returns the number of the first line of the chain, the digest of the lines before it, and the
+/// last line of the chain.
+fn ends_of(bytes: &[u8]) -> io::Result<(Option<u64>, RecordHash, Option<ChainLink>)> {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(|line| Ok(line.to_vec()));
+    let (first, earlier) = first_event(lines)?;
+    Ok((first, earlier, last_link(bytes)))
+}
+
+/// Opens the newest file of a log, which is made if it is not there.
+fn open_file<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<D::File> {
+    let at = Place::new(dir, AUDIT_NAME);
+    match disk.open_file(at) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let file = disk.unnamed_file(dir, MODE)?;
+            disk.link(&file, at)?;
+            disk.sync_dir(dir)?;
+            Ok(file)
+        }
+        file => file,
+    }
+}
+
+/// An entry of an audit log, as a reader needs it.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct ReadAct {
+    /// The time, for people.
+    pub(crate) timestamp: String,
+    /// What was done.
+    pub(crate) operation: String,
+    /// The fencing token of the tenure.
+    pub(crate) fencing_token: Option<u64>,
+}
+
+/// Returns the entries of the log in the directory of a machine. Lines that can't be read are left
+/// out: the check of the chain finds them.
+pub(crate) fn acts_of<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Vec<ReadAct>> {
+    let bytes = content(disk, Place::new(dir, AUDIT_NAME), 2 * GUARD_AUDIT_BYTES_MAX)?;
+    let lines = bytes.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+impl<D: Disk> AuditLog<D> {
+    /// Opens the audit log in the directory of this machine, and continues its chain. A line that a
+    /// crash has cut is removed.
+    pub(crate) fn open(disk: Arc<D>, dir: D::Dir, client: ClientId) -> io::Result<Self> {
+        // A file grows by one line over its limit.
+        let bytes_max = 2 * GUARD_AUDIT_BYTES_MAX;
+        let bytes = content(&*disk, Place::new(&dir, AUDIT_NAME), bytes_max)?;
+        let head = content(&*disk, Place::new(&dir, AuditHead::NAME), AuditHead::BYTES_MAX)?;
+        let head = AuditHead::parse(&head);
+        let (own_first, earlier, mut last) = ends_of(&bytes)?;
+        let mut first = head.as_ref().map(|head| head.first);
+        if last.is_none() || first.is_none() {
+            let older = content(&*disk, Place::new(&dir, ROTATED), bytes_max)?;
+            let (older_first, _, older_last) = ends_of(&older)?;
+            last = last.or(older_last);
+            first = first.or(older_first).or(own_first);
+        }
+        let file = open_file(&*disk, &dir)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if whole < bytes.len() {
+            disk.shorten(&file, (bytes.len() - whole) as u64)?;
+        }
+        let has_head = head.is_some();
+        let chain = AuditChain::resume(head.map(|head| head.last), last, earlier);
+        let (length, first) = (whole as u64, first.unwrap_or(1));
+        let state = OpenLog { file, length, chain, first, own_first };
+        let log = Self { disk, dir, client, state: Mutex::new(state) };
+        // Without a head nothing would show that the end of the log was cut.
+        if !has_head {
+            log.write_head(&log.state.lock())?;
+        }
+        Ok(log)
+    }
+
+    /// Adds an entry, which is on the disk when this returns.
+    pub(crate) fn append(&self, act: &GuardAct<'_>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.length > GUARD_AUDIT_BYTES_MAX {
+            self.rotate(&mut state)?;
+        }
+        let mut chain = state.chain.clone();
+        let line = chain.add(ChainEntry {
+            timestamp: Wall::now().to_string(),
+            operation: act.act.as_str(),
+            actor: self.client.as_str(),
+            target: Some(act.target.to_owned()),
+            fencing_token: act.token.map(Token::as_u64),
+            session_id: act.session.map(|session| session.to_string()),
+            reason: Some(act.reason),
+            more: serde_json::Map::new(),
+        });
+        if let Err(error) = self.write(&state, &line) {
+            // A part of a line would spoil the next one.
+            let size = self.disk.look_file(&state.file).map_or(state.length, |look| look.size);
+            let _ = self.disk.shorten(&state.file, size.saturating_sub(state.length));
+            return Err(error);
+        }
+        state.length += line.len() as u64;
+        state.chain = chain;
+        let number = state.chain.last().event;
+        state.own_first.get_or_insert(number);
+        self.write_head(&state)
+    }
+
+    /// Adds an entry. An act that is done is not undone because its entry can't be written, so the
+    /// failure goes to the ordinary log, with the entry.
+    pub(crate) fn note(&self, act: &GuardAct<'_>) {
+        if let Err(error) = self.append(act) {
+            log::error!("an audit record can't be written ({error}): {act:?}");
+        }
+    }
+
+    fn write(&self, state: &OpenLog<D>, line: &str) -> io::Result<()> {
+        self.disk.write(&state.file, state.length, line.as_bytes())?;
+        self.disk.sync_file(&state.file)
+    }
+
+    /// Writes the head, after the lines were synced.
+    fn write_head(&self, state: &OpenLog<D>) -> io::Result<()> {
+        let text = AuditHead::of(&state.chain, state.first).to_text();
+        let temporary = Place::new(&self.dir, HEAD_TEMPORARY);
+        let file = self.disk.unnamed_file(&self.dir, MODE)?;
+        self.disk.write(&file, 0, text.as_bytes())?;
+        self.disk.sync_file(&file)?;
+        match self.disk.remove_file(temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => self.disk.link(&file, temporary)?,
+        }
+        let to = Place::new(&self.dir, AuditHead::NAME);
+        self.disk.rename(temporary, to, IfThere::Replace)?;
+        self.disk.sync_dir(&self.dir)
+    }
+
+    /// Renames the log, and begins a new file. The head says before that the lines of the file that
+    /// is replaced need not be there any more.
+    fn rotate(&self, state: &mut OpenLog<D>) -> io::Result<()> {
+        if let Some(first) = state.own_first.take() {
+            state.first = first;
+        }
+        self.write_head(state)?;
+        let (from, to) = (Place::new(&self.dir, AUDIT_NAME), Place::new(&self.dir, ROTATED));
+        match self.disk.rename(from, to, IfThere::Replace) {
+            // An earlier rotation has renamed it, and could not make the new file.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
+        state.file = open_file(&*self.disk, &self.dir)?;
+        state.length = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plain_disk::PlainDisk;
+    use super::*;
+    use crate::audit_chain::{AuditCheck, check_files};
+    use std::fs::{self, File};
+    use std::os::fd::OwnedFd;
+    use std::path::{Path, PathBuf};
+
+    fn fresh(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("a directory");
+        dir
+    }
+
+    fn open(dir: &Path) -> AuditLog<PlainDisk> {
+        let opened = OwnedFd::from(File::open(dir).expect("a directory"));
+        let client = ClientId::parse("laptop1").expect("valid");
+        AuditLog::open(Arc::new(PlainDisk), opened, client).expect("it opens")
+    }
+
+    fn append(log: &AuditLog<PlainDisk>, reason: &str) {
+        let (act, token) = (AuditedAct::Accept, Some(Token::named(7)));
+        let act = GuardAct { act, target: "folder", token, session: Some(3), reason };
+        log.append(&act).expect("written");
+    }
+
+    /// Returns the faults, each as a sentence.
+    fn faults(dir: &Path) -> Vec<String> {
+        let report = check_files(dir).expect("readable").expect("there");
+        report.faults.iter().map(ToString::to_string).collect()
+    }
+
+    fn with_lines(name: &str, lines: usize) -> (PathBuf, String) {
+        let dir = fresh(name);
+        let log = open(&dir);
+        for number in 0..lines {
+            append(&log, &format!("why \"{number}\" \u{e9}\n"));
+        }
+        let text = fs::read_to_string(dir.join(AUDIT_NAME)).expect("written");
+        (dir, text)
+    }
+
+    /// Test 24 of the contract: each byte changed, a line removed, doubled or moved, the tail cut.
+    #[test]
+    fn each_change_of_an_audit_log_is_found_with_its_line() {
+        let (dir, text) = with_lines("audit-bytes", 4);
+        assert_eq!(faults(&dir), Vec::<String>::new());
+        let head = fs::read(dir.join(AuditHead::NAME)).expect("there");
+        let lines: Vec<_> = text.split_inclusive('\n').collect();
+        let finds = |content: &[u8], line: usize, what: &str| {
+            let mut check = AuditCheck::begin(AuditHead::parse(&head));
+            check.file(AUDIT_NAME, content).expect("in memory");
+            let found = check.end(true).faults;
+            let first = found.first().map(|it| (it.file.as_str(), it.line));
+            assert_eq!(first, Some((AUDIT_NAME, line as u64)), "{what}: {found:?}");
+        };
+        let mut bytes = text.clone().into_bytes();
+        let mut line = 1;
+        for at in 0..bytes.len() {
+            let was = bytes[at];
+            for now in [was ^ 1, was ^ 0x20, b'\n', b' ', b'0'] {
+                if now != was {
+                    bytes[at] = now;
+                    finds(&bytes, line, &format!("byte {at} as {now}"));
+                }
+            }
+            bytes[at] = was;
+            line += usize::from(was == b'\n');
+        }
+        for number in 1..=lines.len() {
+            let without = [&lines[..number - 1], &lines[number..]].concat().concat();
+            // The line after the gap is named, or the last line if the tail was cut.
+            let named = if number == lines.len() { number - 1 } else { number };
+            finds(without.as_bytes(), named, "removed");
+            let twice = [&lines[..number], &lines[number - 1..]].concat().concat();
+            finds(twice.as_bytes(), number + 1, "doubled");
+        }
+        finds([lines[0], lines[2], lines[1], lines[3]].concat().as_bytes(), 2, "moved");
+        let bytes = text.as_bytes();
+        for length in 0..bytes.len() {
+            let rest = &bytes[..length];
+            let is_whole = rest.last().is_none_or(|byte| *byte == b'\n');
+            let whole = rest.split(|byte| *byte == b'\n').count() - 1;
+            finds(rest, whole + usize::from(!is_whole), &format!("cut at {length}"));
+        }
+        fs::remove_file(dir.join(AuditHead::NAME)).expect("there");
+        assert_eq!(faults(&dir).len(), 1, "the head is missing");
+        fs::remove_dir_all(&dir).expect("there");
+    }
+
+    /// A tail that was cut stays visible after further entries.
+    #[test]
+    fn lost_tail_is_not_covered_by_later_entries() {
+        let (dir, text) = with_lines("audit-tail", 3);
+        let cut = text.split_inclusive('\n').take(2).collect::<String>();
+        fs::write(dir.join(AUDIT_NAME), cut).expect("written");
+        append(&open(&dir), "later");
+        let found = faults(&dir);
+        assert!(found[0].starts_with("line 3 of audit.log has event 4"), "{found:?}");
+        fs::remove_dir_all(&dir).expect("there");
+    }
+
+    /// A crash between the line and the head, or within a line, is no fault.
+    #[test]
+    fn crash_between_the_line_and_the_head_is_told_and_no_fault() {
+        let (dir, _) = with_lines("audit-crash", 2);
+        let head = fs::read(dir.join(AuditHead::NAME)).expect("there");
+        append(&open(&dir), "the third");
+        fs::write(dir.join(AuditHead::NAME), &head).expect("written");
+        let mut text = fs::read_to_string(dir.join(AUDIT_NAME)).expect("there");
+        text.push_str("{\"actor\":\"lap");
+        fs::write(dir.join(AUDIT_NAME), &text).expect("written");
+        let report = check_files(&dir).expect("readable").expect("there");
+        assert_eq!((report.faults.len(), report.notes.len(), report.chained), (0, 2, 3));
+        assert!(report.notes[0].starts_with("1 line follows"), "{:?}", report.notes);
+        append(&open(&dir), "the fourth");
+        let report = check_files(&dir).expect("readable").expect("there");
+        assert_eq!((report.faults.len(), report.notes.len(), report.chained), (0, 0, 4));
+        fs::remove_dir_all(&dir).expect("there");
+    }
+
+    /// The chain goes on in the next file, and a missing beginning is found there as well.
+    #[test]
+    fn rotated_log_keeps_its_chain() {
+        let dir = fresh("audit-rotated");
+        let log = open(&dir);
+        for round in 0..3 {
+            append(&log, "one");
+            append(&log, "two");
+            assert_eq!(faults(&dir), Vec::<String>::new(), "round {round}");
+            log.rotate(&mut log.state.lock()).expect("rotated");
+            assert_eq!(faults(&dir), Vec::<String>::new(), "round {round}");
+        }
+        drop(log);
+        append(&open(&dir), "three");
+        assert_eq!(faults(&dir), Vec::<String>::new());
+        let older = dir.join(ROTATED);
+        let text = fs::read_to_string(&older).expect("there");
+        fs::write(&older, text.split_inclusive('\n').skip(1).collect::<String>()).expect("written");
+        let found = faults(&dir);
+        assert!(found[0].starts_with("line 1 of audit.log.1 has event 6"), "{found:?}");
+        fs::remove_dir_all(&dir).expect("there");
+    }
+
+    /// A line that is too long is not kept in memory.
+    #[test]
+    fn line_that_is_too_long_is_a_fault() {
+        let (dir, mut text) = with_lines("audit-long", 2);
+        text.push_str(&"x".repeat(3 * (64 << 10)));
+        text.push('\n');
+        fs::write(dir.join(AUDIT_NAME), &text).expect("written");
+        let found = faults(&dir);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("line 3 of audit.log is no line of the chain"), "{found:?}");
+        fs::remove_dir_all(&dir).expect("there");
+    }
+
+    /// Lines of an earlier version stay, and the chain begins after them.
+    #[test]
+    fn chain_begins_after_the_lines_of_an_earlier_version() {
+        let dir = fresh("audit-earlier");
+        let earlier = "{\"act\":\"steal\"}\n{\"act\":\"reset\"}\n";
+        fs::write(dir.join(AUDIT_NAME), earlier).expect("written");
+        append(&open(&dir), "new");
+        append(&open(&dir), "newer");
+        let report = check_files(&dir).expect("readable").expect("there");
+        assert_eq!((report.faults.len(), report.chained), (0, 2));
+        assert!(report.notes[0].starts_with("2 lines of an earlier version"), "{report:?}");
+        let text = fs::read_to_string(dir.join(AUDIT_NAME)).expect("there");
+        fs::write(dir.join(AUDIT_NAME), text.replace("reset", "resat")).expect("written");
+        let found = faults(&dir);
+        assert!(found[0].contains("lines 1 to 2 are not as they were"), "{found:?}");
+        fs::remove_dir_all(&dir).expect("there");
+    }
+}

@@ -1,0 +1,226 @@
+//! Compares the folder with the markers, as the barrier does.
+
+use super::super::barrier::arrival_target::{Barrier, Unsure};
+use super::super::barrier::folder_path::FolderPath;
+use super::super::barrier::handover::Remembered;
+use super::super::barrier::ignored::IgnoreRules;
+use super::super::barrier::ledger::Ledger;
+use super::super::barrier::missing::{MissingBecause, MissingPath, NotArrived};
+use super::super::barrier::ready::Decision;
+use super::super::barrier::strays::original_of;
+use super::super::barrier::tree::{DigestCache, FolderTree as _, FoundFile};
+use super::super::barrier_store::disk_tree::DiskTree;
+use super::super::barrier_store::ignore_files::read_ignore_rules;
+use super::super::barrier_store::ledger_store::read_ledger;
+use super::super::barrier_store::marker_dir::MarkerDir;
+use super::super::disk::Disk;
+use super::examined_folder::{ExaminedFolder, KnownTenures};
+use super::folder_finding::{FindingKind, FolderFinding};
+use super::leftovers::some_of;
+use crate::os_error::said;
+use crate::time::Span;
+use std::io;
+
+/// The highest number of conflict copies that are looked at.
+const STRAYS_MAX: usize = 64;
+
+fn failed(what: &str, error: &io::Error) -> String {
+    format!("{what} can't be read: {}", said(error))
+}
+
+/// Returns how long ago the last tenure set its handover, as a clause.
+fn how_long<D: Disk>(of: &ExaminedFolder<'_, D>, known: &KnownTenures) -> String {
+    let now = u64::try_from(of.now.secs).unwrap_or(0) * 1_000;
+    match (known.previous.at, now.saturating_sub(known.previous.at)) {
+        (0, _) => "for an unknown time".to_owned(),
+        (_, ago) => format!("for {}", Span::from_secs((ago / 1_000).max(1))),
+    }
+}
+
+/// Returns the findings about markers and about files that have not arrived.
+pub(super) fn arrival_findings<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+) -> Result<Vec<FolderFinding>, String> {
+    let Some(known) = &of.known else { return Ok(Vec::new()) };
+    let rules = read_ignore_rules(of.disk, &of.folder, of.local.clone());
+    let rules = rules.map_err(|error| error.to_string())?;
+    let ledger = match &of.host {
+        Some(host) => read_ledger(of.disk, host).map_err(|error| failed("the ledger", &error))?,
+        None => Ledger::default(),
+    };
+    let wanted = match known.previous.handover {
+        Remembered::Handover(handover) => handover.marker,
+        Remembered::Nothing | Remembered::Damaged(_) => None,
+    };
+    let mut markers = MarkerDir::new(of.id);
+    let read = markers.refresh(of.disk, &of.folder, wanted);
+    read.map_err(|error| failed("the markers in '.latchfs'", &error))?;
+    let mut findings: Vec<_> = markers
+        .unread()
+        .into_iter()
+        .map(|it| {
+            FolderFinding::new(
+                FindingKind::MarkerBroken,
+                format!("'.latchfs/{}' is no marker that can be used: {}", it.file_name, it.why),
+                "have the sync tool bring it again from the machine that wrote it; a conflict copy \
+                 or a file of nobody can be removed",
+            )
+        })
+        .collect();
+    findings.extend(strays(of, &rules, &markers)?);
+    // While the lock is held its holder knows what is here, and changes go on.
+    if known.is_held {
+        return Ok(findings);
+    }
+    let now = i128::from(of.now.secs) * 1_000_000_000 + i128::from(of.now.nanos);
+    let (previous, engine) = (&known.previous, known.engine);
+    let barrier =
+        Barrier { previous, engine, ledger: &ledger, markers: markers.files(), rules: &rules, now };
+    let mut tree = DiskTree::new(of.disk, &of.folder);
+    let decided = barrier.decide(&mut tree, &mut DigestCache::default());
+    match decided.map_err(|error| failed("the folder", &error))? {
+        Decision::Ready(_) => {}
+        Decision::Unsure(why) => findings.push(unsure(of, known, &why.told_by(of.client))),
+        Decision::NotArrived(missing) => findings.extend(not_arrived(of, known, &missing)),
+    }
+    Ok(findings)
+}
+
+fn unsure<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+    known: &KnownTenures,
+    why: &Unsure,
+) -> FolderFinding {
+    let kind = match why {
+        Unsure::Chain(_) => FindingKind::MarkerBroken,
+        Unsure::OwnName { .. } => FindingKind::SameName,
+        _ => FindingKind::Unsure,
+    };
+    let since = how_long(of, known);
+    let mend = format!(
+        "{}; or go on with the folder as it stands: latchfs guard accept {} --reason WHY",
+        why.next_step(),
+        of.shown
+    );
+    FolderFinding::new(
+        kind,
+        format!("nobody knows whether everything is here: {why} ({since})"),
+        mend,
+    )
+}
+
+/// Returns a finding for each reason for which paths have not arrived.
+fn not_arrived<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+    known: &KnownTenures,
+    missing: &NotArrived,
+) -> Vec<FolderFinding> {
+    let (shown, client, token) = (&of.shown, &known.previous.client, known.previous.token);
+    let since = how_long(of, known);
+    let mut findings = Vec::new();
+    if let Some(marker) = &missing.marker {
+        findings.push(FolderFinding::new(
+            FindingKind::MarkerMissing,
+            format!(
+                "the marker '.latchfs/{}' of {client}'s tenure {token} is missing {since}",
+                marker.file_name()
+            ),
+            "see whether the sync tool runs on both machines and carries '.latchfs'",
+        ));
+    }
+    if missing.is_other_ignore {
+        findings.push(FolderFinding::new(
+            FindingKind::NotArrived,
+            format!("'.latchfs/ignore' is not that of {client}'s tenure {token} {since}"),
+            "see whether the sync tool runs on both machines and carries '.latchfs'",
+        ));
+    }
+    for kind in [FindingKind::NotArrived, FindingKind::Foreign, FindingKind::Superseded] {
+        let of_kind: Vec<_> = missing.paths.iter().filter(|it| kind_of(it) == kind).collect();
+        let names: Vec<_> =
+            of_kind.iter().map(|it| format!("'{}' {}", it.path, it.because)).collect();
+        let Some(first) = of_kind.first() else { continue };
+        let path = &first.path;
+        let mend = match (kind, &first.because) {
+            (_, MissingBecause::Overwritten { copy }) => format!(
+                "put the wanted content back: latchfs guard accept {shown}/{path} --from \
+                 {shown}/{copy}"
+            ),
+            (FindingKind::NotArrived, _) => format!(
+                "see whether the sync tool runs on both machines; a path that never comes belongs \
+                 into {shown}/.latchfs/ignore"
+            ),
+            _ => format!(
+                "wait for the wanted version, or go on with the one that stands there: latchfs \
+                 guard accept {shown}/{path} --reason WHY"
+            ),
+        };
+        let says = format!(
+            "{} of {} files of {client}'s tenure {token} {since}: {}",
+            of_kind.len(),
+            missing.of,
+            some_of(&names)
+        );
+        findings.push(FolderFinding::new(kind, says, mend));
+    }
+    findings
+}
+
+const fn kind_of(path: &MissingPath) -> FindingKind {
+    match path.because {
+        MissingBecause::NotHere
+        | MissingBecause::NotDownloaded
+        | MissingBecause::Changing
+        | MissingBecause::NotYetDeleted
+        | MissingBecause::TwoNames => FindingKind::NotArrived,
+        MissingBecause::Foreign | MissingBecause::Overwritten { .. } => FindingKind::Foreign,
+        MissingBecause::Superseded { .. } => FindingKind::Superseded,
+    }
+}
+
+/// Returns the conflict copies, each with the tenure whose version it holds.
+fn strays<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+    rules: &IgnoreRules,
+    markers: &MarkerDir,
+) -> Result<Vec<FolderFinding>, String> {
+    let mut tree = DiskTree::new(of.disk, &of.folder);
+    let mut files = std::collections::BTreeMap::<FolderPath, FoundFile>::new();
+    let walked = tree.walk(&mut |path, found| {
+        if rules.ignored(&path).is_none() {
+            files.insert(path, found);
+        }
+    });
+    walked.map_err(|error| failed("the folder", &error))?;
+    let is_there = |path: &FolderPath| files.contains_key(path);
+    let strays =
+        files.iter().filter_map(|(path, found)| Some((path, found, original_of(path, is_there)?)));
+    let mut findings = Vec::new();
+    for (path, found, original) in strays.take(STRAYS_MAX) {
+        let digest = tree.digest(path, found).map_err(|error| failed("a conflict copy", &error))?;
+        let mut versions = markers.files().versions(&original, found.stamp.size);
+        let fits = versions.find(|(named, _)| Some(*named) == digest).map(|(_, tenure)| tenure);
+        let (fits, step) = match fits {
+            Some(tenure) => {
+                let holder = markers.files().holder_of(tenure).unwrap_or_default();
+                let token = tenure.token;
+                let fits = format!("it is {holder}'s version (tenure {token})");
+                (
+                    fits,
+                    format!(
+                        "put it back with 'latchfs guard accept {0}/{original} --from \
+                                {0}/{path}' while '{original}' is missed, or ",
+                        of.shown
+                    ),
+                )
+            }
+            None => ("no marker names its content".to_owned(), String::new()),
+        };
+        findings.push(FolderFinding::new(
+            FindingKind::Stray,
+            format!("'{path}' is a conflict copy of '{original}': {fits}"),
+            format!("compare the two; {step}remove the copy through the view"),
+        ));
+    }
+    Ok(findings)
+}
