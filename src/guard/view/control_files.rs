@@ -4,7 +4,7 @@
 use super::super::event_queue::{EventPosition, EventQueue};
 use super::super::lock_uses::LockUse;
 use super::super::tenure_events::TenureEvent;
-use super::attributes::ROOT;
+use super::attributes::{ROOT, SNAPSHOTS};
 use super::kernel_wait::KernelWait;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::own_user::own_uid;
@@ -19,6 +19,8 @@ use std::time::{Duration, SystemTime};
 /// The name of the directory with the files of the guard, in the root of the folder and of the
 /// view.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
+/// The name of the directory in it that shows the complete snapshots.
+const SNAPSHOTS_DIR: &str = "snapshots";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
 const DIR_INO: u64 = 2;
@@ -73,7 +75,7 @@ impl ControlFile {
 
 /// Whether a node is `.latchfs` or a file in it.
 pub(super) const fn is_control(ino: u64) -> bool {
-    ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64
+    ino == SNAPSHOTS || ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64
 }
 
 /// An open file in `.latchfs`.
@@ -151,6 +153,9 @@ impl ControlFiles {
         if at.parent != DIR_INO {
             return None;
         }
+        if at.name == SNAPSHOTS_DIR {
+            return Some(Ok(NodeEntry::uncached(self.attr(SNAPSHOTS))));
+        }
         let file = ControlFile::ALL.into_iter().find(|file| at.name == file.name());
         Some(file.map_or(Err(Errno::ENOENT), |file| Ok(NodeEntry::uncached(self.attr(file.ino())))))
     }
@@ -165,7 +170,13 @@ impl ControlFiles {
             kind: NodeType::RegularFile,
             name: std::ffi::OsStr::new(file.name()).into(),
         };
-        (ino == DIR_INO).then(|| ControlFile::ALL.into_iter().map(entry).collect())
+        let snapshots = DirEntry {
+            ino: Some(SNAPSHOTS),
+            kind: NodeType::Directory,
+            name: std::ffi::OsStr::new(SNAPSHOTS_DIR).into(),
+        };
+        (ino == DIR_INO)
+            .then(|| ControlFile::ALL.into_iter().map(entry).chain([snapshots]).collect())
     }
 
     /// Returns a new open file, whose reader gets the events from now on.
