@@ -3,12 +3,11 @@
 use super::exit::{CliError, CliResult};
 use super::output;
 use crate::guard::barrier::content_digest::ContentDigest;
-use crate::guard::folder_snapshot::manifest::manifest_text;
+use crate::guard::folder_snapshot::snapshot_manifest::manifest_text;
 use crate::guard::folder_snapshot::tree_copy::TreeCopy;
 use crate::guard::folder_snapshot::tree_digest::entries_of;
 use crate::guard::linux_disk::LinuxDisk;
 use crate::os_error::said;
-use crate::random::random;
 use crate::time::{Span, boot_now};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use std::cell::Cell;
@@ -25,7 +24,7 @@ fn open(dir: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Copies the files of a snapshot, whose manifest has the digest `root`, to a directory that does
-/// not exist. It appears complete. Returns what could not be kept.
+/// not exist. It appears complete. Returns the attributes that could not be kept.
 pub(super) fn copy((tree, root): (&Path, &str), to: &Path) -> CliResult<Vec<String>> {
     let shown = to.display();
     if to.symlink_metadata().is_ok() {
@@ -34,14 +33,14 @@ pub(super) fn copy((tree, root): (&Path, &str), to: &Path) -> CliResult<Vec<Stri
         )));
     }
     let mut part = to.as_os_str().to_owned();
-    part.push(format!(".part-{:08x}", random() as u32));
+    part.push(format!(".part-{}", std::process::id()));
     let part = Path::new(&part);
     let copied = copy_to((tree, root), part).and_then(|degraded| {
         rustix::fs::renameat_with(CWD, part, CWD, to, RenameFlags::NOREPLACE)?;
         Ok(degraded)
     });
     copied.map_err(|error| {
-        // What can't be removed has a name that says what it is.
+        // A part that can't be removed has a name that says so.
         let _ = std::fs::remove_dir_all(part);
         CliError::unavailable(format!(
             "the snapshot was not restored to {shown}: {}; the files of other users are restored \

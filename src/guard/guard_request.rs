@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 pub(crate) const REQUEST_BYTES_MAX: usize = 4_096;
 /// The longest wait of a `take`, in milliseconds: a day.
 const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
+/// The longest wait for programs that have files open for writing, in milliseconds: an hour.
+const QUIET_MS_MAX: u64 = 3_600_000;
+/// The wait if a request names none.
+const QUIET_MS_DEFAULT: u64 = 10_000;
 /// How long `guard accept` waits for the lock, and until the folder was compared.
 pub(crate) const ACCEPT_PATIENCE: Span = Span::from_secs(60);
 
@@ -77,11 +81,6 @@ pub(crate) enum SnapshotRequest {
     /// Remove one.
     Remove(String),
 }
-
-/// The longest wait for programs that have files open for writing, in milliseconds: an hour.
-const QUIET_MS_MAX: u64 = 3_600_000;
-/// The wait if a request names none.
-const QUIET_MS_DEFAULT: u64 = 10_000;
 
 /// Returns the request about snapshots.
 fn snapshot_request(asked: &Value) -> Option<SnapshotRequest> {
@@ -186,6 +185,12 @@ mod tests {
         let day = Span::from_secs(24 * 3_600);
         let long = parse(&format!("{{\"do\":\"take\",\"wait_ms\":{}}}", u64::MAX));
         assert_eq!(long, Ok(GuardRequest::Take { patience: day, away: None }));
+        let longest = Span::from_millis(QUIET_MS_MAX);
+        let waits =
+            format!("{{\"do\":\"snapshot\",\"snapshot\":\"take\",\"quiet_ms\":{}}}", u64::MAX);
+        let waits = parse(&waits);
+        let quiet = Some(longest);
+        assert_eq!(waits, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet })));
         let taken = parse("{\"do\":\"snapshot\",\"snapshot\":\"take\",\"best_effort\":true}");
         assert_eq!(taken, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet: None })));
         let Ok(GuardRequest::Accept(Err(why))) = parse("{\"do\":\"accept\"}") else {

@@ -13,7 +13,7 @@ pub(crate) const SENTENCES_MAX: usize = 1_000;
 /// Whether programs may have been changing files while a snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Consistency {
+pub(crate) enum SnapshotConsistency {
     /// No program had a file open for writing.
     Quiesced,
     /// Programs may have been in the middle of their changes.
@@ -56,7 +56,7 @@ pub(crate) struct SnapshotDescriptor {
     /// When it was taken.
     pub(crate) at: String,
     /// Whether programs may have been changing files.
-    pub(crate) consistency: Consistency,
+    pub(crate) consistency: SnapshotConsistency,
     /// The programs that had files open for writing.
     pub(crate) risk: Vec<String>,
     /// What could not be kept.
@@ -69,7 +69,7 @@ pub(crate) struct SnapshotDescriptor {
 
 impl SnapshotDescriptor {
     /// Returns an empty descriptor, whose fields the caller fills.
-    pub(crate) fn new(id: &str, consistency: Consistency) -> Self {
+    pub(crate) fn new(id: &str, consistency: SnapshotConsistency) -> Self {
         Self {
             v: VERSION,
             id: id.to_owned(),
@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_ready_fits_its_own_descriptor_only() {
-        let mut one = SnapshotDescriptor::new("20260102T030405-0a1b2c3d", Consistency::Quiesced);
+        let mut one =
+            SnapshotDescriptor::new("20260102T030405-0a1b2c3d", SnapshotConsistency::Quiesced);
         one.root = ContentDigest::of(b"manifest").to_string();
         let ready = SnapshotReady::of(&one).bytes();
         assert_eq!(SnapshotReady::check(&ready, &one.bytes(), &one.id), Some(one.clone()));

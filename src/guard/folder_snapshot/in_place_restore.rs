@@ -7,11 +7,11 @@ use super::super::folder_guard::FolderGuard;
 use super::super::gate::Pass;
 use super::super::stage::PublishError;
 use super::super::tenure::TenureId;
-use super::manifest::{EntryKind, ManifestEntry};
 use super::snapshot_disk::{SnapshotDisk, is_own_dir};
+use super::snapshot_manifest::{EntryKind, ManifestEntry};
 use super::snapshot_store::{SnapshotError, SnapshotStore, TREE, read_whole, write_new};
 use super::tree_digest::digest_of;
-use super::tree_walk::{is_gone, walk};
+use super::tree_walk::{WalkedKind, is_gone, walk};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -114,10 +114,12 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         let mut others = Vec::new();
         walk(self.guard.disk(), self.guard.folder(), is_own_dir, |walked| {
             let is_dir = walked.found.look.is_dir;
+            let is_other = matches!(walked.kind, WalkedKind::Other(_));
             let keeps = match wanted.get(walked.path) {
                 Some(EntryKind::Dir) => is_dir,
                 Some(EntryKind::File | EntryKind::Symlink) => !is_dir,
-                None => false,
+                // No snapshot holds these, so that it does not say that they are too much.
+                None => is_other,
             };
             // A mount point is no part of the folder.
             if !keeps && !walked.found.is_mount_point {
@@ -144,6 +146,8 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         };
         match removed {
             Err(error) if is_gone(&error) => {}
+            // It holds something that no snapshot holds.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => return Ok(()),
             removed => removed?,
         }
         self.changed += 1;

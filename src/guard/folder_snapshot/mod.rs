@@ -4,16 +4,16 @@
 //! The modules in reading order:
 //!
 //! - `snapshot_id` names a snapshot, `snapshot_disk` has the file operations of its own.
-//! - `manifest` lists the files of a snapshot with their digests, `descriptor` says what it is and
-//!   that it is complete.
+//! - `snapshot_manifest` lists the files of a snapshot with their digests, `descriptor` describes it
+//!   and says that it is complete.
 //! - `tree_walk` visits a tree, `tree_copy` copies one, `tree_digest` lists one with its digests.
 //! - `snapshot_store` lists, checks and removes snapshots, `snapshot_take` takes one.
 //! - `in_place_restore` gives the folder the content of one.
-//! - `snapshot_recovery` finds what was interrupted, and finishes or removes it.
+//! - `snapshot_recovery` finds interrupted snapshots, and finishes or removes them.
 
 pub(crate) mod snapshot_id;
 pub(crate) mod snapshot_disk;
-pub(crate) mod manifest;
+pub(crate) mod snapshot_manifest;
 pub(crate) mod descriptor;
 pub(crate) mod tree_walk;
 pub(crate) mod tree_copy;

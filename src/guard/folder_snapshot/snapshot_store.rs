@@ -6,8 +6,8 @@ use super::super::disk::{Disk, IfThere, Place};
 use super::super::stage::READY;
 use super::super::tree_removal::remove_tree;
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady};
-use super::manifest::{MANIFEST_BYTES_MAX, ManifestEntry, parse_manifest};
 use super::snapshot_id::SnapshotId;
+use super::snapshot_manifest::{MANIFEST_BYTES_MAX, ManifestEntry, parse_manifest};
 use super::tree_digest::entries_of;
 use crate::os_error::said;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::io;
 
 /// The file with the list of files.
 pub(crate) const MANIFEST: &str = "manifest";
-/// The file that says what the snapshot is.
+/// The file with the description of the snapshot.
 pub(crate) const DESCRIPTOR: &str = "descriptor.json";
 /// The directory with the files of the folder.
 pub(crate) const TREE: &str = "tree";

@@ -9,10 +9,10 @@ use super::super::gate::Pass;
 use super::super::stage::{READY, SNAPSHOT, Stage};
 use super::super::tenure::TenureId;
 use super::super::tree_removal::remove_tree;
-use super::descriptor::{Consistency, SENTENCES_MAX, SnapshotDescriptor, SnapshotReady};
-use super::manifest::manifest_text;
+use super::descriptor::{SENTENCES_MAX, SnapshotConsistency, SnapshotDescriptor, SnapshotReady};
 use super::snapshot_disk::SnapshotDisk;
 use super::snapshot_id::SnapshotId;
+use super::snapshot_manifest::manifest_text;
 use super::snapshot_store::{
     DESCRIPTOR, INTENT, MANIFEST, SnapshotError, SnapshotStore, TREE, write_new,
 };
@@ -49,7 +49,7 @@ pub(crate) struct TakenAs {
     /// The id of the folder.
     pub(crate) folder: String,
     /// Whether programs may have been changing files.
-    pub(crate) consistency: Consistency,
+    pub(crate) consistency: SnapshotConsistency,
     /// The programs that had files open for writing.
     pub(crate) risk: Vec<String>,
 }

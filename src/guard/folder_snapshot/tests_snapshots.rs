@@ -1,14 +1,16 @@
 //! Snapshots that fail or are killed at each step: those that are shown are complete.
 
 use super::super::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
+use super::super::disk::Place;
 use super::super::folder_guard::{FolderDirs, FolderGuard};
 use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::{Owner, TenureClock, TenureId};
-use super::descriptor::{Consistency, SnapshotDescriptor};
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor};
 use super::in_place_restore::{InPlaceRestore, RestoreError};
 use super::snapshot_disk::SnapshotDisk;
+use super::snapshot_manifest::MANIFEST_BYTES_MAX;
 use super::snapshot_recovery::{SnapshotFinding, findings, recover};
-use super::snapshot_store::{SnapshotError, SnapshotStore};
+use super::snapshot_store::{SnapshotError, SnapshotStore, read_whole};
 use super::snapshot_take::{SnapshotTake, TakenAs};
 use crate::engine::Token;
 use crate::time::{Span, Time, boot_now};
@@ -92,7 +94,7 @@ impl SnapshotFolder {
         open(&self.test.state_path("snapshots"))
     }
 
-    /// Checks what a guard finds that starts now. Returns the complete snapshots.
+    /// Checks the snapshots as a guard does that starts now. Returns the complete ones.
     fn recovered(&self) -> Vec<SnapshotDescriptor> {
         let (dir, stages) = (self.snapshots(), open(&self.test.state_path("stage")));
         let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
@@ -124,7 +126,7 @@ fn take<D: SnapshotDisk<Dir = OwnedFd>>(
     let mut take = SnapshotTake::begin(guard, dir, &may_link)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
-    let (consistency, risk) = (Consistency::Quiesced, Vec::new());
+    let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
     let descriptor =
         take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ())?;
     let pass = guard.gate().enter(Some(take.tenure()), |_| true).expect("open");
@@ -226,7 +228,7 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let may_link = |_: &std::ffi::OsStr, _: &super::super::disk::Look| false;
     let mut take = SnapshotTake::begin(&guard, &dir, &may_link).expect("begun");
     take.copy_last().expect("copied");
-    let (consistency, risk) = (Consistency::Quiesced, Vec::new());
+    let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
     take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ()).expect("complete");
     let pass = guard.gate().enter(Some(tenure(1)), |_| true).expect("open");
     // Another guard of the same storage takes the folder over.
@@ -297,6 +299,17 @@ fn every_changed_byte_mode_target_and_missing_file_is_found() {
     assert_eq!(partial.code(), Some("E_PARTIAL_SNAPSHOT"));
     let found = findings(&store, |_| false, true).expect("readable");
     assert_eq!(found, [SnapshotFinding::Partial(taken.id)]);
+}
+
+#[test]
+fn the_files_of_a_snapshot_have_bounds() {
+    let test = TestFolder::new();
+    for bytes_max in [MANIFEST_BYTES_MAX, DESCRIPTOR_BYTES_MAX] {
+        TestFolder::make_sparse(&test.path("file"), bytes_max + 1);
+        let (dir, name) = (test.folder(), "file");
+        let read = read_whole(&LinuxDisk, Place::new(&dir, name), bytes_max);
+        assert_eq!(read.expect_err("it is too long").kind(), std::io::ErrorKind::FileTooLarge);
+    }
 }
 
 /// Changes the folder in all ways that a restore must take back.

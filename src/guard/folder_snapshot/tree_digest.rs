@@ -2,7 +2,7 @@
 
 use super::super::barrier::content_digest::ContentDigest;
 use super::super::disk::{Disk, Place};
-use super::manifest::{EntryKind, ManifestEntry};
+use super::snapshot_manifest::{EntryKind, ManifestEntry};
 use super::tree_walk::{Walked, WalkedKind, walk};
 use sha2::{Digest as _, Sha256};
 use std::ffi::{OsStr, OsString};

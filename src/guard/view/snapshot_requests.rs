@@ -2,7 +2,7 @@
 //! snapshots of the folder.
 
 use super::super::disk::Look;
-use super::super::folder_snapshot::descriptor::{Consistency, SnapshotDescriptor};
+use super::super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use super::super::folder_snapshot::in_place_restore::{
     InPlaceRestore, RestoreError, interrupted_restore,
 };
@@ -20,7 +20,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// The maximum number of snapshots that one answer lists: the newest ones.
-const LISTED_MAX: usize = 1_000;
+const LISTED_MAX: usize = 200;
+/// The maximum number of sentences of each of them that a list has.
+const LISTED_SENTENCES_MAX: usize = 100;
 /// How often a restore in place goes on after the lock service was told of changes.
 const ANNOUNCED_TRIES: usize = 1_000;
 
@@ -33,7 +35,7 @@ fn failed(error: &SnapshotError) -> Value {
     answer
 }
 
-/// Returns a descriptor as JSON. A user who may not see all names gets numbers instead of those in
+/// Returns a descriptor as JSON. A user without the right to see all names gets a number in place of
 /// sentences.
 fn shown(descriptor: &SnapshotDescriptor, may_see: bool) -> Value {
     let mut value = serde_json::to_value(descriptor).unwrap_or_default();
@@ -85,7 +87,13 @@ impl FolderView {
             Err(error) => return failed(&SnapshotError::Disk(error)),
         };
         let newest = listed.iter().rev().take(LISTED_MAX);
-        let all: Vec<_> = newest.map(|(_, descriptor)| shown(descriptor, may_see)).collect();
+        let short = |(_, descriptor): &(_, SnapshotDescriptor)| {
+            let mut short = descriptor.clone();
+            short.risk.truncate(LISTED_SENTENCES_MAX);
+            short.degraded.truncate(LISTED_SENTENCES_MAX);
+            shown(&short, may_see)
+        };
+        let all: Vec<_> = newest.map(short).collect();
         json!({"snapshots": all, "restoring": interrupted_restore(&store)})
     }
 
@@ -190,8 +198,11 @@ impl FolderView {
             }
         };
         let linked = take.linked().to_vec();
-        let consistency =
-            if quiet.is_some() { Consistency::Quiesced } else { Consistency::BestEffort };
+        let consistency = if quiet.is_some() {
+            SnapshotConsistency::Quiesced
+        } else {
+            SnapshotConsistency::BestEffort
+        };
         let taken_as = TakenAs { folder: snapshots.folder_id.clone(), consistency, risk };
         snapshots.begin_work(Some("reading the snapshot"));
         let descriptor = take.complete(taken_as, &count)?;
@@ -272,7 +283,7 @@ impl FolderView {
         refused("the guard ends, or the lock service does not answer; restore again to finish")
     }
 
-    /// Records what a person did with a snapshot. This is the place for the audit log.
+    /// Records an operation of a person on a snapshot. This is the place for the audit log.
     fn note_in_audit_log(&self, who: Requester, operation: &str, id: &str) {
         log::info!("{operation} of the folder snapshot {id} by user {}", who.uid);
     }

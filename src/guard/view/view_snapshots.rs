@@ -37,7 +37,7 @@ pub(crate) struct ViewSnapshots {
     shared: RwLock<SharedFiles>,
     /// Held while a snapshot is taken, restored in place or removed.
     pub(super) one_change: Mutex<()>,
-    /// The work under way, for people who wait.
+    /// The work under way, as a waiting person reads it.
     work: Mutex<Option<&'static str>>,
     files_done: AtomicU64,
     /// The number of writable open files that were closed.
@@ -153,7 +153,7 @@ impl ViewSnapshots {
         self.news.notify_all();
     }
 
-    /// Waits until `writers` returns nothing, at most until `until`. Returns what it returned last.
+    /// Waits until `writers` returns nothing, at most until `until`. Returns its last answer.
     pub(super) fn wait_for_writers(
         &self,
         until: Time,
