@@ -37,6 +37,9 @@ _latchfs() {
             latchfs,events)
                 cmd="latchfs__subcmd__events"
                 ;;
+            latchfs,folder-snapshot)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot"
+                ;;
             latchfs,guard)
                 cmd="latchfs__subcmd__guard"
                 ;;
@@ -124,6 +127,24 @@ _latchfs() {
             latchfs__subcmd__cluster,transfer)
                 cmd="latchfs__subcmd__cluster__subcmd__transfer"
                 ;;
+            latchfs__subcmd__folder__subcmd__snapshot,ls)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__ls"
+                ;;
+            latchfs__subcmd__folder__subcmd__snapshot,restore)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__restore"
+                ;;
+            latchfs__subcmd__folder__subcmd__snapshot,rm)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__rm"
+                ;;
+            latchfs__subcmd__folder__subcmd__snapshot,show)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__show"
+                ;;
+            latchfs__subcmd__folder__subcmd__snapshot,take)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__take"
+                ;;
+            latchfs__subcmd__folder__subcmd__snapshot,verify)
+                cmd="latchfs__subcmd__folder__subcmd__snapshot__subcmd__verify"
+                ;;
             latchfs__subcmd__guard,accept)
                 cmd="latchfs__subcmd__guard__subcmd__accept"
                 ;;
@@ -152,7 +173,7 @@ _latchfs() {
 
     case "${cmd}" in
         latchfs)
-            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run guard doctor audit sim completions man"
+            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run guard folder-snapshot doctor audit sim completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -823,6 +844,160 @@ _latchfs() {
                     return 0
                     ;;
                 --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot)
+            opts="-h --help take ls show verify restore rm"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__ls)
+            opts="-h --client --stage --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__restore)
+            opts="-h --client --stage --to --in-place --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__rm)
+            opts="-h --client --stage --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__show)
+            opts="-h --client --stage --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__take)
+            opts="-h --client --stage --quiet --best-effort --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --quiet)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__folder__subcmd__snapshot__subcmd__verify)
+            opts="-h --client --stage --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -41,6 +41,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a l
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show events as they happen, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "guard" -d 'Show a folder so that it changes only under its lock'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "folder-snapshot" -d 'Take, check and restore snapshots of a guarded folder'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Check all that a mount needs, and say how to fix what is wrong'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "audit" -d 'Check that an audit log is as it was written'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whole cluster on virtual time, with all that may go wrong'
@@ -509,6 +510,41 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_s
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "take" -d 'Take a snapshot of the folder, once no program has a file open for writing'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "ls" -d 'List the snapshots, newest first'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "show" -d 'Show one snapshot'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "verify" -d 'Compare each file of a snapshot with its digest'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "restore" -d 'Restore a snapshot to a new directory, or give the folder its content'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and not __fish_seen_subcommand_from take ls show verify restore rm" -f -a "rm" -d 'Remove a snapshot'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -l quiet -d 'How long to wait until no program has a file open for writing' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -l best-effort -d 'Do not wait: files that programs have open for writing may be half changed'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from take" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from ls" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from ls" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from ls" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from ls" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from show" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from show" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from verify" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from verify" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from verify" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l to -d 'Restore to this directory, which must not exist' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l in-place -d 'Give the folder the content of the snapshot: files that it does not have are removed'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from rm" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from rm" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from rm" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at, with its cluster; what mounts need is seen to only if there are some' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the bearer token of the client' -r -F

@@ -1,6 +1,8 @@
 //! The command line of latchfs: its commands, and the dispatch to their implementations.
 
 use super::exit::{CliResult, Exit};
+#[cfg(target_os = "linux")]
+use super::folder_snapshot;
 use super::guard;
 use super::{
     audit, cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve,
@@ -80,6 +82,15 @@ Examples:
 
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
+
+#[cfg(target_os = "linux")]
+const SNAPSHOT_EXAMPLES: &str = "\
+Examples:
+  latchfs folder-snapshot take view       once no program writes
+  latchfs folder-snapshot ls view         newest first
+  latchfs folder-snapshot verify ID       each file has its digest
+  latchfs folder-snapshot restore ID --to copy
+  latchfs folder-snapshot restore ID --in-place";
 
 const GUARD_EXAMPLES: &str = "\
 Examples:
@@ -169,6 +180,10 @@ enum CliCommand {
     /// Show a folder so that it changes only under its lock
     #[command(after_long_help = GUARD_EXAMPLES)]
     Guard(guard::GuardArgs),
+    /// Take, check and restore snapshots of a guarded folder
+    #[cfg(target_os = "linux")]
+    #[command(alias = "snapshot", after_long_help = SNAPSHOT_EXAMPLES)]
+    FolderSnapshot(folder_snapshot::FolderSnapshotArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
     /// Check that an audit log is as it was written
@@ -219,6 +234,8 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Events(args) => events::run(args),
         CliCommand::Run(args) => run::run(args),
         CliCommand::Guard(args) => guard::run(args),
+        #[cfg(target_os = "linux")]
+        CliCommand::FolderSnapshot(args) => folder_snapshot::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Audit(args) => audit::run(args),
         CliCommand::Sim(args) => sim::run(args),

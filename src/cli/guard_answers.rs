@@ -26,7 +26,8 @@ pub(super) fn parsed(answer: &[u8]) -> CliResult<Value> {
 /// Returns what a guard waits for, as its state says.
 pub(super) fn progress_of(status: &Value) -> String {
     let text = |name: &str| status[name].as_str().map(output::harmless);
-    text("not_ready")
+    text("snapshot")
+        .or_else(|| text("not_ready"))
         .or_else(|| match (text("holder"), text("holder_away_until")) {
             (Some(holder), Some(until)) => {
                 Some(format!("{holder} holds the lock, and is away until {until}"))

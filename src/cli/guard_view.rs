@@ -26,6 +26,7 @@ use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::guard::tenure_events::NewsCommands;
 use crate::guard::unread::UnreadPolicy;
 use crate::guard::view::mount_view::{self, ViewParts};
+use crate::guard::view::view_snapshots::ViewSnapshots;
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::sleep_inhibitor;
 use crate::time::Span;
@@ -289,7 +290,17 @@ fn serve(
         };
         let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
         start_carry(args, folder, &guard)?;
+        let is_shared = record.storage.is_some();
+        let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
+        let snapshots = ViewSnapshots::open(
+            (&stages, snapshots),
+            &record.id,
+            (!is_carried && !is_shared, is_shared),
+        );
+        let snapshots = snapshots
+            .map_err(|error| CliError::system("the folder snapshots can't be read", &error))?;
         let parts = ViewParts {
+            snapshots,
             guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,

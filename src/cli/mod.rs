@@ -62,6 +62,10 @@ mod run_guarded;
 #[cfg(target_os = "linux")]
 mod guard_view;
 mod guard;
+#[cfg(target_os = "linux")]
+mod snapshot_copy;
+#[cfg(target_os = "linux")]
+mod folder_snapshot;
 mod sim;
 mod generate;
 mod command_line;

@@ -114,6 +114,10 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn open_path(&self, _dir: &Self::Dir) -> Option<String> {
         None
     }
+    /// Lets the owner of a directory change it, so that its entries can be removed.
+    fn let_owner_write(&self, _at: Place<'_, Self::Dir>) -> io::Result<()> {
+        Ok(())
+    }
     /// Removes an empty directory.
     fn remove_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Returns the entries of a directory.

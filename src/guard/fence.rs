@@ -4,8 +4,9 @@
 
 use super::disk::{Disk, IfThere, Look, Place};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
-use super::stage::{FILES, IN_PLACE, MOVED, path_of_staged};
+use super::stage::{FILES, IN_PLACE, MOVED, READY, SNAPSHOT, path_of_staged};
 use super::tenure::TenureId;
+use super::tree_removal::remove_tree;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -153,7 +154,10 @@ impl<D: Disk> Fence<'_, D> {
         // be about to begin, so the two directories can appear now; the next round removes them.
         for entry in self.disk.entries(stage)? {
             self.check()?;
-            if entry.name != FILES && entry.name != IN_PLACE {
+            if entry.is_dir && entry.name.as_bytes().starts_with(SNAPSHOT.as_bytes()) {
+                // Without READY first, a late rename of its tenure can't show a part of it.
+                remove_tree(self.disk, Place::new(stage, &entry.name), READY.as_ref())?;
+            } else if entry.name != FILES && entry.name != IN_PLACE {
                 unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
             }
         }

@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 pub(crate) const REQUEST_BYTES_MAX: usize = 4_096;
 /// The longest wait of a `take`, in milliseconds: a day.
 const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
+/// The longest wait for programs that have files open for writing, in milliseconds: an hour.
+const QUIET_MS_MAX: u64 = 3_600_000;
+/// The wait if a request names none.
+const QUIET_MS_DEFAULT: u64 = 10_000;
 /// How long `guard accept` waits for the lock, and until the folder was compared.
 pub(crate) const ACCEPT_PATIENCE: Span = Span::from_secs(60);
 
@@ -51,8 +55,49 @@ pub(crate) enum GuardRequest {
         /// Whether the lock is given up once no other program uses it.
         gives: bool,
     },
+    /// A request about folder snapshots.
+    Snapshot(SnapshotRequest),
     /// A request that no guard knows.
     Unknown,
+}
+
+/// A request about folder snapshots. Texts are the names of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SnapshotRequest {
+    /// Take one.
+    Take {
+        /// How long the request waits until no program has a file open for writing; `None` if it
+        /// does not wait.
+        quiet: Option<Span>,
+    },
+    /// List the complete ones.
+    List,
+    /// Show one.
+    Show(String),
+    /// Compare one with its manifest.
+    Verify(String),
+    /// Give the folder the content of one.
+    Restore(String),
+    /// Remove one.
+    Remove(String),
+}
+
+/// Returns the request about snapshots.
+fn snapshot_request(asked: &Value) -> Option<SnapshotRequest> {
+    let id = || asked["id"].as_str().unwrap_or_default().to_owned();
+    Some(match asked["snapshot"].as_str()? {
+        "take" => {
+            let quiet = asked["quiet_ms"].as_u64().unwrap_or(QUIET_MS_DEFAULT).min(QUIET_MS_MAX);
+            let waits = asked["best_effort"] != true;
+            SnapshotRequest::Take { quiet: waits.then(|| Span::from_millis(quiet)) }
+        }
+        "list" => SnapshotRequest::List,
+        "show" => SnapshotRequest::Show(id()),
+        "verify" => SnapshotRequest::Verify(id()),
+        "restore" => SnapshotRequest::Restore(id()),
+        "remove" => SnapshotRequest::Remove(id()),
+        _ => return None,
+    })
 }
 
 /// Returns the answer to a request that is refused.
@@ -82,6 +127,7 @@ impl GuardRequest {
             Some("give") => Self::Give,
             Some("wait") => Self::Wait,
             Some("events") => Self::Events,
+            Some("snapshot") => snapshot_request(&asked).map_or(Self::Unknown, Self::Snapshot),
             Some("use") => Self::Use(token),
             Some("end_use") => Self::EndUse { token, gives: asked["give"] == true },
             _ => Self::Unknown,
@@ -90,7 +136,7 @@ impl GuardRequest {
 
     /// Whether the request may wait for the lock.
     pub(crate) const fn may_wait(&self) -> bool {
-        matches!(self, Self::Take { .. } | Self::Accept(_))
+        matches!(self, Self::Take { .. } | Self::Accept(_) | Self::Snapshot(_))
     }
 }
 
@@ -139,6 +185,14 @@ mod tests {
         let day = Span::from_secs(24 * 3_600);
         let long = parse(&format!("{{\"do\":\"take\",\"wait_ms\":{}}}", u64::MAX));
         assert_eq!(long, Ok(GuardRequest::Take { patience: day, away: None }));
+        let longest = Span::from_millis(QUIET_MS_MAX);
+        let waits =
+            format!("{{\"do\":\"snapshot\",\"snapshot\":\"take\",\"quiet_ms\":{}}}", u64::MAX);
+        let waits = parse(&waits);
+        let quiet = Some(longest);
+        assert_eq!(waits, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet })));
+        let taken = parse("{\"do\":\"snapshot\",\"snapshot\":\"take\",\"best_effort\":true}");
+        assert_eq!(taken, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet: None })));
         let Ok(GuardRequest::Accept(Err(why))) = parse("{\"do\":\"accept\"}") else {
             panic!("an acceptance needs a reason");
         };

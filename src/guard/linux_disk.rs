@@ -264,6 +264,15 @@ impl Disk for LinuxDisk {
         Some(path_of(dir.as_fd()))
     }
 
+    fn let_owner_write(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
+        let dir = self.open_dir(at)?;
+        let mode = u32::from(stat(dir.as_fd())?.stx_mode) & 0o7777;
+        if mode & 0o700 != 0o700 {
+            rustix::fs::chmod(path_of(dir.as_fd()), Mode::from_raw_mode(mode | 0o700))?;
+        }
+        Ok(())
+    }
+
     fn remove_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::REMOVEDIR)?)
     }

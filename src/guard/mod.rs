@@ -12,6 +12,7 @@
 //! - `foreign` tells own versions of files from foreign ones.
 //! - `stage` publishes a file in one step.
 //! - `lost_files` keeps what must not reach the folder.
+//! - `tree_removal` removes a directory with everything in it.
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
 //! - `barrier` decides whether everything that other machines have published is here, and
@@ -26,6 +27,7 @@
 //!   `audited_acts` says which acts these are.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
 //!   and `publish_copy` puts lost ones back.
+//! - `folder_snapshot` takes, checks and restores snapshots of the folder.
 //! - `put_back` puts the content of a conflict copy back.
 //! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
 //!   service is in this process, `session_record` names its session on the disk, and
@@ -58,6 +60,7 @@ pub(crate) mod space;
 pub(crate) mod foreign;
 pub(crate) mod stage;
 pub(crate) mod lost_files;
+pub(crate) mod tree_removal;
 pub(crate) mod fence;
 pub(crate) mod staged_file;
 pub(crate) mod write_policy;
@@ -75,6 +78,8 @@ pub(crate) mod keep_unread;
 pub(crate) mod late_copies;
 pub(crate) mod folder_names;
 pub(crate) mod publish_copy;
+#[cfg(target_os = "linux")]
+pub(crate) mod folder_snapshot;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod away_session;

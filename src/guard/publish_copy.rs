@@ -17,18 +17,30 @@ impl<D: Disk> FolderGuard<D> {
         path: &OsStr,
         if_there: IfThere,
     ) -> Result<(), PublishError> {
-        let Some(stage) = self.stage_of(pass) else {
-            return Err(PublishError::Fenced { is_kept: false });
-        };
         let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
         self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
         self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
-        self.log_publish(&copy, to, path).map_err(|error| match error {
+        self.publish_made(pass, &copy, to, path, if_there)
+    }
+
+    /// Publishes a file without a name that was made for this place.
+    pub(crate) fn publish_made(
+        &self,
+        pass: &Pass<'_>,
+        copy: &D::File,
+        to: Place<'_, D::Dir>,
+        path: &OsStr,
+        if_there: IfThere,
+    ) -> Result<(), PublishError> {
+        let Some(stage) = self.stage_of(pass) else {
+            return Err(PublishError::Fenced { is_kept: false });
+        };
+        self.log_publish(copy, to, path).map_err(|error| match error {
             SaveError::Disk(error) => PublishError::Disk(error),
             _ => PublishError::Disk(io::Error::other("the change can't be logged")),
         })?;
         let is_kept = |there: &Look| self.is_kept(&stage, there, pass.owner());
-        let published = stage.publish(&*self.disk, &copy, to, path, (if_there, &is_kept));
+        let published = stage.publish(&*self.disk, copy, to, path, (if_there, &is_kept));
         let displaced = published.map_err(|error| match error {
             PublishError::Stays { name, error } => {
                 // The copy has no second name, so a failed removal leaves it to the next fence.
@@ -37,7 +49,7 @@ impl<D: Disk> FolderGuard<D> {
             }
             error => error,
         })?;
-        self.log_published(&copy, path);
+        self.log_published(copy, path);
         if let Some(name) = displaced {
             self.keep_displaced((&stage, pass.owner()), &name, path);
         }

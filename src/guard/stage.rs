@@ -23,6 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const FILES: &str = "files";
 /// The directory of a stage with the names of the files that the tenure changes in place.
 pub(super) const IN_PLACE: &str = "in-place";
+/// The beginning of the name of a directory in which a folder snapshot is built.
+pub(super) const SNAPSHOT: &str = "snap-";
+/// The file of a folder snapshot that is written last.
+pub(super) const READY: &str = "READY";
 /// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of
 /// a symlink to the old path.
 pub(super) const MOVED: &str = "moved-";
@@ -58,6 +62,8 @@ pub(crate) struct Stage<D: Disk> {
     /// Whether a sync tool carries the folder, and tells a new version by its size and time.
     is_carried: bool,
     removed: RemovedFiles,
+    /// The directory of the stage.
+    pub(super) dir: D::Dir,
     files: D::Dir,
     pub(super) in_place: D::Dir,
     /// The number of the next file in the stage.
@@ -150,7 +156,7 @@ impl<D: Disk> Stage<D> {
         let own = Arc::new(OwnVersions::new(disk.look(Place::new(stages, &name))?.changed));
         let (next, changed) = (AtomicU64::new(1), Mutex::default());
         let removed = RemovedFiles { known: Mutex::default(), max: REMOVED_MAX };
-        Ok(Self { tenure, own, is_carried, removed, files, in_place, next, changed })
+        Ok(Self { tenure, own, is_carried, removed, dir, files, in_place, next, changed })
     }
 
     /// Publishes a file that has no name yet: gives it a name in the stage, and from there its

@@ -225,7 +225,13 @@ impl StatePlace {
         }
         check_storage(&path, record)?;
         let host = path.join(host);
-        for dir in [path.join("stage"), path.join("lost"), host.clone(), host.join("local")] {
+        for dir in [
+            path.join("stage"),
+            path.join("lost"),
+            path.join("snapshots"),
+            host.clone(),
+            host.join("local"),
+        ] {
             make_private_dir(&dir)?;
         }
         let locked = open_dir(&host)?;
@@ -248,6 +254,11 @@ impl StatePlace {
     /// Returns the directory of the local files.
     pub(crate) fn local(&self) -> Result<OwnedFd, PlaceError> {
         open_dir(&self.host.join("local"))
+    }
+
+    /// Returns the directories of the stages and of the folder snapshots.
+    pub(crate) fn snapshots(&self) -> Result<(OwnedFd, OwnedFd), PlaceError> {
+        Ok((open_dir(&self.path.join("stage"))?, open_dir(&self.path.join("snapshots"))?))
     }
 
     /// Returns the directories that the sync barrier uses.

@@ -56,7 +56,7 @@ fn tell(name: &str, scratch: &Scratch) {
 }
 
 /// The kernel of the tests must have a file system; where it has not, the test says so.
-fn is_in_kernel(name: &str) -> bool {
+pub(crate) fn is_in_kernel(name: &str) -> bool {
     let _ = Command::new("modprobe").arg(name).output();
     let text = fs::read_to_string("/proc/filesystems").expect("there");
     let is_there = text.split_whitespace().any(|found| found == name);

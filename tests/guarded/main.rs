@@ -40,6 +40,7 @@ mod removed;
 mod saving;
 mod servers_away;
 mod sleeping;
+mod snapshots;
 mod space;
 mod stale;
 mod suites;

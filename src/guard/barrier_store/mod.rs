@@ -24,4 +24,4 @@ pub(crate) mod change_record;
 pub(crate) mod ledger_store;
 pub(crate) mod unread_file;
 #[cfg(test)]
-mod test_disk;
+pub(in crate::guard) mod test_disk;

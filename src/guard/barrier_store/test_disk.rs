@@ -1,6 +1,7 @@
 //! A disk for tests that fails or stops at a numbered step, and folders for it.
 
 use super::super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use super::super::folder_snapshot::snapshot_disk::{CopyMethod, SnapshotDisk};
 use super::super::linux_disk::LinuxDisk;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A fault at a step. Half of a write is made before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(in crate::guard) enum Fault {
     /// The step fails with this error.
     Errno(i32),
     /// This step and all later ones fail with this error.
@@ -26,26 +27,26 @@ pub(super) enum Fault {
 
 /// The disk of this machine, with faults.
 #[derive(Default)]
-pub(super) struct TestDisk {
+pub(in crate::guard) struct TestDisk {
     /// The names of the steps that were made.
-    pub(super) steps: Mutex<Vec<&'static str>>,
+    pub(in crate::guard) steps: Mutex<Vec<&'static str>>,
     /// The fault, and the number of the step.
-    pub(super) fault: Option<(usize, Fault)>,
+    pub(in crate::guard) fault: Option<(usize, Fault)>,
     /// The names whose content is not here.
-    pub(super) placeholders: Vec<&'static str>,
+    pub(in crate::guard) placeholders: Vec<&'static str>,
     /// The names on which something is mounted.
-    pub(super) mounted: Vec<&'static str>,
+    pub(in crate::guard) mounted: Vec<&'static str>,
     /// Called before each read.
-    pub(super) on_read: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    pub(in crate::guard) on_read: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
 impl TestDisk {
-    pub(super) fn failing(step: usize, fault: Fault) -> Self {
+    pub(in crate::guard) fn failing(step: usize, fault: Fault) -> Self {
         Self { fault: Some((step, fault)), ..Self::default() }
     }
 
     /// Returns how often a step was made.
-    pub(super) fn count(&self, name: &str) -> usize {
+    pub(in crate::guard) fn count(&self, name: &str) -> usize {
         self.steps.lock().iter().filter(|step| **step == name).count()
     }
 
@@ -202,14 +203,40 @@ impl Disk for TestDisk {
     }
 }
 
+impl SnapshotDisk for TestDisk {
+    fn copy_content(&self, from: &File, to: &File) -> io::Result<CopyMethod> {
+        self.step("copy_content", |disk| disk.copy_content(from, to))
+    }
+    fn copy_attributes(
+        &self,
+        from: Place<'_, OwnedFd>,
+        to: Place<'_, OwnedFd>,
+    ) -> io::Result<Vec<&'static str>> {
+        self.step("copy_attributes", |disk| disk.copy_attributes(from, to))
+    }
+    fn copy_attributes_to(&self, from: Place<'_, OwnedFd>, to: &File) -> io::Result<()> {
+        self.step("copy_attributes_to", |disk| disk.copy_attributes_to(from, to))
+    }
+    fn has_same_attributes(
+        &self,
+        one: Place<'_, OwnedFd>,
+        other: Place<'_, OwnedFd>,
+    ) -> io::Result<bool> {
+        self.step("has_same_attributes", |disk| disk.has_same_attributes(one, other))
+    }
+    fn link_name(&self, from: Place<'_, OwnedFd>, to: Place<'_, OwnedFd>) -> io::Result<()> {
+        self.step("link_name", |disk| disk.link_name(from, to))
+    }
+}
+
 /// A directory with a folder and a state directory, which is removed at the end.
-pub(super) struct TestFolder {
+pub(in crate::guard) struct TestFolder {
     root: PathBuf,
 }
 
 impl TestFolder {
     /// Returns a folder with the directory of a guard.
-    pub(super) fn new() -> Self {
+    pub(in crate::guard) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("latchfs-barrier-store-{}-{number}", std::process::id());
@@ -220,36 +247,36 @@ impl TestFolder {
         Self { root }
     }
 
-    pub(super) fn path(&self, below: &str) -> PathBuf {
+    pub(in crate::guard) fn path(&self, below: &str) -> PathBuf {
         self.root.join("folder").join(below)
     }
 
-    pub(super) fn state_path(&self, below: &str) -> PathBuf {
+    pub(in crate::guard) fn state_path(&self, below: &str) -> PathBuf {
         self.root.join("state").join(below)
     }
 
-    pub(super) fn folder(&self) -> OwnedFd {
+    pub(in crate::guard) fn folder(&self) -> OwnedFd {
         open(&self.path(""))
     }
 
-    pub(super) fn state(&self) -> OwnedFd {
+    pub(in crate::guard) fn state(&self) -> OwnedFd {
         open(&self.state_path(""))
     }
 
     /// Writes a file of the folder, with the directories above it.
-    pub(super) fn put(&self, below: &str, content: &[u8]) {
+    pub(in crate::guard) fn put(&self, below: &str, content: &[u8]) {
         let path = self.path(below);
         fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
         fs::write(path, content).expect("written");
     }
 
-    pub(super) fn make_fifo(&self, below: &str) {
+    pub(in crate::guard) fn make_fifo(&self, below: &str) {
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, self.path(below), kind, mode, 0).expect("a FIFO");
     }
 
     /// Makes a file of this size without content.
-    pub(super) fn make_sparse(path: &Path, size: u64) {
+    pub(in crate::guard) fn make_sparse(path: &Path, size: u64) {
         File::create(path).and_then(|file| file.set_len(size)).expect("a sparse file");
     }
 }

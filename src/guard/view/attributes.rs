@@ -6,6 +6,9 @@ use std::time::{Duration, SystemTime};
 
 /// The inode number of the view's root.
 pub(super) const ROOT: u64 = 1;
+/// The inode number of `.latchfs/snapshots`, between those of the files in `.latchfs` and those of
+/// the nodes.
+pub(super) const SNAPSHOTS: u64 = 1 << 10;
 
 /// Returns the type of a file as FUSE names it.
 pub(super) fn node_type(kind: FileType) -> NodeType {

@@ -130,7 +130,8 @@ impl FolderView {
         let saving = open.saving().filter(|_| open.is_for_writing()).cloned();
         let Some(saving) = saving else {
             drop(open);
-            return self.nodes.closed(ino);
+            self.nodes.closed(ino);
+            return self.snapshots.writer_left();
         };
         let is_unannounced = self.is_unannounced(&open, true);
         drop(open);
@@ -138,6 +139,7 @@ impl FolderView {
             view.release_saving(ino, &saving);
             view.tenures.saved();
             view.nodes.closed(ino);
+            view.snapshots.writer_left();
         };
         if is_unannounced {
             self.after_announcement(end);

@@ -4,7 +4,7 @@
 use super::super::event_queue::{EventPosition, EventQueue};
 use super::super::lock_uses::LockUse;
 use super::super::tenure_events::TenureEvent;
-use super::attributes::ROOT;
+use super::attributes::{ROOT, SNAPSHOTS};
 use super::kernel_wait::KernelWait;
 use super::record_nodes::{is_of_records, locks_entry, record_type};
 use crate::fuse::kernel::file_system::{Done, NameIn};
@@ -20,6 +20,8 @@ use std::time::{Duration, SystemTime};
 /// The name of the directory with the files of the guard, in the root of the folder and of the
 /// view.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
+/// The name of the directory in it that shows the complete snapshots.
+const SNAPSHOTS_DIR: &str = "snapshots";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
 pub(super) const DIR_INO: u64 = 2;
@@ -74,7 +76,9 @@ impl ControlFile {
 
 /// Whether a node is `.latchfs` or a file in it.
 pub(super) const fn is_control(ino: u64) -> bool {
-    (ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64) || is_of_records(ino)
+    (ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64)
+        || ino == SNAPSHOTS
+        || is_of_records(ino)
 }
 
 /// An open file in `.latchfs`.
@@ -153,6 +157,9 @@ impl ControlFiles {
         if at.parent != DIR_INO {
             return None;
         }
+        if at.name == SNAPSHOTS_DIR {
+            return Some(Ok(NodeEntry::uncached(self.attr(SNAPSHOTS))));
+        }
         let file = ControlFile::ALL.into_iter().find(|file| at.name == file.name());
         Some(file.map_or(Err(Errno::ENOENT), |file| Ok(NodeEntry::uncached(self.attr(file.ino())))))
     }
@@ -167,8 +174,13 @@ impl ControlFiles {
             kind: NodeType::RegularFile,
             name: std::ffi::OsStr::new(file.name()).into(),
         };
-        let all = || ControlFile::ALL.into_iter().map(entry).chain([locks_entry()]).collect();
-        (ino == DIR_INO).then(all)
+        let snapshots = DirEntry {
+            ino: Some(SNAPSHOTS),
+            kind: NodeType::Directory,
+            name: std::ffi::OsStr::new(SNAPSHOTS_DIR).into(),
+        };
+        let dirs = [locks_entry(), snapshots];
+        (ino == DIR_INO).then(|| ControlFile::ALL.into_iter().map(entry).chain(dirs).collect())
     }
 
     /// Returns a new open file, whose reader gets the events from now on.

@@ -1,7 +1,7 @@
 //! Opens and reads directories.
 
 use super::super::linux_disk::reopen;
-use super::attributes::{ROOT, node_type};
+use super::attributes::{ROOT, SNAPSHOTS, node_type};
 use super::control_files::{ControlFiles, is_control};
 use super::dir_reading::{Added, DirReading};
 use super::folder_view::{FolderView, OpenDir, errno};
@@ -45,7 +45,11 @@ impl FolderView {
     pub(super) fn read_dir(&self, ino: u64, fh: u64, first: u64, anew: bool) -> Done<DirPage> {
         let open = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let Some(reading) = &open.reading else {
-            let entries = Arc::new(ControlFiles::entries(ino).unwrap_or_default());
+            let entries = match ino {
+                SNAPSHOTS => self.snapshot_entries()?,
+                _ => ControlFiles::entries(ino).unwrap_or_default(),
+            };
+            let entries = Arc::new(entries);
             return Ok(DirPage { entries, first: 0 });
         };
         let mut reading = reading.lock();

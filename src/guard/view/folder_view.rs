@@ -16,12 +16,13 @@ use super::database_files::Databases;
 use super::dir_reading::DirReading;
 use super::kernel_wait::KernelWait;
 use super::local_dir::LocalFiles;
-use super::nodes::Nodes;
+use super::nodes::{NodeBase, Nodes};
 use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
 use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
+use super::view_snapshots::ViewSnapshots;
 use crate::auth::FolderUser;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
@@ -52,6 +53,7 @@ pub(crate) struct FolderView {
     pub(super) policy: Arc<WritePolicy>,
     pub(super) nodes: Nodes,
     pub(super) local: LocalFiles,
+    pub(super) snapshots: ViewSnapshots,
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
     pub(super) passthrough: Passthrough,
@@ -107,8 +109,8 @@ pub(super) struct LocatedFile {
     pub(super) located: Located,
     pub(super) found: Statx,
     pub(super) path: PathBuf,
-    /// Whether the file is local, and not in the folder.
-    pub(super) is_local: bool,
+    /// Where the file lies.
+    pub(super) base: NodeBase,
 }
 
 impl LocatedFile {
@@ -177,29 +179,33 @@ impl FolderView {
         self.guard.folder().as_fd()
     }
 
-    /// Returns the directory below which the paths of the local files, or of the folder, lie.
-    pub(super) fn base(&self, is_local: bool) -> BorrowedFd<'_> {
-        if is_local { self.local.root.as_fd() } else { self.root() }
+    /// Returns the directory below which the paths of nodes lie.
+    pub(super) fn base(&self, base: NodeBase) -> BorrowedFd<'_> {
+        match base {
+            NodeBase::Folder => self.root(),
+            NodeBase::Local => self.local.root.as_fd(),
+            NodeBase::Snapshot(_) => self.snapshots.dir.as_fd(),
+        }
     }
 
     /// Opens the file behind a node, and checks that it is that file: its path may lead to another
     /// one by now.
     pub(super) fn locate(&self, ino: u64) -> Done<LocatedFile> {
         let known = self.nodes.known(ino)?;
-        let is_local = known.is_local;
+        let base = known.base;
         if let Some(saving) = known.saving {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             let path = known.path.unwrap_or_default();
-            return Ok(LocatedFile { located: Located::Saving(saving), found, path, is_local });
+            return Ok(LocatedFile { located: Located::Saving(saving), found, path, base });
         }
         let by_path = known.path.ok_or(Errno::ESTALE).and_then(|path| {
-            let fd = open_below(self.base(is_local), &path, OFlags::PATH);
+            let fd = open_below(self.base(base), &path, OFlags::PATH);
             let fd = fd.map_err(|error| stale(&error))?;
             let found = stat(fd.as_fd()).map_err(|error| errno(&error))?;
             if id_in(&found) != known.file {
                 return Err(Errno::ESTALE);
             }
-            Ok(LocatedFile { located: Located::Path(fd), found, path, is_local })
+            Ok(LocatedFile { located: Located::Path(fd), found, path, base })
         });
         if by_path.is_ok() {
             return by_path;
@@ -209,7 +215,7 @@ impl FolderView {
         let Some(file) = open.file() else { return by_path };
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let path = PathBuf::new();
-        Ok(LocatedFile { located: Located::Open(open), found, path, is_local })
+        Ok(LocatedFile { located: Located::Open(open), found, path, base })
     }
 
     /// Opens a directory by its node.

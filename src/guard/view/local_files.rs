@@ -88,7 +88,7 @@ impl FolderView {
         (ino, dir): (u64, &OwnedFd),
         path: &Path,
     ) -> Done<Vec<(OsString, FileType)>> {
-        if self.nodes.is_local(ino) {
+        if self.nodes.is_local(ino) || self.nodes.is_snapshot(ino) {
             return Ok(Vec::new());
         }
         let beside = self.local.beside(path).map_err(|error| errno(&error))?;

@@ -2,7 +2,7 @@
 
 use super::super::gate::CACHED_FOR;
 use super::super::linux_disk::{attribute, attribute_names, id_in, list, path_of, stat, stat_at};
-use super::attributes::{ROOT, attributes};
+use super::attributes::{ROOT, SNAPSHOTS, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
 use super::local_files::Spot;
@@ -39,7 +39,7 @@ impl FolderView {
 
     /// Returns the entry of a node, for the kernel.
     pub(super) fn entry(&self, ino: u64, found: &Statx, cached_for: Duration) -> NodeEntry {
-        let mut attr = attributes(ino, &self.nodes.shown(ino, found));
+        let mut attr = attributes(ino, &self.shown(ino, found));
         // A file that is not published yet has no name in the folder, and one in the view.
         attr.nlink = attr.nlink.max(1);
         NodeEntry {
@@ -53,12 +53,18 @@ impl FolderView {
     /// Returns the attributes of a node, for the kernel.
     fn attr(&self, ino: u64, found: &Statx, cached_for: Duration) -> NodeAttr {
         let ttl = attributes_cached_for(found, cached_for);
-        NodeAttr { attr: attributes(ino, &self.nodes.shown(ino, found)), ttl, until_replied: None }
+        NodeAttr { attr: attributes(ino, &self.shown(ino, found)), ttl, until_replied: None }
     }
 
     pub(super) fn look_up(&self, at: NameIn<'_>) -> Done<NodeEntry> {
+        if at.parent == SNAPSHOTS {
+            return self.look_up_snapshot(at);
+        }
         if let Some(entry) = self.control.look_up(at) {
             return entry;
+        }
+        if self.nodes.is_snapshot(at.parent) {
+            return self.look_up_in_snapshot(at);
         }
         let cached_for = self.cached_for();
         if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
@@ -83,6 +89,9 @@ impl FolderView {
     pub(super) fn look_up_again(&self, at: NameIn<'_>, opens: ExpectedOpens) -> Done<NodeEntry> {
         if opens.own == Some(Needs::NewVersion) {
             self.nodes.show_saving(at.parent, at.name);
+        }
+        if at.parent == SNAPSHOTS || self.nodes.is_snapshot(at.parent) {
+            return self.look_up(at);
         }
         let staged = self.nodes.saving_at(at.parent, at.name);
         if staged.is_some() || self.control.look_up(at).is_some() {
@@ -217,6 +226,7 @@ impl FolderView {
         if is_control(at.parent) {
             return Err(Errno::EPERM);
         }
+        self.check_no_snapshot(at.parent)?;
         if at.parent == ROOT && at.name.as_bytes() == CONTROL_DIR.as_bytes() {
             let why = "the name belongs to the guard; pick another one";
             return Err(self.say(who, std::path::Path::new(CONTROL_DIR), Errno::EPERM, why));

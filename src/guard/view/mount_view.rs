@@ -20,6 +20,7 @@ use super::passthrough::Passthrough;
 use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
+use super::view_snapshots::ViewSnapshots;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::StaleName;
@@ -47,6 +48,8 @@ pub(crate) struct ViewParts {
     pub(crate) lock: Arc<FolderLock>,
     /// The directory of the local files.
     pub(crate) local: OwnedFd,
+    /// The folder snapshots.
+    pub(crate) snapshots: ViewSnapshots,
     /// The options of the guard.
     pub(crate) policy: Arc<WritePolicy>,
     /// The path of the folder, for messages.
@@ -111,6 +114,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         guard: parts.guard,
         tenures,
         local: LocalFiles { root: parts.local, patterns: parts.policy.local.clone() },
+        snapshots: parts.snapshots,
         policy: parts.policy,
         nodes: Nodes::new(FolderView::id(&root)),
         numbers: HandleNumbers::default(),
@@ -199,6 +203,9 @@ impl FolderView {
     pub(super) fn status(&self, who: Requester) -> Value {
         let mut status = self.tenures.status(&self.folder, self.may_see_names(who.uid));
         status["nodes"] = self.nodes.count().into();
+        if let Some(progress) = self.snapshots.progress() {
+            status["snapshot"] = progress.into();
+        }
         status
     }
 
@@ -221,6 +228,7 @@ impl FolderView {
             GuardRequest::Lost => return self.lost_list(who),
             GuardRequest::Restore(number) => return self.lost_restore(who, number).await,
             GuardRequest::Drop(number) => return self.lost_drop(who, number),
+            GuardRequest::Snapshot(request) => return self.snapshot_request(who, request).await,
             _ => {}
         }
         if let Err(why) = self.may_ask(who) {
@@ -247,7 +255,9 @@ impl FolderView {
                 given.await;
                 self.status(who)
             }
-            _ => refused("the guard knows take, give, use, accept, status, lost, restore and drop"),
+            _ => refused(
+                "the guard knows take, give, use, accept, status, lost, restore, drop and snapshot",
+            ),
         }
     }
 }

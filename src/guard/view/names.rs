@@ -351,6 +351,7 @@ impl FolderView {
         to: NameIn<'_>,
     ) -> Done<NodeEntry> {
         self.check_name(who, to)?;
+        self.check_no_snapshot(ino)?;
         let spot = self.spot(to, true)?;
         self.check_twin(who, to, &spot, None)?;
         if spot.is_local != self.nodes.is_local(ino) {

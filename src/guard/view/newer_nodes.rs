@@ -5,7 +5,7 @@
 use super::super::disk::FileId;
 use super::close_rule::Saving;
 use super::node_files::{NextSource, NodeFiles};
-use super::nodes::{AwaitedSave, Node, NodeName, NodeReads, NodeTable, Nodes};
+use super::nodes::{AwaitedSave, Node, NodeBase, NodeName, NodeReads, NodeTable, Nodes};
 use super::open_file::OpenFile;
 use super::second_opens::Needs;
 use crate::time::{Span, boot_now};
@@ -29,7 +29,7 @@ impl NodeTable {
             saving: None,
             open: NodeFiles::default(),
             changed_in: node.changed_in,
-            is_local: node.is_local,
+            base: node.base,
             removed_dir: None,
             last_place: None,
             reads: NodeReads::RequestsOnly,
@@ -90,7 +90,7 @@ impl Nodes {
             saving: Some(saving),
             open: NodeFiles::default(),
             changed_in: None,
-            is_local: false,
+            base: NodeBase::Folder,
             removed_dir: None,
             last_place: None,
             reads: NodeReads::Any,

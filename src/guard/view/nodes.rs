@@ -2,9 +2,10 @@
 //! where the file was last seen.
 
 use super::super::disk::FileId;
+use super::super::folder_snapshot::snapshot_store::TREE;
 use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
-use super::attributes::{ChangeTime, ROOT};
+use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
 use super::close_rule::Saving;
 use super::node_files::NodeFiles;
 use super::open_file::OpenFile;
@@ -41,8 +42,8 @@ pub(super) struct Node {
     pub(super) open: NodeFiles,
     /// The last tenure in which the file was changed in place.
     pub(super) changed_in: Option<TenureId>,
-    /// Whether the file is local, and not in the folder.
-    pub(super) is_local: bool,
+    /// Where the file lies.
+    pub(super) base: NodeBase,
     /// The last attributes of a directory that was removed: programs may still have it open, or
     /// work in it.
     pub(super) removed_dir: Option<Box<Statx>>,
@@ -50,6 +51,18 @@ pub(super) struct Node {
     pub(super) reads: NodeReads,
     /// The change time of the file if the view has published it.
     pub(super) published: Option<ChangeTime>,
+}
+
+/// The directory below which the path of a node leads to its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeBase {
+    /// The folder.
+    Folder,
+    /// The directory of the files that belong to this machine.
+    Local,
+    /// The directory of the folder snapshots. The number is that of the snapshot's root: files of
+    /// several snapshots, and the folder's own, may be one file of the disk.
+    Snapshot(u64),
 }
 
 /// Where the content of a node's open files may come from.
@@ -76,6 +89,8 @@ pub(super) struct AwaitedSave {
 pub(super) struct NodeTable {
     pub(super) nodes: HashMap<u64, Node>,
     pub(super) by_file: HashMap<FileId, u64>,
+    /// The nodes of files in snapshots, by the root of the snapshot.
+    pub(super) by_snapshot: HashMap<(u64, FileId), u64>,
     /// The names of files that are not published yet.
     pub(super) staged: HashMap<NodeName, u64>,
     /// Saves that the programs which have begun them do not have open yet.
@@ -90,8 +105,8 @@ pub(super) struct Nodes(pub(super) Mutex<NodeTable>);
 pub(super) struct KnownNode {
     /// The file of the folder.
     pub(super) file: FileId,
-    /// Whether the file is local, and not in the folder.
-    pub(super) is_local: bool,
+    /// Where the file lies.
+    pub(super) base: NodeBase,
     /// The path in the folder; `None` if the file was removed.
     pub(super) path: Option<PathBuf>,
     /// The save of a file that is not published yet.
@@ -102,9 +117,12 @@ pub(super) struct KnownNode {
 
 impl NodeTable {
     fn path(&self, mut ino: u64) -> Option<PathBuf> {
-        let mut names = Vec::new();
-        while ino != ROOT {
+        let mut names: Vec<&OsStr> = Vec::new();
+        while ino != ROOT && ino != SNAPSHOTS {
             let (parent, name) = self.nodes.get(&ino)?.place.as_ref()?;
+            if *parent == SNAPSHOTS {
+                names.push(OsStr::new(TREE));
+            }
             names.push(name);
             if names.len() > DEPTH_MAX {
                 return None;
@@ -127,10 +145,14 @@ impl NodeTable {
         if ino == ROOT || node.lookups > 0 || node.saving.is_some() || !node.open.is_empty() {
             return;
         }
-        let (file, reads) = (node.file, node.reads);
+        let (file, reads, base) = (node.file, node.reads, node.base);
         self.nodes.remove(&ino);
         if self.by_file.get(&file) == Some(&ino) {
             self.by_file.remove(&file);
+        }
+        if let NodeBase::Snapshot(root) = base {
+            let key = (if root == ino { SNAPSHOTS } else { root }, file);
+            self.by_snapshot.remove(&key);
         }
         if let NodeReads::BackingOnly(newer) = reads {
             // The program for which it was made may have been killed before it looked it up.
@@ -150,7 +172,7 @@ impl Nodes {
             saving: None,
             open: NodeFiles::default(),
             changed_in: None,
-            is_local: false,
+            base: NodeBase::Folder,
             removed_dir: None,
             last_place: None,
             reads: NodeReads::Any,
@@ -168,7 +190,7 @@ impl Nodes {
 
     /// Whether the file of a node is local.
     pub(super) fn is_local(&self, ino: u64) -> bool {
-        self.0.lock().nodes.get(&ino).is_some_and(|node| node.is_local)
+        self.0.lock().nodes.get(&ino).is_some_and(|node| node.base == NodeBase::Local)
     }
 
     /// Returns the directory of a node, and its name there.
@@ -182,7 +204,7 @@ impl Nodes {
         let node = table.nodes.get(&ino).ok_or(Errno::ESTALE)?;
         Ok(KnownNode {
             file: node.file,
-            is_local: node.is_local,
+            base: node.base,
             path: table.path(ino),
             saving: node.saving.clone(),
             open: node.open.iter().next(),
@@ -209,12 +231,66 @@ impl Nodes {
             saving: None,
             open: NodeFiles::default(),
             changed_in: None,
-            is_local,
+            base: if is_local { NodeBase::Local } else { NodeBase::Folder },
             removed_dir: None,
             last_place: None,
             reads: NodeReads::Any,
             published: None,
         })
+    }
+
+    /// Returns the node of a file that was found in a snapshot, or of the root of one, and counts
+    /// one lookup of it.
+    pub(super) fn found_in_snapshot(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
+        let mut table = self.0.lock();
+        let root = match table.nodes.get(&parent).map(|node| node.base) {
+            Some(NodeBase::Snapshot(root)) => Some(root),
+            _ => None,
+        };
+        let key = (root.unwrap_or(SNAPSHOTS), file);
+        if let Some(ino) = table.by_snapshot.get(&key).copied()
+            && let Some(node) = table.nodes.get_mut(&ino)
+        {
+            node.lookups += 1;
+            return ino;
+        }
+        let ino = table.next;
+        table.next += 1;
+        table.by_snapshot.insert(key, ino);
+        table.nodes.insert(
+            ino,
+            Node {
+                file,
+                place: Some((parent, name.to_owned())),
+                lookups: 1,
+                saving: None,
+                open: NodeFiles::default(),
+                changed_in: None,
+                base: NodeBase::Snapshot(root.unwrap_or(ino)),
+                removed_dir: None,
+                last_place: None,
+                reads: NodeReads::Any,
+                published: None,
+            },
+        );
+        ino
+    }
+
+    /// Records that the file of a node has a new inode with the same content.
+    pub(super) fn renewed(&self, ino: u64, file: FileId) {
+        let mut table = self.0.lock();
+        let Some(node) = table.nodes.get_mut(&ino) else { return };
+        let before = std::mem::replace(&mut node.file, file);
+        if table.by_file.get(&before) == Some(&ino) {
+            table.by_file.remove(&before);
+        }
+        table.by_file.insert(file, ino);
+    }
+
+    /// Whether a node lies in a snapshot.
+    pub(super) fn is_snapshot(&self, ino: u64) -> bool {
+        let table = self.0.lock();
+        table.nodes.get(&ino).is_some_and(|node| matches!(node.base, NodeBase::Snapshot(_)))
     }
 
     /// Adds the node of a file that is not published yet, and counts one lookup of it.
@@ -234,7 +310,7 @@ impl Nodes {
             saving: Some(saving),
             open: NodeFiles::default(),
             changed_in: None,
-            is_local: false,
+            base: NodeBase::Folder,
             removed_dir: None,
             last_place: None,
             reads: NodeReads::Any,

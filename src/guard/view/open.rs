@@ -46,6 +46,7 @@ impl FolderView {
         if self.nodes.is_local(ino) {
             return self.open_local(ino, flags, share);
         }
+        self.check_no_snapshot(ino)?;
         // An open that truncates a file in place changes it; another one changes nothing yet.
         let pass = if flags & libc::O_TRUNC != 0 {
             self.pass(who, &path, MayWait::Long).await?
@@ -74,7 +75,7 @@ impl FolderView {
         let access = access_of(flags);
         let opened = match &located.located {
             Located::Path(_) => {
-                let base = self.base(located.is_local);
+                let base = self.base(located.base);
                 open_below(base, &located.path, access).map_err(|error| stale(&error))
             }
             Located::Saving(_) | Located::Open(_) | Located::Kept(_) => {
@@ -120,6 +121,7 @@ impl FolderView {
         if is_file && located.found.stx_nlink > 1 && self.guard.is_shared_storage() {
             return Err(self.unsaved(who, &located.path, &SaveError::Linked));
         }
+        self.leave_snapshots(ino, located, false)?;
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
             self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
@@ -207,7 +209,7 @@ impl FolderView {
     /// Whether a file gets a new version when a program rewrites it from the start.
     pub(super) fn is_whole(&self, located: &LocatedFile) -> bool {
         super::attributes::type_in(&located.found) == NodeType::RegularFile
-            && located.found.stx_nlink == 1
+            && self.own_links(&located.found) == 1
             && !self.policy.in_place.matches(&located.path)
     }
 

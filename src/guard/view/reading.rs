@@ -11,6 +11,7 @@
 use super::super::linux_disk::{id_in, stat};
 use super::folder_view::{FolderView, Located, LocatedFile};
 use super::node_files::NextSource;
+use super::nodes::NodeBase;
 use super::open_file::{Content, OpenFile};
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
@@ -46,7 +47,7 @@ impl FolderView {
                     return Err(error);
                 }
                 let (located, path) = (Located::Kept(kept), known.path.unwrap_or_default());
-                Ok(LocatedFile { located, found, path, is_local: known.is_local })
+                Ok(LocatedFile { located, found, path, base: known.base })
             }
             located => located,
         }
@@ -99,7 +100,7 @@ impl FolderView {
 
     /// Whether the kernel may read a file by itself: one that programs replace as a whole.
     fn may_be_backed(&self, located: &LocatedFile, file: &File) -> bool {
-        !located.is_local
+        located.base != NodeBase::Local
             && self.is_whole(located)
             && self.passthrough.suits(file, located.found.stx_size)
     }

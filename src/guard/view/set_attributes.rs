@@ -52,6 +52,7 @@ impl FolderView {
             // A program that writes to a control file truncates it first.
             return self.attributes_of(ino);
         }
+        self.check_no_snapshot(ino)?;
         if let Some(size) = wanted.size {
             self.set_size(who, ino, wanted.fh, size).await?;
         }
@@ -71,7 +72,7 @@ impl FolderView {
                 None if self.nodes.is_local(ino) => None,
                 None => Some(self.pass(who, &path, MayWait::Briefly).await?),
             };
-            let located = self.locate(ino)?;
+            let located = self.locate_unshared(ino)?;
             change_attributes(&located, wanted)?;
             self.note_change(&located.found, located.as_fd());
         }
@@ -101,7 +102,7 @@ impl FolderView {
         }
         let path = self.nodes.path(ino).unwrap_or_default();
         let pass = self.pass(who, &path, MayWait::Long).await?;
-        let located = self.locate(ino)?;
+        let located = self.locate_unshared(ino)?;
         match &located.located {
             Located::Saving(saving) => {
                 if saving.staged.tenure != pass.tenure() {
@@ -158,13 +159,14 @@ impl FolderView {
         if super::control_files::is_control(ino) {
             return Err(Errno::EPERM);
         }
+        self.check_no_snapshot(ino)?;
         let path = self.nodes.path(ino).unwrap_or_default();
         let _pass = if self.nodes.is_local(ino) {
             None
         } else {
             Some(self.pass(who, &path, MayWait::Briefly).await?)
         };
-        let located = self.locate(ino)?;
+        let located = self.locate_unshared(ino)?;
         change(&path_of(located.as_fd())).map_err(os)?;
         self.note_change(&located.found, located.as_fd());
         Ok(())

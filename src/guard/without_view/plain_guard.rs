@@ -40,6 +40,11 @@ const STATE_LOOK: Span = Span::from_millis(200);
 const KNOWN: &str = "a guard without a view knows take, give, use, accept, wait, events and \
                      status; 'latchfs guard lost' needs a view";
 
+/// The answer to a request about snapshots.
+const NO_SNAPSHOTS: &str = "a folder snapshot needs a view, through which the guard keeps programs \
+                            waiting while it looks at the files; show the folder with 'latchfs \
+                            guard FOLDER VIEW'";
+
 /// The guard of a folder that programs change directly.
 pub(crate) struct PlainGuard<D: Disk> {
     tenures: Arc<Tenures<D>>,
@@ -176,6 +181,7 @@ impl<D: Disk> PlainGuard<D> {
         match request {
             GuardRequest::Status => return Some(self.status(client.peer.uid)),
             GuardRequest::Wait => return self.wait(client),
+            GuardRequest::Snapshot(_) => return Some(refused(NO_SNAPSHOTS)),
             _ => {}
         }
         // The lock is held for all programs of the machine, and nobody is the owner of the tenure.

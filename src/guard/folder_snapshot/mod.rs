@@ -1,0 +1,27 @@
+//! Folder snapshots: complete copies of a guarded folder, which are built in the stage of a tenure
+//! and appear by one rename.
+//!
+//! The modules in reading order:
+//!
+//! - `snapshot_id` names a snapshot, `snapshot_disk` has the file operations of its own.
+//! - `snapshot_manifest` lists the files of a snapshot with their digests, `descriptor` describes it
+//!   and says that it is complete.
+//! - `tree_walk` visits a tree, `tree_copy` copies one, `tree_digest` lists one with its digests.
+//! - `snapshot_store` lists, checks and removes snapshots, `snapshot_take` takes one.
+//! - `in_place_restore` gives the folder the content of one.
+//! - `snapshot_recovery` finds interrupted snapshots, and finishes or removes them.
+
+pub(crate) mod snapshot_id;
+pub(crate) mod snapshot_disk;
+pub(crate) mod snapshot_manifest;
+pub(crate) mod descriptor;
+pub(crate) mod tree_walk;
+pub(crate) mod tree_copy;
+pub(crate) mod tree_digest;
+pub(crate) mod snapshot_store;
+pub(crate) mod snapshot_take;
+pub(crate) mod in_place_restore;
+pub(crate) mod snapshot_recovery;
+
+#[cfg(test)]
+mod tests_snapshots;

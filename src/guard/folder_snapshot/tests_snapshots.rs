@@ -1,0 +1,368 @@
+//! Snapshots that fail or are killed at each step: those that are shown are complete.
+
+use super::super::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
+use super::super::disk::Place;
+use super::super::folder_guard::{FolderDirs, FolderGuard};
+use super::super::linux_disk::LinuxDisk;
+use super::super::tenure::{Owner, TenureClock, TenureId};
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor};
+use super::in_place_restore::{InPlaceRestore, RestoreError};
+use super::snapshot_disk::SnapshotDisk;
+use super::snapshot_manifest::MANIFEST_BYTES_MAX;
+use super::snapshot_recovery::{SnapshotFinding, findings, recover};
+use super::snapshot_store::{SnapshotError, SnapshotStore, read_whole};
+use super::snapshot_take::{SnapshotTake, TakenAs};
+use crate::engine::Token;
+use crate::time::{Span, Time, boot_now};
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+struct LongTenure;
+
+impl TenureClock for LongTenure {
+    fn now(&self) -> Time {
+        boot_now()
+    }
+    fn surely_until(&self) -> Time {
+        boot_now() + Span::from_secs(60)
+    }
+}
+
+fn tenure(token: u64) -> TenureId {
+    TenureId { engine: 7, token: Token::named(token) }
+}
+
+fn open(path: &Path) -> OwnedFd {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).expect("it is there")
+}
+
+/// A folder with files of each kind, and the guard of it.
+struct SnapshotFolder {
+    test: TestFolder,
+}
+
+impl SnapshotFolder {
+    fn new() -> Self {
+        let test = TestFolder::new();
+        for name in ["stage", "lost", "snapshots"] {
+            fs::create_dir(test.state_path(name)).expect("made");
+        }
+        test.put("a/text", b"text");
+        test.put("a/b/deep", b"deep");
+        test.put("run", b"#!/bin/sh\n");
+        fs::set_permissions(test.path("run"), fs::Permissions::from_mode(0o4750)).expect("set");
+        symlink("a/text", test.path("link")).expect("made");
+        fs::hard_link(test.path("a/text"), test.path("a/twin")).expect("made");
+        let sparse = File::create(test.path("sparse")).expect("made");
+        sparse.write_all_at(b"end", 1 << 20).expect("written");
+        let set = |path: &str, value: &[u8]| {
+            let none = XattrFlags::empty();
+            rustix::fs::setxattr(test.path(path), "user.note", value, none).expect("set");
+        };
+        set("run", b"kept");
+        set("a", b"of a directory");
+        fs::set_permissions(test.path("a/b"), fs::Permissions::from_mode(0o2711)).expect("set");
+        Self { test }
+    }
+
+    /// Returns the guard in its tenure with this token.
+    fn guard<D: SnapshotDisk<Dir = OwnedFd>>(&self, disk: D, token: u64) -> FolderGuard<D> {
+        let dirs = FolderDirs {
+            folder: self.test.folder(),
+            stages: open(&self.test.state_path("stage")),
+            lost: open(&self.test.state_path("lost")),
+        };
+        let guard = FolderGuard::new(Arc::new(disk), dirs, Arc::new(LongTenure), false);
+        let guard = guard.expect("a guard");
+        guard.begin(tenure(token)).expect("begun");
+        guard.open(tenure(token), Owner::Host);
+        guard
+    }
+
+    /// Returns the number of steps with which a first tenure begins.
+    fn begin_steps(&self) -> usize {
+        self.guard(TestDisk::default(), 1).disk().steps.lock().len()
+    }
+
+    fn snapshots(&self) -> OwnedFd {
+        open(&self.test.state_path("snapshots"))
+    }
+
+    /// Checks the snapshots as a guard does that starts now. Returns the complete ones.
+    fn recovered(&self) -> Vec<SnapshotDescriptor> {
+        let (dir, stages) = (self.snapshots(), open(&self.test.state_path("stage")));
+        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+        let complete = |store: &SnapshotStore<'_, LinuxDisk>| {
+            let listed = store.list().expect("readable");
+            for (id, _) in &listed {
+                let differences = store.verify(id.as_str(), &|| ()).expect("readable");
+                assert!(differences.is_empty(), "{differences:?}");
+            }
+            listed
+        };
+        complete(&store);
+        recover(&store, &stages, |_| false).expect("recovered");
+        assert_eq!(findings(&store, |_| false, true).expect("readable"), []);
+        let names: Vec<_> =
+            fs::read_dir(self.test.state_path("snapshots")).expect("there").collect();
+        let listed = complete(&store);
+        assert_eq!(names.len(), listed.len(), "{names:?}");
+        listed.into_iter().map(|(_, descriptor)| descriptor).collect()
+    }
+}
+
+fn take<D: SnapshotDisk<Dir = OwnedFd>>(
+    guard: &FolderGuard<D>,
+    dir: &OwnedFd,
+    links: bool,
+) -> Result<SnapshotDescriptor, SnapshotError> {
+    let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
+    let mut take = SnapshotTake::begin(guard, dir, &may_link)?;
+    take.copy_changed(&|| ())?;
+    take.copy_last()?;
+    let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
+    let descriptor =
+        take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ())?;
+    let pass = guard.gate().enter(Some(take.tenure()), |_| true).expect("open");
+    take.publish(&pass)?;
+    Ok(descriptor)
+}
+
+/// The facts of a file that a restore must give back.
+type Facts = (u32, u32, i64, i64, u64, u64, Option<Vec<u8>>, Vec<u8>);
+
+/// Returns the facts of all files of a tree.
+fn facts(root: &Path) -> BTreeMap<PathBuf, Facts> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(path) = left.pop() {
+        let found = path.symlink_metadata().expect("there");
+        let below = path.strip_prefix(root).expect("below").to_owned();
+        if below.starts_with(".latchfs") {
+            continue;
+        }
+        let mut note = [0; 64];
+        let note = rustix::fs::lgetxattr(&path, "user.note", &mut note[..])
+            .ok()
+            .map(|length| note[..length].to_vec());
+        let mut content = Vec::new();
+        if found.is_dir() {
+            left.extend(fs::read_dir(&path).expect("there").map(|it| it.expect("one").path()));
+        } else if found.is_symlink() {
+            content = fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes();
+        } else {
+            content = fs::read(&path).expect("readable");
+        }
+        let links = if found.is_dir() { 0 } else { found.nlink() };
+        let blocks = if found.is_file() { found.blocks() } else { 0 };
+        let time = (found.mtime(), found.mtime_nsec());
+        let facts = (found.mode(), found.uid(), time.0, time.1, links, blocks, note, content);
+        all.insert(below, facts);
+    }
+    all
+}
+
+#[test]
+fn a_snapshot_that_is_killed_at_each_step_is_complete_or_not_shown() {
+    for links in [false, true] {
+        for step in 0.. {
+            let folder = SnapshotFolder::new();
+            let dir = folder.snapshots();
+            // The steps of the tenure's begin come first.
+            let before = SnapshotFolder::new().begin_steps();
+            let killed = TestDisk::failing(before + step, Fault::Lasting(libc::EIO));
+            let guard = folder.guard(killed, 2);
+            let taken = take(&guard, &dir, links);
+            drop(guard);
+            let complete = folder.recovered();
+            assert!(complete.len() <= 1, "step {step}");
+            if let Ok(taken) = taken {
+                assert_eq!(complete, [taken]);
+                assert!(step > 50, "{step} steps");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_on_a_full_disk_leaves_nothing() {
+    for step in 0.. {
+        let folder = SnapshotFolder::new();
+        let dir = folder.snapshots();
+        let before = SnapshotFolder::new().begin_steps();
+        let full = TestDisk::failing(before + step, Fault::Errno(libc::ENOSPC));
+        let guard = folder.guard(full, 2);
+        let taken = take(&guard, &dir, false);
+        let listed = SnapshotStore { disk: &LinuxDisk, dir: &dir }.list().expect("readable");
+        let entries = fs::read_dir(folder.test.state_path("stage")).expect("there");
+        let staged = entries.map(|stage| fs::read_dir(stage.expect("one").path()));
+        let staged = staged.flat_map(|names| names.expect("there").flatten());
+        let left: Vec<_> = staged
+            .map(|name| name.file_name())
+            .filter(|name| name.to_string_lossy().starts_with("snap-"))
+            .collect();
+        assert!(left.is_empty() || taken.is_err(), "step {step}: {left:?}");
+        if let Err(error) = &taken {
+            assert!(!matches!(error, SnapshotError::Unknown(_)), "step {step}: {error}");
+        }
+        drop(guard);
+        let complete = folder.recovered();
+        assert!(complete.len() >= listed.len(), "step {step}");
+        if taken.is_ok() && step > 50 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
+    let folder = SnapshotFolder::new();
+    let dir = folder.snapshots();
+    let guard = folder.guard(LinuxDisk, 1);
+    let may_link = |_: &std::ffi::OsStr, _: &super::super::disk::Look| false;
+    let mut take = SnapshotTake::begin(&guard, &dir, &may_link).expect("begun");
+    take.copy_last().expect("copied");
+    let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
+    take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ()).expect("complete");
+    let pass = guard.gate().enter(Some(tenure(1)), |_| true).expect("open");
+    // Another guard of the same storage takes the folder over.
+    let next = folder.guard(LinuxDisk, 2);
+    let late = take.publish(&pass).expect_err("the stage is gone");
+    assert!(matches!(late, SnapshotError::TenureOver), "{late}");
+    drop((pass, next));
+    assert_eq!(folder.recovered(), []);
+}
+
+#[test]
+fn every_changed_byte_mode_target_and_missing_file_is_found() {
+    let folder = SnapshotFolder::new();
+    let dir = folder.snapshots();
+    let guard = folder.guard(LinuxDisk, 1);
+    let taken = take(&guard, &dir, false).expect("taken");
+    let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+    let tree = folder.test.state_path("snapshots").join(&taken.id).join("tree");
+    let seed = crate::random::random();
+    println!("seed {seed}");
+    let rounds = if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { 10_000 } else { 1_000 };
+    let mut state = seed;
+    let mut next = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let files = ["a/text", "a/b/deep", "run"];
+    for round in 0..rounds {
+        let path = tree.join(files[next(3) as usize]);
+        let aside = tree.join("../aside");
+        let (content, found) = (fs::read(&path).expect("there"), path.metadata().expect("there"));
+        let change = next(4);
+        match change {
+            0 => {
+                let (at, bit) = (next(content.len() as u64), next(8));
+                let file = File::options().write(true).open(&path).expect("there");
+                let byte = content[at as usize] ^ (1 << bit);
+                file.write_all_at(&[byte], at).expect("written");
+                file.set_modified(found.modified().expect("a time")).expect("set");
+            }
+            1 => {
+                let mode = found.mode() & 0o7777 ^ (1 << next(12));
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+            }
+            2 => {
+                fs::remove_file(tree.join("link")).expect("there");
+                symlink(format!("a/tex{}", next(10)), tree.join("link")).expect("made");
+            }
+            _ => fs::rename(&path, &aside).expect("moved"),
+        }
+        let differences = store.verify(&taken.id, &|| ()).expect("readable");
+        assert!(!differences.is_empty(), "round {round}, change {change} of {}", path.display());
+        match change {
+            0 => fs::write(&path, &content).expect("written"),
+            2 => {
+                fs::remove_file(tree.join("link")).expect("there");
+                symlink("a/text", tree.join("link")).expect("made");
+            }
+            3 => fs::rename(&aside, &path).expect("moved"),
+            _ => {}
+        }
+        fs::set_permissions(&path, found.permissions()).expect("set");
+    }
+    assert_eq!(store.verify(&taken.id, &|| ()).expect("readable"), Vec::<String>::new());
+    fs::remove_file(tree.join("../READY")).expect("there");
+    let partial = store.open(&taken.id).err().expect("it is not complete");
+    assert_eq!(partial.code(), Some("E_PARTIAL_SNAPSHOT"));
+    let found = findings(&store, |_| false, true).expect("readable");
+    assert_eq!(found, [SnapshotFinding::Partial(taken.id)]);
+}
+
+#[test]
+fn the_files_of_a_snapshot_have_bounds() {
+    let test = TestFolder::new();
+    for bytes_max in [MANIFEST_BYTES_MAX, DESCRIPTOR_BYTES_MAX] {
+        TestFolder::make_sparse(&test.path("file"), bytes_max + 1);
+        let (dir, name) = (test.folder(), "file");
+        let read = read_whole(&LinuxDisk, Place::new(&dir, name), bytes_max);
+        assert_eq!(read.expect_err("it is too long").kind(), std::io::ErrorKind::FileTooLarge);
+    }
+}
+
+/// Changes the folder in all ways that a restore must take back.
+fn disturb(test: &TestFolder) {
+    fs::write(test.path("a/b/deep"), "changed").expect("written");
+    fs::remove_file(test.path("link")).expect("there");
+    fs::create_dir(test.path("link")).expect("made");
+    test.put("link/inside", b"new");
+    fs::remove_file(test.path("a/twin")).expect("there");
+    fs::remove_file(test.path("run")).expect("there");
+    test.put("run/other", b"new");
+}
+
+#[test]
+fn a_restore_in_place_that_is_killed_at_each_step_is_finished_by_the_next() {
+    for step in 0.. {
+        let folder = SnapshotFolder::new();
+        let dir = folder.snapshots();
+        let guard = folder.guard(TestDisk::default(), 1);
+        let before = facts(&folder.test.path(""));
+        let taken = take(&guard, &dir, false).expect("taken");
+        let steps = {
+            let again = folder.guard(TestDisk::default(), 2);
+            again.disk().steps.lock().len()
+        };
+        drop(guard);
+        disturb(&folder.test);
+        let killed = TestDisk::failing(steps + step, Fault::Lasting(libc::EIO));
+        let guard = folder.guard(killed, 3);
+        let run = |guard: &FolderGuard<TestDisk>, token| {
+            let store = SnapshotStore { disk: guard.disk(), dir: &dir };
+            InPlaceRestore::run(guard, &store, &taken.id, (tenure(token), &|| ()))
+        };
+        let restored = run(&guard, 3);
+        drop(guard);
+        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+        let found = findings(&store, |_| false, false).expect("readable");
+        let is_over = restored.is_ok();
+        match restored {
+            Ok(_) => assert_eq!(found, []),
+            Err(RestoreError::Unannounced) => panic!("nobody is told here"),
+            Err(RestoreError::Failed(_)) => {
+                let intact =
+                    found.is_empty() || found == [SnapshotFinding::Restore(taken.id.clone())];
+                assert!(intact, "step {step}: {found:?}");
+            }
+        }
+        run(&folder.guard(TestDisk::default(), 4), 4).expect("it is finished");
+        assert_eq!(facts(&folder.test.path("")), before, "step {step}");
+        assert_eq!(findings(&store, |_| false, true).expect("readable"), []);
+        if is_over {
+            assert!(step > 30, "{step} steps");
+            break;
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The folder snapshots of a view: which files of the folder they share, and the one that is being
+//! taken.
+
+use super::super::disk::{Disk as _, FileId, Look, Place};
+use super::super::folder_snapshot::descriptor::SnapshotDescriptor;
+use super::super::folder_snapshot::snapshot_recovery::{RecoveredSnapshots, findings, recover};
+use super::super::folder_snapshot::snapshot_store::{SnapshotStore, TREE};
+use super::super::folder_snapshot::tree_walk::walk;
+use super::super::linux_disk::LinuxDisk;
+use crate::time::{Span, Time, boot_now};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long a wait for programs lasts before they are looked at again, if none of them is heard of.
+const WRITERS_LOOK: Span = Span::from_millis(100);
+
+/// Files of the folder that have further names in snapshots.
+#[derive(Default)]
+struct SharedFiles {
+    /// The number of complete snapshots that have each file.
+    complete: HashMap<FileId, u32>,
+    /// The files of the snapshot that is being taken.
+    taken: HashSet<FileId>,
+}
+
+/// The folder snapshots of a view.
+pub(crate) struct ViewSnapshots {
+    /// The directory `snapshots` of the state directory.
+    pub(super) dir: OwnedFd,
+    /// The id of the folder.
+    pub(super) folder_id: String,
+    /// Whether snapshots may share files with the folder: only the guard changes it.
+    pub(super) may_link: bool,
+    shared: RwLock<SharedFiles>,
+    /// Held while a snapshot is taken, restored in place or removed.
+    pub(super) one_change: Mutex<()>,
+    /// The work under way, as a waiting person reads it.
+    work: Mutex<Option<&'static str>>,
+    files_done: AtomicU64,
+    /// The number of writable open files that were closed.
+    writers_left: Mutex<u64>,
+    news: Condvar,
+}
+
+impl ViewSnapshots {
+    /// Recovers interrupted snapshots, and looks which files the complete ones share with the
+    /// folder. `may_link` says that only this guard changes the folder.
+    pub(crate) fn open(
+        (stages, dir): (&OwnedFd, OwnedFd),
+        folder_id: &str,
+        (may_link, is_shared_storage): (bool, bool),
+    ) -> io::Result<Self> {
+        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+        // Of shared storage, another machine may be taking one: its fence has removed the stage of
+        // a tenure that is over.
+        let is_live = |tenure: super::super::tenure::TenureId| {
+            let stage = tenure.to_string();
+            is_shared_storage && LinuxDisk.look(Place::new(stages, &stage)).is_ok()
+        };
+        let RecoveredSnapshots { finished, removed } = recover(&store, stages, &is_live)?;
+        if !finished.is_empty() || removed > 0 {
+            let count = finished.len();
+            log::info!("interrupted folder snapshots: {count} finished, {removed} removed");
+        }
+        for finding in findings(&store, is_live, false)? {
+            log::warn!("{finding}");
+        }
+        let found = Self {
+            dir,
+            folder_id: folder_id.to_owned(),
+            may_link,
+            shared: RwLock::default(),
+            one_change: Mutex::default(),
+            work: Mutex::default(),
+            files_done: AtomicU64::new(0),
+            writers_left: Mutex::default(),
+            news: Condvar::new(),
+        };
+        for (id, descriptor) in found.store().list()? {
+            found.count_linked(id.as_str(), &descriptor, 1)?;
+        }
+        Ok(found)
+    }
+
+    /// Returns the snapshots on the disk.
+    pub(super) const fn store(&self) -> SnapshotStore<'_, LinuxDisk> {
+        SnapshotStore { disk: &LinuxDisk, dir: &self.dir }
+    }
+
+    /// Counts, or no longer counts, the files that a snapshot shares with the folder. Returns them.
+    pub(super) fn count_linked(
+        &self,
+        id: &str,
+        descriptor: &SnapshotDescriptor,
+        change: i32,
+    ) -> io::Result<Vec<Look>> {
+        let mut found = Vec::new();
+        if descriptor.counts.linked == 0 {
+            return Ok(found);
+        }
+        let dir = LinuxDisk.open_dir(Place::new(&self.dir, id))?;
+        let tree = LinuxDisk.open_dir(Place::new(&dir, TREE))?;
+        walk(
+            &LinuxDisk,
+            &tree,
+            |_| false,
+            |walked| {
+                if walked.found.look.is_file && walked.found.look.links > 1 {
+                    found.push(walked.found.look);
+                }
+                Ok(())
+            },
+        )?;
+        let mut shared = self.shared.write();
+        for look in &found {
+            let count = shared.complete.entry(look.id).or_default();
+            *count = count.saturating_add_signed(change);
+        }
+        shared.complete.retain(|_, count| *count > 0);
+        Ok(found)
+    }
+
+    /// Records that the snapshot that is being taken gets a further name of a file.
+    pub(super) fn share(&self, file: FileId) {
+        self.shared.write().taken.insert(file);
+    }
+
+    /// Records that the snapshot that was being taken is complete, with these files, or is not.
+    pub(super) fn taken(&self, complete: &[Look]) {
+        let mut shared = self.shared.write();
+        shared.taken.clear();
+        for look in complete {
+            *shared.complete.entry(look.id).or_default() += 1;
+        }
+    }
+
+    /// Returns the number of names that a file has in snapshots.
+    pub(super) fn links_of(&self, file: FileId) -> u32 {
+        let shared = self.shared.read();
+        if shared.complete.is_empty() && shared.taken.is_empty() {
+            return 0;
+        }
+        let complete = shared.complete.get(&file).copied().unwrap_or(0);
+        complete + u32::from(shared.taken.contains(&file))
+    }
+
+    /// Records that a file was closed that was open for writing.
+    pub(super) fn writer_left(&self) {
+        *self.writers_left.lock() += 1;
+        self.news.notify_all();
+    }
+
+    /// Waits until `writers` returns nothing, at most until `until`. Returns its last answer.
+    pub(super) fn wait_for_writers(
+        &self,
+        until: Time,
+        writers: impl Fn() -> Vec<String>,
+    ) -> Vec<String> {
+        loop {
+            let before = *self.writers_left.lock();
+            let found = writers();
+            let left = until.since(boot_now());
+            if found.is_empty() || left == Span::ZERO {
+                return found;
+            }
+            let mut closed = self.writers_left.lock();
+            if *closed == before {
+                let _ = self.news.wait_for(&mut closed, left.min(WRITERS_LOOK).as_duration());
+            }
+        }
+    }
+
+    /// Begins a part of the work about which people are told.
+    pub(super) fn begin_work(&self, work: Option<&'static str>) {
+        self.files_done.store(0, Ordering::Relaxed);
+        *self.work.lock() = work;
+    }
+
+    /// Counts one more file of the work.
+    pub(super) fn count_file(&self) {
+        self.files_done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the progress of the work as words.
+    pub(super) fn progress(&self) -> Option<String> {
+        let work = (*self.work.lock())?;
+        let files = self.files_done.load(Ordering::Relaxed);
+        Some(if files == 0 { work.to_owned() } else { format!("{work}: {files} files") })
+    }
+}
