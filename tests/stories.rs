@@ -196,7 +196,8 @@ impl Stage {
                 let key = key(client, words)?;
                 let acquisition = words.parsed("acquisition", |text| text.parse().ok())?;
                 let (open, handover) = (words.open_file()?, words.handover()?);
-                Op::Release(Release { key, acquisition, open, handover })
+                let acknowledges = words.flag("lost");
+                Op::Release(Release { key, acquisition, open, handover, acknowledges })
             }
             "leave" => {
                 let name = words.name()?;

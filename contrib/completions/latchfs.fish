@@ -39,7 +39,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Renew a 
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Release a lock'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; for root and the user who mounted'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show events as they happen, until Ctrl-C'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock, and give the lock back when it ends'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "guard" -d 'Show a folder so that it changes only under its lock'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "folder-snapshot" -d 'Take, check and restore snapshots of a guarded folder'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Check all that a mount needs, and say how to fix what is wrong'

@@ -174,7 +174,7 @@ enum CliCommand {
     /// Show events as they happen, until Ctrl-C
     #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
-    /// Run a command under a lock: wait for it, keep it while the command runs, give it back
+    /// Run a command under a lock, and give the lock back when it ends
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
     /// Show a folder so that it changes only under its lock
@@ -188,14 +188,14 @@ enum CliCommand {
     Doctor(doctor::DoctorArgs),
     /// Check that an audit log is as it was written
     Audit(audit::AuditArgs),
+    // The commands `sim`, `completions` and `man` are hidden, so that the short list of commands
+    // fits a screen; contributors and packagers know them.
     /// Try a whole cluster on virtual time, with all that may go wrong
     ///
     /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
     /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
-    #[command(after_long_help = SIM_EXAMPLES)]
+    #[command(hide = true, after_long_help = SIM_EXAMPLES)]
     Sim(sim::SimArgs),
-    // The commands `completions` and `man` are hidden, so that the short list of commands fits a
-    // screen; packagers know them.
     /// Print the shell completions of these commands
     #[command(hide = true)]
     Completions(generate::CompletionsArgs),

@@ -290,17 +290,8 @@ fn serve(
         };
         let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
         start_carry(args, folder, &guard)?;
-        let is_shared = record.storage.is_some();
-        let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
-        let snapshots = ViewSnapshots::open(
-            (&stages, snapshots),
-            &record.id,
-            (!is_carried && !is_shared, is_shared),
-        );
-        let snapshots = snapshots
-            .map_err(|error| CliError::system("the folder snapshots can't be read", &error))?;
         let parts = ViewParts {
-            snapshots,
+            snapshots: snapshots_of(record, &place)?,
             guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,
@@ -318,9 +309,7 @@ fn serve(
             mounted.mounted.dir().display(),
             folder.display()
         ))?;
-        if args.detached {
-            background::ready()?;
-        }
+        args.detached.then(background::ready).transpose()?;
         if let Err(error) = sleep_inhibitor::start(Box::new(mounted.before_sleep())) {
             log::warn!("the lock is not given up before this machine sleeps: {error}");
         }
@@ -333,6 +322,15 @@ fn serve(
         ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
     });
     served.and(decider.close())
+}
+
+/// Opens the snapshots of a folder.
+fn snapshots_of(record: &FolderRecord, place: &StatePlace) -> CliResult<ViewSnapshots> {
+    let (is_carried, is_shared) = (record.server.is_some(), record.storage.is_some());
+    let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
+    let links = (!is_carried && !is_shared, is_shared);
+    ViewSnapshots::open((&stages, snapshots), &record.id, links)
+        .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
 }
 
 /// Starts to tell the sync tool of changes, if that is wanted.

@@ -28,7 +28,7 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
 use super::name::{ClientId, LockName};
-use super::robbed_tenures::RobbedTenure;
+use super::remembered_names::RobbedTenure;
 use super::session::Session;
 use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;

@@ -244,19 +244,22 @@ pub struct Release {
     pub open: Option<OpenId>,
     /// The handover to set in the same step. The key must then name the token of the lease.
     pub handover: Option<Handover>,
+    /// Whether the holder knows that the lock was taken from it, and says that it has stopped. The
+    /// key must then name the token of the tenure.
+    pub acknowledges: bool,
 }
 
 impl Release {
     /// Returns a release that ends the lease of `key`, whichever acquire last began or renewed that
     /// lease.
     pub const fn of(key: LeaseKey) -> Self {
-        Self { key, acquisition: None, open: None, handover: None }
+        Self { key, acquisition: None, open: None, handover: None, acknowledges: false }
     }
 
     /// Returns a release that ends the lease of the open file `open`. `key` is the name and token
     /// under which the holder last knew the lease.
     pub const fn of_open_file(open: OpenId, key: LeaseKey) -> Self {
-        Self { key, acquisition: None, open: Some(open), handover: None }
+        Self { key, acquisition: None, open: Some(open), handover: None, acknowledges: false }
     }
 }
 

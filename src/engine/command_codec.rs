@@ -240,6 +240,9 @@ const OF_ACQUISITION: u8 = 1;
 const OF_OPEN_FILE: u8 = 2;
 /// Flag in the byte after the key of an encoded release: the handover to set follows.
 const HANDING_OVER: u8 = 4;
+/// Flag in the byte after the key of an encoded release: the holder acknowledges that the lock was
+/// taken from it.
+const ACKNOWLEDGING_LOSS: u8 = 8;
 
 impl Codec for Release {
     fn put(&self, out: &mut Vec<u8>) {
@@ -247,7 +250,8 @@ impl Codec for Release {
         let of_acquisition = if self.acquisition.is_some() { OF_ACQUISITION } else { 0 };
         let of_open_file = if self.open.is_some() { OF_OPEN_FILE } else { 0 };
         let handing_over = if self.handover.is_some() { HANDING_OVER } else { 0 };
-        out.push(of_acquisition | of_open_file | handing_over);
+        let acknowledging = if self.acknowledges { ACKNOWLEDGING_LOSS } else { 0 };
+        out.push(of_acquisition | of_open_file | handing_over | acknowledging);
         if let Some(acquisition) = &self.acquisition {
             acquisition.put(out);
         }
@@ -265,12 +269,13 @@ impl Codec for Release {
             return Ok(Self::of(key));
         }
         let flags = u8::take(from)?;
-        require(flags <= OF_ACQUISITION | OF_OPEN_FILE | HANDING_OVER)?;
+        require(flags <= OF_ACQUISITION | OF_OPEN_FILE | HANDING_OVER | ACKNOWLEDGING_LOSS)?;
         require(flags < HANDING_OVER || from.format() >= WITH_HANDOVERS)?;
         require(flags < OF_OPEN_FILE || from.format() >= WITH_OPEN_RELEASES)?;
         let acquisition = if flags & OF_ACQUISITION == 0 { None } else { Some(Codec::take(from)?) };
         let open = if flags & OF_OPEN_FILE == 0 { None } else { Some(Codec::take(from)?) };
         let handover = if flags & HANDING_OVER == 0 { None } else { Some(Codec::take(from)?) };
-        Ok(Self { key, acquisition, open, handover })
+        let acknowledges = flags & ACKNOWLEDGING_LOSS != 0;
+        Ok(Self { key, acquisition, open, handover, acknowledges })
     }
 }

@@ -26,7 +26,10 @@ impl Op {
     pub fn for_format(self, format: u8) -> Self {
         match self {
             Self::Release(release) if format < WITH_OPEN_RELEASES => {
-                Self::Release(Release { open: None, ..release })
+                Self::Release(Release { open: None, acknowledges: false, ..release })
+            }
+            Self::Release(release) if format < WITH_HANDOVERS => {
+                Self::Release(Release { acknowledges: false, ..release })
             }
             Self::Acquire(ask) if ask.takes_over.is_some() && format < WITH_TAKEOVERS => {
                 Self::Acquire(Acquire { takes_over: None, line: QueuePolicy::Skip, ..ask })
@@ -63,12 +66,13 @@ impl Op {
     pub const fn format(&self) -> u8 {
         match self {
             _ if self.needs() > FORMAT_BASE => self.needs(),
+            Self::Release(Release { acknowledges: true, .. })
+            | Self::Steal(Steal { at_once: true, .. })
+            | Self::EndSession(EndSession { end: SessionEnd::Revoked, .. }) => WITH_HANDOVERS,
             Self::Release(Release { open: Some(_), .. }) => WITH_OPEN_RELEASES,
             Self::Acquire(Acquire { takes_over: Some(_), .. }) => WITH_TAKEOVERS,
             Self::Reset(Reset { part: ResetPart::Rest { holds: 0, waits: 0 }, .. }) => FORMAT_BASE,
             Self::Reset(_) => WITH_RESET_PARTS,
-            Self::Steal(Steal { at_once: true, .. })
-            | Self::EndSession(EndSession { end: SessionEnd::Revoked, .. }) => WITH_HANDOVERS,
             _ => FORMAT_BASE,
         }
     }

@@ -3,8 +3,7 @@
 use super::encoding::{Codec, Decoder, Malformed, require};
 use super::handover::{LastHandover, RememberedName};
 use super::limits::REMEMBERED_MAX;
-use super::remembered_names::RememberedNames;
-use super::robbed_tenures::RobbedTenure;
+use super::remembered_names::{RememberedNames, RobbedTenure};
 use super::state::EngineState;
 
 impl EngineState {

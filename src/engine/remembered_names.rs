@@ -4,7 +4,6 @@ use super::event::{EventKind, TenureEnd};
 use super::handover::{HandoverEnd, LastHandover, Previous};
 use super::lease::Token;
 use super::name::{ClientId, LockName};
-use super::robbed_tenures::RobbedTenure;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,6 +20,13 @@ pub(super) struct Memory {
     pub(super) previous: Arc<Previous>,
     /// The tenure that has lost the lock, and whose holder has not acknowledged that yet.
     pub(super) robbed: Option<RobbedTenure>,
+}
+
+/// A tenure whose lock was taken away, and that its holder has not acknowledged yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RobbedTenure {
+    pub(super) client: ClientId,
+    pub(super) token: Token,
 }
 
 impl RememberedNames {

@@ -67,7 +67,10 @@ impl Engine {
 
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
-        if let Some(answer) = self.acknowledge(&ask.key, events) {
+        if ask.acknowledges
+            && ask.handover.is_none()
+            && let Some(answer) = self.acknowledge(&ask.key, events)
+        {
             return answer;
         }
         let of_open_file =

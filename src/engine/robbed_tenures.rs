@@ -5,18 +5,12 @@
 use super::command::{Answer, LeaseKey, Outcome};
 use super::event::{Event, EventKind};
 use super::handover::HandoverEnd;
-use super::lease::{Lifetime, Token};
+use super::lease::Lifetime;
 use super::lock::Lock;
-use super::name::{ClientId, LockName};
+use super::name::LockName;
+use super::remembered_names::RobbedTenure;
 use super::state::{Engine, EngineState};
 use crate::time::Time;
-
-/// A tenure whose lock was taken away, and that its holder has not acknowledged yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RobbedTenure {
-    pub(super) client: ClientId,
-    pub(super) token: Token,
-}
 
 impl EngineState {
     /// Returns until when the holders of a lock with a remembered name may go on, if they hear of

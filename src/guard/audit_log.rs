@@ -27,12 +27,10 @@ pub(crate) enum AuditedAct {
     /// The lock was acquired after the lease of another holder had ended by itself.
     AcquireAfterExpiry,
     /// The lock was taken from its holder.
-    #[allow(dead_code)] // for lock records
     Steal,
     /// A person or an option went on without what had not arrived.
     Accept,
     /// A snapshot was restored.
-    #[allow(dead_code)] // for snapshots
     Restore,
     /// A file appeared in the folder after the deadline of its tenure.
     LatePublish,

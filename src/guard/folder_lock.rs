@@ -405,7 +405,8 @@ impl FolderLock {
     pub(super) fn acknowledge_loss(&self) {
         let lost = self.state.lock().lost.take();
         if let Some(lost) = lost {
-            self.locks.give_back_and_tell(Op::Release(self.release_of(lost)), || {});
+            let release = Release { acknowledges: true, ..self.release_of(lost) };
+            self.locks.give_back_and_tell(Op::Release(release), || {});
         }
     }
 

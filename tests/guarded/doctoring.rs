@@ -118,11 +118,12 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     is_healthy(&machines.second.folder(), &second);
 
     let mut steal = latchfs();
-    steal.args(["steal", &name, "--server", url, "--client", "m3", "--reason", "m1 is gone"]);
+    steal.args(["steal", &name, "--server", url, "--client", "m3", "--now"]);
+    steal.args(["--reason", "m1 is gone"]);
     run(&mut steal).ok();
     run(latchfs().args(["release", &name, "--server", url, "--client", "m3"])).ok();
     let says = finds(&machines.second.folder(), &second, &["unsure"]);
-    assert!(says[0].contains("m1 (token") && says[0].contains("(for "), "{says:?}");
+    assert!(says[0].contains("stolen with --now") && says[0].contains("(for "), "{says:?}");
     let two = machines.start(2, &[]);
     finds(&two.view, &[], &["unsure"]);
     two.ask("accept", &["--reason", "m1 is gone"]).ok();

@@ -187,9 +187,14 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
     let admin = |what: &[&str], client: &str| {
         run(latchfs().args(what).args(["--server", &url, "--client", client])).ok();
     };
-    // The laptop has taken the lock along for longer than anybody waits.
-    let steal = ["steal", &lock, "--ttl", "10m", "--reason", "the laptop is lost", "--now"];
-    admin(&steal, "m3");
+    let mut steal = latchfs();
+    steal.args(["steal", &lock, "--ttl", "10m", "--reason", "the laptop is lost"]);
+    steal.args(["--server", &url, "--client", "m3"]);
+    let stealing = std::thread::spawn(move || run(&mut steal).ok());
+    eventually("the steal", || {
+        let status = run(latchfs().args(["status", &lock, "--json", "--server", &url])).ok();
+        status.contains("begins_in_ms").then_some(())
+    });
     // So many events that those of the steal are forgotten.
     for method in ["POST", "DELETE"] {
         let url = format!("{url}/locks/n[1-4300]?client=m4");
@@ -200,6 +205,8 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
     one.signal(libc::SIGCONT);
     eventually("the end of the tenure", || (state(&one) != "holding").then_some(()));
     fs::write(one.path("a"), "twice").expect_err("m3 holds the lock");
+    // The lock was taken along for 10 minutes, and m1 has said that it has stopped.
+    stealing.join().expect("granted");
     admin(&["release", &lock], "m3");
     let taking = begin_take(&two);
     becomes_ready(&machines, &one, &two);

@@ -192,10 +192,13 @@ impl Draw {
                 let key = self.key();
                 let (acquisition, open) = (self.acquisition(), self.open_to_release());
                 let handover = self.handover(6);
-                {
-                    let key = self.with_token(key, handover.as_ref());
-                    Op::Release(Release { key, acquisition, open, handover })
-                }
+                let acknowledges = self.handovers.one_in(3);
+                let key = if acknowledges && self.handovers.one_in(2) {
+                    self.lately_lost(key)
+                } else {
+                    self.with_token(key, handover.as_ref())
+                };
+                Op::Release(Release { key, acquisition, open, handover, acknowledges })
             }
             26..=28 => Op::Leave(self.leave()),
             29 | 30 => {
@@ -244,6 +247,17 @@ impl Draw {
         let length = if self.handovers.one_in(20) { 257 } else { text.len() };
         let text = format!("{text:x>length$}").into();
         Some(Handover { text, counter: self.handovers.next() % 4 })
+    }
+
+    /// Returns the key of one of the last tenures of a lock.
+    fn lately_lost(&mut self, key: LeaseKey) -> LeaseKey {
+        let of_lock = self.tokens.iter().rev().filter(|(name, ..)| *name == key.name);
+        let last: Vec<_> = of_lock.take(3).cloned().collect();
+        if last.is_empty() {
+            return key;
+        }
+        let (name, client, token) = self.handovers.pick(&last);
+        LeaseKey { name, client, token: Some(token) }
     }
 
     /// A handover names the token of its tenure in most cases, as it must.

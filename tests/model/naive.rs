@@ -901,7 +901,8 @@ impl Naive {
         let is_it = |known: &(LockName, ClientId, Token)| {
             (&known.0, &known.1, Some(known.2)) == (name, client, *token)
         };
-        if let Some(at) = self.robbed.iter().position(is_it) {
+        let acknowledges = ask.acknowledges && ask.handover.is_none();
+        if let (true, Some(at)) = (acknowledges, self.robbed.iter().position(is_it)) {
             let begins_later = |held: &&Held| held.lease.acquired_at > self.now;
             let found = self.on(name).find(begins_later).cloned();
             if let Some(held) = found {

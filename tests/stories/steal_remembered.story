@@ -18,13 +18,17 @@ t=2s bob release x token=1
   -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
   + x: grant 2 without a handover
   = x: held, exclusive; root token 2 until t=40s, firm
-# The release of a tenure that is over, by its holder, is the acknowledgement. The new lease is no shorter than was said.
-t=3s ann release x token=1
+# A release is refused that does not know of the steal. The new lease is no shorter than was said.
+t=2.5s ann release x token=1
+  -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
+  + x: grant 2 without a handover
+  = x: held, exclusive; root token 2 until t=40s, firm
+t=3s ann release x token=1 lost
   -> released
   * x: annotated, token 2
   + x: grant 2 without a handover
   = x: held, exclusive; root token 2 until t=40s, firm
-t=3s ann release x token=1
+t=3s ann release x token=1 lost
   -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
   + x: grant 2 without a handover
   = x: held, exclusive; root token 2 until t=40s, firm
@@ -81,7 +85,7 @@ t=50s root release x token=5
   -> refused, E_FENCING_MISMATCH: token 5 of lock 'x' is not the current one (7); stop the work that it guarded: another tenure has begun
   + x: grant 7 without a handover
   = x: held, exclusive; bob token 7 until t=100s, firm
-t=50s ann release x token=5
+t=50s ann release x token=5 lost
   -> released
   * x: annotated, token 7
   + x: grant 7 without a handover
@@ -112,7 +116,7 @@ t=62s bob acquire x wait
   * x: bob waits, ticket 1
   + x: grant 9 without a handover
   = x: held, exclusive; root token 9 until t=90s, firm; waiting: bob (exclusive)
-t=63s ann release x token=8
+t=63s ann release x token=8 lost
   -> released
   * x: annotated, token 9
   * x: token 9 of root released after 0ms
@@ -167,7 +171,7 @@ t=83s bob acquire x
   -> refused, E_LOCK_CONFLICT: lock 'x' was taken over by root, and nobody may use it for 27s more; try again then
   + x: grant 14 after handover 1:clean of ann, token 11, t=70s, unknown
   = x: held, exclusive; root token 14 until t=110s, firm
-t=84s ann release x token=13
+t=84s ann release x token=13 lost
   -> released
   * x: annotated, token 14
   * x: token 14 of root released after 0ms

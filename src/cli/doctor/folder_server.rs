@@ -12,7 +12,7 @@ use crate::guard::doctor::examined_folder::KnownTenures;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::lock_handovers::previous_tenure;
-use crate::service::{LockService, Locks, RttSample};
+use crate::service::{LockService, Locks};
 use crate::time::Span;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -28,12 +28,6 @@ const SKEW_MAX: Span = Span::from_secs(1);
 pub(super) struct ServerAnswer {
     pub(super) findings: Vec<FolderFinding>,
     pub(super) known: Option<KnownTenures>,
-}
-
-/// Returns by how much the two clocks certainly differ.
-fn skew(heard: RttSample) -> Span {
-    let half = heard.round_trip.as_millis().div_ceil(2);
-    Span::from_millis(heard.wall_ahead_ms.unsigned_abs().saturating_sub(half))
 }
 
 /// Asks the server of a folder.
@@ -54,12 +48,12 @@ pub(super) fn ask(
             answer.findings.push(stuck_finding(&first, &stuck));
             return Ok(answer);
         }
-        Ok(heard) if skew(heard) > SKEW_MAX => answer.findings.push(FolderFinding::new(
+        Ok(heard) if heard.skew() > SKEW_MAX => answer.findings.push(FolderFinding::new(
             FindingKind::Clock,
             format!(
                 "the clock of this machine differs from that of {first} by at least {}; from 2 s \
                  on this machine may steal no lock",
-                skew(heard)
+                heard.skew()
             ),
             "as root on both: timedatectl set-ntp true",
         )),

@@ -92,7 +92,8 @@ impl fmt::Display for Unsure {
             Self::NoHandover => f.write_str("the lock service does not know the folder"),
             Self::Damaged(error) => write!(f, "the lock service remembers no handover: {error}"),
             Self::Restored => f.write_str(
-                "the lock service was restored, and does not know the changes since its backup",
+                "the lock service does not know how the last tenure ended: it was restored from a \
+                 backup, or the lock was stolen with --now",
             ),
             Self::Dirty { client, tenure, .. } => write!(
                 f,

@@ -4,7 +4,7 @@
 //! The modules in reading order:
 //!
 //! - `snapshot_id` names a snapshot, `snapshot_disk` has the file operations of its own.
-//! - `snapshot_manifest` lists the files of a snapshot with their digests, `descriptor` describes it
+//! - `snapshot_manifest` lists the files of a snapshot with their digests, `descriptor` tells of it
 //!   and says that it is complete.
 //! - `tree_walk` visits a tree, `tree_copy` copies one, `tree_digest` lists one with its digests.
 //! - `snapshot_store` lists, checks and removes snapshots, `snapshot_take` takes one.

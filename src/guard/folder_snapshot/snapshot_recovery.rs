@@ -109,8 +109,8 @@ pub(crate) fn recover<D: Disk>(
         if let (Some(tenure), Some(id)) = (tenure, id)
             && let Ok(stage) = disk.open_dir(Place::new(stages, &tenure.to_string()))
         {
-            let staged = staged_name(&id);
-            let at = Place::new(&stage, &staged);
+            let half = staged_name(&id);
+            let at = Place::new(&stage, &half);
             let is_complete =
                 disk.open_dir(at).is_ok_and(|dir| complete_in(disk, &dir, &id).is_some());
             if is_complete {

@@ -295,7 +295,7 @@ fn every_changed_byte_mode_target_and_missing_file_is_found() {
     }
     assert_eq!(store.verify(&taken.id, &|| ()).expect("readable"), Vec::<String>::new());
     fs::remove_file(tree.join("../READY")).expect("there");
-    let partial = store.open(&taken.id).err().expect("it is not complete");
+    let partial = store.open(&taken.id).expect_err("it is not complete");
     assert_eq!(partial.code(), Some("E_PARTIAL_SNAPSHOT"));
     let found = findings(&store, |_| false, true).expect("readable");
     assert_eq!(found, [SnapshotFinding::Partial(taken.id)]);

@@ -2,6 +2,7 @@
 //! tenure by writing it, steals an expired lock by renaming another record onto it, and gives the
 //! lock up by removing it. The engine decides all of that, as it does for `latchfs guard`.
 
+use super::super::audit_log::AuditedAct;
 use super::super::lock_record::{HolderProof, RECORD_TEXT_BYTES_MAX};
 use super::super::lock_records::RecordedTenure;
 use super::super::tenures::GuardState;
@@ -382,19 +383,17 @@ impl FolderView {
         })?;
         self.claim(who, token, proof).await?;
         if let Some(seen) = seen {
-            note_steal_by_record(who, &seen, token);
+            self.audit_steal(who, &seen);
         }
         Ok(())
     }
-}
 
-/// Notes that a program has stolen an expired lock by its record.
-fn note_steal_by_record(who: Requester, before: &RecordedTenure, token: Token) {
-    log::warn!(
-        "uid {} has stolen the expired lock of {} by its record: token {} after {}",
-        who.uid,
-        before.record.holder,
-        token.as_u64(),
-        before.token.as_u64()
-    );
+    /// Records that a program has stolen an expired lock by its record.
+    fn audit_steal(&self, who: Requester, before: &RecordedTenure) {
+        let Some(tenure) = self.tenures.current_or_last() else { return };
+        let (uid, holder, token) = (who.uid, &before.record.holder, before.token.as_u64());
+        let why =
+            format!("uid {uid} took the expired lock of {holder} (token {token}) by a record");
+        self.tenures.audit(AuditedAct::Steal, tenure, &why);
+    }
 }

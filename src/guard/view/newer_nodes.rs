@@ -4,8 +4,8 @@
 
 use super::super::disk::FileId;
 use super::close_rule::Saving;
-use super::node_files::{NextSource, NodeFiles};
-use super::nodes::{AwaitedSave, Node, NodeBase, NodeName, NodeReads, NodeTable, Nodes};
+use super::node_files::{NextSource, NodeBase, NodeFiles};
+use super::nodes::{AwaitedSave, Node, NodeName, NodeReads, NodeTable, Nodes};
 use super::open_file::OpenFile;
 use super::second_opens::Needs;
 use crate::time::{Span, boot_now};

@@ -1,8 +1,20 @@
-//! The open files of one node.
+//! The open files of one node, and where its file lies.
 
 use super::open_file::OpenFile;
 use crate::fuse::kernel::backing::BackingFile;
 use std::sync::{Arc, Weak};
+
+/// The directory below which the path of a node leads to its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeBase {
+    /// The folder.
+    Folder,
+    /// The directory of the files that belong to this machine.
+    Local,
+    /// The directory of the folder snapshots. The number is that of the snapshot's root: files of
+    /// several snapshots, and the folder's own, may be one file of the disk.
+    Snapshot(u64),
+}
 
 /// The open files of a node. The kernel gets the content of all of them from one source, and fails
 /// an open with EIO whose source differs.

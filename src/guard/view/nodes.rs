@@ -7,7 +7,7 @@ use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
 use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
 use super::close_rule::Saving;
-use super::node_files::NodeFiles;
+use super::node_files::{NodeBase, NodeFiles};
 use super::open_file::OpenFile;
 use crate::fuse::kernel::values::Errno;
 use crate::time::Time;
@@ -51,18 +51,6 @@ pub(super) struct Node {
     pub(super) reads: NodeReads,
     /// The change time of the file if the view has published it.
     pub(super) published: Option<ChangeTime>,
-}
-
-/// The directory below which the path of a node leads to its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NodeBase {
-    /// The folder.
-    Folder,
-    /// The directory of the files that belong to this machine.
-    Local,
-    /// The directory of the folder snapshots. The number is that of the snapshot's root: files of
-    /// several snapshots, and the folder's own, may be one file of the disk.
-    Snapshot(u64),
 }
 
 /// Where the content of a node's open files may come from.
@@ -115,6 +103,25 @@ pub(super) struct KnownNode {
     pub(super) open: Option<Arc<OpenFile>>,
 }
 
+impl Node {
+    /// Returns the node of a file that was looked up once.
+    pub(super) fn of(file: FileId, place: Option<NodeName>, base: NodeBase) -> Self {
+        Self {
+            file,
+            place,
+            lookups: 1,
+            saving: None,
+            open: NodeFiles::default(),
+            changed_in: None,
+            base,
+            removed_dir: None,
+            last_place: None,
+            reads: NodeReads::Any,
+            published: None,
+        }
+    }
+}
+
 impl NodeTable {
     fn path(&self, mut ino: u64) -> Option<PathBuf> {
         let mut names: Vec<&OsStr> = Vec::new();
@@ -165,20 +172,7 @@ impl Nodes {
     /// Returns the nodes of a view of the folder `root`.
     pub(super) fn new(root: FileId) -> Self {
         let mut table = NodeTable { next: FIRST, ..NodeTable::default() };
-        let node = Node {
-            file: root,
-            place: None,
-            lookups: 1,
-            saving: None,
-            open: NodeFiles::default(),
-            changed_in: None,
-            base: NodeBase::Folder,
-            removed_dir: None,
-            last_place: None,
-            reads: NodeReads::Any,
-            published: None,
-        };
-        table.nodes.insert(ROOT, node);
+        table.nodes.insert(ROOT, Node::of(root, None, NodeBase::Folder));
         table.by_file.insert(root, ROOT);
         Self(Mutex::new(table))
     }
@@ -224,56 +218,8 @@ impl Nodes {
             }
             return ino;
         }
-        table.add(Node {
-            file,
-            place,
-            lookups: 1,
-            saving: None,
-            open: NodeFiles::default(),
-            changed_in: None,
-            base: if is_local { NodeBase::Local } else { NodeBase::Folder },
-            removed_dir: None,
-            last_place: None,
-            reads: NodeReads::Any,
-            published: None,
-        })
-    }
-
-    /// Returns the node of a file that was found in a snapshot, or of the root of one, and counts
-    /// one lookup of it.
-    pub(super) fn found_in_snapshot(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
-        let mut table = self.0.lock();
-        let root = match table.nodes.get(&parent).map(|node| node.base) {
-            Some(NodeBase::Snapshot(root)) => Some(root),
-            _ => None,
-        };
-        let key = (root.unwrap_or(SNAPSHOTS), file);
-        if let Some(ino) = table.by_snapshot.get(&key).copied()
-            && let Some(node) = table.nodes.get_mut(&ino)
-        {
-            node.lookups += 1;
-            return ino;
-        }
-        let ino = table.next;
-        table.next += 1;
-        table.by_snapshot.insert(key, ino);
-        table.nodes.insert(
-            ino,
-            Node {
-                file,
-                place: Some((parent, name.to_owned())),
-                lookups: 1,
-                saving: None,
-                open: NodeFiles::default(),
-                changed_in: None,
-                base: NodeBase::Snapshot(root.unwrap_or(ino)),
-                removed_dir: None,
-                last_place: None,
-                reads: NodeReads::Any,
-                published: None,
-            },
-        );
-        ino
+        let base = if is_local { NodeBase::Local } else { NodeBase::Folder };
+        table.add(Node::of(file, place, base))
     }
 
     /// Records that the file of a node has a new inode with the same content.
@@ -303,19 +249,8 @@ impl Nodes {
     ) -> u64 {
         let mut table = self.0.lock();
         let place = (parent, name.to_owned());
-        let node = Node {
-            file,
-            place: Some(place.clone()),
-            lookups: 1,
-            saving: Some(saving),
-            open: NodeFiles::default(),
-            changed_in: None,
-            base: NodeBase::Folder,
-            removed_dir: None,
-            last_place: None,
-            reads: NodeReads::Any,
-            published: None,
-        };
+        let node = Node::of(file, Some(place.clone()), NodeBase::Folder);
+        let node = Node { saving: Some(saving), ..node };
         let ino = table.add(node);
         table.staged.insert(place, ino);
         ino

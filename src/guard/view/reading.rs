@@ -11,7 +11,7 @@
 use super::super::linux_disk::{id_in, stat};
 use super::folder_view::{FolderView, Located, LocatedFile};
 use super::node_files::NextSource;
-use super::nodes::NodeBase;
+use super::node_files::NodeBase;
 use super::open_file::{Content, OpenFile};
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;

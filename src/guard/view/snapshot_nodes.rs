@@ -1,21 +1,43 @@
 //! Folder snapshots in the view: the complete ones are shown in `.latchfs/snapshots`, and nobody
 //! changes them. A file that the folder shares with one gets a new inode before it is changed.
 
-use super::super::disk::{Disk as _, Place};
+use super::super::disk::{Disk as _, FileId, Place};
 use super::super::folder_snapshot::snapshot_store::TREE;
 use super::super::linux_disk::{LinuxDisk, id_in, look_in, stat_at};
 use super::attributes::SNAPSHOTS;
 use super::folder_view::{FolderView, Located, LocatedFile, errno};
-use super::nodes::NodeBase;
+use super::node_files::NodeBase;
+use super::nodes::{Node, Nodes};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{DirEntry, Errno, NodeEntry, NodeType};
 use rustix::fs::Statx;
 use std::ffi::OsStr;
-use std::io;
 use std::os::fd::AsFd;
 
-fn io_errno(error: io::Error) -> Errno {
-    errno(&error)
+impl Nodes {
+    /// Returns the node of a file that was found in a snapshot, or of the root of one, and counts
+    /// one lookup of it.
+    pub(super) fn found_in_snapshot(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
+        let mut table = self.0.lock();
+        let root = match table.nodes.get(&parent).map(|node| node.base) {
+            Some(NodeBase::Snapshot(root)) => Some(root),
+            _ => None,
+        };
+        let key = (root.unwrap_or(SNAPSHOTS), file);
+        if let Some(ino) = table.by_snapshot.get(&key).copied()
+            && let Some(node) = table.nodes.get_mut(&ino)
+        {
+            node.lookups += 1;
+            return ino;
+        }
+        let ino = table.next;
+        table.next += 1;
+        table.by_snapshot.insert(key, ino);
+        let place = Some((parent, name.to_owned()));
+        let base = NodeBase::Snapshot(root.unwrap_or(ino));
+        table.nodes.insert(ino, Node::of(file, place, base));
+        ino
+    }
 }
 
 impl FolderView {
@@ -23,7 +45,7 @@ impl FolderView {
     pub(super) fn look_up_snapshot(&self, at: NameIn<'_>) -> Done<NodeEntry> {
         let name = at.name.to_str().ok_or(Errno::ENOENT)?;
         let (_, dir, _) = self.snapshots.store().open(name).map_err(|_| Errno::ENOENT)?;
-        let found = stat_at(dir.as_fd(), OsStr::new(TREE)).map_err(io_errno)?;
+        let found = stat_at(dir.as_fd(), OsStr::new(TREE)).map_err(|error| errno(&error))?;
         let ino = self.nodes.found_in_snapshot(SNAPSHOTS, at.name, id_in(&found));
         Ok(self.entry(ino, &found, self.cached_for()))
     }
@@ -31,14 +53,14 @@ impl FolderView {
     /// Returns the entry of a file in a snapshot.
     pub(super) fn look_up_in_snapshot(&self, at: NameIn<'_>) -> Done<NodeEntry> {
         let (dir, _) = self.directory(at.parent)?;
-        let found = stat_at(dir.as_fd(), at.name).map_err(io_errno)?;
+        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found_in_snapshot(at.parent, at.name, id_in(&found));
         Ok(self.entry(ino, &found, self.cached_for()))
     }
 
     /// Returns the names of the complete snapshots.
     pub(super) fn snapshot_entries(&self) -> Done<Vec<DirEntry>> {
-        let listed = self.snapshots.store().list().map_err(io_errno)?;
+        let listed = self.snapshots.store().list().map_err(|error| errno(&error))?;
         let entry = |name: &str| DirEntry {
             ino: None,
             kind: NodeType::Directory,
@@ -89,12 +111,13 @@ impl FolderView {
             Located::Open(_) | Located::Kept(_) => return Err(Errno::ESTALE),
         }
         let path = located.path.as_os_str();
-        self.guard.give_new_inode(path).map_err(io_errno)?;
+        self.guard.give_new_inode(path).map_err(|error| errno(&error))?;
         if !goes_on {
             return Err(Errno::ESTALE);
         }
-        let (dir, name) = LinuxDisk.open_parent(self.guard.folder(), path).map_err(io_errno)?;
-        let renewed = LinuxDisk.look(Place::new(&dir, &name)).map_err(io_errno)?;
+        let (dir, name) =
+            LinuxDisk.open_parent(self.guard.folder(), path).map_err(|error| errno(&error))?;
+        let renewed = LinuxDisk.look(Place::new(&dir, &name)).map_err(|error| errno(&error))?;
         self.nodes.renewed(ino, renewed.id);
         Ok(())
     }

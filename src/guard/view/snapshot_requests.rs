@@ -1,6 +1,7 @@
 //! The requests of `latchfs folder-snapshot`: takes, lists, shows, checks, restores and removes
 //! snapshots of the folder.
 
+use super::super::audit_log::{AuditedAct, GuardAct};
 use super::super::disk::Look;
 use super::super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use super::super::folder_snapshot::in_place_restore::{
@@ -10,6 +11,7 @@ use super::super::folder_snapshot::snapshot_disk::program_name;
 use super::super::folder_snapshot::snapshot_store::SnapshotError;
 use super::super::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
 use super::super::guard_request::{SnapshotRequest, refused};
+use super::super::tenure::TenureId;
 use super::folder_view::{FolderView, MayWait};
 use super::open_file::Content;
 use crate::fuse::kernel::file_system::Done;
@@ -35,7 +37,7 @@ fn failed(error: &SnapshotError) -> Value {
     answer
 }
 
-/// Returns a descriptor as JSON. A user without the right to see all names gets a number in place of
+/// Returns a descriptor as JSON. A user without the right to see all names gets a number instead of
 /// sentences.
 fn shown(descriptor: &SnapshotDescriptor, may_see: bool) -> Value {
     let mut value = serde_json::to_value(descriptor).unwrap_or_default();
@@ -146,7 +148,6 @@ impl FolderView {
             view.snapshots.begin_work(None);
             Ok(match taken {
                 Ok((descriptor, closed_for)) => {
-                    view.note_in_audit_log(who, "snapshot-take", &descriptor.id);
                     let mut answer = shown(&descriptor, true);
                     answer["writers_waited_ms"] = closed_for.as_millis().into();
                     answer
@@ -240,7 +241,9 @@ impl FolderView {
         };
         let removed = store.remove(id);
         // The removal of a name changes the time of a file, which is no change past the view.
-        linked.iter().for_each(|look| self.guard.record_own(look));
+        for look in &linked {
+            self.guard.record_own(look);
+        }
         match removed {
             Ok(()) => json!({ "removed": id }),
             Err(error) => failed(&error),
@@ -267,7 +270,7 @@ impl FolderView {
                 view.snapshots.begin_work(None);
                 Ok(match done {
                     Ok(changed) => {
-                        view.note_in_audit_log(who, "restore", &wanted);
+                        view.audit_restore(who, tenure, &wanted);
                         Some(json!({"restored": wanted, "changed": changed}))
                     }
                     Err(RestoreError::Unannounced) => None,
@@ -283,8 +286,11 @@ impl FolderView {
         refused("the guard ends, or the lock service does not answer; restore again to finish")
     }
 
-    /// Records an operation of a person on a snapshot. This is the place for the audit log.
-    fn note_in_audit_log(&self, who: Requester, operation: &str, id: &str) {
-        log::info!("{operation} of the folder snapshot {id} by user {}", who.uid);
+    /// Records that a person has restored a snapshot in place.
+    fn audit_restore(&self, who: Requester, tenure: TenureId, id: &str) {
+        let (act, token) = (AuditedAct::Restore, Some(tenure.token));
+        let session = self.tenures.lock().held_session();
+        let reason = format!("uid {} restored the snapshot in place", who.uid);
+        self.guard.audit(&GuardAct { act, target: id, token, session, reason: &reason });
     }
 }

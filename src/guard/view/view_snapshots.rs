@@ -60,7 +60,7 @@ impl ViewSnapshots {
             let stage = tenure.to_string();
             is_shared_storage && LinuxDisk.look(Place::new(stages, &stage)).is_ok()
         };
-        let RecoveredSnapshots { finished, removed } = recover(&store, stages, &is_live)?;
+        let RecoveredSnapshots { finished, removed } = recover(&store, stages, is_live)?;
         if !finished.is_empty() || removed > 0 {
             let count = finished.len();
             log::info!("interrupted folder snapshots: {count} finished, {removed} removed");

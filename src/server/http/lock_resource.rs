@@ -219,7 +219,7 @@ pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client: client.clone(), token: options.token };
     let (acquisition, handover) = (options.acquisition, options.handover()?);
-    let release = Release { key, acquisition, open: None, handover };
+    let release = Release { acquisition, handover, ..Release::of(key) };
     let outcome = match call.decide(Op::Release(release), request).await {
         Err(problem) if problem.is(RefusalKind::LockNotHeld) && options.token.is_none() => {
             return match Box::pin(leave_queue(&call, &name, &client)).await? {

@@ -162,7 +162,7 @@ pub(super) const REMEMBER: Param = option(
 pub(super) const NOW: Param = option(
     "now",
     ParamShape::Flag,
-    "Do not wait for the holder of a lock whose name is remembered, which may not have heard of it.",
+    "Do not wait for the holder of a lock whose name is remembered, which may not hear of it.",
 );
 pub(super) const HANDOVER: Param = option(
     "handover",
