@@ -180,6 +180,7 @@ impl GuardEndpoint {
     }
 
     /// Returns the directory of this machine in the state directory of the folder.
+    #[cfg_attr(not(target_os = "linux"), allow(irrefutable_let_patterns))]
     pub(super) fn state_dir(&self) -> CliResult<PathBuf> {
         if let Self::Folder(folder) = self {
             return Ok(folder.host.clone());

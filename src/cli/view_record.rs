@@ -25,7 +25,8 @@ impl ViewRecord {
         serde_json::from_slice(&fs::read(host.join(NAME)).ok()?).ok()
     }
 
-    /// Writes the record. Only `doctor` needs it, so a failure is no reason to show no view.
+    /// Writes the record where views can be mounted. Only `doctor` needs it, so a failure is no reason to show no view.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(super) fn note(host: &Path, folder: &Path, view: &Path) {
         let record = Self { folder: folder.to_owned(), view: view.to_owned() };
         if let Err(error) = record.write(host) {
@@ -33,6 +34,7 @@ impl ViewRecord {
         }
     }
 
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     fn write(&self, host: &Path) -> io::Result<()> {
         let text = serde_json::to_string(self).map_err(io::Error::other)?;
         replace(&host.join(NAME), &[text.as_bytes(), b"\n"], Durable::No).map(drop)

@@ -112,8 +112,8 @@ fn steal(server: &Server, lock: &str) -> JoinHandle<Time> {
 /// Ends the session of a guard as an administrator.
 fn end_session(scratch: &Scratch, server: &Server) {
     let folders = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
-    let session = folders.map(|folder| folder.path().join("m1/session"));
-    let session = session.filter_map(|path| fs::read_to_string(path).ok()).next();
+    let mut records = folders.map(|folder| folder.path().join("m1/session"));
+    let session = records.find_map(|path| fs::read_to_string(path).ok());
     let session = session.expect("a session");
     let id = session.split(' ').next().expect("an id");
     let url = format!("{}/sessions/{id}", server.url);
@@ -245,11 +245,10 @@ fn lose(way: Way) -> Span {
     match way {
         Way::ServerCutOff | Way::StealUnseen => place.relay.cut(),
         Way::SessionEnded => end_session(&place.scratch, &place.server),
-        Way::Steal => {}
         Way::GuardKilled => drop(place.guard.take().expect("runs").kill()),
         Way::GuardStopped => place.guard().stop(),
         Way::GuardEnds => drop(place.guard.take().expect("runs").end()),
-        Way::Overdue => {}
+        Way::Steal | Way::Overdue => {}
     }
     let other = other.unwrap_or_else(|| steal(&place.server, &place.lock));
     dead_in_time(way, boot_now(), (program, &place.beats()), other)

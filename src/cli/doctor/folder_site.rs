@@ -72,6 +72,7 @@ impl FolderSite {
         }
     }
 
+    #[cfg_attr(not(target_os = "linux"), allow(irrefutable_let_patterns))]
     fn of_view(view: &Path, endpoint: &GuardEndpoint, place: &PlaceArgs) -> CliResult<Self> {
         let life = life_of(view);
         let shown = Some((view.to_owned(), life));

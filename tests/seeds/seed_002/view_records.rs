@@ -398,12 +398,12 @@ fn only_a_record_is_written_and_only_by_its_rules() {
     assert_eq!(errno(File::create(&record)), libc::EPERM, "without O_EXCL");
     assert_eq!(errno(File::create(locks(&guard).join("other.lock"))), libc::EPERM);
     assert_eq!(errno(fs::create_dir(locks(&guard).join("x"))), libc::EPERM);
-    let make = format!(
+    let attempt = format!(
         "import os, sys\ntry: os.open('{}', os.O_CREAT | os.O_EXCL | os.O_WRONLY)\n\
          except OSError as error: print(error.errno)",
         record.display()
     );
-    let stranger = python(4_242, Path::new("/"), &make).ok();
+    let stranger = python(4_242, Path::new("/"), &attempt).ok();
     assert_eq!(stranger.trim(), libc::EPERM.to_string(), "the rights are those of guard take");
     let mut made = File::create_new(&record).expect("the lock is free");
     assert_eq!(errno(File::create_new(&record)), libc::EEXIST);
