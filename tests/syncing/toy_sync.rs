@@ -194,7 +194,10 @@ pub(crate) fn is_conflict_copy(path: &Path) -> bool {
 /// Whether a name belongs to a sync tool and not to its user.
 fn is_of_a_sync_tool(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    name.starts_with(".syncthing.") && name.ends_with(".tmp") || name.starts_with(".stfolder")
+    // Unison leaves such a file behind if the file that it copies is gone before it is whole.
+    let is_of_unison = name.starts_with(".unison.") && name.ends_with(".unison.tmp");
+    let is_of_syncthing = name.starts_with(".syncthing.") && name.ends_with(".tmp");
+    is_of_unison || is_of_syncthing || name.starts_with(".stfolder")
 }
 
 /// Returns the regular files of a folder, without those of a sync tool.
