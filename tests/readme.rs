@@ -68,6 +68,7 @@ documents! {
     cluster: "contrib/doc/cluster.md",
     commands: "contrib/doc/commands.md",
     contributing: "contrib/doc/contributing.md",
+    doctor: "contrib/doc/doctor.md",
     files: "contrib/doc/files.md",
     guarantees: "contrib/doc/guarantees.md",
     guard: "contrib/doc/guard.md",
@@ -82,6 +83,7 @@ documents! {
     security: "contrib/doc/security.md",
     seeds: "contrib/doc/seeds.md",
     several_machines: "contrib/doc/several-machines.md",
+    snapshots: "contrib/doc/snapshots.md",
     sync: "contrib/doc/sync.md",
 }
 
