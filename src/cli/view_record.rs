@@ -25,7 +25,7 @@ impl ViewRecord {
         serde_json::from_slice(&fs::read(host.join(NAME)).ok()?).ok()
     }
 
-    /// Writes the record where views can be mounted. Only `doctor` needs it, so a failure is no reason to show no view.
+    /// Writes the record. Only `doctor` needs it, so a failure is no reason to show no view.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(super) fn note(host: &Path, folder: &Path, view: &Path) {
         let record = Self { folder: folder.to_owned(), view: view.to_owned() };
