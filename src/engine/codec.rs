@@ -28,7 +28,7 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
 use super::name::{ClientId, LockName};
-use super::remembered_names::RobbedTenure;
+use super::remembered_names::StolenTenure;
 use super::session::Session;
 use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
@@ -230,7 +230,7 @@ wire_struct! {
     LeaseKey { name, client, token }
     Leave { name, ticket, why }
     Move { from, to, over }
-    RobbedTenure { client, token }
+    StolenTenure { client, token }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
     OpenId { session, number }

@@ -3,7 +3,8 @@
 use super::encoding::{Codec, Decoder, Malformed, require};
 use super::handover::{LastHandover, RememberedName};
 use super::limits::REMEMBERED_MAX;
-use super::remembered_names::{RememberedNames, RobbedTenure};
+use super::name::LockName;
+use super::remembered_names::{RememberedNames, StolenTenure};
 use super::state::EngineState;
 
 impl EngineState {
@@ -17,10 +18,24 @@ impl EngineState {
             require(last.is_none_or(|(last, _)| *last < name))?;
             let is_issued = |last: &LastHandover| last.token.as_u64() < self.mint.upcoming();
             require(previous.last.as_ref().is_none_or(is_issued))?;
-            let robbed: Option<RobbedTenure> = Codec::take(from)?;
-            require(robbed.as_ref().is_none_or(|it| it.token.as_u64() < self.mint.upcoming()))?;
-            self.insert_memory(name.clone(), owner, previous);
-            self.note_robbed(&name, robbed);
+            self.insert_memory(name, owner, previous);
+        }
+        if from.is_empty() { Ok(()) } else { self.take_stolen(from) }
+    }
+
+    /// Decodes the tenures whose loss was not acknowledged yet. They are written only if there are
+    /// any.
+    fn take_stolen(&mut self, from: &mut Decoder<'_>) -> Result<(), Malformed> {
+        let count = from.take_length::<StolenTenure>()?;
+        require(0 < count && count <= self.remembered.len())?;
+        let mut before = None;
+        for _ in 0..count {
+            let (name, stolen) = (LockName::take(from)?, StolenTenure::take(from)?);
+            require(before.as_ref().is_none_or(|before| *before < name))?;
+            require(stolen.token.as_u64() < self.mint.upcoming())?;
+            require(self.remembered.get(&name).is_some())?;
+            self.note_stolen(&name, Some(stolen));
+            before = Some(name);
         }
         Ok(())
     }
@@ -30,11 +45,19 @@ impl RememberedNames {
     /// Encodes all names, as [`EngineState::take_names`] decodes them.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
-        for (name, memory) in &self.0 {
+        for (name, owner, previous) in self.iter() {
             name.put(out);
-            memory.owner.put(out);
-            memory.previous.put(out);
-            memory.robbed.put(out);
+            owner.put(out);
+            previous.put(out);
+        }
+        let stolen = self.0.iter().filter_map(|(name, it)| Some((name, it.stolen.as_ref()?)));
+        let stolen: Vec<_> = stolen.collect();
+        if !stolen.is_empty() {
+            stolen.len().put(out);
+            for (name, tenure) in stolen {
+                name.put(out);
+                tenure.put(out);
+            }
         }
     }
 }

@@ -109,8 +109,8 @@ impl EngineState {
 
     pub(super) fn insert_memory(&mut self, name: LockName, owner: ClientId, previous: Previous) {
         self.usage.learn_name(&owner);
-        let (previous, robbed) = (Arc::new(previous), None);
-        self.remembered.0.insert(name, Memory { owner, previous, robbed });
+        let (previous, stolen) = (Arc::new(previous), None);
+        self.remembered.0.insert(name, Memory { owner, previous, stolen });
     }
 
     /// Refuses a handover that the tenure of `lease` may not set now. `key` is the key that the

@@ -38,9 +38,10 @@
 //!   decides whether a lease conflicts with a request; `remembered_names` are those that outlive a
 //!   tenure; `state` puts them together.
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
-//!   `session_lifecycle` (rule 8), `handover_rules` (what is remembered of a name), `transfer`
-//!   (moves and rule 9), `reset`, `baseline` (a start after the loss of all replicas),
-//!   `request_replay` (rule 10); `apply` applies a command.
+//!   `session_lifecycle` (rule 8), `handover_rules` (what is remembered of a name),
+//!   `stolen_tenures` (holders that may not hear of a steal), `transfer` (moves and rule 9),
+//!   `reset`, `baseline` (a start after the loss of all replicas), `request_replay` (rule 10);
+//!   `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
 //! - Bytes: `encoding` (single values), `codec`, `command_codec`, `handover_codec` and
@@ -75,7 +76,7 @@ mod acquire;
 mod expiry;
 mod session_lifecycle;
 mod handover_rules;
-mod robbed_tenures;
+mod stolen_tenures;
 mod transfer;
 mod reset;
 mod baseline;

@@ -19,12 +19,12 @@ pub(super) struct Memory {
     /// Shared with the answers that carry it.
     pub(super) previous: Arc<Previous>,
     /// The tenure that has lost the lock, and whose holder has not acknowledged that yet.
-    pub(super) robbed: Option<RobbedTenure>,
+    pub(super) stolen: Option<StolenTenure>,
 }
 
 /// A tenure whose lock was taken away, and that its holder has not acknowledged yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RobbedTenure {
+pub(super) struct StolenTenure {
     pub(super) client: ClientId,
     pub(super) token: Token,
 }
@@ -73,7 +73,7 @@ impl RememberedNames {
         match what {
             EventKind::Granted { name, .. } => {
                 if let Some(memory) = self.0.get_mut(name) {
-                    memory.robbed = None;
+                    memory.stolen = None;
                     Arc::make_mut(&mut memory.previous).seq += 1;
                 }
             }

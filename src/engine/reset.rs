@@ -132,7 +132,7 @@ impl Engine {
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         let lock = self.locks.get_mut(name).expect("a swept lock is there");
-        let robbed = self.books.last_tenure(name, lock);
+        let last = self.books.last_tenure(name, lock);
         let others_until = self.books.may_go_on_until(name, lock);
         for token in &swept.leases {
             let lease = lock.lease_mut(*token).expect("a swept lock is held");
@@ -146,7 +146,7 @@ impl Engine {
         }
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
         self.books.keep_from_all(lock, (name, mode), &ask.by, begins, events);
-        self.books.note_robbed(name, robbed);
+        self.books.note_stolen(name, last);
     }
 }
 

@@ -128,7 +128,7 @@ impl Engine {
             self.books.limit(held, max, Limit::Locks)?;
         }
         let lock = self.locks.get(&ask.name).filter(|_| !ask.at_once);
-        let robbed = lock.and_then(|lock| self.books.last_tenure(&ask.name, lock));
+        let last = lock.and_then(|lock| self.books.last_tenure(&ask.name, lock));
         let others_until =
             lock.map_or(Time::ZERO, |lock| self.books.may_go_on_until(&ask.name, lock));
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
@@ -158,7 +158,7 @@ impl Engine {
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
         let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
         self.books.tell(events, granted);
-        self.books.note_robbed(&ask.name, robbed);
+        self.books.note_stolen(&ask.name, last);
         let tenure = self.books.tenure(&ask.name, &lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))

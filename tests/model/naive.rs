@@ -99,7 +99,7 @@ pub(super) struct Naive {
     remembered: Vec<(LockName, Previous)>,
     /// For each remembered name whose lock was taken from its only holder: that holder and its
     /// token, until it acknowledges that by a release.
-    robbed: Vec<(LockName, ClientId, Token)>,
+    stolen: Vec<(LockName, ClientId, Token)>,
     events: Vec<Event>,
 }
 
@@ -107,7 +107,7 @@ impl Naive {
     pub(super) fn new(rules: Rules) -> Self {
         let (held, line, sessions, replies) = (vec![], vec![], vec![], vec![]);
         let (now, events) = (Time::ZERO, vec![]);
-        let (next_number, next_ticket, remembered, robbed) = (1, 1, vec![], vec![]);
+        let (next_number, next_ticket, remembered, stolen) = (1, 1, vec![], vec![]);
         Self {
             rules,
             now,
@@ -118,7 +118,7 @@ impl Naive {
             sessions,
             replies,
             remembered,
-            robbed,
+            stolen,
             events,
         }
     }
@@ -684,7 +684,7 @@ impl Naive {
         if let Some(previous) = self.memory(name) {
             previous.seq += 1;
         }
-        self.robbed.retain(|(known, ..)| known != name);
+        self.stolen.retain(|(known, ..)| known != name);
         let tenure = self.telling(name, tenure(&lease));
         self.held.push(Held { name: name.clone(), mode, lease, expired: false });
         tenure
@@ -902,11 +902,11 @@ impl Naive {
             (&known.0, &known.1, Some(known.2)) == (name, client, *token)
         };
         let acknowledges = ask.acknowledges && ask.handover.is_none();
-        if let (true, Some(at)) = (acknowledges, self.robbed.iter().position(is_it)) {
+        if let (true, Some(at)) = (acknowledges, self.stolen.iter().position(is_it)) {
             let begins_later = |held: &&Held| held.lease.acquired_at > self.now;
             let found = self.on(name).find(begins_later).cloned();
             if let Some(held) = found {
-                self.robbed.remove(at);
+                self.stolen.remove(at);
                 let (thief, begins) = (held.lease.token, held.lease.acquired_at);
                 let is_released = self.ends(held.lease.life).grace_until == begins;
                 let now = self.now;
@@ -1022,7 +1022,7 @@ impl Naive {
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
         let stolen = self.hold(&ask.name, Mode::Exclusive, lease, None);
-        self.robbed.extend(only);
+        self.stolen.extend(only);
         Ok(Outcome::Stolen(stolen))
     }
 
@@ -1044,7 +1044,7 @@ impl Naive {
         let mut holders = self.on(name);
         let held = holders.next().filter(|_| holders.next().is_none())?;
         if held.lease.acquired_at > self.now {
-            return self.robbed.iter().find(|(known, ..)| known == name).cloned();
+            return self.stolen.iter().find(|(known, ..)| known == name).cloned();
         }
         Some((name.clone(), held.lease.holder.clone(), held.lease.token))
     }
@@ -1103,7 +1103,7 @@ impl Naive {
                 details: Arc::default(),
             };
             self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
-            self.robbed.extend(only);
+            self.stolen.extend(only);
         }
         let outcome = match ask.part {
             ResetPart::Names(..) => Outcome::ResetPart { holds: holds.len(), waits: waits.len() },

@@ -8,7 +8,7 @@ use super::handover::HandoverEnd;
 use super::lease::Lifetime;
 use super::lock::Lock;
 use super::name::LockName;
-use super::remembered_names::RobbedTenure;
+use super::remembered_names::StolenTenure;
 use super::state::{Engine, EngineState};
 use crate::time::Time;
 
@@ -28,20 +28,20 @@ impl EngineState {
 
     /// Returns the tenure whose release shows that nobody goes on, if a lock is taken away now.
     /// Several holders of a shared lock are waited for.
-    pub(super) fn last_tenure(&self, name: &LockName, lock: &Lock) -> Option<RobbedTenure> {
+    pub(super) fn last_tenure(&self, name: &LockName, lock: &Lock) -> Option<StolenTenure> {
         match lock.leases() {
             [own] if own.acquired_at <= self.clock => {
-                Some(RobbedTenure { client: own.holder.clone(), token: own.token })
+                Some(StolenTenure { client: own.holder.clone(), token: own.token })
             }
-            [_] => self.remembered.0.get(name)?.robbed.clone(),
+            [_] => self.remembered.0.get(name)?.stolen.clone(),
             _ => None,
         }
     }
 
     /// Records that the lock of a tenure was taken away, after the grant that followed.
-    pub(super) fn note_robbed(&mut self, name: &LockName, robbed: Option<RobbedTenure>) {
+    pub(super) fn note_stolen(&mut self, name: &LockName, stolen: Option<StolenTenure>) {
         if let Some(memory) = self.remembered.0.get_mut(name) {
-            memory.robbed = robbed;
+            memory.stolen = stolen;
         }
     }
 
@@ -63,12 +63,12 @@ impl Engine {
     ) -> Option<Answer> {
         let memory = self.books.remembered.0.get_mut(&key.name)?;
         let is_it =
-            |robbed: &&RobbedTenure| Some(robbed.token) == key.token && robbed.client == key.client;
-        memory.robbed.as_ref().filter(is_it)?;
+            |stolen: &&StolenTenure| Some(stolen.token) == key.token && stolen.client == key.client;
+        memory.stolen.as_ref().filter(is_it)?;
         let now = self.books.clock;
         let lock = self.locks.get_mut(&key.name)?;
         let lease = lock.leases_mut().iter_mut().find(|lease| lease.acquired_at > now)?;
-        memory.robbed = None;
+        memory.stolen = None;
         self.books.unbook(&key.name, lease);
         // The new holder may count on its lease for as long as it was told. A lease that it has
         // released already ends with its begin.
