@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// How often the command looks whether the holder of a stolen lock has stopped.
 const STEAL_LOOK: Duration = Duration::from_millis(250);
+/// The wait for the old holder above which the command says how not to wait.
+const STEAL_HINT: Duration = Duration::from_secs(2);
 
 /// Arguments of every command about one lock.
 #[derive(Debug, clap::Args)]
@@ -317,6 +319,9 @@ pub(super) fn steal(args: &StealArgs) -> CliResult {
             output::say(&format!(
                 "the old holder has {span} to stop; this answers when you may begin"
             ));
+            if wait > STEAL_HINT {
+                output::say("it may not have heard of the steal; '--now' does not wait for it");
+            }
         }
         thread::sleep(wait.min(STEAL_LOOK));
         status = show(&args.lock)?;
