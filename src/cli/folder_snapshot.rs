@@ -11,6 +11,7 @@ use super::snapshot_copy;
 use crate::engine::Ttl;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// The arguments of `latchfs folder-snapshot`.
@@ -235,7 +236,10 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
         let request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
         let restored = ask(&endpoint, &request)?;
         let changed = &restored["changed"];
-        let sentence = format!("latchfs: restored {}, {changed} files changed", args.id);
+        let mut sentence = format!("latchfs: restored {}, {changed} files changed", args.id);
+        for left in restored["not_given"].as_array().into_iter().flatten() {
+            let _ = write!(sentence, "\n{}; give it by chown", text(left));
+        }
         return say(args.json, &restored, &sentence);
     };
     let request = json!({"do": "snapshot", "snapshot": "show", "id": args.id});

@@ -282,9 +282,33 @@ for path in ['secret']:
     ]);
     let refused = run(other.arg("take").arg(&guard.view));
     assert!(refused.err.contains("only root"), "{refused:?}");
+    // Another user makes the guard read no whole snapshot.
+    let mut other = Command::new("setpriv");
+    other.args(["--clear-groups", "--reuid=4242", env!("CARGO_BIN_EXE_latchfs")]);
+    let refused = run(other.args(["folder-snapshot", "verify", &id]).arg(&guard.view));
+    assert!(refused.err.contains("only root"), "{refused:?}");
     drop(guard);
     let none = run(latchfs().args(["folder-snapshot", "take"]).arg(scratch.folder()));
     assert!(none.err.contains("needs one"), "{none:?}");
+}
+
+/// A user may put a directory of root in the place of its own one before a snapshot is restored.
+#[test]
+fn a_restore_gives_no_directory_of_another_user_away() {
+    let scratch = Scratch::new();
+    let own = scratch.folder().join("own");
+    fs::create_dir(&own).expect("made");
+    std::os::unix::fs::chown(&own, Some(4_242), Some(4_242)).expect("by root");
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let id = id_of(&taken(&guard, &[]));
+    fs::rename(&own, scratch.folder().join("mine")).expect("past the view");
+    fs::create_dir(&own).expect("past the view");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).expect("set");
+    let restored = snapshot(&guard, &["restore", &id, "--in-place"]).ok();
+    assert!(restored.contains("own belongs to uid 0") && restored.contains("chown"), "{restored}");
+    let found = fs::metadata(&own).expect("there");
+    assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o700));
 }
 
 /// The time for which a snapshot of 10,000 files keeps a program waiting that saves files.

@@ -207,15 +207,18 @@ impl SnapshotDisk for TestDisk {
     fn copy_content(&self, from: &File, to: &File) -> io::Result<CopyMethod> {
         self.step("copy_content", |disk| disk.copy_content(from, to))
     }
-    fn copy_attributes(
+    fn copy_file_attributes(&self, from: &File, to: &File) -> io::Result<Vec<&'static str>> {
+        self.step("copy_file_attributes", |disk| disk.copy_file_attributes(from, to))
+    }
+    fn copy_dir_attributes(&self, from: &OwnedFd, to: &OwnedFd) -> io::Result<Vec<&'static str>> {
+        self.step("copy_dir_attributes", |disk| disk.copy_dir_attributes(from, to))
+    }
+    fn copy_symlink_attributes(
         &self,
         from: Place<'_, OwnedFd>,
         to: Place<'_, OwnedFd>,
     ) -> io::Result<Vec<&'static str>> {
-        self.step("copy_attributes", |disk| disk.copy_attributes(from, to))
-    }
-    fn copy_attributes_to(&self, from: Place<'_, OwnedFd>, to: &File) -> io::Result<()> {
-        self.step("copy_attributes_to", |disk| disk.copy_attributes_to(from, to))
+        self.step("copy_symlink_attributes", |disk| disk.copy_symlink_attributes(from, to))
     }
     fn has_same_attributes(
         &self,

@@ -7,15 +7,15 @@ use super::super::folder_guard::FolderGuard;
 use super::super::gate::Pass;
 use super::super::stage::PublishError;
 use super::super::tenure::TenureId;
+use super::descriptor::SENTENCES_MAX;
 use super::snapshot_disk::{SnapshotDisk, is_own_dir};
 use super::snapshot_manifest::{EntryKind, ManifestEntry};
 use super::snapshot_store::{SnapshotError, SnapshotStore, TREE, read_whole, write_new};
 use super::tree_digest::digest_of;
 use super::tree_walk::{WalkedKind, is_gone, walk};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
 
 /// The file in `snapshots` that names the snapshot which is being restored.
 const RESTORE: &str = "restore.json";
@@ -48,6 +48,15 @@ pub(crate) fn interrupted_restore<D: Disk>(store: &SnapshotStore<'_, D>) -> Opti
     Some(intent["id"].as_str().unwrap_or("?").to_owned())
 }
 
+/// The result of a restore in place.
+#[derive(Debug)]
+pub(crate) struct RestoredFolder {
+    /// The number of files that were changed.
+    pub(crate) changed: u64,
+    /// Sentences about directories that have another owner than in the snapshot.
+    pub(crate) not_given: Vec<String>,
+}
+
 /// A restore in place.
 pub(crate) struct InPlaceRestore<'a, D: SnapshotDisk> {
     guard: &'a FolderGuard<D>,
@@ -55,18 +64,24 @@ pub(crate) struct InPlaceRestore<'a, D: SnapshotDisk> {
     tree: D::Dir,
     /// The first path of each file that has several names in the snapshot.
     names: HashMap<FileId, OsString>,
+    /// The directories that it has made.
+    made: HashSet<FileId>,
+    /// The user as whom the guard runs.
+    guard_uid: u32,
     /// The number of files that were changed.
     changed: u64,
+    /// Sentences about directories that have another owner than in the snapshot.
+    not_given: Vec<String>,
 }
 
 impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
-    /// Gives the folder the content of a snapshot in a tenure. Returns the number of changed files.
+    /// Gives the folder the content of a snapshot in a tenure.
     pub(crate) fn run(
         guard: &'a FolderGuard<D>,
         store: &SnapshotStore<'_, D>,
         name: &str,
         (tenure, on_file): (TenureId, &dyn Fn()),
-    ) -> Result<u64, RestoreError> {
+    ) -> Result<RestoredFolder, RestoreError> {
         let (id, dir, descriptor) = store.open(name)?;
         let Some(entries) = store.manifest(&dir, &descriptor)? else {
             return Err(SnapshotError::Partial(id).into());
@@ -87,7 +102,11 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
             write_new(store.disk, at, intent.to_string().as_bytes())?;
             store.disk.sync_dir(store.dir)?;
         }
-        let mut restore = Self { guard, tenure, tree, names: HashMap::new(), changed: 0 };
+        // The state directory belongs to the user of the guard.
+        let guard_uid = store.disk.look(Place::new(store.dir, "."))?.uid;
+        let (names, made, not_given) = (HashMap::new(), HashSet::new(), Vec::new());
+        let mut restore =
+            Self { guard, tenure, tree, names, made, guard_uid, changed: 0, not_given };
         restore.remove_others(&entries)?;
         for entry in &entries {
             on_file();
@@ -97,7 +116,7 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         store.disk.sync_file_system(guard.folder())?;
         store.disk.remove_file(at)?;
         store.disk.sync_dir(store.dir)?;
-        Ok(restore.changed)
+        Ok(RestoredFolder { changed: restore.changed, not_given: restore.not_given })
     }
 
     fn pass(&self) -> Result<Pass<'a>, RestoreError> {
@@ -167,7 +186,8 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         if entry.kind == EntryKind::Dir {
             if there.is_none() {
                 let _pass = self.pass()?;
-                disk.make_dir(to)?;
+                let dir = disk.make_dir(to)?;
+                self.made.insert(disk.id_of(Place::new(&dir, "."))?);
                 self.changed += 1;
             }
             return Ok(());
@@ -190,7 +210,7 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
                 let file = disk.open_to_read(from)?;
                 let copy = disk.unnamed_file(to.dir, 0o600)?;
                 disk.copy_content(&file, &copy)?;
-                disk.copy_attributes_to(from, &copy)?;
+                disk.copy_file_attributes(&file, &copy)?;
                 disk.sync_file(&copy)?;
                 let replace = IfThere::Replace;
                 let done = self.guard.publish_made(&pass, &copy, to, &entry.path, replace);
@@ -201,7 +221,7 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
                     self.guard.remove_file(&pass, (to, &entry.path))?;
                 }
                 disk.make_symlink(to, &disk.read_symlink(from)?)?;
-                disk.copy_attributes(from, to)?;
+                disk.copy_symlink_attributes(from, to)?;
                 Ok(())
             }
         }
@@ -251,19 +271,36 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
     }
 
     /// Gives the directories the attributes that they have in the snapshot, the deepest first.
-    fn finish_dirs(&self, entries: &[ManifestEntry]) -> Result<(), RestoreError> {
-        let disk = self.guard.disk();
+    fn finish_dirs(&mut self, entries: &[ManifestEntry]) -> Result<(), RestoreError> {
         for entry in entries.iter().rev().filter(|entry| entry.kind == EntryKind::Dir) {
             let _pass = self.pass()?;
-            let path = if entry.path.is_empty() { OsStr::new(".") } else { &entry.path };
-            let parent = Path::new(path).parent().unwrap_or(Path::new("")).as_os_str();
-            let name = Path::new(path).file_name().unwrap_or(OsStr::new("."));
-            let from = disk.open_dir(Place::new(&self.tree, parent))?;
-            let to = disk.open_dir(Place::new(self.guard.folder(), parent))?;
-            let (from, to) = (Place::new(&from, name), Place::new(&to, name));
-            if !disk.has_same_attributes(from, to)? {
-                disk.copy_attributes(from, to)?;
-            }
+            self.finish_dir(&entry.path)?;
+        }
+        Ok(())
+    }
+
+    /// A directory that was there before is not given to another user: whoever may rename in the
+    /// directory above could have put one of root's in its place.
+    fn finish_dir(&mut self, path: &OsStr) -> Result<(), RestoreError> {
+        let disk = self.guard.disk();
+        let from = disk.open_dir(Place::new(&self.tree, path))?;
+        let to = disk.open_dir(Place::new(self.guard.folder(), path))?;
+        let (own, there) = (Place::new(&from, "."), Place::new(&to, "."));
+        if disk.has_same_attributes(own, there)? {
+            return Ok(());
+        }
+        let (wanted, found) = (disk.look(own)?, disk.look(there)?);
+        let is_kept = wanted.uid == found.uid || wanted.uid == self.guard_uid;
+        if is_kept || self.made.contains(&found.id) {
+            disk.copy_dir_attributes(&from, &to)?;
+        } else if self.not_given.len() < SENTENCES_MAX {
+            let path = if path.is_empty() { OsStr::new(".") } else { path };
+            self.not_given.push(format!(
+                "{} belongs to uid {} and not to uid {} as in the snapshot, and was not given away",
+                path.display(),
+                found.uid,
+                wanted.uid
+            ));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::super::disk::{Disk, Place};
 use super::super::linux_disk::{
     LinuxDisk, attribute, attribute_names, copy_permissions, open_below, path_of, stat,
 };
-use rustix::fs::{AtFlags, Gid, OFlags, SeekFrom, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, OFlags, SeekFrom, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,15 +30,26 @@ pub(crate) enum CopyMethod {
 pub(crate) trait SnapshotDisk: Disk {
     /// Gives an empty file the content of another, with its holes.
     fn copy_content(&self, from: &Self::File, to: &Self::File) -> io::Result<CopyMethod>;
-    /// Gives a file the owner, the mode, the ACL, the other extended attributes and the times of
-    /// another. Returns the attributes that this process may not give.
-    fn copy_attributes(
+    /// Gives an open file the owner, the mode, the ACL, the other extended attributes and the times
+    /// of another. Returns the attributes that this process may not give. Both are open, so that
+    /// nobody can put another file in their place.
+    fn copy_file_attributes(
+        &self,
+        from: &Self::File,
+        to: &Self::File,
+    ) -> io::Result<Vec<&'static str>>;
+    /// Does the same for two open directories.
+    fn copy_dir_attributes(
+        &self,
+        from: &Self::Dir,
+        to: &Self::Dir,
+    ) -> io::Result<Vec<&'static str>>;
+    /// Does the same for two symlinks. Fails with ESTALE if one of them is no symlink.
+    fn copy_symlink_attributes(
         &self,
         from: Place<'_, Self::Dir>,
         to: Place<'_, Self::Dir>,
     ) -> io::Result<Vec<&'static str>>;
-    /// Gives an open file the attributes of another.
-    fn copy_attributes_to(&self, from: Place<'_, Self::Dir>, to: &Self::File) -> io::Result<()>;
     /// Whether two files have the same owner, mode, extended attributes and time of change.
     fn has_same_attributes(
         &self,
@@ -85,6 +96,10 @@ fn copy_blocks(from: &File, to: &File, mut offset: u64, end: u64) -> io::Result<
     Ok(())
 }
 
+fn is_symlink(found: &Statx) -> bool {
+    u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFLNK
+}
+
 /// Gives a file the attributes of another. Returns those that this process may not give.
 fn give_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<Vec<&'static str>> {
     let found = stat(from)?;
@@ -99,8 +114,7 @@ fn give_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<Vec<&
         }
         changed => changed?,
     }
-    let is_symlink = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-    if !is_symlink {
+    if !is_symlink(&found) {
         match copy_permissions(from, &found, to) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 missed.push("extended attributes");
@@ -154,19 +168,24 @@ impl SnapshotDisk for LinuxDisk {
         Ok(CopyMethod::Copied)
     }
 
-    fn copy_attributes(
+    fn copy_file_attributes(&self, from: &File, to: &File) -> io::Result<Vec<&'static str>> {
+        give_attributes(from.as_fd(), to.as_fd())
+    }
+
+    fn copy_dir_attributes(&self, from: &OwnedFd, to: &OwnedFd) -> io::Result<Vec<&'static str>> {
+        give_attributes(from.as_fd(), to.as_fd())
+    }
+
+    fn copy_symlink_attributes(
         &self,
         from: Place<'_, OwnedFd>,
         to: Place<'_, OwnedFd>,
     ) -> io::Result<Vec<&'static str>> {
-        let open =
-            |at: Place<'_, OwnedFd>| open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH);
+        let open = |at: Place<'_, OwnedFd>| -> io::Result<OwnedFd> {
+            let file = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
+            if is_symlink(&stat(file.as_fd())?) { Ok(file) } else { Err(Errno::STALE.into()) }
+        };
         give_attributes(open(from)?.as_fd(), open(to)?.as_fd())
-    }
-
-    fn copy_attributes_to(&self, from: Place<'_, OwnedFd>, to: &File) -> io::Result<()> {
-        let from = open_below(from.dir.as_fd(), Path::new(from.name), OFlags::PATH)?;
-        give_attributes(from.as_fd(), to.as_fd()).map(drop)
     }
 
     fn has_same_attributes(

@@ -12,6 +12,7 @@ use super::snapshot_manifest::MANIFEST_BYTES_MAX;
 use super::snapshot_recovery::{SnapshotFinding, findings, recover};
 use super::snapshot_store::{SnapshotError, SnapshotStore, read_whole};
 use super::snapshot_take::{SnapshotTake, TakenAs};
+use super::tree_copy::TreeCopy;
 use crate::engine::Token;
 use crate::time::{Span, Time, boot_now};
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -237,6 +238,34 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     assert!(matches!(late, SnapshotError::TenureOver), "{late}");
     drop((pass, next));
     assert_eq!(folder.recovered(), []);
+}
+
+/// A user who may rename in the directory above puts a private directory in the place of an open
+/// one while it is copied, and that one back before its mode is copied.
+#[test]
+fn the_files_of_a_private_directory_get_the_mode_of_no_other_one() {
+    let test = TestFolder::new();
+    let move_to = |from: &str, to: &str| fs::rename(test.path(from), test.path(to)).expect("moved");
+    fs::create_dir(test.path("open")).expect("made");
+    test.put("private/secret", b"secret");
+    fs::set_permissions(test.path("private"), fs::Permissions::from_mode(0o700)).expect("set");
+    fs::create_dir(test.state_path("copy")).expect("made");
+    let (from, to) = (test.folder(), open(&test.state_path("copy")));
+    let mut copy = TreeCopy::new(&LinuxDisk, (&from, to), &|_, _| false);
+    copy.copy_changed(&|| ()).expect("copied");
+    move_to("open", "kept");
+    move_to("private", "open");
+    copy.copy_changed(&|| ()).expect("copied");
+    move_to("open", "private");
+    move_to("kept", "open");
+    let stale = copy.finish().expect_err("another directory is there");
+    assert!(stale.to_string().starts_with("open can't be copied"), "{stale}");
+    // Without an exchange in between each has its own mode.
+    copy.copy_changed(&|| ()).expect("copied");
+    copy.finish().expect("nothing has changed");
+    let mode = |path: &str| fs::metadata(test.state_path(path)).expect("there").mode() & 0o777;
+    assert_eq!((mode("copy/private"), mode("copy/open")), (0o700, 0o755));
+    assert!(!test.state_path("copy/open/secret").exists());
 }
 
 #[test]

@@ -89,27 +89,28 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
     }
 
     /// Gives the directories of the copy the attributes that they have in the folder. No file can
-    /// be added afterwards.
+    /// be added afterwards. Fails if another directory is in the place of one that was copied: the
+    /// files of a private directory must not be shown under the mode of another one.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
-        let mut dirs: Vec<_> = self
-            .files
-            .iter()
-            .filter(|(_, file)| file.kind == WalkedKind::Dir)
-            .map(|(path, _)| path.clone())
-            .collect();
+        let dirs = self.files.iter().filter(|(_, file)| file.kind == WalkedKind::Dir);
+        let mut dirs: Vec<_> = dirs.map(|(path, file)| (path.clone(), file.look.id)).collect();
         // The deepest first: an entry changes the time of its directory.
-        dirs.sort_by(|one, other| other.cmp(one));
-        for path in dirs {
-            let (from, name) = match parent_of(self.disk, self.from, &path) {
+        dirs.sort_by(|one, other| other.0.cmp(&one.0));
+        let disk = self.disk;
+        for (path, id) in dirs {
+            let from = match disk.open_dir(Place::new(self.from, &path)) {
                 Err(error) if is_gone(&error) => continue,
-                parent => parent?,
+                dir => dir?,
             };
-            let (to, _) = parent_of(self.disk, &self.to, &path)?;
-            self.give_attributes((Place::new(&from, &name), Place::new(&to, &name)), &path)?;
+            if disk.id_of(Place::new(&from, "."))? != id {
+                return Err(named(&path, &io::Error::from_raw_os_error(libc::ESTALE)));
+            }
+            let to = disk.open_dir(Place::new(&self.to, &path))?;
+            let missed = disk.copy_dir_attributes(&from, &to);
+            self.degrade_missed(missed, &path)?;
         }
-        let dot = OsStr::new(".");
-        let to = self.disk.reopen_dir(&self.to)?;
-        self.give_attributes((Place::new(self.from, dot), Place::new(&to, dot)), dot)
+        let missed = disk.copy_dir_attributes(self.from, &self.to);
+        self.degrade_missed(missed, OsStr::new("."))
     }
 
     /// Returns the numbers of files, and the sentences about those that could not be kept whole.
@@ -140,13 +141,13 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         }
     }
 
-    fn give_attributes(
+    /// Names the attributes that this process could not give.
+    fn degrade_missed(
         &mut self,
-        (from, to): (Place<'_, D::Dir>, Place<'_, D::Dir>),
+        missed: io::Result<Vec<&'static str>>,
         path: &OsStr,
     ) -> io::Result<()> {
-        let missed = self.disk.copy_attributes(from, to).map_err(|error| named(path, &error))?;
-        for what in missed {
+        for what in missed.map_err(|error| named(path, &error))? {
             self.degrade(format!("{}: its {what} can't be kept by this user", path.display()));
         }
         Ok(())
@@ -160,7 +161,8 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         if let Some(before) = self.files.get_mut(walked.path) {
             let is_dir = walked.kind == WalkedKind::Dir;
             let is_same = before.kind == walked.kind
-                && (is_dir || before.look == walked.found.look && before.is_settled)
+                && (is_dir && before.look.id == walked.found.look.id
+                    || before.look == walked.found.look && before.is_settled)
                 && (before.method != CopyMethod::Linked
                     || (self.may_link)(walked.path, &before.look));
             if is_same {
@@ -176,7 +178,8 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
             WalkedKind::Dir => self.disk.make_dir(to).map(|_| CopyMethod::Copied)?,
             WalkedKind::Symlink(target) => {
                 self.disk.make_symlink(to, target)?;
-                self.give_attributes((walked.at, to), walked.path)?;
+                let missed = self.disk.copy_symlink_attributes(walked.at, to);
+                self.degrade_missed(missed, walked.path)?;
                 CopyMethod::Copied
             }
             WalkedKind::File | WalkedKind::Other(_) => {
@@ -225,8 +228,9 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         if look.size > 0 {
             self.shares_content = Some(method == CopyMethod::Cloned);
         }
+        let missed = self.disk.copy_file_attributes(&file, &copy);
+        self.degrade_missed(missed, path)?;
         self.disk.link(&copy, to)?;
-        self.give_attributes((at, to), path)?;
         if look.links > 1 {
             self.names.insert(look.id, (path.to_owned(), look.changed));
         }

@@ -55,19 +55,23 @@ fn kind_of<D: Disk>(disk: &D, at: Place<'_, D::Dir>, found: &Attributes) -> io::
 }
 
 /// Calls `visit` for each file below `root` for which `is_left_out` is false. A file that goes
-/// meanwhile is passed over.
+/// meanwhile is passed over, and so is a directory in whose place another one is: its files would
+/// be taken for those of the one that was visited.
 pub(crate) fn walk<D: Disk>(
     disk: &D,
     root: &D::Dir,
     is_left_out: impl Fn(&OsStr) -> bool,
     mut visit: impl FnMut(Walked<'_, D>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut left = vec![OsString::new()];
-    while let Some(dir_path) = left.pop() {
+    let mut left = vec![(OsString::new(), None)];
+    while let Some((dir_path, visited)) = left.pop() {
         let dir = match disk.open_dir(Place::new(root, &dir_path)) {
             Err(error) if is_gone(&error) => continue,
             dir => dir?,
         };
+        if visited.is_some_and(|id| disk.id_of(Place::new(&dir, ".")).ok() != Some(id)) {
+            continue;
+        }
         for entry in disk.entries(&dir)? {
             let path = Path::new(&dir_path).join(&entry.name).into_os_string();
             if is_left_out(&path) {
@@ -79,10 +83,10 @@ pub(crate) fn walk<D: Disk>(
                 Err(error) if is_gone(&error) => continue,
                 looked => looked?,
             };
-            let is_dir = kind == WalkedKind::Dir;
+            let (is_dir, id) = (kind == WalkedKind::Dir, found.look.id);
             visit(Walked { at, path: &path, found, kind })?;
             if is_dir {
-                left.push(path);
+                left.push((path, Some(id)));
             }
         }
     }

@@ -5,7 +5,7 @@ use super::super::audit_log::{AuditedAct, GuardAct};
 use super::super::disk::Look;
 use super::super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use super::super::folder_snapshot::in_place_restore::{
-    InPlaceRestore, RestoreError, interrupted_restore,
+    InPlaceRestore, RestoreError, RestoredFolder, interrupted_restore,
 };
 use super::super::folder_snapshot::snapshot_disk::program_name;
 use super::super::folder_snapshot::snapshot_store::SnapshotError;
@@ -61,7 +61,6 @@ impl FolderView {
                     Err(error) => failed(&error),
                 };
             }
-            SnapshotRequest::Verify(_) => {}
             _ => {
                 if let Err(why) = self.may_ask(who) {
                     return refused(why);
@@ -72,7 +71,7 @@ impl FolderView {
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
             SnapshotRequest::Restore(id) => return self.restore_snapshot(who, id).await,
             SnapshotRequest::Verify(id) => {
-                self.slowly(move |view| Ok(view.verify_snapshot(&id, may_see))).await
+                self.slowly(move |view| Ok(view.verify_snapshot(&id))).await
             }
             SnapshotRequest::Remove(id) => {
                 self.slowly(move |view| Ok(view.remove_snapshot(&id))).await
@@ -164,24 +163,26 @@ impl FolderView {
     /// Takes a snapshot. Returns its descriptor, and how long writers had to wait.
     fn take_now(&self, quiet: Option<Span>) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
         let snapshots = &self.snapshots;
-        let wait = |work| {
-            snapshots.begin_work(Some(work));
-            let until = boot_now() + quiet.unwrap_or(Span::ZERO);
+        let wait = |until| {
+            snapshots.begin_work(Some("waiting for programs that have files open for writing"));
             let writers = snapshots.wait_for_writers(until, || self.writers());
             let is_over = quiet.is_some() && !writers.is_empty();
             if is_over { Err(SnapshotError::NotQuiet(writers)) } else { Ok(()) }
         };
         let count = || snapshots.count_file();
+        let patience = quiet.unwrap_or(Span::ZERO);
         if quiet.is_some() {
-            wait("waiting for programs that have files open for writing")?;
+            wait(boot_now() + patience)?;
         }
         let may_link = |path: &OsStr, look: &Look| self.may_share(path, look);
         let mut take = SnapshotTake::begin(&self.guard, &snapshots.dir, &may_link)?;
         snapshots.begin_work(Some("copying for a snapshot"));
         take.copy_changed(&count)?;
+        // The time for the copy does not count, and each program that comes meanwhile does.
+        let until = boot_now() + patience;
         let (risk, closed_for) = loop {
             if quiet.is_some() {
-                wait("waiting for programs that have files open for writing")?;
+                wait(until)?;
             }
             // Programs that change files wait meanwhile, and so do the others: not longer than it
             // takes to look at each file.
@@ -214,15 +215,17 @@ impl FolderView {
         Ok((descriptor, closed_for))
     }
 
-    fn verify_snapshot(&self, id: &str, may_see: bool) -> Value {
+    fn verify_snapshot(&self, id: &str) -> Value {
+        let Some(_one) = self.snapshots.one_change.try_lock() else {
+            return refused("another snapshot is being taken, restored or removed; try again then");
+        };
         self.snapshots.begin_work(Some("checking a snapshot"));
         let verified = self.snapshots.store().verify(id, &|| self.snapshots.count_file());
         self.snapshots.begin_work(None);
         match verified {
             Ok(differences) => {
                 let count = differences.len();
-                let shown: Vec<_> = differences.into_iter().filter(|_| may_see).collect();
-                json!({"id": id, "ok": count == 0, "count": count, "differences": shown})
+                json!({"id": id, "ok": count == 0, "count": count, "differences": differences})
             }
             Err(error) => failed(&error),
         }
@@ -269,9 +272,12 @@ impl FolderView {
                 let done = InPlaceRestore::run(&view.guard, &store, &wanted, (tenure, &count));
                 view.snapshots.begin_work(None);
                 Ok(match done {
-                    Ok(changed) => {
+                    Ok(RestoredFolder { changed, not_given }) => {
                         view.audit_restore(who, tenure, &wanted);
-                        Some(json!({"restored": wanted, "changed": changed}))
+                        let not_given = json!(not_given);
+                        Some(json!({
+                            "restored": wanted, "changed": changed, "not_given": not_given
+                        }))
                     }
                     Err(RestoreError::Unannounced) => None,
                     Err(RestoreError::Failed(error)) => Some(failed(&error)),
