@@ -224,7 +224,7 @@ impl<C: ClusterTypes> Proposer<C> {
             LeadershipRole::Leads(leadership) => {
                 self.write(leadership, Arc::clone(commands), waiting).await
             }
-            LeadershipRole::Follows(_) => Ok(self.forward(commands, left).await),
+            LeadershipRole::Follows(_) => Ok(self.forward(commands, until).await),
             LeadershipRole::Waits | LeadershipRole::Ended => {
                 Ok(ProposalOutcome::Nothing("the cluster has no leader".into()))
             }
@@ -232,8 +232,9 @@ impl<C: ClusterTypes> Proposer<C> {
     }
 
     /// Forwards commands to the leader, and waits until this node has applied their entry.
-    async fn forward(&self, commands: &Commands, left: Span) -> ProposalOutcome {
+    async fn forward(&self, commands: &Commands, until: Time) -> ProposalOutcome {
         let asked = self.environment.boot_now();
+        let left = until.since(self.environment.steady_now());
         let sent = self.forwarder.lock().await.forward(commands.commands.clone(), left).await;
         let (place, answers) = match sent {
             Ok(done) => done,
@@ -246,6 +247,9 @@ impl<C: ClusterTypes> Proposer<C> {
         // The leader was confirmed by the commit of the entry.
         self.reader.staleness.confirm(asked, place.index, self.replica.applied());
         let carried_out = self.replica.carried_out(place.index);
+        // The leader's answer has taken a part of the time. A node whose disk has failed meanwhile
+        // never applies the entry, and must not wait longer than that.
+        let left = until.since(self.environment.steady_now());
         match timeout::<C, _>(left, carried_out).await {
             Ok(()) => ProposalOutcome::Done(place.index, answers, place.now),
             Err(_) => ProposalOutcome::Unknown("this node is behind".into()),

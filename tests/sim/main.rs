@@ -106,6 +106,10 @@ fn seeds_that_once_showed_a_bug_violate_nothing() {
         nothing_goes_wrong(seed, 1, SECONDS);
     }
     nothing_goes_wrong(3_165_977_018, 1, FRESH_SECONDS);
+    // A node that waited for an entry which its failed disk would never hold.
+    let once = SimOptions { nodes: 3, handovers: true, ..options(619_001_579, 20) };
+    let found: Vec<_> = run(&once).violations.iter().map(ToString::to_string).collect();
+    assert_eq!(found, Vec::<String>::new());
 }
 
 /// Clients also set handovers, and another cluster is restored from a backup at the end.
