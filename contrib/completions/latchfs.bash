@@ -1009,7 +1009,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard)
-            opts="-h --server --dir --state --token-file --plain-token --ca --cert --key --client --stage --on-write --give-after --yield --keep --max --unsure --foreign --owner --in-place --never-ask --local --max-stage --max-lost --careful --keep-unread --settle --sync-saves --on-lost --on-ready --carry --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take accept give wait status lost"
+            opts="-h --server --dir --state --token-file --plain-token --ca --cert --key --client --stage --on-write --give-after --yield --keep --max --unsure --foreign --owner --mode --in-place --never-ask --local --max-stage --max-lost --careful --keep-unread --settle --sync-saves --on-lost --on-ready --carry --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take accept give wait status lost"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1077,6 +1077,10 @@ _latchfs() {
                     ;;
                 --owner)
                     COMPREPLY=($(compgen -W "host user session" -- "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -W "exclusive shared" -- "${cur}"))
                     return 0
                     ;;
                 --in-place)

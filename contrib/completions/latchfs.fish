@@ -399,6 +399,8 @@ accept\t'Accept the versions that stand there, once they have not changed for 10
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l owner -d 'For which programs the lock is held' -r -f -a "host\t'For all programs of this machine'
 user\t'For the programs of one user'
 session\t'For the programs of one login session'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l mode -d 'Whether machines that share the storage hold the lock one after the other, or all at once' -r -f -a "exclusive\t'One machine changes the folder at a time'
+shared\t'Many machines change the folder at a time: the last save of a file wins'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l in-place -d 'Files that are changed in place even if they are rewritten [default: *.log, nohup.out]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l never-ask -d 'Files whose changes take a free lock but never wait for it [default: .git/index.lock]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take accept give wait status lost" -l local -d 'Files that belong to this machine and never reach the folder [default: *-shm beside *-wal, .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]' -r

@@ -11,6 +11,7 @@ use super::guard_parts::{
 use super::output;
 use super::signals::{self, Hangup};
 use crate::client::Terms;
+use crate::engine::Mode;
 use crate::engine::lease_terms::GRACE_OF_FOLDER;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::plain_disk::PlainDisk;
@@ -66,6 +67,7 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
             local: local_patterns(&[])?,
             limits: SpaceLimits::NONE,
             unread: UnreadPolicy::NONE,
+            mode: Mode::Exclusive,
             first_marked: write_with_markers(&record, folder),
         };
         let (lock, guard) = folder_parts(PlainDisk, locks, wanted)?;

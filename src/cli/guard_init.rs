@@ -11,8 +11,8 @@ use super::init_progress::Progress;
 use super::output;
 use super::server_options::{self, ServerKeyArgs};
 use crate::client::Terms;
-use crate::engine::ClientId;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::{ClientId, Mode};
 use crate::guard::barrier_store::marker_writer::remove_other_markers;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::plain_disk::PlainDisk;
@@ -145,6 +145,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         local: local_patterns(&[])?,
         limits: SpaceLimits::NONE,
         unread: UnreadPolicy::NONE,
+        mode: Mode::Exclusive,
         first_marked: Some(Box::new(|| {})),
     };
     let written = folder_parts(PlainDisk, decider.locks(), wanted).and_then(|(lock, guard)| {

@@ -1,7 +1,7 @@
 //! Puts the parts of a guard together: its lock, its sync barrier, and the guard of the folder.
 
 use super::exit::{CliError, CliResult};
-use crate::engine::{ClientId, LockName};
+use crate::engine::{ClientId, LockName, Mode};
 use crate::fuse::kernel::mountinfo;
 use crate::guard::audit_log::AuditLog;
 use crate::guard::disk::Disk;
@@ -35,6 +35,8 @@ pub(super) struct PartsRequest<'a> {
     pub(super) local: PathPatterns,
     pub(super) limits: SpaceLimits,
     pub(super) unread: UnreadPolicy,
+    /// Whether this machine holds the lock alone.
+    pub(super) mode: Mode,
     /// The call after the first marker, if the folder may have none yet.
     pub(super) first_marked: Option<FirstMarked>,
 }
@@ -55,7 +57,7 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     locks: Locks,
     wanted: PartsRequest<'_>,
 ) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
-    let PartsRequest { record, started, place, client, local, limits, unread, first_marked } =
+    let PartsRequest { record, started, place, client, local, limits, unread, mode, first_marked } =
         wanted;
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
@@ -67,6 +69,7 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
         name,
         client: client.clone(),
         holder_id,
+        mode,
         remembers,
         record: started,
     };
@@ -98,6 +101,7 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     let guard = guard.and_then(|guard| {
         guard
             .carried(record.server.is_some())
+            .in_shared_mode(mode == Mode::Shared)
             .audited(audit)
             .with_barrier(barrier)
             .with_unread(unread)

@@ -13,7 +13,7 @@ use super::signals::{self, Hangup};
 use super::view_record::ViewRecord;
 use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::engine::{ClientId, Ttl};
+use crate::engine::{ClientId, Mode, Ttl};
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
@@ -86,6 +86,9 @@ pub(super) struct ViewArgs {
     /// For which programs the lock is held
     #[arg(long, value_enum, default_value = "host")]
     owner: OwnerArg,
+    /// Whether machines that share the storage hold the lock one after the other, or all at once
+    #[arg(long, value_enum, default_value = "exclusive")]
+    mode: ModeArg,
     /// Files that are changed in place even if they are rewritten [default: *.log, nohup.out]
     #[arg(long, value_name = "GLOB")]
     in_place: Vec<String>,
@@ -172,6 +175,23 @@ enum OwnerArg {
     Session,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeArg {
+    /// One machine changes the folder at a time
+    Exclusive,
+    /// Many machines change the folder at a time: the last save of a file wins
+    Shared,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Exclusive => Self::Exclusive,
+            ModeArg::Shared => Self::Shared,
+        }
+    }
+}
+
 /// The idle time after which the lock is given up, as `--give-after` names it.
 #[derive(Debug, Clone, Copy)]
 struct GiveAfter(Option<Span>);
@@ -241,6 +261,18 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
 
 /// Refuses an option about shared storage that does not fit the folder's record.
 fn check_storage(args: &ViewArgs, record: &FolderRecord) -> CliResult {
+    if args.mode == ModeArg::Shared && record.storage.is_none() {
+        return Err(CliError::usage(
+            "--mode shared is for machines that share one storage, and the folder's record names \
+             none: copies that a sync tool carries have one writer at a time; leave the option out",
+        ));
+    }
+    if args.mode == ModeArg::Shared && !matches!(args.owner, OwnerArg::Host) {
+        return Err(CliError::usage(
+            "with --mode shared all programs of this machine may change the folder; leave --owner \
+             out",
+        ));
+    }
     match (record.storage.is_some(), args.shared_storage) {
         (false, true) => Err(CliError::usage(
             "the folder's record names no shared storage; run 'latchfs guard init' with \
@@ -285,6 +317,7 @@ fn serve(
             client: &client,
             local: policy.local.clone(),
             limits: limits(args),
+            mode: args.mode.into(),
             unread: UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread },
             first_marked: guard_parts::write_with_markers(record, folder),
         };

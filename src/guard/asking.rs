@@ -4,7 +4,8 @@
 
 use super::disk::Disk;
 use super::folder_lock::{TakeAnswer, unanswered};
-use super::tenure::Owner;
+use super::live_tenures::LiveTenures;
+use super::tenure::{Owner, TenureId};
 use super::tenures::{GuardState, Message, Tenures};
 use super::wish::{Asked, Denied, Wish, WishOf};
 use crate::engine::Token;
@@ -57,7 +58,7 @@ impl<D: Disk> Tenures<D> {
             self.stop_asking();
         }
         let is_wanted = !wishes.is_empty() || self.asks_until().is_some();
-        if !is_wanted && self.state() == GuardState::Asking {
+        if !is_wanted && self.state() == GuardState::Asking && self.lock.token().is_none() {
             self.lock.leave();
             self.state.lock().state = GuardState::Reading;
         }
@@ -158,7 +159,12 @@ impl<D: Disk> Tenures<D> {
 
     pub(super) fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
         match answer {
-            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, wishes),
+            TakeAnswer::Granted(tenure, _) if self.lock.is_shared() => {
+                let send = self.sender();
+                let tell = move |answer| drop(send.send(Message::OthersLive(tenure, answer)));
+                self.lock.ask_live(tenure, tell);
+            }
+            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, (previous, None), wishes),
             // The programs that do not wait are refused with the name of the holder.
             TakeAnswer::Waits => self.look_at_lock(),
             TakeAnswer::Held { holder, token } => {
@@ -182,6 +188,22 @@ impl<D: Disk> Tenures<D> {
                 state.ask_again = boot_now() + ASK_AGAIN;
                 drop(state);
                 self.deny_impatient(wishes, &sentence);
+            }
+        }
+    }
+
+    /// Begins a tenure beside those that live on.
+    pub(super) fn begin_beside(
+        &self,
+        tenure: TenureId,
+        answer: Result<LiveTenures, String>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        match answer {
+            Ok(live) => self.begin(tenure, (None, Some(&live)), wishes),
+            Err(why) => {
+                self.lock.release(|| {});
+                self.answered(TakeAnswer::Unreachable(why), wishes);
             }
         }
     }

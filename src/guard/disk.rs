@@ -118,6 +118,16 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn let_owner_write(&self, _at: Place<'_, Self::Dir>) -> io::Result<()> {
         Ok(())
     }
+    /// Makes a directory whose new entries inherit what those of the directory `of` do: the group
+    /// of a set-gid directory, and the default ACL. Returns `None`, and makes nothing, if `of`
+    /// passes nothing on.
+    fn make_heir_dir(
+        &self,
+        _at: Place<'_, Self::Dir>,
+        _of: &Self::Dir,
+    ) -> io::Result<Option<Self::Dir>> {
+        Ok(None)
+    }
     /// Removes an empty directory.
     fn remove_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Returns the entries of a directory.

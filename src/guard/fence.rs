@@ -3,8 +3,10 @@
 //! place.
 
 use super::disk::{Disk, IfThere, Look, Place};
+use super::live_tenures::LiveTenures;
 use super::lost_files::{LostDescription, LostFiles, LostReason};
-use super::stage::{FILES, IN_PLACE, MOVED, READY, SNAPSHOT, path_of_staged};
+use super::stage::{FILES, IN_PLACE, MADE, MOVED, READY, REMOVED, SNAPSHOT, path_of_staged};
+use super::staged_names::remove_made;
 use super::tenure::TenureId;
 use super::tree_removal::remove_tree;
 use std::ffi::{OsStr, OsString};
@@ -51,6 +53,8 @@ pub(crate) struct Fence<'a, D: Disk> {
     pub(crate) lost: &'a LostFiles<D>,
     /// Whether the new tenure is certain to hold the lock still.
     pub(crate) is_held: &'a dyn Fn() -> bool,
+    /// The tenures that go on, where many share the lock; `None` if no other one holds it.
+    pub(crate) live: Option<&'a LiveTenures>,
 }
 
 /// Returns success if an error says that the name is gone: another guard, or an earlier attempt,
@@ -60,6 +64,12 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
+}
+
+/// Whether an entry of `in-place` names a file that is changed in place.
+fn is_name_in_place(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    !name.starts_with(RENEWED.as_bytes()) && !name.starts_with(MOVED.as_bytes())
 }
 
 /// Whether an error says that a path of the folder leads to no regular file of the folder any more:
@@ -79,11 +89,12 @@ pub(super) fn leads_to_no_file(error: &io::Error) -> bool {
 }
 
 impl<D: Disk> Fence<'_, D> {
-    /// Removes all stages that are there.
+    /// Removes all stages that are there, but for those of live tenures.
     pub(crate) fn erect(&self) -> Result<Fenced, FenceError> {
         let mut fenced = Fenced::default();
         loop {
-            let entries = self.disk.entries(self.stages)?;
+            let mut entries = self.disk.entries(self.stages)?;
+            entries.retain(|entry| !self.stays(&entry.name));
             if entries.is_empty() {
                 return Ok(fenced);
             }
@@ -104,6 +115,19 @@ impl<D: Disk> Fence<'_, D> {
         }
     }
 
+    /// Whether a stage stays: that of a live tenure; and beside live tenures one without files,
+    /// with the names of files that its tenure changed in place. A live tenure may change the same
+    /// files, and its changes would be lost with the old inode. The next tenure that is alone gives
+    /// them a new one.
+    fn stays(&self, stage: &OsStr) -> bool {
+        let Some(live) = self.live else { return false };
+        let has = |part: &str| {
+            let dir = self.disk.open_dir(Place::new(self.stages, stage));
+            dir.is_ok_and(|dir| self.disk.look(Place::new(&dir, part)).is_ok())
+        };
+        live.spares(stage) || has(IN_PLACE) && !has(FILES)
+    }
+
     fn check(&self) -> Result<(), FenceError> {
         if (self.is_held)() { Ok(()) } else { Err(FenceError::Late) }
     }
@@ -121,7 +145,15 @@ impl<D: Disk> Fence<'_, D> {
         let in_place = Place::new(stage, IN_PLACE);
         fenced.kept += self.empty(files, |from| {
             let mut path = path_of_staged(from.name);
-            if from.name.as_bytes().starts_with(MOVED.as_bytes()) {
+            let name = from.name.as_bytes();
+            let is_made = name.starts_with(MADE.as_bytes());
+            // A directory was taken for a file: programs exchanged the two.
+            let is_removed = name.starts_with(REMOVED.as_bytes())
+                && self.disk.look(from).is_ok_and(|found| !found.is_dir);
+            if is_made || is_removed {
+                return unless_gone(remove_made(self.disk, from)).map(|()| false);
+            }
+            if name.starts_with(MOVED.as_bytes()) {
                 match self.put_back(in_place, from)? {
                     Some(old) => path = old,
                     None => return Ok(false),
@@ -133,11 +165,13 @@ impl<D: Disk> Fence<'_, D> {
                 kept => kept.map(|_| true),
             }
         })?;
+        if self.live.is_some() && self.has_names(in_place)? {
+            return Ok(());
+        }
         self.empty(in_place, |from| {
             // The copy of a file that an interrupted fence was about to give a new inode, or the
             // record of a rename that is over.
-            let name = from.name.as_bytes();
-            if !name.starts_with(RENEWED.as_bytes()) && !name.starts_with(MOVED.as_bytes()) {
+            if is_name_in_place(from.name) {
                 let path = match self.disk.read_symlink(from) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                     path => path?,
@@ -165,6 +199,17 @@ impl<D: Disk> Fence<'_, D> {
         match self.disk.remove_dir(at) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             gone => unless_gone(gone).map_err(FenceError::Disk),
+        }
+    }
+
+    /// Whether a tenure has changed files in place.
+    fn has_names(&self, in_place: Place<'_, D::Dir>) -> io::Result<bool> {
+        match self.disk.open_dir(in_place) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            dir => {
+                let entries = self.disk.entries(&dir?)?;
+                Ok(entries.iter().any(|entry| is_name_in_place(&entry.name)))
+            }
         }
     }
 

@@ -7,10 +7,11 @@ use super::fence::{Fence, FenceError};
 use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::foreign::OwnVersions;
 use super::gate::{Closed, Gate, OpenTenure, Pass};
+use super::live_tenures::LiveTenures;
 use super::lost_files::{LostDescription, LostFiles, LostReason};
 use super::space::{NoSpace, Space, SpaceLimits};
 use super::stage::{PublishError, Stage};
-use super::staged_file::{SaveState, StagedFile};
+use super::staged_file::{PutAside, SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::unread::{KeptVersions, UnreadPolicy, UnreadRefusal};
 use crate::time::{Span, Time};
@@ -54,15 +55,6 @@ pub(crate) enum SaveError {
     Disk(io::Error),
 }
 
-/// The effect of the end of a tenure on the files that were being saved.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct PutAside {
-    /// The numbers of the files that are now among the lost files, with their paths.
-    pub(crate) kept: Vec<(u64, String)>,
-    /// The paths of the files that could not be kept.
-    pub(crate) failed: Vec<String>,
-}
-
 /// The guard of one folder.
 pub(crate) struct FolderGuard<D: Disk> {
     pub(super) disk: Arc<D>,
@@ -75,7 +67,7 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// The versions of files that the last tenure has left in the folder, and when it ended.
     last_own: Mutex<Option<(Arc<OwnVersions>, Time)>>,
     /// The files that are not published yet, in the order in which they were opened.
-    unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
+    pub(super) unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
     /// The versions that were replaced, put aside and not told yet: the number and the path of each
     /// lost file, and the reason.
@@ -92,6 +84,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     is_late: AtomicBool,
     /// Whether other machines guard the same storage.
     pub(super) is_shared_storage: bool,
+    /// Whether other machines may hold the lock at the same time.
+    pub(super) is_shared_mode: bool,
     /// Whether a sync tool may carry the folder.
     is_carried: bool,
     /// The audit log, if there is one.
@@ -128,6 +122,7 @@ impl<D: Disk> FolderGuard<D> {
             disk,
             dirs,
             is_shared_storage,
+            is_shared_mode: false,
             is_carried: false,
             audit: None,
             barrier: None,
@@ -139,6 +134,12 @@ impl<D: Disk> FolderGuard<D> {
         self.space = Arc::new(Space::new(limits));
         self.count_lost()?;
         Ok(self)
+    }
+
+    /// Says that other machines may hold the lock at the same time.
+    pub(crate) fn in_shared_mode(mut self, is_shared_mode: bool) -> Self {
+        self.is_shared_mode = is_shared_mode;
+        self
     }
 
     /// Says that a sync tool may carry the folder: other machines have copies of it.
@@ -156,6 +157,11 @@ impl<D: Disk> FolderGuard<D> {
     /// Returns the sync barrier, if there is one.
     pub(crate) const fn barrier(&self) -> Option<&Arc<FolderBarrier<D>>> {
         self.barrier.as_ref()
+    }
+
+    /// Whether other machines may hold the lock at the same time.
+    pub(crate) const fn is_shared_mode(&self) -> bool {
+        self.is_shared_mode
     }
 
     /// Whether several machines guard the same storage.
@@ -209,11 +215,16 @@ impl<D: Disk> FolderGuard<D> {
         &self.dirs.folder
     }
 
-    /// Begins a tenure right after its grant: removes the stages of all other tenures, and makes
-    /// its own. Returns the number of files of other tenures that were put aside.
-    pub(crate) fn begin(&self, tenure: TenureId) -> Result<usize, FenceError> {
+    /// Begins a tenure right after its grant: removes the stages of all other tenures but those
+    /// that live on, and makes its own. Returns the number of files of other tenures that were put
+    /// aside.
+    pub(crate) fn begin(
+        &self,
+        tenure: TenureId,
+        live: Option<&LiveTenures>,
+    ) -> Result<usize, FenceError> {
         let is_held = || self.clock.now() < self.clock.surely_until();
-        let fence = self.fence(&is_held);
+        let fence = Fence { live, ..self.fence(&is_held) };
         let fenced = fence.erect()?;
         let stage = Stage::begin(&*self.disk, &self.dirs.stages, tenure, self.is_carried)?;
         if let Some((last, end)) = self.last_own.lock().take()
@@ -235,7 +246,7 @@ impl<D: Disk> FolderGuard<D> {
     /// Returns the fence of a tenure.
     pub(super) fn fence<'a>(&'a self, is_held: &'a dyn Fn() -> bool) -> Fence<'a, D> {
         let FolderDirs { folder, stages, .. } = &self.dirs;
-        Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held }
+        Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held, live: None }
     }
 
     /// Opens the gate for a tenure that has begun and is ready.
@@ -423,55 +434,6 @@ impl<D: Disk> FolderGuard<D> {
         {
             barrier.end_change(path, stamp_of_file(&found));
         }
-    }
-
-    /// Puts a file aside that will not be published, unless it was published or put aside already.
-    /// Returns its number among the lost files.
-    pub(crate) fn put_aside(&self, staged: &StagedFile<D>, reason: LostReason) -> Option<u64> {
-        staged.change(|save, path| {
-            if matches!(save, SaveState::Unpublished | SaveState::Spoiled(_)) {
-                *save = self.keep(staged, path, reason);
-            }
-            match save {
-                SaveState::PutAside(number) => *number,
-                _ => None,
-            }
-        })
-    }
-
-    fn keep(&self, staged: &StagedFile<D>, path: &OsStr, reason: LostReason) -> SaveState {
-        let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
-        let kept = self.lost.keep_file(&*self.disk, &staged.file, &about);
-        self.kept(staged, path, kept)
-    }
-
-    fn kept(&self, staged: &StagedFile<D>, path: &OsStr, kept: io::Result<u64>) -> SaveState {
-        match kept {
-            Ok(number) => {
-                self.space.add_lost(staged.give_space());
-                SaveState::PutAside(Some(number))
-            }
-            Err(error) => {
-                log::error!("the unpublished content of {} is lost: {error}", path.display());
-                SaveState::PutAside(None)
-            }
-        }
-    }
-
-    fn put_aside_all(&self) -> PutAside {
-        let all = std::mem::take(&mut *self.unpublished.lock());
-        let mut aside = PutAside::default();
-        for staged in all.into_values().filter_map(|staged| staged.upgrade()) {
-            if !matches!(staged.save_state(), SaveState::Unpublished | SaveState::Spoiled(_)) {
-                continue;
-            }
-            let path = staged.path().to_string_lossy().into_owned();
-            match self.put_aside(&staged, LostReason::TenureOver) {
-                Some(number) => aside.kept.push((number, path)),
-                None => aside.failed.push(path),
-            }
-        }
-        aside
     }
 
     /// Prepares the first change of a file in place in this tenure. On shared storage the next

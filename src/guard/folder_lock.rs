@@ -255,6 +255,7 @@ impl FolderLock {
         };
         let ask = Acquire {
             hold: Ownership::OpenFile(open),
+            mode: self.identity.mode,
             line,
             remember: self.identity.remembers,
             patch: Patch { note: away.map(|_| AWAY_NOTE.into()), ..details },

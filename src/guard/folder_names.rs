@@ -7,6 +7,7 @@ use super::folder_guard::FolderGuard;
 use super::gate::Pass;
 use super::lost_files::LostReason;
 use super::stage::{PublishError, Stage};
+use super::staged_names::Make;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -160,6 +161,22 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
+    /// Makes a name in the folder by `make`: a directory, a link or a device. On shared storage it
+    /// is made in the stage, so that one of an older tenure never appears late.
+    pub(crate) fn make_name(
+        &self,
+        pass: &Pass<'_>,
+        at: Place<'_, D::Dir>,
+        make: Make<'_, D::Dir>,
+    ) -> io::Result<()> {
+        if !self.is_shared_storage {
+            return make(at);
+        }
+        let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
+        let made = stage.make_name(&*self.disk, at, make);
+        made.map_err(|error| self.rename_error(error))
+    }
+
     /// Removes the name of a file. A version that must be kept goes to the lost files.
     pub(crate) fn remove_file(
         &self,
@@ -172,10 +189,17 @@ impl<D: Disk> FolderGuard<D> {
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }
-        if self.is_kept(&stage, &found, pass.owner()) {
-            let displaced = stage.displace(&*self.disk, at, path);
+        let is_kept = self.is_kept(&stage, &found, pass.owner());
+        if is_kept || self.is_shared_storage {
+            let displaced = stage.displace(&*self.disk, at, (path, found.is_file));
             let name = displaced.map_err(|error| self.rename_error(error))?;
-            self.keep_displaced((&stage, pass.owner()), &name, path);
+            if is_kept {
+                self.keep_displaced((&stage, pass.owner()), &name, path);
+            } else {
+                let removed = self.disk.remove_file(stage.displaced(&name));
+                let fenced = |error| self.rename_error(stage.fenced_if_gone(&*self.disk, error));
+                removed.map_err(fenced)?;
+            }
         } else {
             self.disk.remove_file(at)?;
         }

@@ -5,7 +5,7 @@
 use super::linux_disk::{give_to_owner, make_dir_as_owner, open_below};
 #[cfg(not(target_os = "linux"))]
 use super::plain_disk::{give_to_owner, make_dir_as_owner, open_below};
-use crate::engine::{ClientId, LockName};
+use crate::engine::{self, ClientId, LockName};
 use crate::random::random;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -314,6 +314,8 @@ pub(crate) struct LockIdentity {
     pub(crate) client: ClientId,
     /// The id of the guard's process, as a lock record shows it.
     pub(crate) holder_id: std::sync::Arc<str>,
+    /// Whether the guard holds the lock alone, or other machines may hold it at the same time.
+    pub(crate) mode: engine::Mode,
     /// Whether the lock service remembers the handovers of the folder.
     pub(crate) remembers: bool,
     /// The record that names the engine and the lock.

@@ -76,6 +76,7 @@ impl<D: Disk> Tenures<D> {
             "lock": self.lock().name().to_string(),
             "state": state,
             "tenure": tenure,
+            "mode": if self.lock().is_shared() { "shared" } else { "exclusive" },
             "holder": self.other_holder(),
             "holder_away_until": self.other_away().map(|until| until.to_string()),
             "away_until": self.away_until().map(|until| until.to_string()),

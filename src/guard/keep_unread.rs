@@ -63,7 +63,8 @@ impl<D: Disk> FolderGuard<D> {
             return;
         };
         // Its move into the stage has changed its ctime, so that it looks foreign in any case.
-        let is_unread = self.is_unread(&found, owner);
+        // Where many machines write, each keeps a share of what it has replaced.
+        let is_unread = self.is_shared_mode || self.is_unread(&found, owner);
         let reason = if is_unread { LostReason::Unread } else { LostReason::Foreign };
         if reason == LostReason::Unread
             && let Err(error) = self.make_room_for_unread(found.size)

@@ -160,6 +160,9 @@ pub(crate) fn copy_permissions(
     Ok(())
 }
 
+/// The extended attribute with the ACL that new entries of a directory get.
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
 /// The sizes of the buffers for extended attributes; the second is the kernel's maximum.
 const ATTRIBUTE_SIZES: [usize; 2] = [1 << 10, 1 << 16];
 
@@ -258,6 +261,29 @@ impl Disk for LinuxDisk {
 
     fn reopen_dir(&self, dir: &OwnedFd) -> io::Result<OwnedFd> {
         dir.try_clone()
+    }
+
+    fn make_heir_dir(&self, at: Place<'_, OwnedFd>, of: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+        let found = stat(of.as_fd())?;
+        let has_group = u32::from(found.stx_mode) & libc::S_ISGID != 0;
+        let acl = match attribute(&path_of(of.as_fd()), OsStr::new(DEFAULT_ACL)) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => None,
+            acl => Some(acl?),
+        };
+        if !has_group && acl.is_none() {
+            return Ok(None);
+        }
+        let heir = self.make_dir(at)?;
+        let path = path_of(heir.as_fd());
+        if has_group {
+            let group = Some(Gid::from_raw(found.stx_gid));
+            rustix::fs::chownat(&heir, "", None, group, AtFlags::EMPTY_PATH)?;
+            rustix::fs::chmod(&path, Mode::RWXU | Mode::SGID)?;
+        }
+        if let Some(acl) = acl {
+            rustix::fs::setxattr(&path, DEFAULT_ACL, &acl, XattrFlags::empty())?;
+        }
+        Ok(Some(heir))
     }
 
     fn open_path(&self, dir: &OwnedFd) -> Option<String> {

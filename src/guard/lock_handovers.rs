@@ -4,8 +4,10 @@
 use super::away_session::AWAY_NOTE;
 use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use super::folder_lock::{FolderLock, LockLook};
+use super::live_tenures::LiveTenures;
+use super::tenure::TenureId;
 use crate::engine::{
-    self, Annotate, ClientId, Holder, LeaseKey, LockView, Op, Outcome, Patch, Previous, Token,
+    self, Annotate, ClientId, Holder, LeaseKey, LockView, Mode, Op, Outcome, Patch, Previous, Token,
 };
 use crate::time::{Time, Wall};
 use std::sync::Arc;
@@ -80,6 +82,29 @@ impl FolderLock {
         self.locks.view(self.name(), move |view| {
             then(match view {
                 Ok(view) => Ok(own.previous_tenure(view.previous.as_deref())),
+                Err(why) => Err(why.to_string()),
+            });
+        });
+    }
+
+    /// Whether other machines may hold the lock at the same time.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.identity.mode == Mode::Shared
+    }
+
+    /// Asks which tenures are live beside one that was granted before. Calls `then` with the
+    /// answer, or with a sentence that says why there is none. `then` must not block.
+    pub(super) fn ask_live(
+        self: &Arc<Self>,
+        newest: TenureId,
+        then: impl FnOnce(Result<LiveTenures, String>) + Send + 'static,
+    ) {
+        self.locks.view(self.name(), move |view| {
+            then(match view {
+                Ok(view) => {
+                    let tokens = view.holders.iter().map(|holder| holder.lease.token).collect();
+                    Ok(LiveTenures { newest, tokens })
+                }
                 Err(why) => Err(why.to_string()),
             });
         });

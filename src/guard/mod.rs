@@ -4,13 +4,14 @@
 //!
 //! The modules in reading order:
 //!
-//! - `tenure` is the time in which a guard holds the lock of its folder.
+//! - `tenure` is the time in which a guard holds the lock of its folder; `live_tenures` are those
+//!   that go on beside a new one.
 //! - `disk` is the trait of all file operations, `linux_disk` the real disk, and
 //!   `plain_disk` that of a guard without a view.
 //! - `gate` lets a change of the folder pass, or refuses it.
 //! - `space` bounds unpublished and lost content.
 //! - `foreign` tells own versions of files from foreign ones.
-//! - `stage` publishes a file in one step.
+//! - `stage` publishes a file in one step, `staged_names` makes and removes other names.
 //! - `lost_files` keeps what must not reach the folder.
 //! - `tree_removal` removes a directory with everything in it.
 //! - `fence` removes the stages of other tenures.
@@ -25,8 +26,8 @@
 //!   them when a save replaces them.
 //! - `audit_log` records acts for which somebody may have to answer, in a chain of digests, and
 //!   `audited_acts` says which acts these are.
-//! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files,
-//!   and `publish_copy` puts lost ones back.
+//! - `folder_guard` joins these parts for one folder, `put_aside` keeps what it does not publish,
+//!   `folder_names` renames and removes files, and `publish_copy` puts lost ones back.
 //! - `folder_snapshot` takes, checks and restores snapshots of the folder.
 //! - `put_back` puts the content of a conflict copy back.
 //! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
@@ -51,6 +52,7 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 pub(crate) mod tenure;
+mod live_tenures;
 pub(crate) mod disk;
 #[cfg(target_os = "linux")]
 pub(crate) mod linux_disk;
@@ -59,6 +61,7 @@ pub(crate) mod gate;
 pub(crate) mod space;
 pub(crate) mod foreign;
 pub(crate) mod stage;
+mod staged_names;
 pub(crate) mod lost_files;
 pub(crate) mod tree_removal;
 pub(crate) mod fence;
@@ -74,6 +77,7 @@ pub(crate) mod not_ready;
 pub(crate) mod late_changes;
 pub(crate) mod audit_log;
 pub(crate) mod folder_guard;
+pub(crate) mod put_aside;
 pub(crate) mod keep_unread;
 pub(crate) mod late_copies;
 pub(crate) mod folder_names;

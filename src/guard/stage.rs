@@ -30,6 +30,11 @@ pub(super) const READY: &str = "READY";
 /// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of
 /// a symlink to the old path.
 pub(super) const MOVED: &str = "moved-";
+/// The beginning of the name of a new directory, link or device that is about to get its name in
+/// the folder.
+pub(super) const MADE: &str = "made-";
+/// The beginning of the name of something without content that is being removed from the folder.
+pub(super) const REMOVED: &str = "removed-";
 /// How many bytes of its path the name of a staged file keeps. A name has 255 bytes at most; each
 /// slash of the path takes three in the name.
 const PATH_KEPT_MAX: usize = 200;
@@ -64,10 +69,10 @@ pub(crate) struct Stage<D: Disk> {
     removed: RemovedFiles,
     /// The directory of the stage.
     pub(super) dir: D::Dir,
-    files: D::Dir,
+    pub(super) files: D::Dir,
     pub(super) in_place: D::Dir,
     /// The number of the next file in the stage.
-    next: AtomicU64,
+    pub(super) next: AtomicU64,
     /// The paths of the files that the tenure changes in place.
     changed: Mutex<Vec<PathBuf>>,
 }
@@ -254,23 +259,23 @@ impl<D: Disk> Stage<D> {
         Place::new(&self.files, name)
     }
 
-    /// Moves a file of the folder into the stage. Returns its name there.
+    /// Moves a file of the folder into the stage. Returns its name there. A version with content
+    /// that stays in the stage is put aside by the next fence.
     pub(super) fn displace(
         &self,
         disk: &D,
         at: Place<'_, D::Dir>,
-        path: &OsStr,
+        (path, has_content): (&OsStr, bool),
     ) -> Result<OsString, PublishError> {
-        let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let name = if has_content {
+            staged_name(number, path)
+        } else {
+            format!("{REMOVED}{number}").into()
+        };
         let staged = Place::new(&self.files, &name);
-        disk.rename(at, staged, IfThere::Fail).map_err(|error| {
-            let is_gone = error.kind() == io::ErrorKind::NotFound;
-            if is_gone && disk.look(at).is_ok() {
-                PublishError::Fenced { is_kept: true }
-            } else {
-                PublishError::Disk(error)
-            }
-        })?;
+        let displaced = disk.rename(at, staged, IfThere::Fail);
+        displaced.map_err(|error| self.fenced_if_gone(disk, error))?;
         if disk.look(staged).is_ok_and(|found| found.is_dir) {
             let back = disk.rename(staged, at, IfThere::Fail);
             return Err(PublishError::Disk(match back {

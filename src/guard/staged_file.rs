@@ -7,6 +7,15 @@ use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
+/// The effect of the end of a tenure on the files that were being saved.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PutAside {
+    /// The numbers of the files that are now among the lost files, with their paths.
+    pub(crate) kept: Vec<(u64, String)>,
+    /// The paths of the files that could not be kept.
+    pub(crate) failed: Vec<String>,
+}
+
 /// The state of a file that is saved as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SaveState {

@@ -4,7 +4,8 @@
 use super::barrier::handover::PreviousTenure;
 use super::disk::Disk;
 use super::fence::FenceError;
-use super::folder_guard::PutAside;
+use super::live_tenures::LiveTenures;
+use super::staged_file::PutAside;
 use super::tenure::{Owner, TenureId};
 use super::tenure_news::{MayGoOn, TenureEnd, TenureNews};
 use super::tenure_steps::Then;
@@ -19,7 +20,7 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn begin(
         &self,
         tenure: TenureId,
-        previous: Option<PreviousTenure>,
+        (previous, live): (Option<PreviousTenure>, Option<&LiveTenures>),
         wishes: &mut VecDeque<Wish>,
     ) {
         if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
@@ -32,7 +33,7 @@ impl<D: Disk> Tenures<D> {
         };
         // Other clients may have waited since before the grant.
         self.look_at_lock();
-        match self.guard.begin(tenure) {
+        match self.guard.begin(tenure, live) {
             Ok(kept) if self.worker.is_some() => self.arrive((tenure, owner), previous, kept),
             Ok(kept) => self.open((tenure, owner), kept, wishes),
             Err(error) => {

@@ -6,7 +6,7 @@ use super::barrier::handover::{Handover, HandoverId};
 use super::barrier_worker::Job;
 use super::disk::Disk;
 use super::folder_barrier::NextMark;
-use super::folder_guard::PutAside;
+use super::staged_file::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::{TenureEnd, TenureNews};
 use super::tenure_steps::{ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange, YieldUnderWay};

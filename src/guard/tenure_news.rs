@@ -1,8 +1,8 @@
 //! News of the tenures of a guard: how they began and ended.
 
 use super::barrier::folder_path::FolderPath;
-use super::folder_guard::PutAside;
 use super::not_ready::NotReady;
+use super::staged_file::PutAside;
 use super::tenure::TenureId;
 
 /// How a tenure ended.

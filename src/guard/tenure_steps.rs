@@ -2,7 +2,7 @@
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
-use super::folder_guard::PutAside;
+use super::staged_file::PutAside;
 use super::tenure::TenureId;
 use super::tenure_news::TenureEnd;
 use super::wish::Denied;

@@ -10,6 +10,7 @@ use super::disk::Disk;
 use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
 use super::hidden_use::HiddenUse;
+use super::live_tenures::LiveTenures;
 use super::lock_uses::{LockUse, LockUses};
 use super::not_ready::NotReady;
 use super::tenure::{Owner, TenureClock, TenureId};
@@ -44,6 +45,8 @@ pub(super) enum Message {
     News(LockNews),
     /// Who holds the lock and who waits for it; `None` if there was no answer.
     LockSeen(Option<LockLook>),
+    /// The tenures that live on beside a new one.
+    OthersLive(TenureId, Result<LiveTenures, String>),
     Wish(Wish),
     Give(Then),
     /// A process uses the lock in the tenure with this token.
@@ -384,6 +387,7 @@ impl<D: Disk> Tenures<D> {
                     self.look_at_lock();
                 }
             }
+            Message::OthersLive(tenure, answer) => self.begin_beside(tenure, answer, wishes),
             Message::LockSeen(look) => self.lock_seen(look, wishes),
             Message::News(LockNews::Ended(token)) => match self.state() {
                 GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _)

@@ -199,7 +199,7 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
     let lost = LostFiles::open(&PlainDisk, lost_dir).map_err(|error| said(&error))?;
     let (folder, stages, lost) = (&dirs.folder, &dirs.stages, &lost);
     // The stages are those of this machine, and none of its guards runs.
-    let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true };
+    let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true, live: None };
     match fence.erect() {
         Ok(fenced) => Ok(format!("{} files are among the lost files", fenced.kept)),
         Err(error) => Err(format!("{error:?}")),

@@ -35,6 +35,8 @@ pub(crate) enum SnapshotError {
     Partial(SnapshotId),
     /// These programs had files open for writing for too long.
     NotQuiet(Vec<String>),
+    /// Other machines may change the folder at any time.
+    Shared,
     /// The tenure has ended meanwhile.
     TenureOver,
     /// A system call failed.
@@ -46,7 +48,7 @@ impl SnapshotError {
     pub(crate) const fn code(&self) -> Option<&'static str> {
         match self {
             Self::Partial(_) => Some("E_PARTIAL_SNAPSHOT"),
-            Self::NotQuiet(_) => Some("E_CONSISTENCY_UNAVAILABLE"),
+            Self::NotQuiet(_) | Self::Shared => Some("E_CONSISTENCY_UNAVAILABLE"),
             Self::Unknown(_) | Self::TenureOver | Self::Disk(_) => None,
         }
     }
@@ -69,6 +71,11 @@ impl fmt::Display for SnapshotError {
                 "E_CONSISTENCY_UNAVAILABLE: {}; end the program or save there, wait longer with \
                  --quiet, or take the snapshot as it is with --best-effort",
                 writers.join(", ")
+            ),
+            Self::Shared => f.write_str(
+                "E_CONSISTENCY_UNAVAILABLE: other machines may change the folder at any time \
+                 (--mode shared); take the snapshot with --best-effort, or by a guard with --mode \
+                 exclusive",
             ),
             Self::TenureOver => f.write_str(
                 "the lock of the folder was lost or given up meanwhile, and no snapshot was taken; \

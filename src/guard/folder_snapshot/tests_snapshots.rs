@@ -81,7 +81,7 @@ impl SnapshotFolder {
         };
         let guard = FolderGuard::new(Arc::new(disk), dirs, Arc::new(LongTenure), false);
         let guard = guard.expect("a guard");
-        guard.begin(tenure(token)).expect("begun");
+        guard.begin(tenure(token), None).expect("begun");
         guard.open(tenure(token), Owner::Host);
         guard
     }

@@ -90,7 +90,7 @@ impl GuardRun<'_> {
 
     fn begin(&self, tenure: u8) -> Result<(), Lost> {
         let id = tenure_id(self.setup, tenure);
-        match self.guard.begin(id) {
+        match self.guard.begin(id, None) {
             Ok(_) => {
                 self.guard.open(id, Owner::Host);
                 self.disk.tell(Told::Opened);
@@ -113,6 +113,7 @@ impl GuardRun<'_> {
             Scenario::Renamed | Scenario::ForeignRenamed => self.save_by_rename(tenure),
             Scenario::InPlace => self.change_in_place(tenure),
             Scenario::InPlaceMoved => self.change_and_move(tenure),
+            Scenario::Names => self.change_names(tenure),
             Scenario::All => {
                 self.save_whole("A", tenure)?;
                 self.save_by_rename(tenure)?;
@@ -183,6 +184,29 @@ impl GuardRun<'_> {
             }
             Err(error) => Err(self.lost_by(&error)),
         }
+    }
+
+    /// Programs remove the name L, and make it anew.
+    fn change_names(&mut self, tenure: u8) -> Result<(), Lost> {
+        let at = Place::new(&FOLDER, "L");
+        let removed = {
+            let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
+            self.guard.remove_file(&pass, (at, OsStr::new("L")))
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(self.lost_by(&error));
+            }
+            _ => {}
+        }
+        let file = self.disk.unnamed_file(&FOLDER, 0o644).expect("a new file");
+        let content = format!("L{tenure}{tenure}");
+        self.disk.write(&file, 0, content.as_bytes()).expect("a write");
+        let made = {
+            let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
+            self.guard.make_name(&pass, at, &|at| self.disk.link(&file, at))
+        };
+        made.map_err(|error| self.lost_by(&error))
     }
 
     fn lost_by(&self, error: &io::Error) -> Lost {

@@ -43,6 +43,8 @@ enum Scenario {
     Foreign,
     /// File B is saved by a rename, and once a version of it comes past the guards.
     ForeignRenamed,
+    /// The name L is removed, and made anew as a further name of a file.
+    Names,
     /// All ways, without versions that come past the guards, and with C at its place.
     All,
 }
@@ -163,6 +165,11 @@ fn files_changed_in_place_and_renamed_keep_the_guarantees() {
 }
 
 #[test]
+fn names_that_are_made_and_removed_keep_the_guarantees() {
+    explore_scenario(Scenario::Names);
+}
+
+#[test]
 fn files_saved_in_all_ways_keep_the_guarantees() {
     let tenures = if is_full() { 3 } else { 2 };
     explore_well(Setup { scenario: Scenario::All, tenures, ..SETUP });
@@ -231,6 +238,11 @@ fn a_gate_without_a_deadline_is_found() {
 #[test]
 fn a_rename_in_one_step_on_shared_storage_is_found() {
     find(Mutant::NotShared, Setup { scenario: Scenario::Renamed, ..TWO_TENURES });
+}
+
+#[test]
+fn a_name_made_or_removed_in_one_step_on_shared_storage_is_found() {
+    find(Mutant::NotShared, Setup { scenario: Scenario::Names, ..TWO_TENURES });
 }
 
 #[test]

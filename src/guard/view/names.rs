@@ -42,18 +42,30 @@ fn is_dir(found: &Statx) -> bool {
 }
 
 impl FolderView {
+    /// Makes a name by `make`; by way of the stage where that is needed. Local files have no pass.
+    pub(super) fn make_name(
+        &self,
+        pass: Option<&Pass<'_>>,
+        (dir, name): (&OwnedFd, &OsStr),
+        make: &dyn Fn(Place<'_, OwnedFd>) -> std::io::Result<()>,
+    ) -> Done<()> {
+        let at = Place::new(dir, name);
+        let made = pass.map_or_else(|| make(at), |pass| self.guard.make_name(pass, at, make));
+        made.map_err(|error| errno(&error))
+    }
+
     /// Makes a name in a directory by `make`, under the gate, as the caller.
     async fn make(
         &self,
         who: Requester,
         at: NameIn<'_>,
         (mode, kind): (NewMode, FileType),
-        make: impl FnOnce(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
+        make: impl Fn(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
         self.check_twin(who, at, &spot, None)?;
-        let _pass = self.pass_to(who, &spot).await?;
+        let pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
         }
@@ -67,8 +79,9 @@ impl FolderView {
             logged.map_err(|error| errno(&error))
         };
         log(None)?;
-        let make = || Ok(make(&dir, at.name, permissions)?);
-        as_caller(who, make).map_err(|error| errno(&error))?;
+        let make =
+            |at: Place<'_, OwnedFd>| as_caller(who, || Ok(make(at.dir, at.name, permissions)?));
+        self.make_name(pass.as_ref(), (&dir, at.name), &make)?;
         let opened = rustix::fs::openat(
             &dir,
             at.name,
@@ -252,6 +265,10 @@ impl FolderView {
     ) -> Done<()> {
         let (moved, there) = (look_in(moved), there.map(look_in));
         let (path, new_path) = (old.path.as_os_str(), new.path.as_os_str());
+        if self.guard.is_shared_storage() {
+            // No such rename can leave a stage. A file system without these flags answers the same.
+            return Err(Errno::EINVAL);
+        }
         let is_exchange = flags.contains(DiskFlags::EXCHANGE);
         let logged = self.guard.log_rename((path, &moved), (new_path, there.as_ref()), is_exchange);
         logged.map_err(|error| errno(&error))?;
@@ -379,7 +396,10 @@ impl FolderView {
             logged.map_err(|error| errno(&error))
         };
         log(None)?;
-        rustix::fs::linkat(CWD, from, dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        let follow = AtFlags::SYMLINK_FOLLOW;
+        let make =
+            |at: Place<'_, OwnedFd>| Ok(rustix::fs::linkat(CWD, &from, at.dir, at.name, follow)?);
+        self.make_name(pass.as_ref(), (dir, to.name), &make)?;
         log(Some(&look_in(&located.found)))?;
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;

@@ -1,13 +1,14 @@
 //! Opens files, and makes new ones.
 
+use super::super::disk::Disk as _;
 use super::super::disk::FileId;
 use super::super::folder_guard::SaveError;
 use super::super::gate::Pass;
-use super::super::linux_disk::{id_in, look_in, open_below, stat, stat_at};
+use super::super::linux_disk::{LinuxDisk, id_in, look_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::local_files::Spot;
-use super::new_files::{access_of, copy_attributes, create_in, give_to_caller, mode_in};
+use super::new_files::{access_of, copy_attributes, give_to_caller, mode_in};
 use super::open_file::{Content, OpenFile, Writing};
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
@@ -271,8 +272,14 @@ impl FolderView {
     ) -> Done<(NodeEntry, Opened)> {
         let log = |made| self.guard.log_made(path.as_os_str(), made).map_err(|error| errno(&error));
         log(None)?;
-        let file = create_in(dir, at.name, mode, flags)?;
+        let file = LinuxDisk.unnamed_file(dir, mode).map_err(|error| errno(&error))?;
         give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
+        let made = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
+        made.map_err(|error| match error {
+            // It was made past the view meanwhile: the kernel looks once more.
+            Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
+            error => error,
+        })?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);

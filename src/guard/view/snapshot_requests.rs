@@ -28,6 +28,9 @@ const LISTED_SENTENCES_MAX: usize = 100;
 /// How often a restore in place goes on after the lock service was told of changes.
 const ANNOUNCED_TRIES: usize = 1_000;
 
+/// The risk of each snapshot of a folder that other machines may change meanwhile.
+const OTHERS_WRITE: &str = "other machines may have been changing files (--mode shared)";
+
 /// Returns the answer for an error.
 fn failed(error: &SnapshotError) -> Value {
     let mut answer = refused(error.to_string());
@@ -163,6 +166,10 @@ impl FolderView {
     /// Takes a snapshot. Returns its descriptor, and how long writers had to wait.
     fn take_now(&self, quiet: Option<Span>) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
         let snapshots = &self.snapshots;
+        let is_shared = self.guard.is_shared_mode();
+        if is_shared && quiet.is_some() {
+            return Err(SnapshotError::Shared);
+        }
         let wait = |until| {
             snapshots.begin_work(Some("waiting for programs that have files open for writing"));
             let writers = snapshots.wait_for_writers(until, || self.writers());
@@ -199,6 +206,8 @@ impl FolderView {
                 break last;
             }
         };
+        let others = is_shared.then(|| OTHERS_WRITE.to_owned());
+        let risk = others.into_iter().chain(risk).collect();
         let linked = take.linked().to_vec();
         let consistency = if quiet.is_some() {
             SnapshotConsistency::Quiesced

@@ -1,0 +1,240 @@
+//! Many machines that change a folder on one storage at a time: `--mode shared`.
+
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, shell};
+use crate::support::{rounds, run};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+/// A folder on a storage that machines share, and its server.
+fn shared_folder() -> (Scratch, Server) {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url, "--shared-storage"]);
+    (scratch, server)
+}
+
+fn guard(scratch: &Scratch, client: &str, mode: &str) -> Guard {
+    let options = ["--client", client, "--shared-storage", "--ttl", "2s", "--mode", mode];
+    Guard::start(scratch, client, &options)
+}
+
+/// Returns the tokens of the stages, in order.
+fn stages(scratch: &Scratch) -> Vec<String> {
+    let mut states = fs::read_dir(scratch.0.join("state")).expect("there");
+    let state = states.next().expect("one").expect("readable").path();
+    let names = fs::read_dir(state.join("stage")).expect("there");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.expect("readable").file_name().into_string().expect("text");
+        name.rsplit('-').next().expect("a token").to_owned()
+    };
+    let mut names: Vec<_> = names.map(name).collect();
+    names.sort_by_key(|token| token.parse::<u64>().expect("a number"));
+    names
+}
+
+fn token(guard: &Guard) -> String {
+    guard.status()["tenure"]["token"].to_string()
+}
+
+/// Two machines have files open at the same time; a third one that joins them removes the stage of
+/// a tenure that has ended, and spares the others.
+#[test]
+fn many_machines_write_and_a_fence_spares_live_stages() {
+    let _alone = no_other_stops();
+    let (scratch, _server) = shared_folder();
+    let [m1, m2, m3] = ["m1", "m2", "m3"].map(|client| guard(&scratch, client, "shared"));
+    m1.take_here();
+    m2.take_here();
+    assert_eq!(m1.status()["mode"], "shared");
+    let mut half = File::create(m1.path("of m1")).expect("held");
+    half.write_all(b"first half, ").expect("held");
+    let mut late = File::create(m2.path("of m2")).expect("held");
+    late.write_all(b"half of m2").expect("held");
+    let ended = token(&m2);
+    m2.signal(libc::SIGSTOP);
+    // The lease of m2 ends; m3 begins beside m1.
+    eventually("the lease of m2 has ended", || {
+        m3.request_here("{\"do\": \"give\"}");
+        m3.take_here();
+        (!stages(&scratch).contains(&ended)).then_some(())
+    });
+    assert_eq!(stages(&scratch), [token(&m1), token(&m3)]);
+    half.write_all(b"second half").expect("held");
+    drop(half);
+    fs::write(m3.path("of m3"), "whole").expect("held");
+    m2.signal(libc::SIGCONT);
+    let stale = late.write_all(b", the rest").expect_err("the tenure is over");
+    assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
+    drop(late);
+    let text = |name: &str| fs::read_to_string(scratch.folder().join(name)).expect("there");
+    assert_eq!(text("of m1"), "first half, second half");
+    assert_eq!(text("of m3"), "whole");
+    assert!(!scratch.folder().join("of m2").exists());
+    eventually("the half is kept", || m2.ask("lost", &[]).ok().contains("of m2").then_some(()));
+    // It begins anew beside the others.
+    m2.take_here();
+    fs::write(m2.path("of m2"), "whole").expect("the lock is shared");
+    assert_eq!(stages(&scratch).len(), 3);
+}
+
+/// A tenure that was granted later, or is granted at the same time, is never fenced: the programs
+/// of many machines save all the time, while guards take and give the lock.
+#[test]
+fn no_save_is_refused_while_machines_come_and_go() {
+    let (scratch, _server) = shared_folder();
+    let guards = ["m1", "m2", "m3", "m4"].map(|client| guard(&scratch, client, "shared"));
+    let turns = rounds(40, 1_000);
+    std::thread::scope(|scope| {
+        for guard in &guards {
+            scope.spawn(move || {
+                let dir =
+                    guard.path(guard.view.file_name().expect("named").to_str().expect("text"));
+                for turn in 0..turns {
+                    guard.take_here();
+                    fs::create_dir_all(&dir).expect("held");
+                    let path = dir.join("file");
+                    fs::write(&path, turn.to_string()).expect("held");
+                    fs::rename(&path, dir.join("renamed")).expect("held");
+                    fs::hard_link(dir.join("renamed"), &path).expect("held");
+                    fs::remove_file(&path).expect("held");
+                    guard.request_here("{\"do\": \"give\"}");
+                }
+            });
+        }
+    });
+    for guard in &guards {
+        let dir = scratch.folder().join(guard.view.file_name().expect("named"));
+        let text = fs::read_to_string(dir.join("renamed")).expect("there");
+        assert_eq!(text, (turns - 1).to_string());
+        assert_eq!(guard.ask("lost", &["--json"]).ok().matches("\"path\"").count(), 0);
+    }
+}
+
+/// A machine in the exclusive mode waits for the others, and they for it.
+#[test]
+fn an_exclusive_machine_has_the_folder_alone() {
+    let (scratch, _server) = shared_folder();
+    let [m1, m2] = ["m1", "m2"].map(|client| guard(&scratch, client, "shared"));
+    let alone = guard(&scratch, "m3", "exclusive");
+    fs::write(m1.path("a"), "1").expect("the lock is free");
+    fs::write(m2.path("b"), "2").expect("the lock is shared");
+    alone.take_here();
+    assert_eq!(stages(&scratch), [token(&alone)]);
+    for guard in [&m1, &m2] {
+        let refused = fs::write(guard.path("c"), "no").expect_err("the lock is held");
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        assert!(guard.why().contains("m3"), "{}", guard.why());
+    }
+    fs::write(alone.path("c"), "3").expect("held");
+    alone.ask("give", &[]).ok();
+    m1.take_here();
+    m2.take_here();
+    fs::write(m2.path("c"), "4").expect("the lock is shared");
+    assert_eq!(fs::read_to_string(scratch.folder().join("c")).expect("there"), "4");
+}
+
+/// A file that an ended tenure changed in place keeps its inode as long as machines share the lock,
+/// since another one may have it open too. The next machine that is alone gives it a new one.
+#[test]
+fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
+    let (scratch, _server) = shared_folder();
+    let [m1, m2, m3] = ["m1", "m2", "m3"].map(|client| guard(&scratch, client, "shared"));
+    fs::write(m1.path("in.log"), "00000000").expect("the lock is free");
+    let open = |guard: &Guard| {
+        File::options().write(true).open(guard.path("in.log")).expect("the lock is shared")
+    };
+    let (of_m1, of_m2) = (open(&m1), open(&m2));
+    of_m1.write_at(b"11", 0).expect("held");
+    of_m2.write_at(b"22", 2).expect("held");
+    let real = scratch.folder().join("in.log");
+    let inode = fs::metadata(&real).expect("there").ino();
+    let ended = token(&m1);
+    m1.kill();
+    let mut stages_left = Vec::new();
+    eventually("the tenure of m1 has ended", || {
+        m3.ask("give", &[]).ok();
+        m3.take_here();
+        stages_left = stages(&scratch);
+        let state = fs::read_dir(scratch.0.join("state")).expect("there").next();
+        let stage = state.expect("one").expect("readable").path().join("stage");
+        let of_m1 = fs::read_dir(stage).expect("there").map(|it| it.expect("readable").path());
+        let of_m1 = of_m1.into_iter().find(|path| path.to_string_lossy().ends_with(&ended));
+        (!of_m1.expect("it stays").join("files").exists()).then_some(())
+    });
+    // What m2 writes now must reach the file.
+    of_m2.write_at(b"22", 4).expect("held");
+    assert_eq!(fs::read(&real).expect("there"), b"11222200");
+    assert_eq!(fs::metadata(&real).expect("there").ino(), inode);
+    assert!(stages_left.contains(&ended));
+    drop((of_m1, of_m2));
+    let alone = guard(&scratch, "m4", "exclusive");
+    alone.take_here();
+    assert_eq!(stages(&scratch), [token(&alone)]);
+    assert_ne!(fs::metadata(&real).expect("there").ino(), inode);
+    assert_eq!(fs::read(&real).expect("there"), b"11222200");
+}
+
+/// The last save wins; the version of another machine that it replaces is kept for a while.
+#[test]
+fn a_save_over_the_version_of_another_machine_keeps_that_version() {
+    let (scratch, _server) = shared_folder();
+    let [m1, m2] = ["m1", "m2"].map(|client| guard(&scratch, client, "shared"));
+    fs::write(m1.path("a"), "of m1").expect("the lock is free");
+    fs::write(m2.path("b"), "of m2").expect("the lock is shared");
+    fs::write(m1.path("a"), "again of m1").expect("held");
+    assert!(!m1.ask("lost", &[]).ok().contains(" a\n"), "an own version is not kept");
+    fs::write(m2.path("a"), "of m2").expect("held");
+    assert_eq!(fs::read_to_string(scratch.folder().join("a")).expect("there"), "of m2");
+    let lost = m2.ask("lost", &[]).ok();
+    assert_eq!(lost.matches(" a\n").count(), 1, "{lost}");
+}
+
+/// A snapshot of a folder that other machines change is best effort, and says so.
+#[test]
+fn a_snapshot_in_the_shared_mode_carries_its_risk() {
+    let (scratch, _server) = shared_folder();
+    let m1 = guard(&scratch, "m1", "shared");
+    fs::write(m1.path("a"), "1").expect("the lock is free");
+    let snapshot = |options: &[&str]| {
+        let view = m1.view.as_os_str();
+        run(latchfs().arg("folder-snapshot").args(options).arg(view))
+    };
+    let refused = snapshot(&["take"]).fails();
+    assert!(refused.contains("E_CONSISTENCY_UNAVAILABLE"), "{refused}");
+    assert!(refused.contains("--best-effort"), "{refused}");
+    let taken = snapshot(&["take", "--best-effort", "--json"]).ok();
+    let taken: Value = serde_json::from_str(&taken).expect("JSON");
+    assert_eq!(taken["consistency"], "best-effort");
+    let risk = taken["risk"][0].as_str().expect("a risk").to_owned();
+    assert!(risk.contains("other machines"), "{risk}");
+    let id = taken["id"].as_str().expect("an id");
+    for listed in [snapshot(&["ls", "--json"]).ok(), snapshot(&["show", id, "--json"]).ok()] {
+        assert!(listed.contains("best-effort") && listed.contains(&risk), "{listed}");
+    }
+}
+
+/// Copies that a sync tool carries have one writer at a time.
+#[test]
+fn the_shared_mode_needs_a_shared_storage() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let refused = |options: &[&str]| {
+        let paths = [scratch.folder(), scratch.0.join("view")];
+        let state = scratch.0.join("state");
+        let mut command = latchfs();
+        command.arg("guard").args(&paths).arg("--stage").arg(state);
+        run(command.args(["--mode", "shared"]).args(options)).fails()
+    };
+    let sentence = refused(&[]);
+    assert!(sentence.contains("share one storage"), "{sentence}");
+    let (shared, _server) = shared_folder();
+    let (folder, view) = (shared.folder(), shared.0.join("view"));
+    let mut command = latchfs();
+    command.arg("guard").args([folder, view]);
+    command.args(["--shared-storage", "--mode", "shared", "--owner", "session"]);
+    let sentence = run(&mut command).fails();
+    assert!(sentence.contains("leave --owner out"), "{sentence}");
+    assert!(shell(&scratch.0, "ls").ok().contains("folder"));
+}
