@@ -311,6 +311,27 @@ fn a_restore_gives_no_directory_of_another_user_away() {
     assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o700));
 }
 
+/// A version that came past the view has the size, the time and the inode of the one that the
+/// ledger has: no digest that was known before would be that of the snapshot's file.
+#[test]
+fn a_digest_is_that_of_the_copied_content() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    fs::write(guard.path("file"), "first").expect("held");
+    // The marker of the tenure names the version.
+    guard.ask("give", &[]).ok();
+    shell(
+        &scratch.folder(),
+        "touch -r file time; printf other 1<> file; touch -r time file; rm time",
+    )
+    .ok();
+    let id = id_of(&taken(&guard, &[]));
+    assert_eq!(fs::read_to_string(shown_in(&guard, &id).join("file")).expect("there"), "other");
+    snapshot(&guard, &["verify", &id]).ok();
+}
+
 /// The time for which a snapshot of 10,000 files keeps a program waiting that saves files.
 #[test]
 fn a_snapshot_of_ten_thousand_files_keeps_writers_waiting_for_at_most_200_ms() {
