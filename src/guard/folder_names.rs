@@ -169,6 +169,7 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         let found = self.disk.look(at)?;
         stage.note_removed(path, &found);
+        let was_own = !stage.own.is_foreign(&Look { links: 1, ..found });
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }
@@ -182,7 +183,12 @@ impl<D: Disk> FolderGuard<D> {
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.end_change(path, None);
         }
-        stage.own.forget(&found);
+        if found.links > 1 && was_own {
+            // The removal has changed the time of the file, which has another name.
+            stage.own.record(&found, false);
+        } else {
+            stage.own.forget(&found);
+        }
         Ok(())
     }
 }
