@@ -91,6 +91,9 @@ struct SnapshotRestoreArgs {
     /// Give the folder the content of the snapshot: files that it does not have are removed
     #[arg(long, conflicts_with = "to")]
     in_place: bool,
+    /// Undo a restore in place of this snapshot that was interrupted
+    #[arg(long, requires = "in_place")]
+    undo: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -152,6 +155,9 @@ fn labels(snapshot: &Value) -> String {
     if count("degraded") > 0 {
         words = format!("{words}, {} degraded", count("degraded"));
     }
+    if let Some(id) = snapshot["before_restore"].as_str() {
+        words = format!("{words}, before a restore of {}", output::harmless(id));
+    }
     words
 }
 
@@ -182,7 +188,7 @@ fn ls(args: &SnapshotLsArgs) -> CliResult {
         let id = output::harmless(id);
         output::say(&format!(
             "a restore of {id} was interrupted; 'latchfs folder-snapshot restore {id} --in-place' \
-             finishes it"
+             finishes it, and with --undo takes it back"
         ));
     }
     Ok(())
@@ -202,6 +208,9 @@ fn show(args: &SnapshotArgs) -> CliResult {
         counts["files"], counts["dirs"], counts["symlinks"], counts["bytes"]
     ))?;
     output::line(&format!("root         {}", text(&shown["root"])))?;
+    if shown["before_restore"].is_string() {
+        output::line(&format!("before       a restore of {}", text(&shown["before_restore"])))?;
+    }
     for name in ["risk", "degraded"] {
         for sentence in shown[name].as_array().into_iter().flatten() {
             output::line(&format!("{name:<12} {}", text(sentence)))?;
@@ -233,10 +242,19 @@ fn verify(args: &SnapshotArgs) -> CliResult {
 fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let endpoint = args.at.find()?;
     let Some(to) = &args.to else {
-        let request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
+        let mut request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
+        request["undo"] = args.undo.into();
         let restored = ask(&endpoint, &request)?;
-        let changed = &restored["changed"];
-        let mut sentence = format!("latchfs: restored {}, {changed} files changed", args.id);
+        let (changed, before) = (&restored["changed"], text(&restored["before"]));
+        let mut sentence = if args.undo {
+            format!("latchfs: undid the restore of {}, {changed} files changed", args.id)
+        } else {
+            let id = &args.id;
+            format!(
+                "latchfs: restored {id}, {changed} files changed; the folder as it was before is \
+                 snapshot {before}"
+            )
+        };
         for left in restored["not_given"].as_array().into_iter().flatten() {
             let _ = write!(sentence, "\n{}; give it by chown", text(left));
         }

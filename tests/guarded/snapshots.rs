@@ -38,28 +38,28 @@ for where, dirs, files in os.walk(root):
               found.st_mtime_ns, xattrs, content, hole, twin)
 ";
 
-fn facts(dir: &Path) -> String {
+pub(crate) fn facts(dir: &Path) -> String {
     let mut command = Command::new("/usr/bin/python3");
     run(command.env("PYTHONHASHSEED", "0").args(["-c", FACTS]).arg(dir)).ok()
 }
 
 /// Runs `latchfs folder-snapshot` on a guard.
-fn snapshot(guard: &Guard, args: &[&str]) -> Output {
+pub(crate) fn snapshot(guard: &Guard, args: &[&str]) -> Output {
     let (first, rest) = args.split_at(if matches!(args[0], "take" | "ls") { 1 } else { 2 });
     run(latchfs().arg("folder-snapshot").args(first).arg(&guard.view).args(rest))
 }
 
-fn taken(guard: &Guard, options: &[&str]) -> Value {
+pub(crate) fn taken(guard: &Guard, options: &[&str]) -> Value {
     let answer = snapshot(guard, &[&["take", "--json"], options].concat()).ok();
     serde_json::from_str(&answer).expect("JSON")
 }
 
-fn id_of(snapshot: &Value) -> String {
+pub(crate) fn id_of(snapshot: &Value) -> String {
     snapshot["id"].as_str().expect("a name").to_owned()
 }
 
 /// Fills a folder with files of each kind.
-fn fill(folder: &Path) {
+pub(crate) fn fill(folder: &Path) {
     shell(
         folder,
         "mkdir -p a/b empty; echo text > a/text; ln a/text a/twin; echo run > run; chmod 4750 run
@@ -70,6 +70,12 @@ fn fill(folder: &Path) {
          printf secret > secret; chmod 600 secret; seq 20000 > numbers; mkfifo fifo",
     )
     .ok();
+}
+
+/// Returns the directory with the snapshots of a folder.
+pub(crate) fn snapshots_of(scratch: &Scratch) -> PathBuf {
+    let mut state = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
+    state.find(|entry| entry.path().is_dir()).expect("one").path().join("snapshots")
 }
 
 fn shown_in(guard: &Guard, id: &str) -> PathBuf {
@@ -246,9 +252,9 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
     let guard = Guard::start(&scratch, "view", &[]);
     let shown = fs::read_dir(guard.path(".latchfs/snapshots")).expect("there").count();
     assert!(shown >= complete, "{shown} of {complete}");
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
-    let names = fs::read_dir(state.expect("one").path().join("snapshots")).expect("there").count();
+    let names = fs::read_dir(snapshots_of(&scratch)).expect("there").count();
     assert_eq!(names, shown, "nothing else is left");
+    assert!(interrupted > 0, "no snapshot was interrupted");
 }
 
 #[test]
