@@ -8,6 +8,7 @@ use super::guard_answers::Waits;
 use super::guard_endpoint::{EndpointArgs, GuardEndpoint};
 use super::output;
 use super::snapshot_copy;
+use super::stored_snapshots;
 use crate::engine::Ttl;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -119,15 +120,10 @@ pub(super) fn run(args: &FolderSnapshotArgs) -> CliResult {
 
 /// Sends a request about snapshots.
 fn ask(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
-    if let GuardEndpoint::Folder(folder) = endpoint {
-        return Err(CliError::unavailable(format!(
-            "{} is shown in no view, and a folder snapshot needs one: through it the guard keeps \
-             programs waiting while it looks at the files; show the folder with 'latchfs guard \
-             FOLDER VIEW', and name the view",
-            folder.dir.display()
-        )));
+    match endpoint {
+        GuardEndpoint::Folder(folder) => stored_snapshots::ask(folder, request),
+        GuardEndpoint::View(_) => endpoint.ask(request, Waits::UntilStopped, None),
     }
-    endpoint.ask(request, Waits::UntilStopped, None)
 }
 
 /// Sends a request about one snapshot.
@@ -263,7 +259,11 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let request = json!({"do": "snapshot", "snapshot": "show", "id": args.id});
     let shown = ask(&endpoint, &request)?;
     let to = absolute(to)?;
-    let tree = endpoint.dir().join(".latchfs/snapshots").join(shown["id"].as_str().unwrap_or("-"));
+    let id = shown["id"].as_str().unwrap_or("-");
+    let tree = match &endpoint {
+        GuardEndpoint::Folder(folder) => stored_snapshots::tree(folder, id),
+        GuardEndpoint::View(view) => view.dir.join(".latchfs/snapshots").join(id),
+    };
     let root = text(&shown["root"]);
     let degraded = snapshot_copy::copy((&tree, &root), &to)?;
     for sentence in &degraded {

@@ -1,13 +1,14 @@
-//! Snapshots that are restored by a guard which is killed meanwhile.
+//! Snapshots that are restored by a guard which is killed meanwhile, and those of a folder that is
+//! shown in no view.
 
 use crate::foreign::lost;
 use crate::harness::{Guard, Scratch, latchfs, pause, shell};
 use crate::snapshots::{facts, fill, id_of, snapshot, snapshots_of, taken};
-use crate::support::rounds;
+use crate::support::{Output, rounds, run};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Returns the complete snapshots, the newest first.
@@ -111,4 +112,54 @@ fn audit_of(scratch: &Scratch) -> PathBuf {
     let dir = snapshots_of(scratch).join("..");
     let logs = fs::read_dir(dir).expect("there").flatten().map(|it| it.path().join("audit.log"));
     logs.into_iter().find(|log| log.exists()).expect("the machine's")
+}
+
+#[test]
+fn a_folder_without_a_view_has_the_snapshots_of_its_view() {
+    let scratch = Scratch::new();
+    fill(&scratch.folder());
+    scratch.init(&["--alone"]);
+    let on_folder = |args: &[&str]| -> Output {
+        let mut command = latchfs();
+        command.arg("folder-snapshot").args(args).arg(scratch.folder());
+        run(command.arg("--stage").arg(scratch.0.join("state")))
+    };
+    assert_eq!(on_folder(&["ls"]).ok(), "", "there is none yet");
+    assert!(on_folder(&["show", "x"]).err.contains("there is no snapshot"));
+    let guard = Guard::start(&scratch, "view", &[]);
+    let before = facts(&scratch.folder());
+    let id = id_of(&taken(&guard, &[]));
+    // A guard of the folder keeps others from removing snapshots, and from nothing else.
+    assert!(on_folder(&["ls"]).ok().contains(&id));
+    let guarded = on_folder(&["rm", &id]);
+    assert!(guarded.err.contains("another guard of this machine"), "{guarded:?}");
+    guard.end();
+    assert!(on_folder(&["ls", "--json"]).ok().contains(&id));
+    assert!(on_folder(&["show", &id]).ok().contains("quiesced"));
+    assert!(on_folder(&["verify", &id]).ok().contains("is as it was taken"));
+    let to = scratch.0.join("restored").display().to_string();
+    on_folder(&["restore", &id, "--to", &to]).ok();
+    let without_fifo = |facts: &str| -> Vec<String> {
+        facts.lines().filter(|line| !line.contains("fifo")).map(str::to_owned).collect()
+    };
+    assert_eq!(without_fifo(&facts(Path::new(&to))), without_fifo(&before));
+    // Programs write past a guard without a view.
+    let risky = on_folder(&["take", "--best-effort"]);
+    assert!(risky.err.contains("E_CONSISTENCY_UNAVAILABLE"), "{risky:?}");
+    let in_place = on_folder(&["restore", &id, "--in-place"]);
+    assert!(in_place.err.contains("is shown in no view"), "{in_place:?}");
+    assert_eq!(facts(&scratch.folder()), before);
+    // Another user reads nothing.
+    let mut other = Command::new("setpriv");
+    other.args(["--clear-groups", "--reuid=4242", env!("CARGO_BIN_EXE_latchfs")]);
+    other.args(["folder-snapshot", "ls", "--stage"]).arg(scratch.0.join("state"));
+    let other = run(other.arg(scratch.folder()));
+    assert!(other.err.contains("belong to the user who started"), "{other:?}");
+    let tree = snapshots_of(&scratch).join(&id).join("tree");
+    fs::write(tree.join("run"), "changed").expect("ours");
+    let damaged = on_folder(&["verify", &id]);
+    assert!(damaged.code == 1 && damaged.out.contains("run has another content"), "{damaged:?}");
+    on_folder(&["rm", &id]).ok();
+    assert_eq!(on_folder(&["ls"]).ok(), "");
+    assert!(!tree.exists());
 }
