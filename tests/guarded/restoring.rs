@@ -3,7 +3,7 @@
 
 use crate::foreign::lost;
 use crate::harness::{Guard, Scratch, latchfs, pause, shell};
-use crate::snapshots::{facts, fill, id_of, snapshot, snapshots_of, taken};
+use crate::snapshots::{facts, fill, follows_schema, id_of, snapshot, snapshots_of, taken};
 use crate::support::{Output, rounds, run};
 use serde_json::Value;
 use std::fs;
@@ -62,6 +62,7 @@ fn a_restore_whose_guard_is_killed_is_finished_or_undone() {
         if !listed(&guard)["restoring"].is_null() {
             let said = snapshot(&guard, &["ls"]);
             assert!(said.err.contains("was interrupted"), "{said:?}");
+            follows_schema("restore", &intent);
             let kept = snapshot(&guard, &["rm", &id]);
             assert!(kept.err.contains("needs this snapshot"), "{kept:?}");
             let end: &[&str] = if undoes { &["--in-place", "--undo"] } else { &["--in-place"] };

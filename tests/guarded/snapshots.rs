@@ -234,7 +234,7 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
             .expect("written");
     }
     scratch.init(&["--alone"]);
-    let mut complete = 0;
+    let (mut complete, mut interrupted) = (0, 0);
     for round in 0..rounds(6, 100) {
         let guard = Guard::start(&scratch, "view", &[]);
         for shown in fs::read_dir(guard.path(".latchfs/snapshots")).expect("there") {
@@ -246,6 +246,13 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
         let take = take.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         pause(Duration::from_millis(10 + 23 * (round as u64 % 12)));
         guard.kill();
+        let dir = snapshots_of(&scratch);
+        for file in fs::read_dir(dir).expect("there").flatten().map(|entry| entry.path()) {
+            if file.extension().is_some_and(|end| end == "intent") {
+                follows_schema("intent", &file);
+                interrupted += 1;
+            }
+        }
         let ended = take.expect("it starts").wait_with_output().expect("it ends");
         complete += usize::from(ended.status.success());
     }
@@ -458,16 +465,41 @@ for snapshot in sys.argv[2:]:
         value, check = json.load(open(snapshot + '/' + file)), check_of(name)
         check.validate(value)
         for field in value:
-            assert not check.is_valid({key: value[key] for key in value if key != field}), field
+            assert not check.is_valid({**value, field: {}}), field
+            less = {key: value[key] for key in value if key != field}
+            assert check.is_valid(less) == (field == 'before_restore'), field
     lines, check = open(snapshot + '/manifest').read().splitlines(), check_of('manifest')
     check.validate(lines)
     assert len(lines) > 10
+    assert [line.split(':')[1] for line in lines][:2] == ['', 'a'], lines[:2]
     digest = 'a' * 64
     wrong = ['', 'file:../a:0644:0:' + digest, 'file:a:0644:0:short', 'fifo:a:0644:0:' + digest]
     for line in wrong:
         assert not check.is_valid([line]), line
 print(len(sys.argv) - 2)
 ";
+
+/// Returns a command that runs a Python program with the schema of snapshots as first argument.
+fn with_schema(program: &str) -> Command {
+    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
+    let mut command = Command::new(target.join("test-tools/venv/bin/python"));
+    command.args(["-c", program]).arg(schema);
+    command
+}
+
+/// Checks a file beside the snapshots, which is called `name` in the schema.
+pub(crate) fn follows_schema(name: &str, file: &Path) {
+    let check = "
+import json, jsonschema_rs, sys
+schema, name, value = json.load(open(sys.argv[1])), sys.argv[2], json.load(open(sys.argv[3]))
+check = jsonschema_rs.validator_for({**schema, '$ref': '#/$defs/' + name})
+check.validate(value)
+for field in value:
+    assert not check.is_valid({key: value[key] for key in value if key != field}), field
+";
+    run(with_schema(check).arg(name).arg(file)).ok();
+}
 
 #[test]
 fn the_files_of_a_snapshot_follow_their_schema() {
@@ -482,10 +514,11 @@ fn the_files_of_a_snapshot_follow_their_schema() {
     let dir = state.expect("one").path().join("snapshots");
     let risky = dir.join(id_of(&taken(&guard, &["--best-effort"])));
     drop(file);
-    let quiet = dir.join(id_of(&taken(&guard, &[])));
-    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
-    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
-    let mut check = Command::new(target.join("test-tools/venv/bin/python"));
-    let checked = run(check.args(["-c", CHECK]).arg(schema).args([risky, quiet])).ok();
-    assert_eq!(checked.trim(), "2");
+    let quiet = id_of(&taken(&guard, &[]));
+    let restored = snapshot(&guard, &["restore", &quiet, "--in-place", "--json"]).ok();
+    let restored: Value = serde_json::from_str(&restored).expect("JSON");
+    let before = dir.join(restored["before"].as_str().expect("a name"));
+    let quiet = dir.join(quiet);
+    let checked = run(with_schema(CHECK).args([risky, quiet, before])).ok();
+    assert_eq!(checked.trim(), "3");
 }
