@@ -49,8 +49,8 @@ pub(crate) fn interrupted_restore<D: Disk>(store: &SnapshotStore<'_, D>) -> Opti
     serde_json::from_slice(&text).ok()
 }
 
-/// Returns the snapshot whose content the folder gets by a restore of a snapshot in place, or by the
-/// undoing of such a restore that was interrupted.
+/// Returns the snapshot whose content the folder gets by a restore in place, or by the undoing of
+/// one that was interrupted.
 pub(crate) fn restored_content<D: Disk>(
     store: &SnapshotStore<'_, D>,
     id: &str,

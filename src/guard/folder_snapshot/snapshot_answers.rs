@@ -59,11 +59,7 @@ pub(crate) fn list<D: Disk>(store: &SnapshotStore<'_, D>, may_see: bool) -> Valu
 }
 
 /// Compares a snapshot with its manifest. Returns the differences.
-pub(crate) fn verify<D: Disk>(
-    store: &SnapshotStore<'_, D>,
-    id: &str,
-    on_file: &dyn Fn(),
-) -> Value {
+pub(crate) fn verify<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, on_file: &dyn Fn()) -> Value {
     match store.verify(id, on_file) {
         Ok(differences) => {
             let count = differences.len();

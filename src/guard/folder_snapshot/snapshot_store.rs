@@ -89,9 +89,9 @@ impl fmt::Display for SnapshotError {
                  --quiet, or take the snapshot as it is with --best-effort",
                 writers.join(", ")
             ),
-            Self::TenureOver => f.write_str(
-                "the lock of the folder was lost or given up meanwhile; try again",
-            ),
+            Self::TenureOver => {
+                f.write_str("the lock of the folder was lost or given up meanwhile; try again")
+            }
             Self::Disk(error) => write!(f, "the snapshot failed: {}", said(error)),
         }
     }

@@ -270,7 +270,8 @@ impl FolderView {
             error => error,
         })?;
         let (id, before) = (id.clone(), taken.id);
-        let intent = begin_restore(&store, RestoreIntent { id, before, tenure: tenure.to_string() })?;
+        let intent =
+            begin_restore(&store, RestoreIntent { id, before, tenure: tenure.to_string() })?;
         snapshots.begin_work(Some("restoring a snapshot"));
         let announce = || self.announce_now();
         let restored = InPlaceRestore::run(&self.guard, &checked, (tenure, &announce), &count)?;
