@@ -27,3 +27,5 @@ pub(crate) mod snapshot_recovery;
 
 #[cfg(test)]
 mod tests_snapshots;
+#[cfg(test)]
+mod tests_restore;
