@@ -429,6 +429,33 @@ fn rules_and_guarantees_that_code_cites_are_defined() {
     for number in 1..=12 {
         assert!(is_defined(&guarantees, &format!("## G{number}: ")), "G{number}");
     }
+    for number in 1..=7 {
+        assert!(is_defined(&guarantees, &format!("### GF{number}: ")), "GF{number}");
+    }
+}
+
+/// Each part of a guarantee of guarded folders stands in a row of a table, beside the tests that
+/// show it.
+#[test]
+fn each_part_of_a_guarantee_of_guarded_folders_names_its_tests() {
+    let guarantees = read("contrib/doc/guarantees.md");
+    let mut rows = 0;
+    for section in guarantees.split("\n### GF").skip(1) {
+        let section = section.split("\n## ").next().expect("a section");
+        let head = section.lines().next().expect("a heading");
+        let parts = section.lines().filter(|line| line.starts_with("| "));
+        // The first two lines of a table are its head.
+        let parts: Vec<_> = parts.filter(|line| !line.starts_with("| part ")).collect();
+        assert!(!parts.is_empty(), "GF{head}: no part names a test");
+        for part in parts {
+            let tests = part.split(" | ").nth(1).unwrap_or_default();
+            let is_test = |name: &&str| name.matches('_').count() >= 3;
+            let count = tests.split('`').filter(is_test).count();
+            assert!(count > 0, "GF{head}: no test shows: {part}");
+            rows += 1;
+        }
+    }
+    assert!(rows >= 25, "{rows} rows");
 }
 
 /// The terminal picture is what `contrib/terminal-picture` prints when it runs its commands again,

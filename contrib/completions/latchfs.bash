@@ -891,7 +891,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__folder__subcmd__snapshot__subcmd__restore)
-            opts="-h --client --stage --to --in-place --json --help"
+            opts="-h --client --stage --to --in-place --undo --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -541,6 +541,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __f
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l to -d 'Restore to this directory, which must not exist' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l in-place -d 'Give the folder the content of the snapshot: files that it does not have are removed'
+complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l undo -d 'Undo a restore in place of this snapshot that was interrupted'
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand folder-snapshot; and __fish_seen_subcommand_from rm" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r

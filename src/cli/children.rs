@@ -384,46 +384,30 @@ fn descendants() -> Vec<libc::pid_t> {
 mod tests {
     use super::*;
 
-    extern "C" fn wait_for_signals(_: *mut libc::c_void) -> *mut libc::c_void {
-        loop {
-            thread::park();
-        }
-    }
-
     /// Starts a process whose first thread ends, while a second thread of the same process
-    /// continues.
-    #[allow(unsafe_code)]
-    fn headless() -> libc::pid_t {
-        // SAFETY: the child creates a thread by libc alone, and ends its first thread by the bare
-        // system call.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                let mut thread = MaybeUninit::uninit();
-                libc::pthread_create(
-                    thread.as_mut_ptr(),
-                    ptr::null(),
-                    wait_for_signals,
-                    ptr::null_mut(),
-                );
-                libc::syscall(libc::SYS_exit, 0);
-            }
-            child
-        }
+    /// continues. A copy of this process would not do: another thread may hold a lock of libc
+    /// when it is made, and the copy would wait for it for ever.
+    fn headless() -> std::process::Child {
+        let program = format!(
+            "import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+ctypes.CDLL(None).syscall({}, 0)",
+            libc::SYS_exit
+        );
+        Command::new("python3").arg("-c").arg(program).spawn().expect("python3 is installed")
     }
 
     #[test]
-    #[allow(unsafe_code)]
     fn a_process_lives_as_long_as_any_of_its_threads() {
-        let child = headless();
+        let mut program = headless();
+        let child = program.id() as libc::pid_t;
         let stat = || fs::read_to_string(format!("/proc/{child}/stat")).expect("not reaped");
         while !stat().contains(") Z ") {
             thread::yield_now();
         }
         assert!(descendants().contains(&child), "{}", stat());
         kill(child, libc::SIGKILL);
-        // SAFETY: the null pointer requests no status.
-        unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+        program.wait().expect("it ends");
         assert!(!descendants().contains(&child));
     }
 }

@@ -90,7 +90,8 @@ Examples:
   latchfs folder-snapshot ls view         newest first
   latchfs folder-snapshot verify ID       each file has its digest
   latchfs folder-snapshot restore ID --to copy
-  latchfs folder-snapshot restore ID --in-place";
+  latchfs folder-snapshot restore ID --in-place
+  latchfs folder-snapshot restore ID --in-place --undo    one that was interrupted";
 
 const GUARD_EXAMPLES: &str = "\
 Examples:

@@ -4,13 +4,15 @@ use super::background;
 use super::exit::{CliError, CliResult};
 use super::folder_options::PlaceArgs;
 use super::guard_answers::{Waits, parsed, progress_of};
+use super::guard_parts::unavailable;
 use super::output;
 use crate::guard::folder_record::FolderRecord;
+use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::guard::without_view::listener::socket_path;
 use crate::os_error::said;
 use crate::time::Span;
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,19 @@ impl PlainFolder {
         let state = place.state()?;
         let host = state.join(&record.id).join(place.client()?.as_str());
         Ok(Some(Self { dir, record, state, host }))
+    }
+
+    /// Returns the directory of the folder's snapshots.
+    pub(super) fn snapshots(&self) -> PathBuf {
+        self.state.join(&self.record.id).join("snapshots")
+    }
+
+    /// Keeps guards of this machine from the folder, as long as the result lives.
+    pub(super) fn lock(&self) -> CliResult<StatePlace> {
+        let host = self.host.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let through = ChangedThrough::Folder;
+        StatePlace::open(&self.dir, &self.record, &self.state, (host, through))
+            .map_err(|error| unavailable(&error))
     }
 
     /// Connects to the guard; `None` if there is none.

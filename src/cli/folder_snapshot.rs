@@ -8,6 +8,7 @@ use super::guard_answers::Waits;
 use super::guard_endpoint::{EndpointArgs, GuardEndpoint};
 use super::output;
 use super::snapshot_copy;
+use super::stored_snapshots;
 use crate::engine::Ttl;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -91,6 +92,9 @@ struct SnapshotRestoreArgs {
     /// Give the folder the content of the snapshot: files that it does not have are removed
     #[arg(long, conflicts_with = "to")]
     in_place: bool,
+    /// Undo a restore in place of this snapshot that was interrupted
+    #[arg(long, requires = "in_place")]
+    undo: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -116,15 +120,10 @@ pub(super) fn run(args: &FolderSnapshotArgs) -> CliResult {
 
 /// Sends a request about snapshots.
 fn ask(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
-    if let GuardEndpoint::Folder(folder) = endpoint {
-        return Err(CliError::unavailable(format!(
-            "{} is shown in no view, and a folder snapshot needs one: through it the guard keeps \
-             programs waiting while it looks at the files; show the folder with 'latchfs guard \
-             FOLDER VIEW', and name the view",
-            folder.dir.display()
-        )));
+    match endpoint {
+        GuardEndpoint::Folder(folder) => stored_snapshots::ask(folder, request),
+        GuardEndpoint::View(_) => endpoint.ask(request, Waits::UntilStopped, None),
     }
-    endpoint.ask(request, Waits::UntilStopped, None)
 }
 
 /// Sends a request about one snapshot.
@@ -151,6 +150,9 @@ fn labels(snapshot: &Value) -> String {
     }
     if count("degraded") > 0 {
         words = format!("{words}, {} degraded", count("degraded"));
+    }
+    if let Some(id) = snapshot["before_restore"].as_str() {
+        words = format!("{words}, before a restore of {}", output::harmless(id));
     }
     words
 }
@@ -182,7 +184,7 @@ fn ls(args: &SnapshotLsArgs) -> CliResult {
         let id = output::harmless(id);
         output::say(&format!(
             "a restore of {id} was interrupted; 'latchfs folder-snapshot restore {id} --in-place' \
-             finishes it"
+             finishes it, and with --undo takes it back"
         ));
     }
     Ok(())
@@ -202,6 +204,9 @@ fn show(args: &SnapshotArgs) -> CliResult {
         counts["files"], counts["dirs"], counts["symlinks"], counts["bytes"]
     ))?;
     output::line(&format!("root         {}", text(&shown["root"])))?;
+    if shown["before_restore"].is_string() {
+        output::line(&format!("before       a restore of {}", text(&shown["before_restore"])))?;
+    }
     for name in ["risk", "degraded"] {
         for sentence in shown[name].as_array().into_iter().flatten() {
             output::line(&format!("{name:<12} {}", text(sentence)))?;
@@ -233,10 +238,19 @@ fn verify(args: &SnapshotArgs) -> CliResult {
 fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let endpoint = args.at.find()?;
     let Some(to) = &args.to else {
-        let request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
+        let mut request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
+        request["undo"] = args.undo.into();
         let restored = ask(&endpoint, &request)?;
-        let changed = &restored["changed"];
-        let mut sentence = format!("latchfs: restored {}, {changed} files changed", args.id);
+        let (changed, before) = (&restored["changed"], text(&restored["before"]));
+        let mut sentence = if args.undo {
+            format!("latchfs: undid the restore of {}, {changed} files changed", args.id)
+        } else {
+            let id = &args.id;
+            format!(
+                "latchfs: restored {id}, {changed} files changed; the folder as it was before is \
+                 snapshot {before}"
+            )
+        };
         for left in restored["not_given"].as_array().into_iter().flatten() {
             let _ = write!(sentence, "\n{}; give it by chown", text(left));
         }
@@ -245,7 +259,11 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let request = json!({"do": "snapshot", "snapshot": "show", "id": args.id});
     let shown = ask(&endpoint, &request)?;
     let to = absolute(to)?;
-    let tree = endpoint.dir().join(".latchfs/snapshots").join(shown["id"].as_str().unwrap_or("-"));
+    let id = shown["id"].as_str().unwrap_or("-");
+    let tree = match &endpoint {
+        GuardEndpoint::Folder(folder) => stored_snapshots::tree(folder, id),
+        GuardEndpoint::View(view) => view.dir.join(".latchfs/snapshots").join(id),
+    };
     let root = text(&shown["root"]);
     let degraded = snapshot_copy::copy((&tree, &root), &to)?;
     for sentence in &degraded {

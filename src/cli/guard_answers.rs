@@ -17,6 +17,11 @@ pub(super) enum Waits {
 pub(super) fn parsed(answer: &[u8]) -> CliResult<Value> {
     let answer: Value = serde_json::from_slice(answer)
         .map_err(|error| CliError::unavailable(format!("the guard's answer: {error}")))?;
+    answered(answer)
+}
+
+/// Returns an answer, or the error that it names.
+pub(super) fn answered(answer: Value) -> CliResult<Value> {
     match answer["error"].as_str() {
         Some(why) => Err(CliError::Said(Exit::Conflict, why.to_owned())),
         None => Ok(answer),

@@ -65,6 +65,8 @@ mod guard;
 #[cfg(target_os = "linux")]
 mod snapshot_copy;
 #[cfg(target_os = "linux")]
+mod stored_snapshots;
+#[cfg(target_os = "linux")]
 mod folder_snapshot;
 mod sim;
 mod generate;

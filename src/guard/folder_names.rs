@@ -173,8 +173,8 @@ impl<D: Disk> FolderGuard<D> {
             return make(at);
         }
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
-        let made = stage.make_name(&*self.disk, at, make);
-        made.map_err(|error| self.rename_error(error))
+        let named = stage.make_name(&*self.disk, at, make);
+        named.map_err(|error| self.rename_error(error))
     }
 
     /// Removes the name of a file. A version that must be kept goes to the lost files.
@@ -186,6 +186,7 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         let found = self.disk.look(at)?;
         stage.note_removed(path, &found);
+        let was_own = !stage.own.is_foreign(&Look { links: 1, ..found });
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }
@@ -206,7 +207,12 @@ impl<D: Disk> FolderGuard<D> {
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.end_change(path, None);
         }
-        stage.own.forget(&found);
+        if found.links > 1 && was_own {
+            // The removal has changed the time of the file, which has another name.
+            stage.own.record(&found, false);
+        } else {
+            stage.own.forget(&found);
+        }
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ impl<D: Disk> Stage<D> {
         let heir = disk.make_heir_dir(own, to.dir);
         let heir = heir.map_err(|error| self.fenced_if_gone(disk, error))?;
         let staged = heir.as_ref().map_or(own, |dir| Place::new(dir, HEIR));
-        let made = make(staged).and_then(|()| {
+        let named = make(staged).and_then(|()| {
             disk.rename(staged, to, IfThere::Fail).inspect_err(|_| {
                 // The fence has removed it already, or does it when this guard is dead.
                 let _ = remove_made(disk, staged);
@@ -48,7 +48,7 @@ impl<D: Disk> Stage<D> {
         if heir.is_some() {
             let _ = disk.remove_dir(own);
         }
-        made.map_err(|error| self.fenced_if_gone(disk, error))
+        named.map_err(|error| self.fenced_if_gone(disk, error))
     }
 }
 

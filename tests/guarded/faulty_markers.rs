@@ -8,6 +8,7 @@ use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause, shell};
 use crate::support::{rounds, run, signal};
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,15 +16,21 @@ use std::time::Duration;
 const DISK_STEPS: &str =
     "linkat,renameat,renameat2,fsync,fdatasync,syncfs,pwrite64,unlinkat,mkdirat,ftruncate";
 
-/// A strace that is attached to a guard, and makes a numbered step fail.
-struct Injected(Child);
+/// A strace that is attached to a guard.
+pub(crate) struct Traced(Child);
 
-impl Injected {
-    /// Attaches to a guard: `what` is done at some calls of `steps`, counted in each thread.
-    fn attach(guard: &Guard, steps: &str, what: &str) -> Self {
+impl Traced {
+    /// Makes numbered steps of a guard fail: `what` is done at some calls of `steps`, counted in
+    /// each thread.
+    fn inject(guard: &Guard, steps: &str, what: &str) -> Self {
+        let (trace, inject) = (format!("trace={steps}"), format!("inject={steps}:{what}"));
+        Self::attach(guard, Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
+    }
+
+    /// Attaches to a guard, and writes what it does to a file.
+    pub(crate) fn attach(guard: &Guard, out: &Path, options: &[&str]) -> Self {
         let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o", "/dev/null", "-p", &guard.pid().to_string()]);
-        strace.args(["-e", &format!("trace={steps}"), "-e", &format!("inject={steps}:{what}")]);
+        strace.args(["-f", "-qq", "-p", &guard.pid().to_string(), "-o"]).arg(out).args(options);
         let child =
             strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace is there");
         let tasks = format!("/proc/{}/task", guard.pid());
@@ -38,7 +45,7 @@ impl Injected {
     }
 }
 
-impl Drop for Injected {
+impl Drop for Traced {
     fn drop(&mut self) {
         // The kernel detaches what it traced, and lets it go on.
         let _ = self.0.kill();
@@ -98,7 +105,7 @@ fn goes_on(machines: &Machines, (one, two): (&Guard, &Guard), saving: &Saving, r
 }
 
 /// Lets the first machine's guard fail in each round, and returns in how many it died.
-fn killed_in_rounds(rounds: usize, kill: impl Fn(&Guard, usize) -> Option<Injected>) -> usize {
+fn killed_in_rounds(rounds: usize, kill: impl Fn(&Guard, usize) -> Option<Traced>) -> usize {
     let machines = Machines::new();
     let two = machines.start(2, &["--on-write", "refuse"]);
     let mut died = 0;
@@ -124,7 +131,7 @@ fn a_guard_killed_at_a_step_leaves_nobody_on_half_of_its_files() {
     let steps = format!("{DISK_STEPS},sendto");
     let died = killed_in_rounds(count, |one, round| {
         let what = format!("signal=SIGKILL:when={}", 1 + round * every);
-        Some(Injected::attach(one, &steps, &what))
+        Some(Traced::inject(one, &steps, &what))
     });
     println!("the guard died in {died} of {count} rounds");
     assert!(died >= 5, "{died} of {count}");
@@ -159,7 +166,7 @@ fn a_step_of_the_disk_that_fails_makes_no_marker_that_lies() {
     for round in 0..count {
         let one = machines.start(1, &[]);
         let what = format!("error=EIO:when={}", 1 + round);
-        let injected = Injected::attach(&one, DISK_STEPS, &what);
+        let injected = Traced::inject(&one, DISK_STEPS, &what);
         let saving = save_and_give(&machines, &one, round);
         refused += usize::from(!saving.is_saved);
         drop(injected);

@@ -20,7 +20,7 @@ fn holding(scratch: &Scratch, options: &[&str]) -> Guard {
     guard
 }
 
-fn lost(guard: &Guard) -> Vec<Value> {
+pub(crate) fn lost(guard: &Guard) -> Vec<Value> {
     let lost: Value = serde_json::from_str(&guard.ask("lost", &["--json"]).ok()).expect("JSON");
     lost["lost"].as_array().expect("a list").clone()
 }

@@ -37,6 +37,7 @@ mod programs_end;
 mod recorder;
 mod relay;
 mod removed;
+mod restoring;
 mod saving;
 mod servers_away;
 mod shared_mode;

@@ -1,6 +1,9 @@
 //! Saves: each appears in the folder in one step, when it is complete.
 
+use crate::faulty_markers::Traced;
+use crate::foreign::lost;
 use crate::harness::{Guard, Scratch, eventually, python, shell};
+use crate::telling::Events;
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -317,6 +320,73 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
 
 /// A guard remembers a limited number of writers of one file. With more writers the file appears
 /// when its last descriptor is closed.
+/// Once published, a file that is still open is changed in place.
+#[test]
+fn after_an_fsync_later_writes_are_in_place() {
+    let (scratch, guard) = alone(&[]);
+    let real = scratch.folder().join("journal");
+    let mut file = fs::File::create(guard.path("journal")).expect("made");
+    file.write_all(b"begun").expect("written");
+    assert!(!real.exists());
+    file.sync_all().expect("published");
+    let published = real.metadata().expect("there").ino();
+    file.write_all(b", and gone on").expect("written");
+    assert_eq!(fs::read_to_string(&real).expect("there"), "begun, and gone on");
+    assert_eq!(real.metadata().expect("there").ino(), published);
+}
+
+/// Returns the places in a trace of a guard at which it has synced a file, and at which a file got
+/// the name `a`.
+fn syncs_and_names(options: &[&str]) -> (Option<usize>, usize) {
+    let (scratch, guard) = alone(options);
+    fs::write(guard.path("other"), "x").expect("free");
+    let out = scratch.0.join("trace");
+    let traced = Traced::attach(&guard, &out, &["-e", "trace=fsync,fdatasync,renameat,renameat2"]);
+    fs::write(guard.path("a"), "saved").expect("held");
+    drop(traced);
+    let trace = fs::read_to_string(out).expect("there");
+    let named = trace.lines().position(|line| line.contains("rename") && line.contains("\"a\""));
+    let named = named.unwrap_or_else(|| panic!("no rename: {trace}"));
+    let synced = trace.lines().position(|line| line.contains("sync(")).filter(|at| *at < named);
+    (synced, named)
+}
+
+#[test]
+fn with_sync_saves_a_file_is_synced_before_it_appears() {
+    assert_eq!(syncs_and_names(&[]).0, None);
+    let (synced, named) = syncs_and_names(&["--sync-saves"]);
+    assert!(synced.is_some_and(|synced| synced < named), "{synced:?}, {named}");
+}
+
+/// A file that was emptied and not written is published when its last descriptor is closed: the
+/// close has returned, and the failure is told otherwise.
+#[test]
+fn a_failure_at_the_last_close_is_told_to_the_user_who_wrote() {
+    let (scratch, guard) = alone(&[]);
+    fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
+    let events = Events::of(&guard);
+    let program = "
+import os, time
+with open('a', 'w') as file: file.write('ours')
+emptied = os.open('a', os.O_WRONLY | os.O_TRUNC)
+os.remove('../folder/a')
+os.mkdir('../folder/a')
+os.close(emptied)
+for _ in range(1000):
+    why = open('.latchfs/why').read()
+    if why.startswith('a was not changed: '): break
+    time.sleep(0.01)
+else: raise SystemExit('not told: ' + why)
+";
+    python(4_242, &guard.view, program).ok();
+    events.next("held");
+    let event = events.next("unsaved");
+    assert_eq!(event["path"], "a");
+    let kept = lost(&guard);
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!((&kept[0]["number"], &kept[0]["path"]), (&event["number"], &"a".into()));
+}
+
 #[test]
 fn a_file_with_too_many_writers_is_published_at_its_last_close() {
     let (_scratch, guard) = alone(&[]);

@@ -157,9 +157,9 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
         m3.ask("give", &[]).ok();
         m3.take_here();
         stages_left = stages(&scratch);
-        let state = fs::read_dir(scratch.0.join("state")).expect("there").next();
-        let stage = state.expect("one").expect("readable").path().join("stage");
-        let of_m1 = fs::read_dir(stage).expect("there").map(|it| it.expect("readable").path());
+        let states = fs::read_dir(scratch.0.join("state")).expect("there").next();
+        let dir = states.expect("one").expect("readable").path().join("stage");
+        let of_m1 = fs::read_dir(dir).expect("there").map(|it| it.expect("readable").path());
         let of_m1 = of_m1.into_iter().find(|path| path.to_string_lossy().ends_with(&ended));
         (!of_m1.expect("it stays").join("files").exists()).then_some(())
     });

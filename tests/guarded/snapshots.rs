@@ -38,28 +38,28 @@ for where, dirs, files in os.walk(root):
               found.st_mtime_ns, xattrs, content, hole, twin)
 ";
 
-fn facts(dir: &Path) -> String {
+pub(crate) fn facts(dir: &Path) -> String {
     let mut command = Command::new("/usr/bin/python3");
     run(command.env("PYTHONHASHSEED", "0").args(["-c", FACTS]).arg(dir)).ok()
 }
 
 /// Runs `latchfs folder-snapshot` on a guard.
-fn snapshot(guard: &Guard, args: &[&str]) -> Output {
+pub(crate) fn snapshot(guard: &Guard, args: &[&str]) -> Output {
     let (first, rest) = args.split_at(if matches!(args[0], "take" | "ls") { 1 } else { 2 });
     run(latchfs().arg("folder-snapshot").args(first).arg(&guard.view).args(rest))
 }
 
-fn taken(guard: &Guard, options: &[&str]) -> Value {
+pub(crate) fn taken(guard: &Guard, options: &[&str]) -> Value {
     let answer = snapshot(guard, &[&["take", "--json"], options].concat()).ok();
     serde_json::from_str(&answer).expect("JSON")
 }
 
-fn id_of(snapshot: &Value) -> String {
+pub(crate) fn id_of(snapshot: &Value) -> String {
     snapshot["id"].as_str().expect("a name").to_owned()
 }
 
 /// Fills a folder with files of each kind.
-fn fill(folder: &Path) {
+pub(crate) fn fill(folder: &Path) {
     shell(
         folder,
         "mkdir -p a/b empty; echo text > a/text; ln a/text a/twin; echo run > run; chmod 4750 run
@@ -70,6 +70,12 @@ fn fill(folder: &Path) {
          printf secret > secret; chmod 600 secret; seq 20000 > numbers; mkfifo fifo",
     )
     .ok();
+}
+
+/// Returns the directory with the snapshots of a folder.
+pub(crate) fn snapshots_of(scratch: &Scratch) -> PathBuf {
+    let mut state = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
+    state.find(|entry| entry.path().is_dir()).expect("one").path().join("snapshots")
 }
 
 fn shown_in(guard: &Guard, id: &str) -> PathBuf {
@@ -228,7 +234,7 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
             .expect("written");
     }
     scratch.init(&["--alone"]);
-    let mut complete = 0;
+    let (mut complete, mut interrupted) = (0, 0);
     for round in 0..rounds(6, 100) {
         let guard = Guard::start(&scratch, "view", &[]);
         for shown in fs::read_dir(guard.path(".latchfs/snapshots")).expect("there") {
@@ -240,15 +246,22 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
         let take = take.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         pause(Duration::from_millis(10 + 23 * (round as u64 % 12)));
         guard.kill();
+        let dir = snapshots_of(&scratch);
+        for file in fs::read_dir(dir).expect("there").flatten().map(|entry| entry.path()) {
+            if file.extension().is_some_and(|end| end == "intent") {
+                follows_schema("intent", &file);
+                interrupted += 1;
+            }
+        }
         let ended = take.expect("it starts").wait_with_output().expect("it ends");
         complete += usize::from(ended.status.success());
     }
     let guard = Guard::start(&scratch, "view", &[]);
     let shown = fs::read_dir(guard.path(".latchfs/snapshots")).expect("there").count();
     assert!(shown >= complete, "{shown} of {complete}");
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
-    let names = fs::read_dir(state.expect("one").path().join("snapshots")).expect("there").count();
+    let names = fs::read_dir(snapshots_of(&scratch)).expect("there").count();
     assert_eq!(names, shown, "nothing else is left");
+    assert!(interrupted > 0, "no snapshot was interrupted");
 }
 
 #[test]
@@ -289,7 +302,7 @@ for path in ['secret']:
     assert!(refused.err.contains("only root"), "{refused:?}");
     drop(guard);
     let none = run(latchfs().args(["folder-snapshot", "take"]).arg(scratch.folder()));
-    assert!(none.err.contains("needs one"), "{none:?}");
+    assert!(none.err.contains("is shown in no view"), "{none:?}");
 }
 
 /// A user may put a directory of root in the place of its own one before a snapshot is restored.
@@ -309,6 +322,27 @@ fn a_restore_gives_no_directory_of_another_user_away() {
     assert!(restored.contains("own belongs to uid 0") && restored.contains("chown"), "{restored}");
     let found = fs::metadata(&own).expect("there");
     assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o700));
+}
+
+/// A version that came past the view has the size, the time and the inode of the one that the
+/// ledger has: no digest that was known before would be that of the snapshot's file.
+#[test]
+fn a_digest_is_that_of_the_copied_content() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    fs::write(guard.path("file"), "first").expect("held");
+    // The marker of the tenure names the version.
+    guard.ask("give", &[]).ok();
+    shell(
+        &scratch.folder(),
+        "touch -r file time; printf other 1<> file; touch -r time file; rm time",
+    )
+    .ok();
+    let id = id_of(&taken(&guard, &[]));
+    assert_eq!(fs::read_to_string(shown_in(&guard, &id).join("file")).expect("there"), "other");
+    snapshot(&guard, &["verify", &id]).ok();
 }
 
 /// The time for which a snapshot of 10,000 files keeps a program waiting that saves files.
@@ -431,16 +465,41 @@ for snapshot in sys.argv[2:]:
         value, check = json.load(open(snapshot + '/' + file)), check_of(name)
         check.validate(value)
         for field in value:
-            assert not check.is_valid({key: value[key] for key in value if key != field}), field
+            assert not check.is_valid({**value, field: {}}), field
+            less = {key: value[key] for key in value if key != field}
+            assert check.is_valid(less) == (field == 'before_restore'), field
     lines, check = open(snapshot + '/manifest').read().splitlines(), check_of('manifest')
     check.validate(lines)
     assert len(lines) > 10
+    assert [line.split(':')[1] for line in lines][:2] == ['', 'a'], lines[:2]
     digest = 'a' * 64
     wrong = ['', 'file:../a:0644:0:' + digest, 'file:a:0644:0:short', 'fifo:a:0644:0:' + digest]
     for line in wrong:
         assert not check.is_valid([line]), line
 print(len(sys.argv) - 2)
 ";
+
+/// Returns a command that runs a Python program with the schema of snapshots as first argument.
+fn with_schema(program: &str) -> Command {
+    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
+    let mut command = Command::new(target.join("test-tools/venv/bin/python"));
+    command.args(["-c", program]).arg(schema);
+    command
+}
+
+/// Checks a file beside the snapshots, which is called `name` in the schema.
+pub(crate) fn follows_schema(name: &str, file: &Path) {
+    let check = "
+import json, jsonschema_rs, sys
+schema, name, value = json.load(open(sys.argv[1])), sys.argv[2], json.load(open(sys.argv[3]))
+check = jsonschema_rs.validator_for({**schema, '$ref': '#/$defs/' + name})
+check.validate(value)
+for field in value:
+    assert not check.is_valid({key: value[key] for key in value if key != field}), field
+";
+    run(with_schema(check).arg(name).arg(file)).ok();
+}
 
 #[test]
 fn the_files_of_a_snapshot_follow_their_schema() {
@@ -455,10 +514,11 @@ fn the_files_of_a_snapshot_follow_their_schema() {
     let dir = state.expect("one").path().join("snapshots");
     let risky = dir.join(id_of(&taken(&guard, &["--best-effort"])));
     drop(file);
-    let quiet = dir.join(id_of(&taken(&guard, &[])));
-    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
-    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
-    let mut check = Command::new(target.join("test-tools/venv/bin/python"));
-    let checked = run(check.args(["-c", CHECK]).arg(schema).args([risky, quiet])).ok();
-    assert_eq!(checked.trim(), "2");
+    let quiet = id_of(&taken(&guard, &[]));
+    let restored = snapshot(&guard, &["restore", &quiet, "--in-place", "--json"]).ok();
+    let restored: Value = serde_json::from_str(&restored).expect("JSON");
+    let before = dir.join(restored["before"].as_str().expect("a name"));
+    let quiet = dir.join(quiet);
+    let checked = run(with_schema(CHECK).args([risky, quiet, before])).ok();
+    assert_eq!(checked.trim(), "3");
 }

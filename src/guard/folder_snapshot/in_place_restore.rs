@@ -1,51 +1,112 @@
 //! Gives the folder the content of a snapshot, file by file: each differing file is published as a
-//! whole. The intent is recorded first, so that an interrupted restore is known, and the same
-//! restore finishes it.
+//! whole. The intent is recorded first, with a snapshot of the folder as it was before, so that a
+//! restore which was interrupted is known: it is finished, or it is undone by giving the folder the
+//! content of that other snapshot.
 
 use super::super::disk::{Disk, FileId, IfThere, Place};
 use super::super::folder_guard::FolderGuard;
 use super::super::gate::Pass;
 use super::super::stage::PublishError;
 use super::super::tenure::TenureId;
-use super::descriptor::SENTENCES_MAX;
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, SENTENCES_MAX};
 use super::snapshot_disk::{SnapshotDisk, is_own_dir};
 use super::snapshot_manifest::{EntryKind, ManifestEntry};
 use super::snapshot_store::{SnapshotError, SnapshotStore, TREE, read_whole, write_new};
 use super::tree_digest::digest_of;
 use super::tree_walk::{WalkedKind, is_gone, walk};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-/// The file in `snapshots` that names the snapshot which is being restored.
+/// The file in `snapshots` with the intent of a restore in place.
 const RESTORE: &str = "restore.json";
+/// Its name while it is written.
+const RESTORE_NEW: &str = "restore.json.new";
 
-/// Why a restore in place has stopped.
-#[derive(Debug)]
-pub(crate) enum RestoreError {
-    /// The lock service must be told of changes first; then the restore goes on.
-    Unannounced,
-    /// It failed.
-    Failed(SnapshotError),
+/// The record of a restore in place that is under way, for a guard that dies meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RestoreIntent {
+    /// The snapshot whose content the folder is given.
+    pub(crate) id: String,
+    /// The snapshot of the folder as it was before.
+    pub(crate) before: String,
+    /// The tenure in which the restore was begun.
+    pub(crate) tenure: String,
 }
 
-impl From<io::Error> for RestoreError {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(SnapshotError::Disk(error))
+impl RestoreIntent {
+    /// Whether a snapshot is needed to finish or to undo the restore.
+    pub(crate) fn needs(&self, id: &str) -> bool {
+        id == self.id || id == self.before
     }
 }
 
-impl From<SnapshotError> for RestoreError {
-    fn from(error: SnapshotError) -> Self {
-        Self::Failed(error)
-    }
+/// Returns the intent of a restore in place that has not ended.
+pub(crate) fn interrupted_restore<D: Disk>(store: &SnapshotStore<'_, D>) -> Option<RestoreIntent> {
+    let at = Place::new(store.dir, RESTORE);
+    let text = read_whole(store.disk, at, DESCRIPTOR_BYTES_MAX).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
-/// Returns the name of the snapshot whose restore was interrupted.
-pub(crate) fn interrupted_restore<D: Disk>(store: &SnapshotStore<'_, D>) -> Option<String> {
-    let text = read_whole(store.disk, Place::new(store.dir, RESTORE), 4_096).ok()?;
-    let intent: serde_json::Value = serde_json::from_slice(&text).ok()?;
-    Some(intent["id"].as_str().unwrap_or("?").to_owned())
+/// Returns the snapshot whose content the folder gets by a restore in place, or by the undoing of
+/// one that was interrupted.
+pub(crate) fn restored_content<D: Disk>(
+    store: &SnapshotStore<'_, D>,
+    id: &str,
+    undoes: bool,
+) -> Result<String, SnapshotError> {
+    if !undoes {
+        return Ok(id.to_owned());
+    }
+    let interrupted = interrupted_restore(store).filter(|it| it.id == id);
+    interrupted.map(|it| it.before).ok_or_else(|| SnapshotError::NothingToUndo(id.to_owned()))
+}
+
+/// Records the intent of a restore durably. One of the same snapshot that was interrupted stays:
+/// it names the folder as it was before its first change. Returns the intent that is recorded.
+pub(crate) fn begin_restore<D: Disk>(
+    store: &SnapshotStore<'_, D>,
+    intent: RestoreIntent,
+) -> io::Result<RestoreIntent> {
+    if let Some(interrupted) = interrupted_restore(store).filter(|it| it.id == intent.id) {
+        return Ok(interrupted);
+    }
+    let bytes = serde_json::to_vec(&intent).map_err(io::Error::other)?;
+    let (new, at) = (Place::new(store.dir, RESTORE_NEW), Place::new(store.dir, RESTORE));
+    match store.disk.remove_file(new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => write_new(store.disk, new, &bytes)?,
+    }
+    store.disk.rename(new, at, IfThere::Replace)?;
+    store.disk.sync_dir(store.dir)?;
+    Ok(intent)
+}
+
+/// A complete snapshot that was compared with its manifest, so that the folder may be given its
+/// content.
+pub(crate) struct CheckedSnapshot<'a, D: SnapshotDisk> {
+    store: &'a SnapshotStore<'a, D>,
+    tree: D::Dir,
+    entries: Vec<ManifestEntry>,
+}
+
+impl<'a, D: SnapshotDisk> CheckedSnapshot<'a, D> {
+    /// Opens a snapshot, and compares each of its files with its digest.
+    pub(crate) fn open(
+        store: &'a SnapshotStore<'a, D>,
+        name: &str,
+        on_file: &dyn Fn(),
+    ) -> Result<Self, SnapshotError> {
+        let (id, dir, descriptor) = store.open(name)?;
+        let entries = store.manifest(&dir, &descriptor)?.ok_or(SnapshotError::Partial(id))?;
+        if let Some(first) = store.verify(name, on_file)?.first() {
+            let why = format!("it does not fit its manifest any more: {first}");
+            return Err(io::Error::other(why).into());
+        }
+        let tree = store.disk.open_dir(Place::new(&dir, TREE))?;
+        Ok(Self { store, tree, entries })
+    }
 }
 
 /// The result of a restore in place.
@@ -57,13 +118,19 @@ pub(crate) struct RestoredFolder {
     pub(crate) not_given: Vec<String>,
 }
 
+/// Waits until the lock service knows that changes follow. Returns the reason if it can't be told.
+pub(crate) type AnnounceChanges<'a> = &'a dyn Fn() -> Result<(), String>;
+
 /// A restore in place.
 pub(crate) struct InPlaceRestore<'a, D: SnapshotDisk> {
     guard: &'a FolderGuard<D>,
     tenure: TenureId,
-    tree: D::Dir,
+    announce: AnnounceChanges<'a>,
+    tree: &'a D::Dir,
     /// The first path of each file that has several names in the snapshot.
     names: HashMap<FileId, OsString>,
+    /// The files of the folder that it has left as they are.
+    kept: HashSet<FileId>,
     /// The directories that it has made.
     made: HashSet<FileId>,
     /// The user as whom the guard runs.
@@ -75,59 +142,58 @@ pub(crate) struct InPlaceRestore<'a, D: SnapshotDisk> {
 }
 
 impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
-    /// Gives the folder the content of a snapshot in a tenure.
+    /// Gives the folder the content of a snapshot in a tenure, and removes the intent: that of the
+    /// snapshot itself, which is finished, or one that names the snapshot as the folder before,
+    /// which is undone.
     pub(crate) fn run(
         guard: &'a FolderGuard<D>,
-        store: &SnapshotStore<'_, D>,
-        name: &str,
-        (tenure, on_file): (TenureId, &dyn Fn()),
-    ) -> Result<RestoredFolder, RestoreError> {
-        let (id, dir, descriptor) = store.open(name)?;
-        let Some(entries) = store.manifest(&dir, &descriptor)? else {
-            return Err(SnapshotError::Partial(id).into());
-        };
-        let differences = store.verify(name, on_file)?;
-        if let Some(first) = differences.first() {
-            let why = format!("it does not fit its manifest any more: {first}");
-            return Err(io::Error::other(why).into());
-        }
-        let tree = store.disk.open_dir(Place::new(&dir, TREE))?;
-        let at = Place::new(store.dir, RESTORE);
-        match interrupted_restore(store) {
-            Some(other) if other != id.as_str() => store.disk.remove_file(at)?,
-            _ => {}
-        }
-        if interrupted_restore(store).is_none() {
-            let intent = serde_json::json!({"id": id.as_str(), "tenure": tenure.to_string()});
-            write_new(store.disk, at, intent.to_string().as_bytes())?;
-            store.disk.sync_dir(store.dir)?;
-        }
+        snapshot: &'a CheckedSnapshot<'a, D>,
+        (tenure, announce): (TenureId, AnnounceChanges<'a>),
+        on_file: &dyn Fn(),
+    ) -> Result<RestoredFolder, SnapshotError> {
+        let CheckedSnapshot { store, tree, entries } = snapshot;
         // The state directory belongs to the user of the guard.
         let guard_uid = store.disk.look(Place::new(store.dir, "."))?.uid;
-        let (names, made, not_given) = (HashMap::new(), HashSet::new(), Vec::new());
-        let mut restore =
-            Self { guard, tenure, tree, names, made, guard_uid, changed: 0, not_given };
-        restore.remove_others(&entries)?;
-        for entry in &entries {
+        let mut restore = Self {
+            guard,
+            tenure,
+            announce,
+            tree,
+            names: HashMap::new(),
+            kept: HashSet::new(),
+            made: HashSet::new(),
+            guard_uid,
+            changed: 0,
+            not_given: Vec::new(),
+        };
+        restore.remove_others(entries)?;
+        for entry in entries {
             on_file();
             restore.put(entry)?;
         }
-        restore.finish_dirs(&entries)?;
+        restore.finish_dirs(entries)?;
         store.disk.sync_file_system(guard.folder())?;
-        store.disk.remove_file(at)?;
+        store.disk.remove_file(Place::new(store.dir, RESTORE))?;
         store.disk.sync_dir(store.dir)?;
         Ok(RestoredFolder { changed: restore.changed, not_given: restore.not_given })
     }
 
-    fn pass(&self) -> Result<Pass<'a>, RestoreError> {
+    /// Lets a change pass the gate, once it is announced.
+    fn pass(&self) -> Result<Pass<'a>, SnapshotError> {
         let gate = self.guard.gate();
-        let pass = gate.enter(Some(self.tenure), |_| true);
-        let pass = pass.map_err(|_| SnapshotError::TenureOver)?;
-        if gate.must_announce() { Err(RestoreError::Unannounced) } else { Ok(pass) }
+        loop {
+            let pass = gate.enter(Some(self.tenure), |_| true);
+            let pass = pass.map_err(|_| SnapshotError::TenureOver)?;
+            if !gate.must_announce() {
+                return Ok(pass);
+            }
+            drop(pass);
+            (self.announce)().map_err(io::Error::other)?;
+        }
     }
 
     /// Removes the files of the folder that the snapshot does not have.
-    fn remove_others(&mut self, entries: &[ManifestEntry]) -> Result<(), RestoreError> {
+    fn remove_others(&mut self, entries: &[ManifestEntry]) -> Result<(), SnapshotError> {
         let wanted: HashMap<&OsStr, EntryKind> =
             entries.iter().map(|entry| (entry.path.as_os_str(), entry.kind)).collect();
         let mut others = Vec::new();
@@ -154,7 +220,7 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         Ok(())
     }
 
-    fn remove(&mut self, path: &OsStr, is_dir: bool) -> Result<(), RestoreError> {
+    fn remove(&mut self, path: &OsStr, is_dir: bool) -> Result<(), SnapshotError> {
         let pass = self.pass()?;
         let (dir, name) = self.guard.disk().open_parent(self.guard.folder(), path)?;
         let at = Place::new(&dir, &name);
@@ -174,12 +240,12 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
     }
 
     /// Gives one path of the folder the file of the snapshot.
-    fn put(&mut self, entry: &ManifestEntry) -> Result<(), RestoreError> {
+    fn put(&mut self, entry: &ManifestEntry) -> Result<(), SnapshotError> {
         if entry.path.is_empty() {
             return Ok(());
         }
         let disk = self.guard.disk();
-        let (from, name) = disk.open_parent(&self.tree, &entry.path)?;
+        let (from, name) = disk.open_parent(self.tree, &entry.path)?;
         let (to, _) = disk.open_parent(self.guard.folder(), &entry.path)?;
         let (from, to) = (Place::new(&from, &name), Place::new(&to, &name));
         let there = disk.attributes(to).ok();
@@ -200,7 +266,11 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         if look.links > 1 {
             self.names.insert(look.id, entry.path.clone());
         }
-        if there.is_some() && self.is_same(entry, (from, to)) {
+        // A file that is another name of one that was kept is a file of its own in the snapshot.
+        if let Some(there) = &there
+            && self.is_same(entry, (from, to))
+            && self.kept.insert(there.look.id)
+        {
             return Ok(());
         }
         let pass = self.pass()?;
@@ -251,7 +321,7 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         &mut self,
         first: &OsStr,
         (to, path): (Place<'_, D::Dir>, &OsStr),
-    ) -> Result<(), RestoreError> {
+    ) -> Result<(), SnapshotError> {
         let disk = self.guard.disk();
         let (dir, name) = disk.open_parent(self.guard.folder(), first)?;
         let from = Place::new(&dir, &name);
@@ -266,12 +336,14 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
         }
         self.guard.log_made(path, None)?;
         disk.link_name(from, to)?;
-        self.guard.log_made(path, Some(&disk.look(to)?))?;
+        let linked = disk.look(to)?;
+        self.guard.record_own(&linked);
+        self.guard.log_made(path, Some(&linked))?;
         Ok(())
     }
 
     /// Gives the directories the attributes that they have in the snapshot, the deepest first.
-    fn finish_dirs(&mut self, entries: &[ManifestEntry]) -> Result<(), RestoreError> {
+    fn finish_dirs(&mut self, entries: &[ManifestEntry]) -> Result<(), SnapshotError> {
         for entry in entries.iter().rev().filter(|entry| entry.kind == EntryKind::Dir) {
             let _pass = self.pass()?;
             self.finish_dir(&entry.path)?;
@@ -281,9 +353,9 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
 
     /// A directory that was there before is not given to another user: whoever may rename in the
     /// directory above could have put one of root's in its place.
-    fn finish_dir(&mut self, path: &OsStr) -> Result<(), RestoreError> {
+    fn finish_dir(&mut self, path: &OsStr) -> Result<(), SnapshotError> {
         let disk = self.guard.disk();
-        let from = disk.open_dir(Place::new(&self.tree, path))?;
+        let from = disk.open_dir(Place::new(self.tree, path))?;
         let to = disk.open_dir(Place::new(self.guard.folder(), path))?;
         let (own, there) = (Place::new(&from, "."), Place::new(&to, "."));
         if disk.has_same_attributes(own, there)? {
@@ -306,9 +378,9 @@ impl<'a, D: SnapshotDisk> InPlaceRestore<'a, D> {
     }
 }
 
-fn not_published(path: &OsStr, error: PublishError) -> RestoreError {
+fn not_published(path: &OsStr, error: PublishError) -> SnapshotError {
     match error {
-        PublishError::Fenced { .. } => SnapshotError::TenureOver.into(),
+        PublishError::Fenced { .. } => SnapshotError::TenureOver,
         PublishError::Disk(error) | PublishError::Stays { error, .. } => {
             let why = crate::os_error::said(&error);
             io::Error::new(error.kind(), format!("{} was not restored: {why}", path.display()))

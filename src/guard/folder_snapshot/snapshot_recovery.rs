@@ -34,7 +34,7 @@ impl fmt::Display for SnapshotFinding {
             Self::Restore(id) => write!(
                 f,
                 "a restore of snapshot {id} was interrupted; 'latchfs folder-snapshot restore {id} \
-                 --in-place' finishes it"
+                 --in-place' finishes it, and with --undo takes it back"
             ),
             Self::Corrupt(id, differences) => write!(
                 f,
@@ -69,7 +69,7 @@ pub(crate) fn findings<D: Disk>(
             found.push(SnapshotFinding::Partial(id));
         }
     }
-    found.extend(interrupted_restore(store).map(SnapshotFinding::Restore));
+    found.extend(interrupted_restore(store).map(|it| SnapshotFinding::Restore(it.id)));
     for id in store.names()? {
         let dir = store.disk.open_dir(Place::new(store.dir, id.as_str()))?;
         if complete_in(store.disk, &dir, &id).is_none() {

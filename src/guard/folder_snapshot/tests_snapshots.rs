@@ -6,7 +6,6 @@ use super::super::folder_guard::{FolderDirs, FolderGuard};
 use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::{Owner, TenureClock, TenureId};
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor};
-use super::in_place_restore::{InPlaceRestore, RestoreError};
 use super::snapshot_disk::SnapshotDisk;
 use super::snapshot_manifest::MANIFEST_BYTES_MAX;
 use super::snapshot_recovery::{SnapshotFinding, findings, recover};
@@ -34,7 +33,7 @@ impl TenureClock for LongTenure {
     }
 }
 
-fn tenure(token: u64) -> TenureId {
+pub(super) fn tenure(token: u64) -> TenureId {
     TenureId { engine: 7, token: Token::named(token) }
 }
 
@@ -44,12 +43,12 @@ fn open(path: &Path) -> OwnedFd {
 }
 
 /// A folder with files of each kind, and the guard of it.
-struct SnapshotFolder {
-    test: TestFolder,
+pub(super) struct SnapshotFolder {
+    pub(super) test: TestFolder,
 }
 
 impl SnapshotFolder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let test = TestFolder::new();
         for name in ["stage", "lost", "snapshots"] {
             fs::create_dir(test.state_path(name)).expect("made");
@@ -73,7 +72,11 @@ impl SnapshotFolder {
     }
 
     /// Returns the guard in its tenure with this token.
-    fn guard<D: SnapshotDisk<Dir = OwnedFd>>(&self, disk: D, token: u64) -> FolderGuard<D> {
+    pub(super) fn guard<D: SnapshotDisk<Dir = OwnedFd>>(
+        &self,
+        disk: D,
+        token: u64,
+    ) -> FolderGuard<D> {
         let dirs = FolderDirs {
             folder: self.test.folder(),
             stages: open(&self.test.state_path("stage")),
@@ -91,8 +94,15 @@ impl SnapshotFolder {
         self.guard(TestDisk::default(), 1).disk().steps.lock().len()
     }
 
-    fn snapshots(&self) -> OwnedFd {
+    pub(super) fn snapshots(&self) -> OwnedFd {
         open(&self.test.state_path("snapshots"))
+    }
+
+    /// Recovers the snapshots as a guard does that starts now.
+    pub(super) fn recover(&self) {
+        let (dir, stages) = (self.snapshots(), open(&self.test.state_path("stage")));
+        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+        recover(&store, &stages, |_| false).expect("recovered");
     }
 
     /// Checks the snapshots as a guard does that starts now. Returns the complete ones.
@@ -118,28 +128,37 @@ impl SnapshotFolder {
     }
 }
 
-fn take<D: SnapshotDisk<Dir = OwnedFd>>(
+pub(super) fn take<D: SnapshotDisk<Dir = OwnedFd>>(
     guard: &FolderGuard<D>,
     dir: &OwnedFd,
     links: bool,
+) -> Result<SnapshotDescriptor, SnapshotError> {
+    take_before(guard, dir, links, None)
+}
+
+pub(super) fn take_before<D: SnapshotDisk<Dir = OwnedFd>>(
+    guard: &FolderGuard<D>,
+    dir: &OwnedFd,
+    links: bool,
+    before_restore: Option<String>,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
     let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
     let mut take = SnapshotTake::begin(guard, dir, &may_link)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
-    let descriptor =
-        take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ())?;
+    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk, before_restore };
+    let descriptor = take.complete(taken_as, &|| ())?;
     let pass = guard.gate().enter(Some(take.tenure()), |_| true).expect("open");
     take.publish(&pass)?;
     Ok(descriptor)
 }
 
 /// The facts of a file that a restore must give back.
-type Facts = (u32, u32, i64, i64, u64, u64, Option<Vec<u8>>, Vec<u8>);
+pub(super) type Facts = (u32, u32, i64, i64, u64, u64, Option<Vec<u8>>, Vec<u8>);
 
 /// Returns the facts of all files of a tree.
-fn facts(root: &Path) -> BTreeMap<PathBuf, Facts> {
+pub(super) fn facts(root: &Path) -> BTreeMap<PathBuf, Facts> {
     let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(path) = left.pop() {
         let found = path.symlink_metadata().expect("there");
@@ -230,7 +249,8 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let mut take = SnapshotTake::begin(&guard, &dir, &may_link).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
-    take.complete(TakenAs { folder: "f".to_owned(), consistency, risk }, &|| ()).expect("complete");
+    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk, before_restore: None };
+    take.complete(taken_as, &|| ()).expect("complete");
     let pass = guard.gate().enter(Some(tenure(1)), |_| true).expect("open");
     // Another guard of the same storage takes the folder over.
     let next = folder.guard(LinuxDisk, 2);
@@ -338,60 +358,5 @@ fn the_files_of_a_snapshot_have_bounds() {
         let (dir, name) = (test.folder(), "file");
         let read = read_whole(&LinuxDisk, Place::new(&dir, name), bytes_max);
         assert_eq!(read.expect_err("it is too long").kind(), std::io::ErrorKind::FileTooLarge);
-    }
-}
-
-/// Changes the folder in all ways that a restore must take back.
-fn disturb(test: &TestFolder) {
-    fs::write(test.path("a/b/deep"), "changed").expect("written");
-    fs::remove_file(test.path("link")).expect("there");
-    fs::create_dir(test.path("link")).expect("made");
-    test.put("link/inside", b"new");
-    fs::remove_file(test.path("a/twin")).expect("there");
-    fs::remove_file(test.path("run")).expect("there");
-    test.put("run/other", b"new");
-}
-
-#[test]
-fn a_restore_in_place_that_is_killed_at_each_step_is_finished_by_the_next() {
-    for step in 0.. {
-        let folder = SnapshotFolder::new();
-        let dir = folder.snapshots();
-        let guard = folder.guard(TestDisk::default(), 1);
-        let before = facts(&folder.test.path(""));
-        let taken = take(&guard, &dir, false).expect("taken");
-        let steps = {
-            let again = folder.guard(TestDisk::default(), 2);
-            again.disk().steps.lock().len()
-        };
-        drop(guard);
-        disturb(&folder.test);
-        let killed = TestDisk::failing(steps + step, Fault::Lasting(libc::EIO));
-        let guard = folder.guard(killed, 3);
-        let run = |guard: &FolderGuard<TestDisk>, token| {
-            let store = SnapshotStore { disk: guard.disk(), dir: &dir };
-            InPlaceRestore::run(guard, &store, &taken.id, (tenure(token), &|| ()))
-        };
-        let restored = run(&guard, 3);
-        drop(guard);
-        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
-        let found = findings(&store, |_| false, false).expect("readable");
-        let is_over = restored.is_ok();
-        match restored {
-            Ok(_) => assert_eq!(found, []),
-            Err(RestoreError::Unannounced) => panic!("nobody is told here"),
-            Err(RestoreError::Failed(_)) => {
-                let intact =
-                    found.is_empty() || found == [SnapshotFinding::Restore(taken.id.clone())];
-                assert!(intact, "step {step}: {found:?}");
-            }
-        }
-        run(&folder.guard(TestDisk::default(), 4), 4).expect("it is finished");
-        assert_eq!(facts(&folder.test.path("")), before, "step {step}");
-        assert_eq!(findings(&store, |_| false, true).expect("readable"), []);
-        if is_over {
-            assert!(step > 30, "{step} steps");
-            break;
-        }
     }
 }

@@ -6,6 +6,7 @@ use super::super::folder_guard::SaveError;
 use super::super::linux_disk::stat;
 use super::super::lost_files::LostReason;
 use super::super::staged_file::SaveState;
+use super::super::tenure_events::TenureEvent;
 use super::attributes::ChangeTime;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
@@ -13,9 +14,12 @@ use super::open_file::{OpenFile, Writing};
 use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
+use crate::time::Wall;
+use serde_json::json;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -159,9 +163,11 @@ impl FolderView {
                 self.nodes.saved(ino);
             }
             SaveState::Unpublished => {
-                // A failure is told by `.latchfs/why`: close(2) has returned.
-                if self.publish(KERNEL, ino, saving, false).is_err() {
-                    self.guard.put_aside(&saving.staged, LostReason::TenureOver);
+                let writer = Requester { uid: saving.staged.uid, ..KERNEL };
+                let path = self.nodes.path(ino).unwrap_or_default();
+                if self.publish(writer, ino, saving, false).is_err() {
+                    let number = self.guard.put_aside(&saving.staged, LostReason::TenureOver);
+                    self.tell_unsaved(&path, number);
                 }
                 self.nodes.saved(ino);
             }
@@ -171,6 +177,15 @@ impl FolderView {
             }
             SaveState::Published | SaveState::PutAside(_) => self.nodes.saved(ino),
         }
+    }
+
+    /// Tells of a file that could not be published at its last close: close(2) had returned. The
+    /// user who wrote it finds the reason in `.latchfs/why`.
+    fn tell_unsaved(&self, path: &Path, number: Option<u64>) {
+        let (at, path) = (Wall::now().to_string(), path.display().to_string());
+        self.control.publish(&TenureEvent::new(json!({
+            "at": at, "event": "unsaved", "path": path, "number": number,
+        })));
     }
 
     pub(super) fn sync_file(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {

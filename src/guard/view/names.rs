@@ -50,8 +50,8 @@ impl FolderView {
         make: &dyn Fn(Place<'_, OwnedFd>) -> std::io::Result<()>,
     ) -> Done<()> {
         let at = Place::new(dir, name);
-        let made = pass.map_or_else(|| make(at), |pass| self.guard.make_name(pass, at, make));
-        made.map_err(|error| errno(&error))
+        let named = pass.map_or_else(|| make(at), |pass| self.guard.make_name(pass, at, make));
+        named.map_err(|error| errno(&error))
     }
 
     /// Makes a name in a directory by `make`, under the gate, as the caller.

@@ -274,8 +274,8 @@ impl FolderView {
         log(None)?;
         let file = LinuxDisk.unnamed_file(dir, mode).map_err(|error| errno(&error))?;
         give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
-        let made = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
-        made.map_err(|error| match error {
+        let named = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
+        named.map_err(|error| match error {
             // It was made past the view meanwhile: the kernel looks once more.
             Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
             error => error,

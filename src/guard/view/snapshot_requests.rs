@@ -5,51 +5,40 @@ use super::super::audit_log::{AuditedAct, GuardAct};
 use super::super::disk::Look;
 use super::super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use super::super::folder_snapshot::in_place_restore::{
-    InPlaceRestore, RestoreError, RestoredFolder, interrupted_restore,
+    CheckedSnapshot, InPlaceRestore, RestoreIntent, RestoredFolder, begin_restore,
+    interrupted_restore, restored_content,
 };
+use super::super::folder_snapshot::snapshot_answers::{failed, list, remove, show, shown, verify};
 use super::super::folder_snapshot::snapshot_disk::program_name;
 use super::super::folder_snapshot::snapshot_store::SnapshotError;
 use super::super::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
-use super::super::guard_request::{SnapshotRequest, refused};
+use super::super::guard_request::{SnapshotRequest, WantedRestore, refused};
 use super::super::tenure::TenureId;
+use super::super::wish::Denied;
 use super::folder_view::{FolderView, MayWait};
 use super::open_file::Content;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
+use crate::os_error::said;
 use crate::time::{Span, boot_now};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
+use std::sync::mpsc::channel;
 
-/// The maximum number of snapshots that one answer lists: the newest ones.
-const LISTED_MAX: usize = 200;
-/// The maximum number of sentences of each of them that a list has.
-const LISTED_SENTENCES_MAX: usize = 100;
-/// How often a restore in place goes on after the lock service was told of changes.
-const ANNOUNCED_TRIES: usize = 1_000;
-
+/// How long a restore in place waits until the lock service knows that changes follow.
+const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
+/// The refusal while another request is at work.
+const BUSY: &str = "another snapshot is being taken, restored or removed; try again then";
 /// The risk of each snapshot of a folder that other machines may change meanwhile.
 const OTHERS_WRITE: &str = "other machines may have been changing files (--mode shared)";
 
-/// Returns the answer for an error.
-fn failed(error: &SnapshotError) -> Value {
-    let mut answer = refused(error.to_string());
-    if let Some(code) = error.code() {
-        answer["code"] = code.into();
+const fn consistency(quiet: Option<Span>) -> SnapshotConsistency {
+    match quiet {
+        Some(_) => SnapshotConsistency::Quiesced,
+        None => SnapshotConsistency::BestEffort,
     }
-    answer
-}
-
-/// Returns a descriptor as JSON. A user without the right to see all names gets a number instead of
-/// sentences.
-fn shown(descriptor: &SnapshotDescriptor, may_see: bool) -> Value {
-    let mut value = serde_json::to_value(descriptor).unwrap_or_default();
-    for (name, sentences) in [("risk", &descriptor.risk), ("degraded", &descriptor.degraded)] {
-        if !may_see && !sentences.is_empty() {
-            value[name] = json!([format!("{} files", sentences.len())]);
-        }
-    }
-    value
 }
 
 impl FolderView {
@@ -59,10 +48,7 @@ impl FolderView {
         match &request {
             SnapshotRequest::List => return self.list_snapshots(may_see),
             SnapshotRequest::Show(id) => {
-                return match self.snapshots.store().open(id) {
-                    Ok((_, _, descriptor)) => shown(&descriptor, may_see),
-                    Err(error) => failed(&error),
-                };
+                return show(&self.snapshots.store(), id, may_see);
             }
             _ => {
                 if let Err(why) = self.may_ask(who) {
@@ -72,7 +58,7 @@ impl FolderView {
         }
         let done = match request {
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
-            SnapshotRequest::Restore(id) => return self.restore_snapshot(who, id).await,
+            SnapshotRequest::Restore(restore) => self.restore_snapshot(who, restore).await,
             SnapshotRequest::Verify(id) => {
                 self.slowly(move |view| Ok(view.verify_snapshot(&id))).await
             }
@@ -85,20 +71,12 @@ impl FolderView {
     }
 
     fn list_snapshots(&self, may_see: bool) -> Value {
-        let store = self.snapshots.store();
-        let listed = match store.list() {
-            Ok(listed) => listed,
-            Err(error) => return failed(&SnapshotError::Disk(error)),
-        };
-        let newest = listed.iter().rev().take(LISTED_MAX);
-        let short = |(_, descriptor): &(_, SnapshotDescriptor)| {
-            let mut short = descriptor.clone();
-            short.risk.truncate(LISTED_SENTENCES_MAX);
-            short.degraded.truncate(LISTED_SENTENCES_MAX);
-            shown(&short, may_see)
-        };
-        let all: Vec<_> = newest.map(short).collect();
-        json!({"snapshots": all, "restoring": interrupted_restore(&store)})
+        let mut answer = list(&self.snapshots.store(), may_see);
+        if self.snapshots.one_change.is_locked() {
+            // The restore is under way.
+            answer["restoring"] = Value::Null;
+        }
+        answer
     }
 
     /// Returns a sentence for each file that a program has open for writing.
@@ -142,11 +120,9 @@ impl FolderView {
         drop(self.pass_unannounced(who, Path::new("."), MayWait::Long).await?);
         self.slowly(move |view| {
             let Some(_one) = view.snapshots.one_change.try_lock() else {
-                return Ok(refused(
-                    "another snapshot is being taken, restored or removed; try again then",
-                ));
+                return Ok(refused(BUSY));
             };
-            let taken = view.take_now(quiet);
+            let taken = view.take_now(quiet, None);
             view.snapshots.begin_work(None);
             Ok(match taken {
                 Ok((descriptor, closed_for)) => {
@@ -163,8 +139,13 @@ impl FolderView {
         .await
     }
 
-    /// Takes a snapshot. Returns its descriptor, and how long writers had to wait.
-    fn take_now(&self, quiet: Option<Span>) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
+    /// Takes a snapshot, which may be one of the folder before a restore. Returns its descriptor,
+    /// and how long writers had to wait.
+    fn take_now(
+        &self,
+        quiet: Option<Span>,
+        before_restore: Option<String>,
+    ) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
         let snapshots = &self.snapshots;
         let is_shared = self.guard.is_shared_mode();
         if is_shared && quiet.is_some() {
@@ -209,12 +190,9 @@ impl FolderView {
         let others = is_shared.then(|| OTHERS_WRITE.to_owned());
         let risk = others.into_iter().chain(risk).collect();
         let linked = take.linked().to_vec();
-        let consistency = if quiet.is_some() {
-            SnapshotConsistency::Quiesced
-        } else {
-            SnapshotConsistency::BestEffort
-        };
-        let taken_as = TakenAs { folder: snapshots.folder_id.clone(), consistency, risk };
+        let consistency = consistency(quiet);
+        let folder = snapshots.folder_id.clone();
+        let taken_as = TakenAs { folder, consistency, risk, before_restore };
         snapshots.begin_work(Some("reading the snapshot"));
         let descriptor = take.complete(taken_as, &count)?;
         let pass = self.guard.gate().enter(Some(take.tenure()), |_| true);
@@ -226,86 +204,122 @@ impl FolderView {
 
     fn verify_snapshot(&self, id: &str) -> Value {
         let Some(_one) = self.snapshots.one_change.try_lock() else {
-            return refused("another snapshot is being taken, restored or removed; try again then");
+            return refused(BUSY);
         };
         self.snapshots.begin_work(Some("checking a snapshot"));
-        let verified = self.snapshots.store().verify(id, &|| self.snapshots.count_file());
+        let answer = verify(&self.snapshots.store(), id, &|| self.snapshots.count_file());
         self.snapshots.begin_work(None);
-        match verified {
-            Ok(differences) => {
-                let count = differences.len();
-                json!({"id": id, "ok": count == 0, "count": count, "differences": differences})
-            }
-            Err(error) => failed(&error),
-        }
+        answer
     }
 
     fn remove_snapshot(&self, id: &str) -> Value {
         let Some(_one) = self.snapshots.one_change.try_lock() else {
-            return refused("another snapshot is being taken, restored or removed; try again then");
+            return refused(BUSY);
         };
         let store = self.snapshots.store();
-        let linked = match store.open(id) {
-            Ok((id, _, descriptor)) => {
-                self.snapshots.count_linked(id.as_str(), &descriptor, -1).unwrap_or_default()
-            }
-            Err(_) => Vec::new(),
-        };
-        let removed = store.remove(id);
+        let found = store.open(id).ok();
+        let linked = found.as_ref().map_or_else(Vec::new, |(id, _, descriptor)| {
+            self.snapshots.linked(id.as_str(), descriptor).unwrap_or_default()
+        });
+        let answer = remove(&store, id);
+        if answer["error"].is_null() {
+            self.snapshots.count_linked(&linked, -1);
+        }
         // The removal of a name changes the time of a file, which is no change past the view.
         for look in &linked {
             self.guard.record_own(look);
         }
-        match removed {
-            Ok(()) => json!({ "removed": id }),
-            Err(error) => failed(&error),
+        answer
+    }
+
+    /// Restores a snapshot in place, or undoes such a restore that was interrupted.
+    async fn restore_snapshot(&self, who: Requester, restore: WantedRestore) -> Done<Value> {
+        let tenure = self.pass(who, Path::new("."), MayWait::Long).await?.tenure();
+        self.slowly(move |view| {
+            let Some(_one) = view.snapshots.one_change.try_lock() else {
+                return Ok(refused(BUSY));
+            };
+            let restored = view.restore_now(&restore, tenure);
+            view.snapshots.begin_work(None);
+            Ok(match restored {
+                Ok((intent, RestoredFolder { changed, not_given })) => {
+                    view.audit_restore(who, tenure, &restore);
+                    json!({
+                        "restored": restore.id,
+                        "undone": restore.undoes,
+                        "changed": changed,
+                        "not_given": not_given,
+                        "before": intent.before,
+                    })
+                }
+                Err(error) => {
+                    view.snapshots.taken(&[]);
+                    view.not_restored(&error)
+                }
+            })
+        })
+        .await
+    }
+
+    /// Checks the snapshot, takes one of the folder as it is, and gives the folder the content.
+    fn restore_now(
+        &self,
+        restore: &WantedRestore,
+        tenure: TenureId,
+    ) -> Result<(RestoreIntent, RestoredFolder), SnapshotError> {
+        let WantedRestore { id, undoes } = restore;
+        let (snapshots, store) = (&self.snapshots, self.snapshots.store());
+        let wanted = restored_content(&store, id, *undoes)?;
+        let count = || snapshots.count_file();
+        snapshots.begin_work(Some("checking a snapshot"));
+        let checked = CheckedSnapshot::open(&store, &wanted, &count)?;
+        let (taken, _) = self.take_now(None, Some(wanted)).map_err(|error| match error {
+            SnapshotError::Disk(error) => {
+                let why = "the folder as it is can't be kept before the restore";
+                io::Error::new(error.kind(), format!("{why}: {}", said(&error))).into()
+            }
+            error => error,
+        })?;
+        let (id, before) = (id.clone(), taken.id);
+        let intent =
+            begin_restore(&store, RestoreIntent { id, before, tenure: tenure.to_string() })?;
+        snapshots.begin_work(Some("restoring a snapshot"));
+        let announce = || self.announce_now();
+        let restored = InPlaceRestore::run(&self.guard, &checked, (tenure, &announce), &count)?;
+        Ok((intent, restored))
+    }
+
+    /// Waits until the lock service knows that changes follow.
+    fn announce_now(&self) -> Result<(), String> {
+        let (send, announced) = channel();
+        let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
+        self.tenures.announced(ANNOUNCE_PATIENCE, then);
+        match announced.recv() {
+            Ok(answer) => answer.map_err(|Denied { sentence }| sentence),
+            Err(_) => Err("the guard ends".to_owned()),
         }
     }
 
-    async fn restore_snapshot(&self, who: Requester, id: String) -> Value {
-        for _ in 0..ANNOUNCED_TRIES {
-            // Announces changes, if that is needed.
-            let passed = self.pass(who, Path::new("."), MayWait::Long).await;
-            let Ok(tenure) = passed.map(|pass| pass.tenure()) else {
-                return refused(self.refused.text(who.uid).trim_end());
-            };
-            let wanted = id.clone();
-            let restored = self.slowly(move |view| {
-                let Some(_one) = view.snapshots.one_change.try_lock() else {
-                    let why =
-                        "another snapshot is being taken, restored or removed; try again then";
-                    return Ok(Some(refused(why)));
-                };
-                let (store, count) = (view.snapshots.store(), || view.snapshots.count_file());
-                view.snapshots.begin_work(Some("restoring a snapshot"));
-                let done = InPlaceRestore::run(&view.guard, &store, &wanted, (tenure, &count));
-                view.snapshots.begin_work(None);
-                Ok(match done {
-                    Ok(RestoredFolder { changed, not_given }) => {
-                        view.audit_restore(who, tenure, &wanted);
-                        let not_given = json!(not_given);
-                        Some(json!({
-                            "restored": wanted, "changed": changed, "not_given": not_given
-                        }))
-                    }
-                    Err(RestoreError::Unannounced) => None,
-                    Err(RestoreError::Failed(error)) => Some(failed(&error)),
-                })
-            });
-            match restored.await {
-                Ok(Some(answer)) => return answer,
-                Ok(None) => {}
-                Err(_) => break,
-            }
+    /// Returns the answer to a restore that failed, with the commands that end an interrupted one.
+    fn not_restored(&self, error: &SnapshotError) -> Value {
+        let mut answer = failed(error);
+        if let Some(RestoreIntent { id, .. }) = interrupted_restore(&self.snapshots.store()) {
+            let why = error.to_string();
+            answer["error"] = format!(
+                "{why}; a restore of {id} is not complete: 'latchfs folder-snapshot restore {id} \
+                 --in-place' finishes it, and with --undo takes it back"
+            )
+            .into();
         }
-        refused("the guard ends, or the lock service does not answer; restore again to finish")
+        answer
     }
 
     /// Records that a person has restored a snapshot in place.
-    fn audit_restore(&self, who: Requester, tenure: TenureId, id: &str) {
+    fn audit_restore(&self, who: Requester, tenure: TenureId, restore: &WantedRestore) {
         let (act, token) = (AuditedAct::Restore, Some(tenure.token));
         let session = self.tenures.lock().held_session();
-        let reason = format!("uid {} restored the snapshot in place", who.uid);
-        self.guard.audit(&GuardAct { act, target: id, token, session, reason: &reason });
+        let did = if restore.undoes { "undid a restore of" } else { "restored" };
+        let reason = format!("uid {} {did} the snapshot in place", who.uid);
+        self.guard.audit(&GuardAct { act, target: &restore.id, token, session, reason: &reason });
     }
 }

@@ -80,7 +80,7 @@ impl ViewSnapshots {
             news: Condvar::new(),
         };
         for (id, descriptor) in found.store().list()? {
-            found.count_linked(id.as_str(), &descriptor, 1)?;
+            found.count_linked(&found.linked(id.as_str(), &descriptor)?, 1);
         }
         Ok(found)
     }
@@ -90,12 +90,11 @@ impl ViewSnapshots {
         SnapshotStore { disk: &LinuxDisk, dir: &self.dir }
     }
 
-    /// Counts, or no longer counts, the files that a snapshot shares with the folder. Returns them.
-    pub(super) fn count_linked(
+    /// Returns the files that a snapshot shares with the folder.
+    pub(super) fn linked(
         &self,
         id: &str,
         descriptor: &SnapshotDescriptor,
-        change: i32,
     ) -> io::Result<Vec<Look>> {
         let mut found = Vec::new();
         if descriptor.counts.linked == 0 {
@@ -114,13 +113,17 @@ impl ViewSnapshots {
                 Ok(())
             },
         )?;
+        Ok(found)
+    }
+
+    /// Counts, or no longer counts, the files that a snapshot shares with the folder.
+    pub(super) fn count_linked(&self, linked: &[Look], change: i32) {
         let mut shared = self.shared.write();
-        for look in &found {
+        for look in linked {
             let count = shared.complete.entry(look.id).or_default();
             *count = count.saturating_add_signed(change);
         }
         shared.complete.retain(|_, count| *count > 0);
-        Ok(found)
     }
 
     /// Records that the snapshot that is being taken gets a further name of a file.
