@@ -4,7 +4,7 @@
 use crate::harness::{Guard, Scratch, Server, no_other_stops, pause, shell};
 use crate::support::{rounds, run};
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,11 @@ fn change_names(dir: &Path) -> io::Error {
         fs::remove_file(fresh("link"))?;
         fs::remove_file(fresh("fifo"))?;
         fs::remove_file(fresh("new").with_extension("log"))?;
-        fs::write(fresh("saved"), "whole")?;
+        // An error of the close would be ignored.
+        let mut saved = File::create(fresh("saved"))?;
+        saved.write_all(b"whole")?;
+        saved.sync_all()?;
+        drop(saved);
         fs::remove_file(fresh("saved"))?;
         fs::rename(fresh("dir"), at(&format!("moved{number}")))?;
         fs::remove_dir(at(&format!("moved{number}")))
