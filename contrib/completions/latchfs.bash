@@ -763,7 +763,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__doctor)
-            opts="-h --state --server --token-file --plain-token --ca --cert --key --strict --mend --client --stage --json --help"
+            opts="-h --state --server --token-file --plain-token --ca --cert --key --strict --mend --dir --client --stage --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -790,6 +790,10 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -554,11 +554,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l dir -d 'With --strict: the mount whose server decides about the lock [default: as the guard uses it]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l client -d 'Without a view: how this machine is named to the server [default: the host\'s name]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l stage -d 'Without a view: where the guard keeps its state, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l strict -d 'Check one guarded folder, whether its guard runs or not, and print a line for each finding'
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l mend -d 'Mend what can be mended without a person: stages and views of killed guards'
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l mend -d 'Mend what can be mended without a person: what killed guards and programs left'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'

@@ -308,7 +308,6 @@ fn serve(
     let decider = args.decider.open(record, &place.host, terms)?;
     let locks = decider.locks();
     let served = guard_decider::check_engine(record, &locks).and_then(|()| {
-        let is_carried = record.server.is_some();
         let policy = policy(args)?;
         let wanted = PartsRequest {
             record,
@@ -322,6 +321,7 @@ fn serve(
             first_marked: guard_parts::write_with_markers(record, folder),
         };
         let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
+        let server = lock.server();
         start_carry(args, folder, &guard)?;
         let parts = ViewParts {
             snapshots: snapshots_of(record, &place)?,
@@ -331,11 +331,11 @@ fn serve(
             policy: Arc::new(policy),
             folder: folder.to_owned(),
             commands: NewsCommands { lost: args.on_lost.clone(), ready: args.on_ready.clone() },
-            is_carried,
+            is_carried: record.server.is_some(),
         };
         let mounted =
             mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
-        ViewRecord::note(&place.host, folder, mounted.mounted.dir());
+        ViewRecord::note(&place.host, (folder, mounted.mounted.dir()), server);
         mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",

@@ -17,6 +17,9 @@ pub(super) struct ViewRecord {
     pub(super) folder: PathBuf,
     /// The directory at which it is shown.
     pub(super) view: PathBuf,
+    /// The servers that decide about the lock, if it is not an engine of the guard.
+    #[serde(default)]
+    pub(super) server: Option<String>,
 }
 
 impl ViewRecord {
@@ -27,8 +30,8 @@ impl ViewRecord {
 
     /// Writes the record. Only `doctor` needs it, so a failure is no reason to show no view.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-    pub(super) fn note(host: &Path, folder: &Path, view: &Path) {
-        let record = Self { folder: folder.to_owned(), view: view.to_owned() };
+    pub(super) fn note(host: &Path, (folder, view): (&Path, &Path), server: Option<String>) {
+        let record = Self { folder: folder.to_owned(), view: view.to_owned(), server };
         if let Err(error) = record.write(host) {
             log::warn!("doctor would not miss the view: {error}");
         }

@@ -416,7 +416,10 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => {
             TransportError::Silent(said)
         }
-        status if status.is_server_error() => TransportError::Silent(said),
+        // Another kind of server knows no such request; a proxy answers otherwise.
+        status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
+            TransportError::Silent(said)
+        }
         _ => TransportError::Foreign(format!(
             "{said}; check that it is a latchfs server of the same version"
         )),

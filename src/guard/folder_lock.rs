@@ -147,16 +147,6 @@ impl FolderLock {
         })
     }
 
-    /// Returns what is wrong with the connection to the server, if anything is.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let connection = self.locks.connection()?;
-        let trouble = connection.trouble?;
-        Some(format!(
-            "the server {} does not answer ({trouble}); see whether it runs and can be reached",
-            connection.server
-        ))
-    }
-
     /// Returns the name of the lock.
     pub(crate) const fn name(&self) -> &LockName {
         &self.identity.name

@@ -1,6 +1,7 @@
 //! The state of a guard as `latchfs guard status` shows it.
 
 use super::disk::Disk;
+use super::folder_lock::FolderLock;
 use super::tenure::{Owner, TenureClock};
 use super::tenures::{GuardState, Tenures};
 use super::write_policy::WhenAsked;
@@ -21,6 +22,24 @@ fn owner_json(owner: Owner) -> Value {
 fn surely_until_ms(until: Time) -> Option<u64> {
     let is_bounded = until != Time::ZERO && until != Time::NEVER;
     is_bounded.then(|| until.as_nanos() / 1_000_000)
+}
+
+impl FolderLock {
+    /// Returns what is wrong with the connection to the server, if anything is.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let connection = self.locks.connection()?;
+        let trouble = connection.trouble?;
+        Some(format!(
+            "the server {} does not answer ({trouble}); see whether it runs and can be reached",
+            connection.server
+        ))
+    }
+
+    /// Returns the servers that decide about the lock, as a list of URLs; `None` if an engine in
+    /// this process does.
+    pub(crate) fn server(&self) -> Option<String> {
+        Some(self.locks.connection()?.server.to_string())
+    }
 }
 
 impl<D: Disk> Tenures<D> {
@@ -86,6 +105,7 @@ impl<D: Disk> Tenures<D> {
             "not_ready": self.not_ready().map(|why| why.text(may_see).to_owned()),
             "notes": notes,
             "trouble": self.lock().trouble(),
+            "server": self.lock().server(),
             "surely_until_ms": surely_until_ms(self.lock().surely_until()),
             "used_by": self.uses.pids(),
             "must_end": self.uses.must_end(),

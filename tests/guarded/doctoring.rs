@@ -8,14 +8,31 @@ use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
 use crate::support::run;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+static KERNEL: RwLock<()> = RwLock::new(());
+
+/// Keeps the settings of the kernel as they are: a test that changes them waits.
+pub(crate) fn kernel_stays() -> RwLockReadGuard<'static, ()> {
+    KERNEL.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no test needs the settings of the kernel as they are.
+pub(crate) fn kernel_changes() -> RwLockWriteGuard<'static, ()> {
+    KERNEL.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns the findings of a doctor that is run by `command`: the name and the sentence of each.
 #[track_caller]
-fn findings_of(mut command: Command, place: &Path, options: &[&str]) -> Vec<(String, String)> {
+pub(crate) fn findings_of(
+    mut command: Command,
+    place: &Path,
+    options: &[&str],
+) -> Vec<(String, String)> {
     command.args(["doctor", "--strict", "--json"]).arg(place).args(options);
     let output = run(&mut command);
     let said: Value = serde_json::from_str(&output.out)
@@ -34,7 +51,7 @@ fn findings_of(mut command: Command, place: &Path, options: &[&str]) -> Vec<(Str
 
 /// Expects findings of these kinds, in this order, and returns their sentences.
 #[track_caller]
-fn finds(place: &Path, options: &[&str], kinds: &[&str]) -> Vec<String> {
+pub(crate) fn finds(place: &Path, options: &[&str], kinds: &[&str]) -> Vec<String> {
     let (found, says): (Vec<_>, Vec<_>) =
         findings_of(latchfs(), place, options).into_iter().unzip();
     assert_eq!(found, kinds, "{says:#?}");
@@ -50,21 +67,39 @@ pub(crate) fn finds_one(place: &Path, kind: &str) {
 
 /// Expects one line, which says that nothing is to be mended.
 #[track_caller]
-fn is_healthy(place: &Path, options: &[&str]) {
+pub(crate) fn is_healthy(place: &Path, options: &[&str]) {
     finds(place, options, &[]);
     let said = run(latchfs().args(["doctor", "--strict"]).arg(place).args(options)).ok();
     assert_eq!((said.lines().count(), &said[..2]), (1, "ok"), "{said}");
 }
 
+/// Mends what doctor can mend, after which nothing is left. Returns the name and the sentence of
+/// each finding that was mended.
+#[track_caller]
+pub(crate) fn mended(place: &Path, options: &[&str]) -> Vec<(String, String)> {
+    let mut command = latchfs();
+    command.args(["doctor", "--strict", "--json", "--mend"]).arg(place).args(options);
+    let said: Value = serde_json::from_str(&run(&mut command).ok()).expect("JSON");
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let all = said["mended"].as_array().expect("a list").iter();
+    let all = all.inspect(|it| assert_eq!(it["done"], true, "{it}"));
+    all.map(|it| (text(&it["check"]), text(&it["says"]))).collect()
+}
+
 /// Returns the options of a folder whose guard does not run.
-fn place(scratch: &Scratch, client: &str) -> [String; 4] {
+pub(crate) fn place(scratch: &Scratch, client: &str) -> [String; 4] {
     let state = scratch.0.join("state").display().to_string();
     ["--client".to_owned(), client.to_owned(), "--stage".to_owned(), state]
 }
 
+/// Returns options as a command takes them.
+pub(crate) fn options(place: &[String; 4]) -> [&str; 4] {
+    place.each_ref().map(|it| &**it)
+}
+
 /// Runs a Python program in a directory until its standard input ends. Returns it once it has
 /// printed a line.
-fn begin_python(dir: &Path, program: &str) -> Child {
+pub(crate) fn begin_python(dir: &Path, program: &str) -> Child {
     let mut command = Command::new("/usr/bin/python3");
     command.arg("-c").arg(program).current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
@@ -75,13 +110,13 @@ fn begin_python(dir: &Path, program: &str) -> Child {
     child
 }
 
-fn end_python(mut child: Child) {
+pub(crate) fn end_python(mut child: Child) {
     drop(child.stdin.take());
     child.wait().expect("it ends");
 }
 
 /// Returns the token under which the folder's lock is held.
-fn token(url: &str, name: &str) -> Value {
+pub(crate) fn token(url: &str, name: &str) -> Value {
     let shown = run(latchfs().args(["status", name, "--json", "--server", url])).ok();
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     shown["token"].clone()
@@ -90,9 +125,10 @@ fn token(url: &str, name: &str) -> Value {
 /// view-missing, stage-leftover, unsure, audit-chain: the guard is killed while a program saves.
 #[test]
 fn killed_guard_is_mended_and_keeps_its_lock() {
+    let _kernel = kernel_stays();
     let machines = Machines::new();
     let (first, second) = (place(&machines.first, "m1"), place(&machines.second, "m2"));
-    let (first, second) = (first.each_ref().map(|it| &**it), second.each_ref().map(|it| &**it));
+    let (first, second) = (options(&first), options(&second));
     is_healthy(&machines.first.folder(), &first);
     let one = machines.start(1, &["--ttl", "1h"]);
     is_healthy(&one.view, &[]);
@@ -142,9 +178,10 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
 /// never ran.
 #[test]
 fn files_that_have_not_arrived_are_named_by_their_reasons() {
+    let _kernel = kernel_stays();
     let machines = Machines::new();
     let second = place(&machines.second, "m2");
-    let second = second.each_ref().map(|it| &**it);
+    let second = options(&second);
     let folder = machines.second.folder();
     is_healthy(&folder, &second);
     let one = machines.start(1, &[]);
@@ -152,7 +189,7 @@ fn files_that_have_not_arrived_are_named_by_their_reasons() {
     fs::write(one.path("a"), "of m1").expect("ready");
     one.ask("give", &[]).ok();
     one.end();
-    is_healthy(&machines.first.folder(), &place(&machines.first, "m1").each_ref().map(|it| &**it));
+    is_healthy(&machines.first.folder(), &options(&place(&machines.first, "m1")));
     finds(&folder, &second, &["marker-missing"]);
     machines.carry_markers();
     let says = finds(&folder, &second, &["not-arrived", "superseded"]);
@@ -187,51 +224,108 @@ fn files_that_have_not_arrived_are_named_by_their_reasons() {
 /// same-name, server-too-old, other-engine, clock.
 #[test]
 fn servers_and_names_are_checked() {
-    let mut machines = Machines::new();
+    let _kernel = kernel_stays();
+    let machines = Machines::new();
     let (first, second) = (place(&machines.first, "m1"), place(&machines.second, "m1"));
-    let (first, second) = (first.each_ref().map(|it| &**it), second.each_ref().map(|it| &**it));
-    let one = machines.start(1, &[]);
+    let (first, second) = (options(&first), options(&second));
+    let one = machines.start(1, &["--ttl", "1h"]);
     one.ask("take", &[]).ok();
-    finds(&machines.second.folder(), &second, &["same-name"]);
+    let name = one.status()["lock"].as_str().expect("a name").to_owned();
+    let held = token(&machines.server.url, &name);
+    let says = finds(&machines.second.folder(), &second, &["same-name"]);
+    assert!(says[0].contains("this machine's name, m1"), "{says:?}");
     is_healthy(&machines.first.folder(), &first);
+    // A guard of the other machine that has the name as well finds it, too.
+    let shared = ["--client", "m1", "--ttl", "2s"];
+    let two = Guard::start(&machines.second, "view", &shared);
+    finds(&two.view, &[], &["same-name"]);
+    two.end();
+    let two = machines.start(2, &[]);
+    is_healthy(&two.view, &[]);
+    is_healthy(&machines.second.folder(), &options(&place(&machines.second, "m2")));
+    two.end();
+    assert_eq!(token(&machines.server.url, &name), held, "doctor frees no lock");
     one.end();
+    wrong_servers_are_found(machines, &name);
+    wrong_clocks_are_found();
+}
 
-    // A server of another kind answers.
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let other = format!("http://{}", listener.local_addr().expect("bound"));
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
-            let _ = stream.read(&mut [0; 4_096]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
-        }
-    });
-    let options = [&first[..], &["--server", &other]].concat();
-    finds(&machines.first.folder(), &options, &["server-too-old"]);
+/// Something else listens at the address of the server, then a server with other data.
+fn wrong_servers_are_found(mut machines: Machines, name: &str) {
+    let url = machines.server.url.clone();
+    let folder = machines.first.folder();
+    let own = place(&machines.first, "m1");
+    let own = options(&own);
+    let mut acquire = latchfs();
+    acquire.args(["acquire", name, "--server", &url, "--client", "m9", "--ttl", "1h"]);
+    run(&mut acquire).ok();
+    let held = token(&url, name);
+    assert!(held.is_u64(), "{held}");
+    let address = url.trim_start_matches("http://").to_owned();
+    let data = |name: &str| machines.first.0.join(name).display().to_string();
+    let (right, wrong) = (data("server"), data("another"));
 
-    let address = machines.server.url.trim_start_matches("http://").to_owned();
     kill(&machines.server);
-    let data = machines.first.0.join("another").display().to_string();
-    machines.server = Server::start_at(&address, &["--data", &data]);
-    finds(&machines.first.folder(), &first, &["other-engine"]);
+    let port = address.rsplit(':').next().expect("a port");
+    let mut other = Command::new("/usr/bin/python3");
+    other.args(["-m", "http.server", "--bind", "127.0.0.1", port]).current_dir(&folder);
+    let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("the other server", || TcpStream::connect(&address).ok());
+    let says = finds(&folder, &own, &["server-too-old"]);
+    assert!(says[0].contains("does not speak the protocol"), "{says:?}");
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    machines.server = Server::start_at(&address, &["--data", &right]);
+    is_healthy(&folder, &own);
+    assert_eq!(token(&url, name), held, "doctor frees no lock");
 
+    kill(&machines.server);
+    machines.server = Server::start_at(&address, &["--data", &wrong]);
+    finds(&folder, &own, &["other-engine"]);
+    kill(&machines.server);
+    machines.server = Server::start_at(&address, &["--data", &right]);
+    is_healthy(&folder, &own);
+    assert_eq!(token(&url, name), held, "doctor frees no lock");
+
+    // The old data is gone for good.
+    kill(&machines.server);
+    machines.server = Server::start_at(&address, &["--data", &wrong]);
+    machines.first.init(&["--new-id", "--server", &url, "--client", "m1"]);
+    is_healthy(&folder, &own);
+}
+
+fn wrong_clocks_are_found() {
     let scratch = Scratch::new();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");
+    let clock = scratch.0.join("clock");
+    fs::write(&clock, "+90s").expect("writable");
     let mut command = latchfs();
-    command.env("LD_PRELOAD", library).env("FAKETIME", "+90s");
-    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let data = scratch.0.join("server").display().to_string();
     let server = Server::start_as(command, "127.0.0.1:0", &["--data", &data]);
     scratch.init(&["--server", &server.url, "--client", "m1"]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    guard.ask("take", &[]).ok();
+    let name = guard.status()["lock"].as_str().expect("a name").to_owned();
+    let held = token(&server.url, &name);
     let own = place(&scratch, "m1");
-    let says = finds(&scratch.folder(), &own.each_ref().map(|it| &**it), &["clock"]);
-    assert!(says[0].contains("at least 1m"), "{says:?}");
+    for (place, own) in [(&scratch.folder(), &options(&own)[..]), (&guard.view, &[])] {
+        let says = finds(place, own, &["clock"]);
+        assert!(says[0].contains("at least 1m"), "{says:?}");
+    }
+    let beside = clock.with_extension("new");
+    fs::write(&beside, "+0").expect("writable");
+    fs::rename(&beside, &clock).expect("renamed");
+    is_healthy(&guard.view, &[]);
+    assert_eq!(token(&server.url, &name), held, "doctor frees no lock");
 }
 
 /// lost, around, descriptors, stage-synced, sync-settings, other-filesystem.
 #[test]
 fn machine_and_sync_tool_are_checked() {
+    let _kernel = kernel_stays();
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
     let guard = Guard::start_limited(&scratch, "view", 1_256);
@@ -284,7 +378,7 @@ print('ready', flush=True); sys.stdin.read()";
     guard.end();
 
     let own = place(&scratch, &hostname());
-    let own = own.each_ref().map(|it| &**it);
+    let own = options(&own);
     is_healthy(&scratch.folder(), &own);
     let moved = "mv state old; mkdir state; mount -t tmpfs none state; cp -a old/. state/";
     shell(&scratch.0, moved).ok();

@@ -22,7 +22,7 @@ pub(crate) struct Traced(Child);
 impl Traced {
     /// Makes numbered steps of a guard fail: `what` is done at some calls of `steps`, counted in
     /// each thread.
-    fn inject(guard: &Guard, steps: &str, what: &str) -> Self {
+    pub(crate) fn inject(guard: &Guard, steps: &str, what: &str) -> Self {
         let (trace, inject) = (format!("trace={steps}"), format!("inject={steps}:{what}"));
         Self::attach(guard, Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
     }
@@ -54,7 +54,7 @@ impl Drop for Traced {
 }
 
 /// Whether the process of a guard has ended.
-fn is_dead(guard: &Guard) -> bool {
+pub(crate) fn is_dead(guard: &Guard) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", guard.pid()));
     status.map_or(true, |status| status.contains("State:\tZ"))
 }

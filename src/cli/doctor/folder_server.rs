@@ -12,7 +12,7 @@ use crate::guard::doctor::examined_folder::KnownTenures;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::lock_handovers::previous_tenure;
-use crate::service::{LockService, Locks};
+use crate::service::{LockService, Locks, RttSample};
 use crate::time::Span;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -30,37 +30,39 @@ pub(super) struct ServerAnswer {
     pub(super) known: Option<KnownTenures>,
 }
 
-/// Asks the server of a folder.
+/// Asks the servers of a folder.
 pub(super) fn ask(
     site: &FolderSite,
     record: &FolderRecord,
-    url: &str,
+    servers: &str,
     key: &ServerKeyArgs,
 ) -> CliResult<ServerAnswer> {
     let mut answer = ServerAnswer::default();
-    let first = urls(url).first().map_or(url, |first| *first).to_owned();
-    let heard = match Http::new(&key.access(&first)?) {
-        Ok(server) => probe(&server),
-        Err(error) => Err(Stuck::Unreachable(error.to_string())),
-    };
-    match heard {
-        Err(stuck) => {
-            answer.findings.push(stuck_finding(&first, &stuck));
+    let heard = match first_heard(servers, key)? {
+        Ok(heard) => heard,
+        Err(finding) => {
+            answer.findings.push(finding);
             return Ok(answer);
         }
-        Ok(heard) if heard.skew() > SKEW_MAX => answer.findings.push(FolderFinding::new(
-            FindingKind::Clock,
-            format!(
-                "the clock of this machine differs from that of {first} by at least {}; from 2 s \
-                 on this machine may steal no lock",
-                heard.skew()
-            ),
-            "as root on both: timedatectl set-ntp true",
-        )),
-        Ok(_) => {}
-    }
-    let remote = connect(&key.access(url)?, None)?;
+    };
+    answer.findings.extend(skew_finding(&heard));
+    let remote = match connect(&key.access(servers)?, None) {
+        Ok(remote) => remote,
+        Err(CliError::Said(_, why)) => {
+            answer.findings.push(unreachable(servers, "does not answer properly", &why));
+            return Ok(answer);
+        }
+        Err(other) => return Err(other),
+    };
     let locks = Locks::new(Arc::clone(&remote) as Arc<dyn LockService>);
+    // The first request tells which engine answers.
+    let view = match view_of(record, &locks) {
+        Ok(view) => view,
+        Err(why) => {
+            answer.findings.push(unreachable(servers, "does not answer properly", &why));
+            return Ok(answer);
+        }
+    };
     match check_engine(record, &locks) {
         Err(CliError::Said(_, why)) => answer.findings.push(FolderFinding::new(
             FindingKind::OtherEngine,
@@ -69,10 +71,58 @@ pub(super) fn ask(
              new one: latchfs guard init FOLDER --new-id",
         )),
         Err(other) => return Err(other),
-        Ok(()) => ask_about_lock(site, record, &locks, &mut answer)?,
+        Ok(()) => {
+            answer.findings.extend(same_name(site, &view));
+            let previous = previous_tenure(view.previous.as_deref(), |at| locks.wall(at));
+            let (engine, is_held) = (locks.engine_id(), !view.holders.is_empty());
+            answer.known = Some(KnownTenures { engine, previous, is_held });
+        }
     }
     remote.close();
     Ok(answer)
+}
+
+/// What the first server that answers has said, with its URL.
+struct Heard {
+    url: String,
+    sample: RttSample,
+}
+
+/// Probes the servers of a list in turn until one answers. If none does, returns the finding about
+/// the first one that says most: a server of another kind, or one that does not answer.
+fn first_heard(servers: &str, key: &ServerKeyArgs) -> CliResult<Result<Heard, FolderFinding>> {
+    let mut all = urls(servers);
+    if all.is_empty() {
+        all.push(servers);
+    }
+    let mut stuck = Vec::new();
+    for url in all {
+        let heard = match Http::new(&key.access(url)?) {
+            Ok(server) => probe(&server),
+            Err(error) => Err(Stuck::Unreachable(error.to_string())),
+        };
+        match heard {
+            Ok(sample) => return Ok(Ok(Heard { url: url.to_owned(), sample })),
+            Err(why) => stuck.push((url, why)),
+        }
+    }
+    stuck.sort_by_key(|(_, why)| !matches!(why, Stuck::Foreign(_)));
+    let (url, why) = stuck.swap_remove(0);
+    Ok(Err(stuck_finding(url, &why)))
+}
+
+fn skew_finding(heard: &Heard) -> Option<FolderFinding> {
+    let (url, skew) = (&heard.url, heard.sample.skew());
+    (skew > SKEW_MAX).then(|| {
+        FolderFinding::new(
+            FindingKind::Clock,
+            format!(
+                "the clock of this machine differs from that of {url} by at least {skew}; from 2 s \
+                 on this machine may steal no lock"
+            ),
+            "as root on both: timedatectl set-ntp true",
+        )
+    })
 }
 
 fn stuck_finding(url: &str, stuck: &Stuck) -> FolderFinding {
@@ -82,41 +132,44 @@ fn stuck_finding(url: &str, stuck: &Stuck) -> FolderFinding {
             format!("{url} does not speak the protocol of this version of latchfs: {why}"),
             "install this version on the server as well, and see whether the port is the right one",
         ),
-        Stuck::Unreachable(why)
-        | Stuck::Untrusted(why)
-        | Stuck::Denied(why)
-        | Stuck::Silent(why) => FolderFinding::new(
-            FindingKind::Unsure,
-            format!("the server {url} can't say what the last tenure left: {why}"),
-            format!("latchfs doctor --server {url} says what is in the way"),
-        ),
+        Stuck::Unreachable(why) => unreachable(url, "does not answer", why),
+        Stuck::Silent(why) => unreachable(url, "does not answer properly", why),
+        Stuck::Untrusted(why) => refused(url, "can't be trusted", why),
+        Stuck::Denied(why) => refused(url, "refuses this machine", why),
     }
 }
 
-/// Asks for the last tenure, and looks for another guard that has the name of this machine.
-fn ask_about_lock(
-    site: &FolderSite,
-    record: &FolderRecord,
-    locks: &Locks,
-    answer: &mut ServerAnswer,
-) -> CliResult {
-    let name = LockName::parse(&record.lock());
-    let name = name.map_err(|error| CliError::unavailable(error.to_string()))?;
+/// The part of a finding that says what follows from it.
+const UNKNOWN: &str = "so nobody can say who holds the lock and what the last tenure left";
+
+fn unreachable(url: &str, what: &str, why: &str) -> FolderFinding {
+    FolderFinding::new(
+        FindingKind::ServerUnreachable,
+        format!("the server {url} {what}, {UNKNOWN}: {why}"),
+        format!(
+            "start the server, or mend the way to it; 'latchfs doctor --server {url}' says what is \
+             in the way"
+        ),
+    )
+}
+
+fn refused(url: &str, what: &str, why: &str) -> FolderFinding {
+    FolderFinding::new(
+        FindingKind::ServerUnreachable,
+        format!("the server {url} {what}, {UNKNOWN}: {why}"),
+        "name the credentials of the guard to doctor as well: --token-file, --ca, --cert and --key",
+    )
+}
+
+/// Asks for the lock of a folder. An error is a sentence.
+fn view_of(record: &FolderRecord, locks: &Locks) -> Result<LockView, String> {
+    let name = LockName::parse(&record.lock()).map_err(|error| error.to_string())?;
     let (send, seen) = mpsc::channel();
     locks.view(&name, move |view| send.send(view).unwrap_or_default());
-    let view = match seen.recv_timeout(PATIENCE.as_duration()) {
-        Ok(Ok(view)) => view,
-        Ok(Err(why)) => return Err(CliError::unavailable(why.to_string())),
-        Err(_) => {
-            let why = format!("the server has not answered for {PATIENCE}; try again");
-            return Err(CliError::unavailable(why));
-        }
-    };
-    answer.findings.extend(same_name(site, &view));
-    let previous = previous_tenure(view.previous.as_deref(), |at| locks.wall(at));
-    let (engine, is_held) = (locks.engine_id(), !view.holders.is_empty());
-    answer.known = Some(KnownTenures { engine, previous, is_held });
-    Ok(())
+    match seen.recv_timeout(PATIENCE.as_duration()) {
+        Ok(view) => view.map_err(|why| why.to_string()),
+        Err(_) => Err(format!("it was asked for the lock, and said nothing for {PATIENCE}")),
+    }
 }
 
 /// Returns a finding if a holder has the name of this machine, and is not this machine's guard.

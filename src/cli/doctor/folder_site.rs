@@ -24,6 +24,8 @@ pub(super) struct FolderSite {
     pub(super) record: Option<FolderRecord>,
     /// What the guard says of its state, if it runs.
     pub(super) status: Option<Value>,
+    /// The servers that the guard uses, or used when it was killed.
+    pub(super) server: Option<String>,
     /// The view, with whether its guard answers; `None` if there is none.
     pub(super) view: Option<(PathBuf, ViewLife)>,
 }
@@ -102,7 +104,11 @@ impl FolderSite {
         let named = host_dir.file_name().map(|name| name.to_string_lossy().into_owned());
         let client = named.or_else(|| host().ok().map(|client| client.to_string()));
         let client = client.unwrap_or_default();
-        Self { folder, host: host_dir, client, record, status, view }
+        let used = status.as_ref().and_then(|status| status["server"].as_str().map(str::to_owned));
+        let server = used
+            .or_else(|| ViewRecord::read(&host_dir)?.server)
+            .or_else(|| record.as_ref()?.server.clone());
+        Self { folder, host: host_dir, client, record, status, server, view }
     }
 
     /// Returns the name by which sentences call the folder: its view, if that is served.
@@ -121,6 +127,31 @@ impl FolderSite {
     /// Returns the process id of the guard that runs.
     pub(super) fn pid(&self) -> Option<u64> {
         self.status.as_ref()?["pid"].as_u64()
+    }
+
+    /// Whether the guard takes, restores or removes a snapshot at this moment.
+    pub(super) fn changes_snapshots(&self) -> bool {
+        let Some((view, ViewLife::Live)) = &self.view else { return false };
+        let endpoint = GuardEndpoint::find(Some(view), &PlaceArgs::default());
+        endpoint.and_then(|it| it.status()).is_ok_and(|status| status["snapshot"].is_string())
+    }
+
+    /// Returns the path of a record that a program had prepared for a steal when it ended.
+    pub(super) fn prepared_record(&self) -> Option<PathBuf> {
+        let (view, _) = self.view.as_ref()?;
+        let name = self.status.as_ref()?["leftover_record"].as_str()?;
+        Some(view.join(".latchfs/locks").join(name))
+    }
+
+    /// Returns the finding that such a record is there.
+    pub(super) fn record_finding(&self) -> Option<FolderFinding> {
+        let path = self.prepared_record()?;
+        let path = path.display();
+        Some(FolderFinding::new(
+            FindingKind::RecordLeftover,
+            format!("a program had prepared the record {path} for a steal, and has ended since"),
+            format!("latchfs doctor --strict --mend, or rm {path}: the lock stays as it is"),
+        ))
     }
 
     /// Returns the finding that the view is not served.

@@ -1,8 +1,9 @@
 //! Checks of the process of a guard and of the kernel that it needs.
 
 use super::folder_site::FolderSite;
-use crate::cli::startup_warnings::request_timeout;
+use crate::fuse::kernel::request_timeout::request_timeout;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
+use serde_json::Value;
 use std::fs;
 
 /// The first kernel that reads files of a view of root by itself.
@@ -12,7 +13,7 @@ const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
 pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
     let mut found: Vec<_> = site.pid().and_then(descriptors).into_iter().collect();
     if site.view.is_some() {
-        found.extend(kernel());
+        found.extend(kernel(site));
     }
     found
 }
@@ -47,27 +48,52 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn kernel() -> Vec<FolderFinding> {
+/// Returns the findings about the kernel: a limit on the time of requests, and reads that it leaves
+/// to the guard.
+fn kernel(site: &FolderSite) -> Vec<FolderFinding> {
+    let finding = |says: String, mend: &str| FolderFinding::new(FindingKind::Kernel, says, mend);
+    let of_guard = |field: &str| site.status.as_ref().map(|status| &status[field]);
     let mut found = Vec::new();
-    if let Some(seconds) = request_timeout() {
-        found.push(FolderFinding::new(
-            FindingKind::Kernel,
+    let of_view = of_guard("request_timeout_s").and_then(Value::as_u64);
+    match (of_view, request_timeout()) {
+        (Some(seconds), now) => found.push(finding(
             format!(
-                "fs.fuse.default_request_timeout is {seconds}: a program that waits longer for the \
-                 lock ends the whole view"
+                "the view was made while the kernel had a request timeout of {seconds} s: a \
+                 program that waits longer for the lock ends the whole view"
             ),
-            "as root: sysctl fs.fuse.default_request_timeout=0",
-        ));
+            &match now {
+                Some(now) => format!(
+                    "as root: sysctl {}=0; then end the guard, and start it again",
+                    now.setting
+                ),
+                None => "end the guard, and start it again: the setting is 0 by now".to_owned(),
+            },
+        )),
+        (None, Some(limit)) => found.push(finding(
+            format!(
+                "{limit}: in a view that is started now, a program that waits longer for the lock \
+                 ends the whole view"
+            ),
+            &format!("as root: sysctl {}=0", limit.setting),
+        )),
+        (None, None) => {}
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if version_of(release.trim()).is_some_and(|version| version < PASSTHROUGH_SINCE) {
-        found.push(FolderFinding::new(
-            FindingKind::Kernel,
+        found.push(finding(
             format!(
                 "Linux {} can't read files of a view by itself: reads are slower",
                 release.trim()
             ),
             "use Linux 6.9 or newer if reads are too slow",
+        ));
+    } else if let Some(why) = of_guard("slow_reads").and_then(Value::as_str) {
+        found.push(finding(
+            format!(
+                "the kernel refuses to read files of the view by itself, so reads are slower: {why}"
+            ),
+            "start the guard as root outside of a user namespace, with a folder that does not lie \
+             on a stacked file system (overlayfs), if reads are too slow",
         ));
     }
     found

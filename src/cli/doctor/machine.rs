@@ -1,9 +1,9 @@
 //! Checks of this machine: FUSE device, mount helper, kernel settings and clocks.
 
 use super::finding::Finding;
-use crate::cli::startup_warnings::request_timeout;
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::request_timeout::request_timeout;
 use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
 use std::fs::{Metadata, OpenOptions};
@@ -85,15 +85,12 @@ pub(super) fn timeout() -> Finding {
     match request_timeout() {
         None => Finding::well(
             check,
-            "fs.fuse.default_request_timeout is 0, so waiting may last as long as it takes",
+            "the kernel has no request timeout, so waiting may last as long as it takes",
         ),
-        Some(seconds) => Finding::wrong(
+        Some(limit) => Finding::wrong(
             check,
-            format!(
-                "fs.fuse.default_request_timeout is {seconds}: \
-                 a program that waits longer for a lock ends the whole mount"
-            ),
-            "as root: sysctl fs.fuse.default_request_timeout=0",
+            format!("{limit}: a program that waits longer for a lock ends the whole mount"),
+            format!("as root: sysctl {}=0", limit.setting),
         ),
     }
 }

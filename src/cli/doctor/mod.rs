@@ -12,6 +12,7 @@ mod folder_server;
 mod guard_process;
 mod around;
 mod sync_settings;
+mod mending;
 mod strict;
 mod report;
 

@@ -1,6 +1,7 @@
 //! Runs all checks of `doctor`, and reports their findings.
 
 use super::finding::Finding;
+use super::mending::MendedFinding;
 use super::strict::{self, StrictArgs};
 use super::{machine, mounts, nodes, servers, state_dirs};
 use crate::cli::exit::{CliError, CliResult, Exit};
@@ -28,14 +29,17 @@ pub(in crate::cli) struct DoctorArgs {
 }
 
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
-    let findings = if args.strict.strict {
+    let (findings, mended) = if args.strict.strict {
         strict::findings(&args.strict, args.server.as_deref(), &args.key)?
     } else {
-        all(args)?
+        (all(args)?, Vec::new())
     };
     if args.json {
-        output::json(&to_json(&findings))?;
+        output::json(&to_json(&findings, &mended))?;
     } else {
+        for finding in &mended {
+            output::say(&finding.sentence());
+        }
         output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
     }
     let is_wrong = findings.iter().any(Finding::is_wrong);
@@ -69,7 +73,7 @@ fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     Ok(findings)
 }
 
-fn to_json(findings: &[Finding]) -> Value {
+fn to_json(findings: &[Finding], mended: &[MendedFinding]) -> Value {
     let list = findings.iter().map(|finding| {
         json!({
             "check": finding.check,
@@ -79,9 +83,12 @@ fn to_json(findings: &[Finding]) -> Value {
             "mend": finding.mend,
         })
     });
+    let mended =
+        mended.iter().map(|it| json!({"check": it.check, "done": it.is_done, "says": it.says}));
     json!({
         "ok": !findings.iter().any(Finding::is_wrong),
         "findings": list.collect::<Vec<_>>(),
+        "mended": mended.collect::<Vec<_>>(),
     })
 }
 
@@ -117,10 +124,10 @@ wrong  mount: /locks is stale
        mend: latchfs umount /locks
 ";
         assert_eq!(to_text(&findings, TerminalStyle::Plain), expected);
-        let json = to_json(&findings);
+        let json = to_json(&findings, &[]);
         assert_eq!((&json["ok"], &json["findings"][0]["ok"]), (&json!(false), &json!(true)));
         assert_eq!(json["findings"][2]["mend"], "latchfs umount /locks");
-        let odd = to_json(&findings[..2]);
+        let odd = to_json(&findings[..2], &[]);
         assert_eq!((&odd["ok"], &odd["findings"][1]["level"]), (&json!(true), &json!("odd")));
     }
 }

@@ -3,23 +3,19 @@
 
 use super::finding::Finding;
 use super::folder_server;
-use super::folder_site::{FolderSite, ViewLife};
+use super::folder_site::FolderSite;
+use super::mending::{MendedFinding, mend_all};
 use super::{around, guard_process, sync_settings};
 use crate::audit_chain::check_files;
 use crate::cli::exit::CliResult;
 use crate::cli::folder_options::PlaceArgs;
+use crate::cli::guard_decider::server_of_mount;
 use crate::cli::guard_parts::local_patterns;
-use crate::cli::output;
 use crate::cli::server_options::ServerKeyArgs;
-use crate::cli::view_record::ViewRecord;
-use crate::fuse::kernel::device;
-use crate::guard::disk::Disk as _;
 use crate::guard::doctor::examined_folder::{ExaminedFolder, KnownTenures};
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
-use crate::guard::fence::Fence;
-use crate::guard::lost_files::LostFiles;
 use crate::guard::plain_disk::PlainDisk;
-use crate::guard::state_place::{ChangedThrough, StatePlace, synced_by};
+use crate::guard::state_place::synced_by;
 use crate::os_error::said;
 use crate::time::Wall;
 use std::fs::File;
@@ -37,31 +33,32 @@ pub(in crate::cli) struct StrictArgs {
     /// directory, or the only view]
     #[arg(value_name = "VIEW|FOLDER", requires = "strict")]
     given: Option<PathBuf>,
-    /// Mend what can be mended without a person: stages and views of killed guards
+    /// Mend what can be mended without a person: what killed guards and programs left
     #[arg(long, requires = "strict")]
     mend: bool,
+    /// With --strict: the mount whose server decides about the lock [default: as the guard uses it]
+    #[arg(long, value_name = "MOUNT", requires = "strict")]
+    dir: Option<PathBuf>,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
-/// Returns the findings about a guarded folder, mended ones left out. If there are none, the
-/// finding that all is well.
+/// Returns the findings about a guarded folder, and what was mended. If there are no findings, the
+/// one that all is well.
 pub(super) fn findings(
     args: &StrictArgs,
     server: Option<&str>,
     key: &ServerKeyArgs,
-) -> CliResult<Vec<Finding>> {
+) -> CliResult<(Vec<Finding>, Vec<MendedFinding>)> {
+    let of_mount = args.dir.as_deref().map(server_of_mount).transpose()?;
     let mut site = FolderSite::find(args.given.as_deref(), &args.place)?;
-    let mut found = examine(&site, server, key)?;
-    if args.mend {
-        let before = found.len();
-        for finding in &found {
-            mend(&site, finding);
-        }
-        if before > 0 {
-            site = FolderSite::find(Some(site.named()), &args.place)?;
-            found = examine(&site, server, key)?;
-        }
+    let servers = of_mount.or_else(|| server.map(str::to_owned)).or_else(|| site.server.clone());
+    let mut found = examine(&site, servers.as_deref(), key)?;
+    let mut mended = Vec::new();
+    if args.mend && !found.is_empty() {
+        mended = mend_all(&site, &found);
+        site = FolderSite::find(Some(site.named()), &args.place)?;
+        found = examine(&site, servers.as_deref(), key)?;
     }
     let mut findings: Vec<_> =
         found.into_iter().map(|it| Finding::wrong(it.kind.as_str(), it.says, it.mend)).collect();
@@ -69,12 +66,12 @@ pub(super) fn findings(
         let shown = site.named().display();
         findings.push(Finding::well("guarded folder", format!("{shown}: nothing is to be mended")));
     }
-    Ok(findings)
+    Ok((findings, mended))
 }
 
 fn examine(
     site: &FolderSite,
-    server: Option<&str>,
+    servers: Option<&str>,
     key: &ServerKeyArgs,
 ) -> CliResult<Vec<FolderFinding>> {
     let mut found = site.view_findings();
@@ -82,12 +79,13 @@ fn examine(
     found.extend(place_findings(site));
     found.extend(audit_findings(&site.host));
     let mut known = None;
-    if let Some(url) = server.or(record.server.as_deref()) {
-        let asked = folder_server::ask(site, record, url, key)?;
+    if let Some(servers) = servers {
+        let asked = folder_server::ask(site, record, servers, key)?;
         found.extend(asked.findings);
         known = asked.known.filter(|_| record.has_copies());
     }
     found.extend(folder_findings(site, &record.id, known));
+    found.extend(site.record_finding());
     found.extend(guard_process::findings(site));
     found.extend(around::findings(site));
     found.extend(sync_settings::findings(site));
@@ -159,6 +157,8 @@ fn folder_findings(site: &FolderSite, id: &str, known: Option<KnownTenures>) -> 
         host: opened(&site.host),
         stages: opened(&state.join("stage")),
         lost: opened(&state.join("lost")),
+        snapshots: opened(&state.join("snapshots")),
+        changes_snapshots: &|| site.changes_snapshots(),
         tenure: site.tenure(),
         is_guarded: site.status.is_some(),
         is_shared: site.record.as_ref().is_some_and(|record| record.storage.is_some()),
@@ -171,51 +171,4 @@ fn folder_findings(site: &FolderSite, id: &str, known: Option<KnownTenures>) -> 
             "see the permissions of the folder and of the state directory; root may read both";
         vec![FolderFinding::new(FindingKind::Unsure, why, mend)]
     })
-}
-
-/// Mends a finding, if that needs no decision of a person.
-fn mend(site: &FolderSite, finding: &FolderFinding) {
-    let done = match finding.kind {
-        FindingKind::StageLeftover => mend_stages(site),
-        FindingKind::ViewMissing => mend_view(site),
-        _ => return,
-    };
-    let name = finding.kind.as_str();
-    match done {
-        Ok(says) => output::say(&format!("mended {name}: {says}")),
-        Err(why) => output::say(&format!("{name} can't be mended: {why}")),
-    }
-}
-
-/// Moves the content of stages to the lost files. The place is locked meanwhile, so no guard runs.
-fn mend_stages(site: &FolderSite) -> Result<String, String> {
-    let Some(record) = &site.record else { return Err("the folder has no record".to_owned()) };
-    let Some(state) = site.host.ancestors().nth(2) else { return Err("no place".to_owned()) };
-    let host = (site.client.as_str(), ChangedThrough::Folder);
-    let place = StatePlace::open(&site.folder, record, state, host);
-    let place = place.map_err(|error| error.to_string())?;
-    let dirs = place.dirs::<PlainDisk>().map_err(|error| error.to_string())?;
-    let lost_dir = PlainDisk.reopen_dir(&dirs.lost).map_err(|error| said(&error))?;
-    let lost = LostFiles::open(&PlainDisk, lost_dir).map_err(|error| said(&error))?;
-    let (folder, stages, lost) = (&dirs.folder, &dirs.stages, &lost);
-    // The stages are those of this machine, and none of its guards runs.
-    let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true, live: None };
-    match fence.erect() {
-        Ok(fenced) => Ok(format!("{} files are among the lost files", fenced.kept)),
-        Err(error) => Err(format!("{error:?}")),
-    }
-}
-
-/// Removes the mount of a guard that was killed, and forgets the view.
-fn mend_view(site: &FolderSite) -> Result<String, String> {
-    let Some((view, life)) = &site.view else { return Err("there is no view".to_owned()) };
-    match life {
-        ViewLife::Dead => device::detach(view).map_err(|error| said(&error))?,
-        ViewLife::Unmounted => {}
-        ViewLife::Live | ViewLife::Silent => {
-            return Err("its guard is there, and may go on".to_owned());
-        }
-    }
-    ViewRecord::remove(&site.host);
-    Ok(format!("nothing is mounted at {} any more; start the guard again", view.display()))
 }

@@ -25,6 +25,7 @@ pub mod mountinfo;
 pub mod session_kind;
 pub mod mount_seal;
 pub mod mount_error;
+pub(crate) mod request_timeout;
 pub mod device;
 pub(crate) mod invalidation;
 pub(crate) mod file_system;

@@ -28,6 +28,9 @@ pub(crate) struct ExaminedFolder<'a, D: Disk> {
     pub(crate) host: Option<D::Dir>,
     pub(crate) stages: Option<D::Dir>,
     pub(crate) lost: Option<D::Dir>,
+    pub(crate) snapshots: Option<D::Dir>,
+    /// Whether the guard that runs takes, restores or removes a snapshot at this moment.
+    pub(crate) changes_snapshots: &'a dyn Fn() -> bool,
     /// The token of the tenure of the guard that runs.
     pub(crate) tenure: Option<u64>,
     /// Whether a guard of this machine runs for the folder.

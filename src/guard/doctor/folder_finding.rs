@@ -1,99 +1,57 @@
 //! The findings of a guarded folder.
 
-/// The kinds of findings. Each has a section in `contrib/doc/doctor.md`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FindingKind {
-    ViewMissing,
-    StageLeftover,
-    #[allow(dead_code)] // for snapshots
-    SnapshotPartial,
-    #[allow(dead_code)] // for snapshots
-    SnapshotCorrupt,
-    #[allow(dead_code)] // for lock records
-    RecordLeftover,
-    AuditChain,
-    MarkerMissing,
-    MarkerBroken,
-    Unsure,
-    NotArrived,
-    Stray,
-    Foreign,
-    Superseded,
-    LatePublish,
-    Lost,
-    Clock,
-    SameName,
-    OtherEngine,
-    StageSynced,
-    OtherFileSystem,
-    ServerTooOld,
-    Descriptors,
-    Kernel,
-    Around,
-    SyncSettings,
+/// Defines the kinds of findings with their names, in the order in which they are documented.
+macro_rules! finding_kinds {
+    ($($kind:ident = $name:literal,)+) => {
+        /// The kinds of findings. Each has a section in `contrib/doc/doctor.md`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum FindingKind {
+            $($kind,)+
+        }
+
+        impl FindingKind {
+            /// All names, in the order in which they are documented.
+            #[cfg(test)]
+            pub(crate) const NAMES: &[&str] = &[$($name,)+];
+
+            /// Returns the name of the kind.
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl FindingKind {
-    /// All kinds, in the order in which they are documented.
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 25] = [
-        Self::ViewMissing,
-        Self::StageLeftover,
-        Self::SnapshotPartial,
-        Self::SnapshotCorrupt,
-        Self::RecordLeftover,
-        Self::AuditChain,
-        Self::Descriptors,
-        Self::Kernel,
-        Self::StageSynced,
-        Self::OtherFileSystem,
-        Self::MarkerMissing,
-        Self::MarkerBroken,
-        Self::Unsure,
-        Self::NotArrived,
-        Self::Foreign,
-        Self::Superseded,
-        Self::Stray,
-        Self::Lost,
-        Self::LatePublish,
-        Self::Around,
-        Self::Clock,
-        Self::SameName,
-        Self::OtherEngine,
-        Self::ServerTooOld,
-        Self::SyncSettings,
-    ];
-
-    /// Returns the name of the kind.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::ViewMissing => "view-missing",
-            Self::StageLeftover => "stage-leftover",
-            Self::SnapshotPartial => "snapshot-partial",
-            Self::SnapshotCorrupt => "snapshot-corrupt",
-            Self::RecordLeftover => "record-leftover",
-            Self::AuditChain => "audit-chain",
-            Self::MarkerMissing => "marker-missing",
-            Self::MarkerBroken => "marker-broken",
-            Self::Unsure => "unsure",
-            Self::NotArrived => "not-arrived",
-            Self::Stray => "stray",
-            Self::Foreign => "foreign",
-            Self::Superseded => "superseded",
-            Self::LatePublish => "late-publish",
-            Self::Lost => "lost",
-            Self::Clock => "clock",
-            Self::SameName => "same-name",
-            Self::OtherEngine => "other-engine",
-            Self::StageSynced => "stage-synced",
-            Self::OtherFileSystem => "other-filesystem",
-            Self::ServerTooOld => "server-too-old",
-            Self::Descriptors => "descriptors",
-            Self::Kernel => "kernel",
-            Self::Around => "around",
-            Self::SyncSettings => "sync-settings",
-        }
-    }
+finding_kinds! {
+    ViewMissing = "view-missing",
+    StageLeftover = "stage-leftover",
+    SnapshotPartial = "snapshot-partial",
+    SnapshotCorrupt = "snapshot-corrupt",
+    RestorePartial = "restore-partial",
+    RecordLeftover = "record-leftover",
+    AuditChain = "audit-chain",
+    Descriptors = "descriptors",
+    Kernel = "kernel",
+    StageSynced = "stage-synced",
+    OtherFileSystem = "other-filesystem",
+    MarkerMissing = "marker-missing",
+    MarkerBroken = "marker-broken",
+    Unsure = "unsure",
+    NotArrived = "not-arrived",
+    Foreign = "foreign",
+    Superseded = "superseded",
+    Stray = "stray",
+    Lost = "lost",
+    LatePublish = "late-publish",
+    Around = "around",
+    ServerUnreachable = "server-unreachable",
+    Clock = "clock",
+    SameName = "same-name",
+    OtherEngine = "other-engine",
+    ServerTooOld = "server-too-old",
+    SyncSettings = "sync-settings",
 }
 
 /// A finding, as sentences for a person.
@@ -124,6 +82,28 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/doc/doctor.md");
         let text = std::fs::read_to_string(path).expect("the chapter");
         let sections: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-        assert_eq!(sections, FindingKind::ALL.map(FindingKind::as_str));
+        assert_eq!(sections, FindingKind::NAMES);
+    }
+
+    /// Programs look them up in the schema.
+    #[test]
+    fn each_finding_is_in_the_schema() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/schema/doctor.json");
+        let text = std::fs::read_to_string(path).expect("the schema");
+        let schema: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(schema["$defs"]["name"]["enum"], serde_json::json!(FindingKind::NAMES));
+    }
+
+    /// Each one arises from its fault in a test of the guarded folders.
+    #[test]
+    fn each_finding_arises_in_a_test() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guarded");
+        let mut tests = String::new();
+        for entry in std::fs::read_dir(dir).expect("the tests") {
+            tests += &std::fs::read_to_string(entry.expect("one").path()).unwrap_or_default();
+        }
+        for name in FindingKind::NAMES {
+            assert!(tests.contains(&format!("\"{name}")), "{name}");
+        }
     }
 }

@@ -2,11 +2,14 @@
 //! the files of a guard that may run, and writes none of them.
 //!
 //! `folder_finding` names the findings, `examined_folder` is the folder with what the lock service
-//! says of it, `leftovers` looks at the state directory, `arrival_findings` compares the files with
-//! the markers, and `folder_checks` makes all checks.
+//! says of it, `leftovers` looks at the state directory and `snapshot_findings` at the snapshots in
+//! it, `arrival_findings` compares the files with the markers, and `folder_checks` makes all
+//! checks.
 
 pub(crate) mod folder_finding;
 pub(crate) mod examined_folder;
 mod leftovers;
+#[cfg(target_os = "linux")]
+mod snapshot_findings;
 mod arrival_findings;
 mod folder_checks;

@@ -8,6 +8,7 @@ use super::in_place_restore::interrupted_restore;
 use super::snapshot_id::SnapshotId;
 use super::snapshot_store::{SnapshotStore, complete_in};
 use super::snapshot_take::{intents, staged_name};
+use super::tree_walk::is_gone;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -17,10 +18,13 @@ use std::io;
 pub(crate) enum SnapshotFinding {
     /// A snapshot was interrupted while it was taken or removed (`snapshot-partial`).
     Partial(String),
-    /// A restore in place was interrupted (`snapshot-partial`): the snapshot with this name.
+    /// A restore in place was interrupted (`restore-partial`): the snapshot with this name.
     Restore(String),
     /// A complete snapshot does not fit its manifest any more (`snapshot-corrupt`).
     Corrupt(SnapshotId, Vec<String>),
+    /// The `READY` of a snapshot does not fit its descriptor (`snapshot-corrupt`), so that it is
+    /// not shown.
+    Unproven(SnapshotId),
 }
 
 impl fmt::Display for SnapshotFinding {
@@ -40,6 +44,11 @@ impl fmt::Display for SnapshotFinding {
                 f,
                 "snapshot {id} is damaged: {}; remove it with 'latchfs folder-snapshot rm {id}'",
                 differences.first().map_or("it can't be read", String::as_str)
+            ),
+            Self::Unproven(id) => write!(
+                f,
+                "snapshot {id} is not shown, because its READY or its descriptor was changed; \
+                 remove it with 'latchfs folder-snapshot rm {id}'"
             ),
         }
     }
@@ -71,20 +80,24 @@ pub(crate) fn findings<D: Disk>(
     }
     found.extend(interrupted_restore(store).map(|it| SnapshotFinding::Restore(it.id)));
     for id in store.names()? {
-        let dir = store.disk.open_dir(Place::new(store.dir, id.as_str()))?;
+        let dir = match store.disk.open_dir(Place::new(store.dir, id.as_str())) {
+            // It was removed meanwhile.
+            Err(error) if is_gone(&error) => continue,
+            dir => dir?,
+        };
+        let has_ready = || store.disk.look(Place::new(&dir, READY)).is_ok();
         if complete_in(store.disk, &dir, &id).is_none() {
-            let has_ready = store.disk.look(Place::new(&dir, READY)).is_ok();
-            found.push(if has_ready {
-                let why = "READY does not fit the descriptor".to_owned();
-                SnapshotFinding::Corrupt(id, vec![why])
+            found.push(if has_ready() {
+                SnapshotFinding::Unproven(id)
             } else {
                 SnapshotFinding::Partial(id.to_string())
             });
         } else if reads_all {
-            match store.verify(id.as_str(), &|| ()) {
-                Ok(differences) if differences.is_empty() => {}
-                Ok(differences) => found.push(SnapshotFinding::Corrupt(id, differences)),
-                Err(error) => found.push(SnapshotFinding::Corrupt(id, vec![error.to_string()])),
+            let differences = store.verify(id.as_str(), &|| ());
+            let differences = differences.unwrap_or_else(|error| vec![error.to_string()]);
+            // A removal begins with READY.
+            if !differences.is_empty() && has_ready() {
+                found.push(SnapshotFinding::Corrupt(id, differences));
             }
         }
     }

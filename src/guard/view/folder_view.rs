@@ -58,6 +58,8 @@ pub(crate) struct FolderView {
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
     pub(super) passthrough: Passthrough,
+    /// The kernel's limit on the time of a request when the view was mounted, in seconds.
+    pub(super) request_timeout: Option<u64>,
     pub(super) second_opens: SecondOpens,
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,

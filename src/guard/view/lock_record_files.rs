@@ -19,7 +19,7 @@ use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{
     DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
 };
-use crate::holder_id::{Maker, session_of};
+use crate::holder_id::{Maker, ProcessStart, session_of};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::path::Path;
@@ -28,6 +28,11 @@ use std::sync::Arc;
 /// The sentence for a text that is no record.
 const NO_RECORD: &str = "what was written is no lock record: JSON of at most 4,096 bytes with the \
                          14 fields of its schema, see contrib/schema/lock-record.json";
+
+/// Returns the process of a request, if it is known.
+fn writer_of(who: Requester) -> Option<ProcessStart> {
+    process_if_running(who.pid).and_then(ProcessStart::running)
+}
 
 impl RecordHandle {
     /// Fails if something was written that is no record.
@@ -277,19 +282,16 @@ impl FolderView {
     /// Begins to prepare a record for a steal. One program at a time may do so: with a file that
     /// both write, each would take the other's record for its own.
     fn prepare(&self, who: Requester) -> Done<()> {
-        let writer = process_if_running(who.pid);
+        let writer = writer_of(who);
         let mut prepared = self.record_use.prepared.lock();
-        let other = prepared.as_ref().and_then(|one| one.writer);
-        let is_other =
-            other.is_some_and(|it| Some(it) != writer && process_if_running(it) == Some(it));
-        if is_other {
+        if prepared.as_ref().is_some_and(|one| one.is_kept_from(writer)) {
             drop(prepared);
             let why = "another program of this machine prepares a steal; try again when it is done";
             return Err(self.refuse_record(who, libc::EBUSY, why));
         }
         match &mut *prepared {
-            Some(one) if one.writer == writer => {}
-            other => *other = Some(PreparedRecord { record: None, writer }),
+            Some(one) if one.writer == writer => one.is_refused = false,
+            other => *other = Some(PreparedRecord { record: None, writer, is_refused: false }),
         }
         Ok(())
     }
@@ -329,6 +331,12 @@ impl FolderView {
         Ok(())
     }
 
+    /// Returns the name of a prepared record whose process has ended.
+    pub(super) fn leftover_record(&self) -> Option<String> {
+        let name = RecordFile::Prepared.name(&self.records.file_name());
+        self.record_use.has_leftover().then_some(name)
+    }
+
     /// Renames the prepared record onto the record: a steal of a lock whose lease, skew and grace
     /// are over.
     pub(super) async fn rename_record(
@@ -358,7 +366,7 @@ impl FolderView {
             *prepared = None;
         } else if let Some(one) = &mut *prepared {
             // The loser's file is in nobody's way.
-            one.writer = None;
+            one.is_refused = true;
         }
         stolen
     }

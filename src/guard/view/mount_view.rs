@@ -28,6 +28,7 @@ use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::request_timeout::request_timeout;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::slow_calls::SlowCalls;
@@ -120,6 +121,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         numbers: HandleNumbers::default(),
         files: Handles::default(),
         passthrough: Passthrough::default(),
+        request_timeout: request_timeout().map(|limit| limit.seconds),
         second_opens: SecondOpens::default(),
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
@@ -203,6 +205,9 @@ impl FolderView {
     pub(super) fn status(&self, who: Requester) -> Value {
         let mut status = self.tenures.status(&self.folder, self.may_see_names(who.uid));
         status["nodes"] = self.nodes.count().into();
+        status["slow_reads"] = self.passthrough.refusal().into();
+        status["request_timeout_s"] = self.request_timeout.into();
+        status["leftover_record"] = self.leftover_record().into();
         if let Some(progress) = self.snapshots.progress() {
             status["snapshot"] = progress.into();
         }

@@ -93,8 +93,22 @@ pub(super) struct RecordHandle {
 pub(super) struct PreparedRecord {
     /// The text, once it is a record, and its proof.
     pub(super) record: Option<(Arc<[u8]>, HolderProof)>,
-    /// The process that writes it. Another one may not, unless this one has ended or was refused.
-    pub(super) writer: Option<u32>,
+    /// The process that writes it, if it is known.
+    pub(super) writer: Option<ProcessStart>,
+    /// Whether its steal was refused. Another process may prepare one then.
+    pub(super) is_refused: bool,
+}
+
+impl PreparedRecord {
+    /// Whether the process that writes it has ended.
+    fn is_left(&self) -> bool {
+        self.writer.is_none_or(|writer| !writer.runs())
+    }
+
+    /// Whether another process may not prepare one now.
+    pub(super) fn is_kept_from(&self, other: Option<ProcessStart>) -> bool {
+        !self.is_refused && !self.is_left() && self.writer != other
+    }
 }
 
 /// The program that has begun or last renewed a tenure by a record.
@@ -118,6 +132,11 @@ impl RecordUse {
         if let Some(process) = ProcessStart::running(pid) {
             *self.holder.lock() = Some(RecordHolder { token, process });
         }
+    }
+
+    /// Whether there is a prepared record whose process has ended.
+    pub(super) fn has_leftover(&self) -> bool {
+        self.prepared.lock().as_ref().is_some_and(PreparedRecord::is_left)
     }
 
     /// Returns the pid of the process that has done so, if it still runs.

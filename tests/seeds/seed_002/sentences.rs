@@ -82,7 +82,10 @@ const SENTENCES: &[(&str, Shown)] = &[
     ("`rename()` tmp over existing `.lock` file; fsync parent dir.", By(STOLEN)),
     ("`rename()` is atomic on POSIX and JuiceFS metadata engine.", Mended(STEALERS)),
     ("concurrent stealer race: if `rename()` succeeds, that stealer wins", Mended(STEALERS)),
-    ("the loser's tmp is orphaned and harmless (cleaned by `doctor`)", Mended(STEALERS)),
+    (
+        "the loser's tmp is orphaned and harmless (cleaned by `doctor`)",
+        By("prepared_records_of_ended_programs_are_removed"),
+    ),
     ("new holder increments fencing token and `acquire_seq`", By(STOLEN)),
     ("audit event is mandatory", By(STOLEN)),
     // "Release"
@@ -102,7 +105,7 @@ const SENTENCES: &[(&str, Shown)] = &[
     ("Only READY snapshots are visible.", By(READY_ONLY)),
     (
         "Incomplete snapshots/intents are hidden and recoverable by `doctor --strict`.",
-        NotBuilt("not READY are recoverable by `doctor --strict`"),
+        By("interrupted_snapshots_are_finished_or_removed"),
     ),
     // "Clock skew detection (MUST)"
     ("JVS records `last_renewed_at` using local monotonic + wall clock", By(HOLDS)),
@@ -133,6 +136,7 @@ fn each_sentence_is_shown_or_named_with_its_reason() {
         include_str!("../seed_002.rs"),
         include_str!("../../guarded/snapshots.rs"),
         include_str!("../../guarded/doctoring.rs"),
+        include_str!("../../guarded/doctoring_snapshots.rs"),
     ]
     .concat();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

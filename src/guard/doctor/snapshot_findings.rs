@@ -1,0 +1,99 @@
+//! Folder snapshots that were interrupted or damaged, and interrupted restores.
+
+use super::super::disk::{Disk, Place};
+use super::super::folder_snapshot::in_place_restore::interrupted_restore;
+use super::super::folder_snapshot::snapshot_recovery::{SnapshotFinding, findings};
+use super::super::folder_snapshot::snapshot_store::SnapshotStore;
+use super::super::tenure::TenureId;
+use super::examined_folder::ExaminedFolder;
+use super::folder_finding::{FindingKind, FolderFinding};
+use super::leftovers::some_of;
+use crate::os_error::said;
+
+/// Returns the findings about the snapshots. Each file of each snapshot is read.
+pub(super) fn snapshot_findings<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+) -> Result<Vec<FolderFinding>, String> {
+    let Some(dir) = &of.snapshots else { return Ok(Vec::new()) };
+    let store = SnapshotStore { disk: of.disk, dir };
+    let is_live = |tenure: TenureId| of.may_be_at_work(tenure);
+    let found = findings(&store, is_live, true);
+    let mut found =
+        found.map_err(|error| format!("the snapshots can't be read: {}", said(&error)))?;
+    // What is under way now is not interrupted.
+    let is_whole = |found: &SnapshotFinding| {
+        matches!(found, SnapshotFinding::Corrupt(..) | SnapshotFinding::Unproven(_))
+    };
+    if !found.iter().all(is_whole) && (of.changes_snapshots)() {
+        found.retain(is_whole);
+    }
+    // The intent of a restore names the tenure of the guard that has begun it.
+    let restoring = interrupted_restore(&store).and_then(|it| TenureId::parse(&it.tenure));
+    if of.is_shared && restoring.is_some_and(|tenure| of.may_be_at_work(tenure)) {
+        found.retain(|found| !matches!(found, SnapshotFinding::Restore(_)));
+    }
+    Ok(found.into_iter().map(|finding| as_finding(of, finding)).collect())
+}
+
+impl<D: Disk> ExaminedFolder<'_, D> {
+    /// Whether a guard may be at work in a tenure: this machine's guard in its current one, or that
+    /// of another machine of a shared storage, as long as no fence has removed the stage.
+    fn may_be_at_work(&self, tenure: TenureId) -> bool {
+        if self.is_shared {
+            let stage = tenure.to_string();
+            let stages = self.stages.as_ref();
+            return stages.is_some_and(|dir| self.disk.look(Place::new(dir, &stage)).is_ok());
+        }
+        self.is_guarded && Some(tenure.token.as_u64()) >= self.tenure
+    }
+}
+
+fn as_finding<D: Disk>(of: &ExaminedFolder<'_, D>, found: SnapshotFinding) -> FolderFinding {
+    let shown = &of.shown;
+    match found {
+        SnapshotFinding::Partial(id) => FolderFinding::new(
+            FindingKind::SnapshotPartial,
+            format!(
+                "the snapshot {id} was interrupted while it was taken or removed, and is not shown"
+            ),
+            if of.is_guarded {
+                "end the guard, and start it again: it finishes a snapshot that is complete, and \
+                 removes any other"
+            } else {
+                "latchfs doctor --strict --mend: it finishes a snapshot that is complete, and \
+                 removes any other; the next start of the guard does so as well"
+            },
+        ),
+        SnapshotFinding::Restore(id) => FolderFinding::new(
+            FindingKind::RestorePartial,
+            format!(
+                "a restore of the snapshot {id} was interrupted: some files of the folder are \
+                 those of the snapshot, and others are as before"
+            ),
+            format!(
+                "'latchfs folder-snapshot restore {id} VIEW --in-place' with the view of {shown} \
+                 finishes it, and with --undo takes it back"
+            ),
+        ),
+        SnapshotFinding::Unproven(id) => FolderFinding::new(
+            FindingKind::SnapshotCorrupt,
+            format!(
+                "the snapshot {id} is not shown, because its READY or its descriptor was changed"
+            ),
+            format!(
+                "its files are in 'snapshots/{id}/tree' of the state directory, and nothing proves \
+                 that they are as they were taken: copy what you need, then remove it by 'latchfs \
+                 folder-snapshot rm {id} {shown}'"
+            ),
+        ),
+        SnapshotFinding::Corrupt(id, differences) => FolderFinding::new(
+            FindingKind::SnapshotCorrupt,
+            format!("the snapshot {id} is not as it was taken: {}", some_of(&differences)),
+            format!(
+                "its other files are still good, and 'latchfs folder-snapshot verify {id} {shown}' \
+                 names those that are not: copy what you need from 'snapshots/{id}/tree' of the \
+                 state directory, then remove it by 'latchfs folder-snapshot rm {id} {shown}'"
+            ),
+        ),
+    }
+}

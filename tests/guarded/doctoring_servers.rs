@@ -1,0 +1,129 @@
+//! The server of a guarded folder, as `latchfs doctor --strict` finds it: one that does not answer,
+//! one that refuses this machine, and one that only the guard knows.
+
+use crate::changed_servers::kill;
+use crate::doctoring::{finds, is_healthy, kernel_stays, options, place, token};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::support::run;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A mount on a server, which is unmounted when this value is dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn on(server: &Server, scratch: &Scratch, name: &str) -> Self {
+        let dir = scratch.0.join(name);
+        let mut mount = latchfs();
+        mount.arg("mount").arg(&dir).args(["--server", &server.url, "--background"]);
+        run(&mut mount).ok();
+        Self(dir)
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = latchfs().args(["umount", "--unseal"]).arg(&self.0).status();
+    }
+}
+
+/// server-unreachable: the server is stopped, or ends.
+#[test]
+fn servers_that_do_not_answer_are_found() {
+    let _kernel = kernel_stays();
+    let scratch = Scratch::new();
+    let mut server = Server::start(&scratch);
+    let (url, data) = (server.url.clone(), scratch.0.join("server").display().to_string());
+    scratch.init(&["--server", &url, "--client", "m1"]);
+    let own = place(&scratch, "m1");
+    let own = options(&own);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1", "--ttl", "1h"]);
+    guard.ask("take", &[]).ok();
+    let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+    let held = token(&url, &lock);
+    server.signal(libc::SIGSTOP);
+    let says = finds(&guard.view, &[], &["server-unreachable"]);
+    assert!(says[0].contains("does not answer") && says[0].contains(&url), "{says:?}");
+    server.signal(libc::SIGCONT);
+    is_healthy(&guard.view, &[]);
+    kill(&server);
+    let says = finds(&guard.view, &[], &["server-unreachable"]);
+    assert!(says[0].contains("nobody can say who holds the lock"), "{says:?}");
+    finds(&scratch.folder(), &own, &["server-unreachable"]);
+    // One of several servers is enough.
+    let address = url.trim_start_matches("http://").to_owned();
+    server = Server::start_at(&address, &["--data", &data]);
+    is_healthy(&guard.view, &[]);
+    let both = format!("http://127.0.0.1:1,{url}");
+    is_healthy(&guard.view, &["--server", &both]);
+    assert_eq!(token(&server.url, &lock), held, "doctor frees no lock");
+}
+
+/// server-unreachable: the server wants credentials that doctor does not have.
+#[test]
+fn servers_that_refuse_this_machine_are_found() {
+    let _kernel = kernel_stays();
+    let scratch = Scratch::new();
+    let tokens = scratch.0.join("tokens");
+    let of_m1 = "[[token]]\nname = \"m1\"\nsecret = \"the secret of m1\"\nclients = [\"m1\"]\n";
+    fs::write(&tokens, of_m1).expect("written");
+    run(Command::new("chmod").arg("600").arg(&tokens)).ok();
+    let (data, tokens) = (scratch.0.join("server"), tokens.display().to_string());
+    let data = data.display().to_string();
+    let server = Server::start_at("127.0.0.1:0", &["--data", &data, "--tokens", &tokens]);
+    let secret = scratch.0.join("secret");
+    fs::write(&secret, "the secret of m1").expect("written");
+    run(Command::new("chmod").arg("600").arg(&secret)).ok();
+    let secret = secret.display().to_string();
+    scratch.init(&["--server", &server.url, "--client", "m1", "--token-file", &secret]);
+    let own = place(&scratch, "m1");
+    let own = options(&own);
+    let says = finds(&scratch.folder(), &own, &["server-unreachable"]);
+    assert!(says[0].contains("refuses this machine"), "{says:?}");
+    is_healthy(&scratch.folder(), &[&own[..], &["--token-file", &secret]].concat());
+}
+
+/// A guard that was started with `--dir MOUNT` uses another server than the folder's record names:
+/// doctor asks the one that the guard uses, or used when it was killed.
+#[test]
+fn guards_on_a_mount_are_examined() {
+    let _kernel = kernel_stays();
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    let data = scratch.0.join("server").display().to_string();
+    scratch.init(&["--server", &server.url, "--client", "m1"]);
+    kill(&server);
+    let own = place(&scratch, "m1");
+    let own = options(&own);
+    finds(&scratch.folder(), &own, &["server-unreachable"]);
+    let moved = Server::start_at("127.0.0.1:0", &["--data", &data]);
+    assert_ne!(moved.url, server.url);
+    let mount = Mount::on(&moved, &scratch, "locks");
+    let mount = mount.path();
+    is_healthy(&scratch.folder(), &[&own[..], &["--dir", &mount]].concat());
+    let on_mount = ["--client", "m1", "--ttl", "1h", "--dir", &mount];
+    let guard = Guard::start(&scratch, "view", &on_mount);
+    guard.ask("take", &[]).ok();
+    let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+    let held = token(&moved.url, &lock);
+    is_healthy(&guard.view, &[]);
+    is_healthy(&scratch.folder(), &own);
+    guard.signal(libc::SIGKILL);
+    eventually("the end of the guard", || fs::metadata(guard.path("a")).err());
+    finds(&scratch.folder(), &own, &["view-missing", "stage-leftover"]);
+    finds(&scratch.folder(), &[&own[..], &["--mend"]].concat(), &[]);
+    assert_eq!(token(&moved.url, &lock), held, "doctor frees no lock");
+    drop(guard);
+    // A guard without a view.
+    let mut take = latchfs();
+    take.args(["guard", "take"]).arg(scratch.folder()).args(own).args(["--dir", &mount]);
+    run(&mut take).ok();
+    is_healthy(&scratch.folder(), &own);
+    let mut give = latchfs();
+    run(give.args(["guard", "give"]).arg(scratch.folder()).args(own)).ok();
+}

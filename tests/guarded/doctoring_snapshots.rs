@@ -1,0 +1,264 @@
+//! Findings of `latchfs doctor --strict` about folder snapshots, restores and lock records that
+//! were interrupted.
+
+use crate::arriving::Machines;
+use crate::doctoring::{
+    begin_python, end_python, finds, is_healthy, kernel_stays, mended, options, place, token,
+};
+use crate::faulty_markers::{Traced, is_dead};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::support::{Output, run};
+use serde_json::Value;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A folder with some files, whose lock a server decides, so that snapshots are copies.
+struct Site {
+    scratch: Scratch,
+    server: Server,
+    lock: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        for name in ["a", "b", "c", "d"] {
+            fs::write(scratch.folder().join(name), format!("old {name}")).expect("a folder");
+        }
+        let server = Server::start(&scratch);
+        scratch.init(&["--server", &server.url, "--client", "m1"]);
+        let record = fs::read(scratch.folder().join(".latchfs/folder")).expect("there");
+        let record: Value = serde_json::from_slice(&record).expect("JSON");
+        let lock = format!("folder-{}", record["id"].as_str().expect("an id"));
+        Self { scratch, server, lock }
+    }
+
+    /// Starts the guard, which takes the lock and keeps it. No marker is written meanwhile.
+    fn start(&self, view: &str) -> Guard {
+        let options = ["--client", "m1", "--ttl", "1h", "--settle", "1h"];
+        let guard = Guard::start(&self.scratch, view, &options);
+        guard.ask("take", &[]).ok();
+        guard
+    }
+
+    fn token(&self) -> Value {
+        token(&self.server.url, &self.lock)
+    }
+
+    fn snapshots(&self) -> PathBuf {
+        let id = self.lock.trim_start_matches("folder-");
+        self.scratch.0.join("state").join(id).join("snapshots")
+    }
+}
+
+fn snapshot(guard: &Guard, args: &[&str]) -> Output {
+    let (first, rest) = args.split_at(if matches!(args[0], "take" | "ls") { 1 } else { 2 });
+    run(latchfs().arg("folder-snapshot").args(first).arg(&guard.view).args(rest))
+}
+
+fn taken(guard: &Guard) -> String {
+    let answer = snapshot(guard, &["take", "--json"]).ok();
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["id"].as_str().expect("a name").to_owned()
+}
+
+/// Runs a command by which the guard reaches a system call that kills it before it is made.
+fn killed_at(guard: &Guard, call: &str, when: u32, command: &[&str]) {
+    let what = format!("signal=KILL:when={when}");
+    let injected = Traced::inject(guard, call, &what);
+    let told = snapshot(guard, command);
+    assert_ne!(told.code, 0, "{told:?}");
+    eventually("the end of the guard", || is_dead(guard).then_some(()));
+    drop(injected);
+}
+
+/// snapshot-partial: the guard is killed while it takes a snapshot. One whose READY was written is
+/// finished, and others are removed.
+#[test]
+fn interrupted_snapshots_are_finished_or_removed() {
+    let _kernel = kernel_stays();
+    let site = Site::new();
+    let folder = site.scratch.folder();
+    let own = place(&site.scratch, "m1");
+    let own = options(&own);
+    // The intent is the first name that is made, and the rename the last one.
+    for (number, (call, when, finished)) in
+        [("linkat", 3, 0), ("linkat", 8, 0), ("renameat2", 1, 1)].into_iter().enumerate()
+    {
+        let guard = site.start(&format!("view{number}"));
+        let held = site.token();
+        assert!(held.is_u64(), "{held}");
+        killed_at(&guard, call, when, &["take"]);
+        let kinds = ["view-missing", "stage-leftover", "snapshot-partial"];
+        let says = finds(&folder, &own, &kinds);
+        assert!(says[2].contains("was interrupted while it was taken"), "{says:?}");
+        let mended = mended(&folder, &own);
+        let told = format!("{finished} finished and shown now, {} removed", 1 - finished);
+        assert!(mended.contains(&("snapshot-partial".to_owned(), told)), "{mended:?}");
+        is_healthy(&folder, &own);
+        assert_eq!(site.token(), held, "doctor frees no lock");
+        let left = fs::read_dir(site.snapshots()).expect("there").count();
+        assert_eq!(left, finished, "{call} {when}");
+        drop(guard);
+    }
+    // The start of the guard mends the same.
+    let guard = site.start("view");
+    killed_at(&guard, "linkat", 3, &["take"]);
+    drop(guard);
+    let guard = site.start("view");
+    is_healthy(&guard.view, &[]);
+    let listed: Value =
+        serde_json::from_str(&snapshot(&guard, &["ls", "--json"]).ok()).expect("JSON");
+    let id = listed["snapshots"][0]["id"].as_str().expect("the finished one").to_owned();
+    snapshot(&guard, &["verify", &id]).ok();
+}
+
+/// A snapshot that is being taken, and a restore that goes on, are no findings.
+#[test]
+fn work_on_snapshots_is_no_finding() {
+    let _kernel = kernel_stays();
+    let site = Site::new();
+    let guard = site.start("view");
+    let id = taken(&guard);
+    fs::write(guard.path("a"), "new").expect("held");
+    let take = "{\"do\": \"snapshot\", \"snapshot\": \"take\"}".to_owned();
+    let restore = format!("{{\"do\": \"snapshot\", \"snapshot\": \"restore\", \"id\": \"{id}\"}}");
+    // The guard waits before the rename that shows the snapshot, or the first restored file.
+    for (request, intent, when) in [(take, ".intent", 1), (restore, "restore.json", 3)] {
+        let what = format!("delay_enter=5s:when={when}");
+        let injected = Traced::inject(&guard, "renameat2", &what);
+        std::thread::scope(|scope| {
+            let working = scope.spawn(|| guard.request_here(&request));
+            eventually("the intent", || {
+                let mut names = fs::read_dir(site.snapshots()).expect("there").flatten();
+                names.find(|it| it.file_name().to_string_lossy().ends_with(intent)).map(drop)
+            });
+            finds(&guard.view, &[], &[]);
+            assert!(!working.is_finished(), "{request}");
+            let answer = working.join().expect("it ends");
+            assert!(!answer.contains("error"), "{answer}");
+        });
+        drop(injected);
+        is_healthy(&guard.view, &[]);
+    }
+}
+
+/// snapshot-corrupt: a byte of a file, or of `READY`, is changed.
+#[test]
+fn a_damaged_snapshot_stays_until_a_person_removes_it() {
+    let _kernel = kernel_stays();
+    let site = Site::new();
+    let guard = site.start("view");
+    let held = site.token();
+    for (damaged, part) in [("tree/b", "b has another content"), ("READY", "is not shown")] {
+        let id = taken(&guard);
+        is_healthy(&guard.view, &[]);
+        let file = site.snapshots().join(&id).join(damaged);
+        let mut bytes = fs::read(&file).expect("there");
+        bytes[0] ^= 1;
+        fs::write(&file, bytes).expect("as a failing disk does it");
+        for options in [&[][..], &["--mend"]] {
+            let says = finds(&guard.view, options, &["snapshot-corrupt"]);
+            assert!(says[0].contains(&id) && says[0].contains(part), "{says:?}");
+        }
+        // What is good in it can be copied.
+        let shown = guard.path(".latchfs/snapshots").join(&id).join("a");
+        let kept =
+            if damaged == "READY" { site.snapshots().join(&id).join("tree/a") } else { shown };
+        assert_eq!(fs::read_to_string(kept).expect("there"), "old a");
+        snapshot(&guard, &["rm", &id]).ok();
+        is_healthy(&guard.view, &[]);
+    }
+    assert_eq!(site.token(), held, "doctor frees no lock");
+}
+
+/// restore-partial: the guard is killed while it restores a snapshot in place.
+#[test]
+fn an_interrupted_restore_is_finished_by_another() {
+    let _kernel = kernel_stays();
+    let site = Site::new();
+    let folder = site.scratch.folder();
+    let own = place(&site.scratch, "m1");
+    let own = options(&own);
+    let guard = site.start("view");
+    let held = site.token();
+    let id = taken(&guard);
+    for name in ["a", "b", "c", "d"] {
+        fs::write(guard.path(name), format!("new {name}")).expect("held");
+    }
+    // The first renames show a snapshot of the folder before it, and the intent.
+    killed_at(&guard, "renameat2", 5, &["restore", &id, "--in-place"]);
+    let texts = || {
+        ["a", "b", "c", "d"].map(|name| {
+            let text = fs::read_to_string(folder.join(name)).expect("there");
+            text.starts_with("old")
+        })
+    };
+    assert_eq!(texts(), [true, true, false, false]);
+    let says = finds(&folder, &own, &["view-missing", "stage-leftover", "restore-partial"]);
+    assert!(says[2].contains(&id) && says[2].contains("others are as before"), "{says:?}");
+    let mend = [&own[..], &["--mend"]].concat();
+    // The content that was about to be restored is kept.
+    finds(&folder, &mend, &["restore-partial", "lost"]);
+    assert_eq!(site.token(), held, "doctor frees no lock");
+    drop(guard);
+    let guard = site.start("view");
+    // The guard keeps copies of what a tenure left that has told nobody.
+    finds(&guard.view, &[], &["restore-partial", "lost"]);
+    snapshot(&guard, &["restore", &id, "--in-place"]).ok();
+    assert_eq!(texts(), [true; 4]);
+    let says = finds(&guard.view, &[], &["lost"]);
+    let count = says[0].split(' ').next().and_then(|count| count.parse().ok());
+    for number in 1..=count.expect("a number") {
+        let number: u32 = number;
+        guard.ask("lost", &["--drop", &number.to_string()]).ok();
+    }
+    is_healthy(&guard.view, &[]);
+}
+
+/// record-leftover: a client of the seed's protocol dies between its `.tmp` and the rename.
+#[test]
+fn prepared_records_of_ended_programs_are_removed() {
+    let _kernel = kernel_stays();
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &["--ttl", "1h"]), machines.start(2, &[]));
+    one.ask("take", &[]).ok();
+    let lock = one.status()["lock"].as_str().expect("a name").to_owned();
+    let held = token(&machines.server.url, &lock);
+    let locks = two.path(".latchfs/locks");
+    let prepared = locks.join(format!("{lock}.lock.tmp"));
+    let program = format!(
+        "import sys; file = open('{lock}.lock.tmp', 'w'); file.write('{{'); file.flush()\n\
+         print('ready', flush=True); sys.stdin.read()"
+    );
+    // A program that still runs may be about to steal.
+    let thief = begin_python(&locks, &program);
+    is_healthy(&two.view, &[]);
+    end_python(thief);
+    finds(&two.view, &[], &["record-leftover"]);
+    fs::remove_file(&prepared).expect("as the finding says");
+    is_healthy(&two.view, &[]);
+
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds/seed_002_client.py");
+    let mut client = Command::new("strace");
+    let calls = "rename,renameat,renameat2";
+    client.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
+    client.args(["-e", &format!("inject={calls}:signal=KILL"), "/usr/bin/python3"]);
+    client.arg(script).args([&locks, Path::new(&lock)]);
+    let mut client = client.stdin(Stdio::piped()).spawn().expect("strace is there");
+    client.stdin.take().expect("piped").write_all(b"replace\n").expect("it reads");
+    let ended = client.wait().expect("it ends");
+    assert!(ended.signal() == Some(libc::SIGKILL), "{ended}");
+    assert!(prepared.exists());
+    let says = finds(&two.view, &[], &["record-leftover"]);
+    assert!(says[0].contains(&format!("{lock}.lock.tmp")), "{says:?}");
+    let mended = mended(&two.view, &[]);
+    assert_eq!(mended[0].0, "record-leftover");
+    assert!(!prepared.exists());
+    is_healthy(&two.view, &[]);
+    assert_eq!(token(&machines.server.url, &lock), held, "doctor frees no lock");
+    assert_eq!(one.status()["state"], "holding");
+}
