@@ -6,6 +6,7 @@ use crate::support::rounds;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,8 +49,29 @@ fn by_rename(dir: &Path) -> io::Result<u64> {
     fs::rename(temporary, dir.join("renamed")).map(|()| next)
 }
 
-const WAYS: [(&str, Increment); 3] =
-    [("whole", by_whole_save), ("count.log", in_place), ("renamed", by_rename)];
+/// Returns the greatest name in a directory of numbers.
+fn greatest_name(dir: &Path) -> io::Result<u64> {
+    let numbers = fs::read_dir(dir)?.map(|entry| {
+        let name = entry?.file_name();
+        name.to_string_lossy().parse::<u64>().map_err(io::Error::other)
+    });
+    numbers.collect::<io::Result<Vec<_>>>().map(|all| all.into_iter().max().unwrap_or(0))
+}
+
+/// Makes the next name, and removes the one before.
+fn by_new_name(dir: &Path) -> io::Result<u64> {
+    let names = dir.join("names");
+    let next = greatest_name(&names)? + 1;
+    symlink("content", names.join(next.to_string()))?;
+    fs::remove_file(names.join((next - 1).to_string())).map(|()| next)
+}
+
+const WAYS: [(&str, Increment); 4] = [
+    ("whole", by_whole_save),
+    ("count.log", in_place),
+    ("renamed", by_rename),
+    ("names", by_new_name),
+];
 
 /// The clients that have been told of each value of each counter. A value that two were told of is
 /// a lost increment.
@@ -73,7 +95,10 @@ impl Acknowledged {
         let mut lost = total - values.len() as u32;
         for (counter, _) in WAYS {
             let newest = values.keys().filter(|(name, _)| *name == counter).map(|(_, n)| *n).max();
-            let found = number_in(&dir.join(counter)).expect("whole");
+            let found = match counter {
+                "names" => greatest_name(&dir.join(counter)).expect("numbers"),
+                _ => number_in(&dir.join(counter)).expect("whole"),
+            };
             lost += u32::from(found < newest.unwrap_or(0));
         }
         (total, lost)
@@ -82,9 +107,11 @@ impl Acknowledged {
 
 fn make_counters(dir: &Path) {
     fs::create_dir_all(dir).expect("made");
-    for (counter, _) in WAYS {
+    for (counter, _) in &WAYS[..3] {
         fs::write(dir.join(counter), "00000000").expect("written");
     }
+    fs::create_dir(dir.join("names")).expect("made");
+    symlink("content", dir.join("names/0")).expect("made");
 }
 
 /// Sends a request to a guard without starting a program.
