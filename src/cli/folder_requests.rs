@@ -4,15 +4,13 @@ use super::background;
 use super::exit::{CliError, CliResult};
 use super::folder_options::PlaceArgs;
 use super::guard_answers::{Waits, parsed, progress_of};
-use super::guard_parts::unavailable;
 use super::output;
 use crate::guard::folder_record::FolderRecord;
-use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::guard::without_view::listener::socket_path;
 use crate::os_error::said;
 use crate::time::Span;
 use serde_json::{Value, json};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -28,8 +26,8 @@ const FOLDER_ANSWER_BYTES_MAX: usize = 4 << 20;
 pub(super) struct PlainFolder {
     /// The real path of the folder.
     pub(super) dir: PathBuf,
-    record: FolderRecord,
-    state: PathBuf,
+    pub(super) record: FolderRecord,
+    pub(super) state: PathBuf,
     /// The directory of this machine in the state directory.
     pub(super) host: PathBuf,
 }
@@ -46,19 +44,6 @@ impl PlainFolder {
         let state = place.state()?;
         let host = state.join(&record.id).join(place.client()?.as_str());
         Ok(Some(Self { dir, record, state, host }))
-    }
-
-    /// Returns the directory of the folder's snapshots.
-    pub(super) fn snapshots(&self) -> PathBuf {
-        self.state.join(&self.record.id).join("snapshots")
-    }
-
-    /// Keeps guards of this machine from the folder, as long as the result lives.
-    pub(super) fn lock(&self) -> CliResult<StatePlace> {
-        let host = self.host.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let through = ChangedThrough::Folder;
-        StatePlace::open(&self.dir, &self.record, &self.state, (host, through))
-            .map_err(|error| unavailable(&error))
     }
 
     /// Connects to the guard; `None` if there is none.

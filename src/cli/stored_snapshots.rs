@@ -3,21 +3,39 @@
 use super::exit::{CliError, CliResult};
 use super::folder_requests::PlainFolder;
 use super::guard_answers::answered;
+use super::guard_parts::unavailable;
 use super::output;
 use crate::guard::folder_snapshot::snapshot_answers::{list, remove, show, verify};
 use crate::guard::folder_snapshot::snapshot_store::{SnapshotStore, TREE};
 use crate::guard::linux_disk::LinuxDisk;
+use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::os_error::said;
 use crate::time::{Span, boot_now};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// How often this process says how far it has come.
 const TELL: Span = Span::from_secs(1);
+
+impl PlainFolder {
+    /// Returns the directory of the folder's snapshots.
+    pub(super) fn snapshots(&self) -> PathBuf {
+        self.state.join(&self.record.id).join("snapshots")
+    }
+
+    /// Keeps guards of this machine from the folder, as long as the result lives.
+    pub(super) fn lock(&self) -> CliResult<StatePlace> {
+        let host = self.host.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let through = ChangedThrough::Folder;
+        StatePlace::open(&self.dir, &self.record, &self.state, (host, through))
+            .map_err(|error| unavailable(&error))
+    }
+}
 
 /// The directory with the snapshots of a folder.
 struct StoredSnapshots(OwnedFd);

@@ -9,9 +9,12 @@ pub mod mount_users;
 pub mod mount_config;
 #[path = "kernel/own_user.rs"]
 pub mod own_user;
+#[path = "kernel/request_timeout.rs"]
+pub(crate) mod request_timeout;
 
 /// The substitute for the FUSE protocol layer.
 pub mod kernel {
+    pub(crate) use super::request_timeout;
     pub use super::{device, device_names, mount_seal, mount_users, mountinfo, own_user};
 }
 

@@ -5,7 +5,7 @@
 use super::disk::{Disk, IfThere, Look, Place};
 use super::live_tenures::LiveTenures;
 use super::lost_files::{LostDescription, LostFiles, LostReason};
-use super::stage::{FILES, IN_PLACE, MADE, MOVED, READY, REMOVED, SNAPSHOT, path_of_staged};
+use super::stage::{FILES, IN_PLACE, MADE, MOVED, READY, SNAPSHOT, path_of_staged};
 use super::staged_names::remove_made;
 use super::tenure::TenureId;
 use super::tree_removal::remove_tree;
@@ -146,11 +146,7 @@ impl<D: Disk> Fence<'_, D> {
         fenced.kept += self.empty(files, |from| {
             let mut path = path_of_staged(from.name);
             let name = from.name.as_bytes();
-            let is_made = name.starts_with(MADE.as_bytes());
-            // A directory was taken for a file: programs exchanged the two.
-            let is_removed = name.starts_with(REMOVED.as_bytes())
-                && self.disk.look(from).is_ok_and(|found| !found.is_dir);
-            if is_made || is_removed {
+            if name.starts_with(MADE.as_bytes()) {
                 return unless_gone(remove_made(self.disk, from)).map(|()| false);
             }
             if name.starts_with(MOVED.as_bytes()) {
@@ -213,8 +209,8 @@ impl<D: Disk> Fence<'_, D> {
         }
     }
 
-    /// Puts a file back that an interrupted rename has left in a stage. Returns its old path if
-    /// that is taken or gone.
+    /// Puts a file back that an interrupted rename or removal has left in a stage. Returns its old
+    /// path if that is taken or gone.
     fn put_back(
         &self,
         in_place: Place<'_, D::Dir>,

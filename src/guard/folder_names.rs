@@ -190,17 +190,13 @@ impl<D: Disk> FolderGuard<D> {
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }
-        let is_kept = self.is_kept(&stage, &found, pass.owner());
-        if is_kept || self.is_shared_storage {
-            let displaced = stage.displace(&*self.disk, at, (path, found.is_file));
+        if self.is_kept(&stage, &found, pass.owner()) {
+            let displaced = stage.displace(&*self.disk, at, path);
             let name = displaced.map_err(|error| self.rename_error(error))?;
-            if is_kept {
-                self.keep_displaced((&stage, pass.owner()), &name, path);
-            } else {
-                let removed = self.disk.remove_file(stage.displaced(&name));
-                let fenced = |error| self.rename_error(stage.fenced_if_gone(&*self.disk, error));
-                removed.map_err(fenced)?;
-            }
+            self.keep_displaced((&stage, pass.owner()), &name, path);
+        } else if self.is_shared_storage {
+            let removed = stage.remove_name(&*self.disk, at, path);
+            removed.map_err(|error| self.rename_error(error))?;
         } else {
             self.disk.remove_file(at)?;
         }

@@ -69,7 +69,7 @@ impl<D: Disk> FolderGuard<D> {
         }
         let stage = self.stage.read().clone().filter(|stage| stage.tenure == tenure);
         let stage = stage.ok_or_else(is_lost)?;
-        match stage.displace(disk, at, (OsStr::new(path.as_str()), true)) {
+        match stage.displace(disk, at, OsStr::new(path.as_str())) {
             Err(PublishError::Disk(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(PublishError::Disk(error) | PublishError::Stays { error, .. }) => {
                 return Err(error);

@@ -27,14 +27,12 @@ pub(super) const IN_PLACE: &str = "in-place";
 pub(super) const SNAPSHOT: &str = "snap-";
 /// The file of a folder snapshot that is written last.
 pub(super) const READY: &str = "READY";
-/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of
-/// a symlink to the old path.
+/// The beginning of the name of a file that is being renamed or removed. In `in-place/`, this is
+/// the name of a symlink to the old path.
 pub(super) const MOVED: &str = "moved-";
 /// The beginning of the name of a new directory, link or device that is about to get its name in
 /// the folder.
 pub(super) const MADE: &str = "made-";
-/// The beginning of the name of something without content that is being removed from the folder.
-pub(super) const REMOVED: &str = "removed-";
 /// How many bytes of its path the name of a staged file keeps. A name has 255 bytes at most; each
 /// slash of the path takes three in the name.
 const PATH_KEPT_MAX: usize = 200;
@@ -259,20 +257,14 @@ impl<D: Disk> Stage<D> {
         Place::new(&self.files, name)
     }
 
-    /// Moves a file of the folder into the stage. Returns its name there. A version with content
-    /// that stays in the stage is put aside by the next fence.
+    /// Moves a file of the folder into the stage. Returns its name there.
     pub(super) fn displace(
         &self,
         disk: &D,
         at: Place<'_, D::Dir>,
-        (path, has_content): (&OsStr, bool),
+        path: &OsStr,
     ) -> Result<OsString, PublishError> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = if has_content {
-            staged_name(number, path)
-        } else {
-            format!("{REMOVED}{number}").into()
-        };
+        let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
         let staged = Place::new(&self.files, &name);
         let displaced = disk.rename(at, staged, IfThere::Fail);
         displaced.map_err(|error| self.fenced_if_gone(disk, error))?;

@@ -4,7 +4,8 @@
 //! these renames fails, however late it comes.
 
 use super::disk::{Disk, IfThere, Place};
-use super::stage::{FILES, MADE, PublishError, Stage};
+use super::stage::{FILES, MADE, MOVED, PublishError, Stage};
+use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -39,16 +40,54 @@ impl<D: Disk> Stage<D> {
         let heir = disk.make_heir_dir(own, to.dir);
         let heir = heir.map_err(|error| self.fenced_if_gone(disk, error))?;
         let staged = heir.as_ref().map_or(own, |dir| Place::new(dir, HEIR));
-        let named = make(staged).and_then(|()| {
-            disk.rename(staged, to, IfThere::Fail).inspect_err(|_| {
-                // The fence has removed it already, or does it when this guard is dead.
+        let named = make(staged).map_err(|error| self.fenced_if_gone(disk, error));
+        let named = named.and_then(|()| match disk.rename(staged, to, IfThere::Fail) {
+            Err(_) if disk.id_of(staged).is_err() => Err(PublishError::Fenced { is_kept: true }),
+            Err(error) => {
                 let _ = remove_made(disk, staged);
-            })
+                Err(self.fenced_if_gone(disk, error))
+            }
+            Ok(()) => Ok(()),
         });
         if heir.is_some() {
             let _ = disk.remove_dir(own);
         }
-        named.map_err(|error| self.fenced_if_gone(disk, error))
+        named
+    }
+
+    /// Removes the name of a file of the folder. If the guard dies between the steps, the next
+    /// fence puts the file back.
+    pub(super) fn remove_name(
+        &self,
+        disk: &D,
+        at: Place<'_, D::Dir>,
+        path: &OsStr,
+    ) -> Result<(), PublishError> {
+        let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
+        let recorded = disk.make_symlink(record, path);
+        recorded.map_err(|error| self.fenced_if_gone(disk, error))?;
+        let moved = disk.rename(at, staged, IfThere::Fail);
+        let moved = moved.map_err(|error| self.fenced_if_gone(disk, error));
+        let removed = moved.and_then(|()| {
+            let done = match disk.look(staged) {
+                // Programs have exchanged the file for a directory.
+                Ok(found) if found.is_dir => disk
+                    .rename(staged, at, IfThere::Fail)
+                    .and(Err(io::Error::from_raw_os_error(libc::EISDIR))),
+                _ => disk.remove_file(staged),
+            };
+            done.map_err(|error| match error.kind() {
+                // The fence has put the file back.
+                io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
+                _ => PublishError::Disk(error),
+            })
+        });
+        // The next fence needs the record of a file that stays in the stage.
+        if disk.id_of(staged).is_err() {
+            let _ = disk.remove_file(record);
+        }
+        removed
     }
 }
 
