@@ -236,6 +236,23 @@ impl Guard {
     }
 }
 
+/// A guard that is stopped, until this is dropped. Make it after the files of the guard's view that
+/// the test has open: if the test fails, they are closed after it, and a close waits for the guard.
+pub(crate) struct Stopped<'a>(&'a Guard);
+
+impl<'a> Stopped<'a> {
+    pub(crate) fn of(guard: &'a Guard) -> Self {
+        guard.signal(libc::SIGSTOP);
+        Self(guard)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(libc::SIGCONT);
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.signal(libc::SIGCONT);

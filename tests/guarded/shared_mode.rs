@@ -1,6 +1,6 @@
 //! Many machines that change a folder on one storage at a time: `--mode shared`.
 
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, shell};
+use crate::harness::{Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, shell};
 use crate::support::{rounds, run};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ fn many_machines_write_and_a_fence_spares_live_stages() {
     let mut late = File::create(m2.path("of m2")).expect("held");
     late.write_all(b"half of m2").expect("held");
     let ended = token(&m2);
-    m2.signal(libc::SIGSTOP);
+    let stopped = Stopped::of(&m2);
     // The lease of m2 ends; m3 begins beside m1.
     eventually("the lease of m2 has ended", || {
         m3.request_here("{\"do\": \"give\"}");
@@ -64,7 +64,7 @@ fn many_machines_write_and_a_fence_spares_live_stages() {
     half.write_all(b"second half").expect("held");
     drop(half);
     fs::write(m3.path("of m3"), "whole").expect("held");
-    m2.signal(libc::SIGCONT);
+    drop(stopped);
     let stale = late.write_all(b", the rest").expect_err("the tenure is over");
     assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
     drop(late);

@@ -1,7 +1,9 @@
 //! Tenures that are over: whatever their programs and their guard still do, and whenever the guard
 //! was stopped, the folder stays as the next tenure has it.
 
-use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, pause, python, shell};
+use crate::harness::{
+    Guard, Scratch, Server, Stopped, eventually, no_other_stops, pause, python, shell,
+};
 use crate::hostile::TestMount;
 use crate::support::{rounds, run};
 use std::fs::{self, File};
@@ -96,12 +98,12 @@ fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
         page.write(b"synced");
         page.sync().expect("held");
         page.write(b"dirty and never in the folder");
-        first.signal(libc::SIGSTOP);
+        let stopped = Stopped::of(&first);
         second.take_here();
         fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
         let others = fs::read(second.path("map.log")).expect("there");
         assert!(others.starts_with(b"synced-"));
-        first.signal(libc::SIGCONT);
+        drop(stopped);
         is_stale(page.sync());
         is_stale(saved.write_all(b", the rest"));
         is_stale(saved.set_len(0));
@@ -149,11 +151,11 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
             io::Result::Ok(())
         });
         pause(Duration::from_micros(20_000 + u64::from(byte[0]) * 37));
-        first.signal(libc::SIGSTOP);
+        let stopped = Stopped::of(&first);
         second.take_here();
         fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
         let in_place = fs::read(second.path("in.log")).expect("there");
-        first.signal(libc::SIGCONT);
+        drop(stopped);
         writes.join().expect("no panic").expect_err("the tenure is over");
         let real = |name: &str| fs::read(scratch.folder().join(name)).expect("there");
         assert_eq!(real("whole"), format!("m2 {round}").as_bytes(), "round {round}");

@@ -1,7 +1,7 @@
 //! Names on a storage that several machines share: directories, links, devices, renames and
 //! removals go through the stage of their tenure, so that none of them lands after its end.
 
-use crate::harness::{Guard, Scratch, Server, no_other_stops, pause, shell};
+use crate::harness::{Guard, Scratch, Server, Stopped, no_other_stops, pause, shell};
 use crate::support::{rounds, run};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -85,12 +85,12 @@ fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
         let view = first.view.clone();
         let changes = std::thread::spawn(move || change_names(&view));
         pause(Duration::from_micros(20_000 + u64::from(byte[0]) * 37));
-        first.signal(libc::SIGSTOP);
+        let stopped = Stopped::of(&first);
         second.take_here();
         // What the fence has left, and a change of the new tenure.
         fs::create_dir(second.path("of m2")).expect("held");
         let before = names_in(&scratch.folder());
-        first.signal(libc::SIGCONT);
+        drop(stopped);
         let refused = changes.join().expect("no panic");
         let wanted = [Some(libc::ESTALE), Some(libc::EROFS)];
         assert!(wanted.contains(&refused.raw_os_error()), "round {round}: {refused}");
