@@ -50,7 +50,11 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Gives a file a new inode with the same content: programs that have it open keep the old one.
+    /// Fails where other machines may have it open in tenures that live on.
     pub(crate) fn give_new_inode(&self, path: &OsStr) -> io::Result<()> {
+        if self.is_shared_mode {
+            return Err(io::Error::other("other machines may change it now (--mode shared)"));
+        }
         let Some(stage) = self.stage.read().clone() else { return Err(stale()) };
         if let Some(renewed) = self.fence(&|| true).renew_inode(&stage.in_place, path)? {
             stage.own.record(&renewed, false);

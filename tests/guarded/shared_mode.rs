@@ -176,6 +176,34 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
     assert_eq!(fs::read(&real).expect("there"), b"11222200");
 }
 
+/// A machine that takes the lock again parts no database that another one changes meanwhile: what
+/// that one writes would be lost with the old inode.
+#[test]
+fn a_database_that_another_machine_changes_keeps_its_inode() {
+    let (scratch, _server) = shared_folder();
+    let [m1, m2] = ["m1", "m2"].map(|client| guard(&scratch, client, "shared"));
+    for name in ["x.db", "x.db-wal"] {
+        fs::write(m1.path(name), "00000000").expect("the lock is free");
+    }
+    let open = |guard: &Guard| {
+        File::options().read(true).write(true).open(guard.path("x.db")).expect("held")
+    };
+    let of_m1 = open(&m1);
+    of_m1.write_at(b"11", 0).expect("held");
+    m1.ask("give", &[]).ok();
+    m2.take_here();
+    let of_m2 = open(&m2);
+    of_m2.write_at(b"22", 2).expect("held");
+    let real = scratch.folder().join("x.db");
+    let inode = fs::metadata(&real).expect("there").ino();
+    m1.take_here();
+    of_m2.write_at(b"22", 4).expect("held");
+    assert_eq!(fs::metadata(&real).expect("there").ino(), inode);
+    assert_eq!(fs::read(&real).expect("there"), b"11222200");
+    let stale = of_m1.write_at(b"33", 6).expect_err("another machine has changed it");
+    assert_eq!(stale.raw_os_error(), Some(libc::ESTALE));
+}
+
 /// The last save wins; the version of another machine that it replaces is kept for a while.
 #[test]
 fn a_save_over_the_version_of_another_machine_keeps_that_version() {
