@@ -6,7 +6,7 @@ use super::disk::Disk;
 use super::folder_lock::{TakeAnswer, unanswered};
 use super::live_tenures::LiveTenures;
 use super::tenure::{Owner, TenureId};
-use super::tenures::{GuardState, Message, Tenures};
+use super::tenures::{GuardState, Message, TAKEN_AT_ONCE, Tenures};
 use super::wish::{Asked, Denied, Wish, WishOf};
 use crate::engine::Token;
 use crate::time::{Span, Time, boot_now};
@@ -199,13 +199,19 @@ impl<D: Disk> Tenures<D> {
         answer: Result<LiveTenures, String>,
         wishes: &mut VecDeque<Wish>,
     ) {
-        match answer {
-            Ok(live) => self.begin(tenure, (None, Some(&live)), wishes),
-            Err(why) => {
-                self.lock.release(|| {});
-                self.answered(TakeAnswer::Unreachable(why), wishes);
-            }
+        if self.lock.token() != Some(tenure.token) {
+            // The tenure has ended meanwhile, and another request may be under way.
+            return;
         }
+        let why = match answer {
+            Ok(live) if live.tokens.contains(&tenure.token) => {
+                return self.begin(tenure, (None, Some(&live)), wishes);
+            }
+            Ok(_) => TAKEN_AT_ONCE.to_owned(),
+            Err(why) => why,
+        };
+        self.lock.release(|| {});
+        self.answered(TakeAnswer::Unreachable(why), wishes);
     }
 
     /// Refuses the programs that have waited for as long as they want to, and forgets those that do

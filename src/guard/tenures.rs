@@ -8,7 +8,7 @@ use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
 use super::folder_guard::FolderGuard;
-use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews};
+use super::folder_lock::{FolderLock, LockLook, LockMessage, LockNews, TakeAnswer};
 use super::hidden_use::HiddenUse;
 use super::live_tenures::LiveTenures;
 use super::lock_uses::{LockUse, LockUses};
@@ -39,6 +39,10 @@ const MARKER_PATIENCE: Span = Span::from_secs(60);
 /// The answer to an acceptance that has begun in a tenure that is over.
 const NOT_ACCEPTED: &str =
     "nothing was accepted, since the lock was lost or given up meanwhile; try again";
+
+/// The answer to programs that wait while a steal ends the tenure before it has begun.
+pub(super) const TAKEN_AT_ONCE: &str =
+    "the lock of this folder was taken away right after its grant; try again";
 
 pub(super) enum Message {
     Lock(LockMessage),
@@ -396,6 +400,11 @@ impl<D: Disk> Tenures<D> {
                     self.lose(tenure, TenureEnd::Taken);
                 }
                 GuardState::Yielding(tenure) if tenure.token == token => self.lock.forget(),
+                // The guard does not know yet which tenures live on beside this one.
+                GuardState::Asking if self.lock.token() == Some(token) => {
+                    self.lock.forget();
+                    self.answered(TakeAnswer::Unreachable(TAKEN_AT_ONCE.to_owned()), wishes);
+                }
                 _ => {}
             },
             Message::Previous(tenure, answer) => self.previous_known(tenure, answer),
