@@ -1,7 +1,8 @@
-//! A connection to a server that a test can cut.
+//! A connection to a server that a test can cut or delay.
 
-use parking_lot::Mutex;
-use std::io::{self, Read as _, Write as _};
+use crate::harness::eventually;
+use parking_lot::{Condvar, Mutex};
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -19,6 +20,54 @@ pub(crate) struct Relay {
     links: Links,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
+    delays: Arc<Delays>,
+}
+
+/// What the relay keeps back.
+#[derive(Default)]
+struct Delays {
+    requests: Kept,
+    answers: Kept,
+}
+
+/// The requests that contain one of some texts, or the answers to them.
+#[derive(Default)]
+struct Kept {
+    state: Mutex<KeptState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct KeptState {
+    texts: Vec<String>,
+    /// The number that is kept back now.
+    count: usize,
+}
+
+impl Kept {
+    fn keep(&self, text: &str) {
+        self.state.lock().texts.push(text.to_owned());
+    }
+
+    /// Waits until this request, or its answer, may pass.
+    fn pass(&self, request: &str) {
+        let mut state = self.state.lock();
+        let is_kept = |state: &mut KeptState| state.texts.iter().any(|it| request.contains(it));
+        if is_kept(&mut state) {
+            state.count += 1;
+            self.changed.wait_while(&mut state, is_kept);
+            state.count -= 1;
+        }
+    }
+
+    fn pass_all(&self) {
+        self.state.lock().texts.clear();
+        self.changed.notify_all();
+    }
+
+    fn wait_for_one(&self) {
+        eventually("what is kept back", || (self.state.lock().count == 1).then_some(()));
+    }
 }
 
 impl Relay {
@@ -28,8 +77,9 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");
         let links: Links = Arc::new(Mutex::new(Some(Vec::new())));
-        let requests = Arc::default();
+        let (requests, delays) = (Arc::default(), Arc::default());
         let (all, seen) = (Arc::clone(&links), Arc::clone(&requests));
+        let delays_of_all: Arc<Delays> = Arc::clone(&delays);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let mut all = all.lock();
@@ -39,15 +89,41 @@ impl Relay {
                 all.retain(|link| link.strong_count() > 0);
                 all.push(Arc::downgrade(&link));
                 let (seen, back) = (Arc::clone(&seen), Arc::clone(&link));
-                thread::spawn(move || pass_requests(&link, &seen));
-                thread::spawn(move || {
-                    let (client, server) = &*back;
-                    let _ = io::copy(&mut &*server, &mut &*client);
-                    let _ = client.shutdown(Shutdown::Both);
-                });
+                let (delays, delays_back) =
+                    (Arc::clone(&delays_of_all), Arc::clone(&delays_of_all));
+                let last = Arc::new(Mutex::new(String::new()));
+                let last_back = Arc::clone(&last);
+                thread::spawn(move || pass_requests(&link, &seen, &delays, &last));
+                thread::spawn(move || pass_answers(&back, &delays_back, &last_back));
             }
         });
-        Self { url: format!("http://{address}"), address, links, requests }
+        Self { url: format!("http://{address}"), address, links, requests, delays }
+    }
+
+    /// Keeps back the requests that contain `text`, and what follows on their connections.
+    pub(crate) fn keep_requests(&self, text: &str) {
+        self.delays.requests.keep(text);
+    }
+
+    /// Keeps back the answers to the requests that contain `text`.
+    pub(crate) fn keep_answers(&self, text: &str) {
+        self.delays.answers.keep(text);
+    }
+
+    pub(crate) fn wait_for_kept_request(&self) {
+        self.delays.requests.wait_for_one();
+    }
+
+    pub(crate) fn wait_for_kept_answer(&self) {
+        self.delays.answers.wait_for_one();
+    }
+
+    pub(crate) fn pass_requests(&self) {
+        self.delays.requests.pass_all();
+    }
+
+    pub(crate) fn pass_answers(&self) {
+        self.delays.answers.pass_all();
     }
 
     /// Returns the first lines of the requests that have passed since the last call.
@@ -62,6 +138,8 @@ impl Relay {
             let _ = link.0.shutdown(Shutdown::Both);
             let _ = link.1.shutdown(Shutdown::Both);
         }
+        self.pass_requests();
+        self.pass_answers();
         // Ends the thread that accepts connections.
         let _ = TcpStream::connect(self.address);
     }
@@ -75,12 +153,13 @@ impl Drop for Relay {
 }
 
 /// Passes the requests of a client to the server, and records their first lines.
-fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>) {
+fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>, delays: &Delays, last: &Mutex<String>) {
     let (mut from, mut to) = (&link.0, &link.1);
     let mut part = vec![0; 65_536];
     let mut rest = String::new();
     while let Ok(length @ 1..) = from.read(&mut part) {
-        rest.push_str(&String::from_utf8_lossy(&part[..length]));
+        let request = String::from_utf8_lossy(&part[..length]).into_owned();
+        rest.push_str(&request);
         while let Some((line, after)) = rest.split_once('\n') {
             if let Some(request) = line.trim_end().strip_suffix(" HTTP/1.1") {
                 // The body of the request before may end without a line break.
@@ -91,6 +170,22 @@ fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>) {
             }
             rest = after.to_owned();
         }
+        last.lock().clone_from(&request);
+        delays.requests.pass(&request);
+        if to.write_all(&part[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Passes the answers of the server to a client, which has sent the request `last` last.
+fn pass_answers(link: &Link, delays: &Delays, last: &Mutex<String>) {
+    let (mut to, mut from) = (&link.0, &link.1);
+    let mut part = vec![0; 65_536];
+    while let Ok(length @ 1..) = from.read(&mut part) {
+        let request = last.lock().clone();
+        delays.answers.pass(&request);
         if to.write_all(&part[..length]).is_err() {
             break;
         }

@@ -1,6 +1,7 @@
 //! Many machines that change a folder on one storage at a time: `--mode shared`.
 
 use crate::harness::{Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, shell};
+use crate::relay::Relay;
 use crate::support::{rounds, run};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -133,6 +134,75 @@ fn an_exclusive_machine_has_the_folder_alone() {
     m2.take_here();
     fs::write(m2.path("c"), "4").expect("the lock is shared");
     assert_eq!(fs::read_to_string(scratch.folder().join("c")).expect("there"), "4");
+}
+
+/// A steal between the grant and the answer that tells which other tenures are live: the gate never
+/// opens, and the guard asks for the lock anew. `lose` has the name of the lock, and steals it.
+fn stolen_right_after_the_grant(lose: impl FnOnce(&Relay, &Guard, &str, &(dyn Fn() + Sync))) {
+    let (scratch, server) = shared_folder();
+    let relay = Relay::start(&server.url);
+    let options = ["--client", "m1", "--shared-storage", "--ttl", "20s", "--mode", "shared"];
+    let m1 = Guard::start(&scratch, "m1", &[&options[..], &["--server", &relay.url]].concat());
+    let lock = m1.status()["lock"].as_str().expect("a name").to_owned();
+    let (url, lock_name) = (server.url.clone(), lock.clone());
+    let as_m2 = move |word: &str, options: &[&str]| {
+        let mut command = latchfs();
+        command.args([word, &lock_name, "--server", &url, "--client", "m2"]).args(options);
+        run(&mut command).ok();
+    };
+    let steal = || as_m2("steal", &["--reason", "a test"]);
+    std::thread::scope(|scope| {
+        // The grant is made, and the guard does not know of it yet.
+        relay.keep_answers(&lock);
+        let taken = scope.spawn(|| m1.take_here());
+        relay.wait_for_kept_answer();
+        lose(&relay, &m1, &lock, &steal);
+        eventually("the guard asks anew", || {
+            let status = m1.status();
+            assert_eq!(status["tenure"], Value::Null, "the gate has opened: {status}");
+            (status["holder"] == "m2").then_some(())
+        });
+        assert!(!taken.is_finished());
+        relay.pass_answers();
+        as_m2("release", &[]);
+        taken.join().expect("no panic");
+    });
+    fs::write(m1.path("a"), "1").expect("held");
+    assert_eq!(stages(&scratch), [token(&m1)]);
+}
+
+/// The answer is from before the steal, and arrives after the guard has heard of the steal.
+#[test]
+fn a_steal_before_the_answer_to_who_is_live_is_heeded() {
+    stolen_right_after_the_grant(|relay, m1, lock, steal| {
+        relay.keep_requests(lock);
+        relay.pass_answers();
+        relay.wait_for_kept_request();
+        relay.keep_answers(lock);
+        relay.pass_requests();
+        relay.wait_for_kept_answer();
+        std::thread::scope(|scope| {
+            // The command ends a second after the steal.
+            let stolen = scope.spawn(steal);
+            eventually("the guard has heard of the steal", || {
+                (m1.status()["state"] == "reading" || stolen.is_finished()).then_some(())
+            });
+            relay.pass_answers();
+        });
+    });
+}
+
+/// The guard hears nothing of the steal, and the answer does not name its tenure.
+#[test]
+fn a_tenure_that_is_not_among_the_live_ones_does_not_begin() {
+    stolen_right_after_the_grant(|relay, _, lock, steal| {
+        relay.keep_requests(lock);
+        relay.pass_answers();
+        relay.wait_for_kept_request();
+        relay.keep_answers("GET /door/v1/events");
+        steal();
+        relay.pass_requests();
+    });
 }
 
 /// A file that an ended tenure changed in place keeps its inode as long as machines share the lock,
