@@ -32,7 +32,7 @@
 //!
 //! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
 //!   `details` (note, text, process and file attributes), `lease`, `request_id`.
-//! - The interface: `event`, `refusal`, `outcome`, `command`, `view`.
+//! - The interface: `event`, `refusal`, `refusal_sentences`, `outcome`, `command`, `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
 //!   decides whether a lease conflicts with a request; `remembered_names` are those that outlive a
@@ -56,6 +56,7 @@ pub mod lease;
 mod handover;
 pub mod event;
 pub mod refusal;
+mod refusal_sentences;
 mod request_id;
 mod outcome;
 pub mod command;

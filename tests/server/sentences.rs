@@ -74,3 +74,20 @@ fn invalid_lock_name_is_explained() {
         assert!(wrong.contains(" is not the name of a lock: ") && wrong.contains(next), "{wrong}");
     }
 }
+
+/// A conflict over HTTP says how to wait and how to renew over HTTP; a command at the same server
+/// says how to do so by commands.
+#[test]
+fn a_conflict_names_the_next_step_of_its_interface() {
+    let server = Server::start(&[]);
+    let post = |query: &str| server.curl(&["-X", "POST", &format!("{}/locks/{query}", server.url)]);
+    post("build?client=a").is(200);
+    let detail = |query: &str| post(query).is(409)["detail"].as_str().unwrap_or("").to_owned();
+    let other = detail("build?client=b");
+    assert!(other.ends_with("; wait in the queue with 'wait=10m', or try again later"), "{other}");
+    let own = detail("build?client=a");
+    assert!(own.contains("wait=10m") && own.contains("'reentrant=true'"), "{own}");
+    assert!(!other.contains("latchfs ") && !own.contains("latchfs "), "{other} {own}");
+    let command = said(75, &["acquire", "build", "--server", &server.url]);
+    assert!(command.contains("wait with 'latchfs run' or 'latchfs wait'"), "{command}");
+}

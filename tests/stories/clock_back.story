@@ -4,14 +4,14 @@ t=100s a acquire x ttl=10s grace=5s
   * x: granted to a, token 1, exclusive
   = x: held, exclusive; a token 1 until t=110s
 t=50s b acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 10s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 10s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=110s
 t=0s a renew x
   -> renewed token 1 until t=110s
   * x: renewed by a, token 1
   = x: held, exclusive; a token 1 until t=110s
 t=109s b acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 1s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 1s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=110s
 t=20s - settle
   -> settled
@@ -25,5 +25,5 @@ t=90s a renew x
   * x: renewed by a, token 1
   = x: held, exclusive; a token 1 until t=120s
 t=119.999999999s b acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 1ms more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 1ms more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=120s

@@ -12,7 +12,7 @@ t=2s ann acquire x file=1.1
   * x: renewed by ann, token 2
   = x: held, exclusive; ann token 2 for good, file 1.1
 t=3s ann acquire x file=1.2
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire x --reentrant'
   = x: held, exclusive; ann token 2 for good, file 1.1
 t=3s bob acquire x file=1.3 wait
   -> waiting with ticket 1, 0 ahead
@@ -35,7 +35,7 @@ t=60s ann renew x
 
 # Its mode is the open file's own affair.
 t=61s ann acquire x shared
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (1 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (1 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire x --reentrant'
   = x: held, exclusive; ann token 2 for good, file 1.1; waiting: bob (exclusive)
 t=62s ann acquire x shared file=1.1
   -> renewed token 2 with session 1
@@ -54,11 +54,11 @@ t=64s ann acquire y firm=1.4
   = x: held, exclusive; bob token 3 for good, file 1.3
   = y: held, exclusive; ann token 4 until t=94s, firm by 1.4
 t=65s ann acquire y firm
-  -> refused, E_LOCK_CONFLICT: lock 'y' is held by your own user, ann, for 29s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'y' is held by your own user, ann, for 29s more (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire y --reentrant'
   = x: held, exclusive; bob token 3 for good, file 1.3
   = y: held, exclusive; ann token 4 until t=94s, firm by 1.4
 t=66s ann acquire y file=1.5
-  -> refused, E_LOCK_CONFLICT: lock 'y' is held by your own user, ann, for 28s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'y' is held by your own user, ann, for 28s more (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire y --reentrant'
   = x: held, exclusive; bob token 3 for good, file 1.3
   = y: held, exclusive; ann token 4 until t=94s, firm by 1.4
 t=67s ann acquire y file=1.4
@@ -81,7 +81,7 @@ t=69s ann renew z ttl=60s firm
   = y: held, exclusive; ann token 4 for good, file 1.4
   = z: held, exclusive; ann token 5 until t=129s, firm
 t=70s ann acquire z file=1.6
-  -> refused, E_LOCK_CONFLICT: lock 'z' is held by your own user, ann, for 59s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'z' is held by your own user, ann, for 59s more (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire z --reentrant'
   = x: held, exclusive; bob token 3 for good, file 1.3
   = y: held, exclusive; ann token 4 for good, file 1.4
   = z: held, exclusive; ann token 5 until t=129s, firm

@@ -23,7 +23,7 @@ t=2s ann annotate x token=1 handover=3:clean note=done
   + x: grant 1 after handover 3:clean of ann, token 1, t=2s, open
   = x: held, exclusive; ann token 1 until t=30s, note done
 t=3s bob acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 27s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 27s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   + x: grant 1 after handover 3:clean of ann, token 1, t=2s, open
   = x: held, exclusive; ann token 1 until t=30s, note done
 t=4s ann release x
@@ -80,7 +80,7 @@ t=41s dan annotate x token=4 handover=0:dirty
   + x: grant 4 after handover 0:dirty of dan, token 4, t=41s, open
   = x: held, exclusive; dan token 4 until t=101s
 t=42s root forget x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by dan for 59s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by dan for 59s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   + x: grant 4 after handover 0:dirty of dan, token 4, t=41s, open
   = x: held, exclusive; dan token 4 until t=101s
 t=42s root steal x reason=he-has-left now

@@ -14,10 +14,10 @@ t=20s laptop1 acquire build ttl=30s grace=5s
 
 # t=25s: the lid closes. Nothing is sent, and nothing has to be.
 t=25s laptop2 acquire build ttl=30s grace=5s
-  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 25s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 25s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = build: held, exclusive; laptop1 token 1 until t=50s
 t=49.999999999s laptop2 acquire build ttl=30s grace=5s
-  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 1ms more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 1ms more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = build: held, exclusive; laptop1 token 1 until t=50s
 t=50s laptop2 acquire build ttl=30s grace=5s
   -> refused, E_LOCK_CONFLICT: lock 'build': grace period active: only laptop1 may take it back for 5s more; try again then
@@ -40,7 +40,7 @@ t=57s laptop1 renew build token=1
   -> refused, E_FENCING_MISMATCH: token 1 of lock 'build' is not the current one (2); stop the work that it guarded: another tenure has begun
   = build: held, exclusive; laptop2 token 2 until t=86s
 t=57s laptop1 acquire build ttl=30s grace=5s
-  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop2 for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop2 for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = build: held, exclusive; laptop2 token 2 until t=86s
 t=57s laptop1 release build
   -> refused, E_LOCK_NOT_HELD: lock 'build' is held by laptop2, not by laptop1; only its holder can renew or release it

@@ -12,10 +12,10 @@ t=54s laptop1 acquire build ttl=30s grace=5s
   * build: renewed by laptop1, token 1
   = build: held, exclusive; laptop1 token 1 until t=84s
 t=56s laptop2 acquire build ttl=30s grace=5s
-  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 28s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 28s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = build: held, exclusive; laptop1 token 1 until t=84s
 t=83.999999999s laptop2 acquire build
-  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 1ms more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'build' is held by laptop1 for 1ms more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = build: held, exclusive; laptop1 token 1 until t=84s
 t=84s laptop2 acquire build
   -> refused, E_LOCK_CONFLICT: lock 'build': grace period active: only laptop1 may take it back for 5s more; try again then

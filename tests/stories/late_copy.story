@@ -9,7 +9,7 @@ t=0s other acquire x
   * x: granted to other, token 2, exclusive
   = x: held, exclusive; other token 2 until t=30s
 t=1s host acquire x shared file=1.7 session=1 request=one order=1.1
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by other for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by other for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; other token 2 until t=30s
 t=2s other release x
   -> released
@@ -26,7 +26,7 @@ t=4s host acquire x shared file=1.7 session=1 request=one order=1.1
   -> refused, E_CONSISTENCY_UNAVAILABLE: this copy of a request of session 1 came late: a later request was carried out before it; look at the lock, and ask anew
   = x: held, exclusive; host token 3 until t=33s
 t=4s other acquire x shared
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by host for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by host for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; host token 3 until t=33s
 # Nor does a copy shorten, extend or move what the host holds since.
 t=5s host acquire x ttl=2s request=one order=1.1

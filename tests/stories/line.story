@@ -20,7 +20,7 @@ t=4s d acquire x wait ttl=10s
   * x: d waits, ticket 3
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive), d (exclusive)
 t=4s d acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 6s more (3 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 6s more (3 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=10s; waiting: b (exclusive), c (exclusive), d (exclusive)
 t=5s e acquire x wait=60s ttl=10s
   -> waiting with ticket 4, 3 ahead

@@ -24,10 +24,10 @@ t=3s a acquire db shared
   * db: granted to c, token 4, shared, ticket 2 after 1s
   = db: held, shared; a token 2 until t=33s; b token 3 until t=33s; c token 4 until t=33s
 t=4s a acquire db
-  -> refused, E_LOCK_CONFLICT: lock 'db' is held by b for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'db' is held by b for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = db: held, shared; a token 2 until t=33s; b token 3 until t=33s; c token 4 until t=33s
 t=4s a acquire db wait
-  -> refused, E_LOCK_CONFLICT: lock 'db' is held by b for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'db' is held by b for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = db: held, shared; a token 2 until t=33s; b token 3 until t=33s; c token 4 until t=33s
 t=5s b release db
   -> released

@@ -23,7 +23,7 @@ t=3s ann move final to=final
   = final: held, exclusive; ann token 2 until t=12s
   = tmp: held, exclusive; bob token 3 until t=12s
 t=3s ann move final to=tmp
-  -> refused, E_LOCK_CONFLICT: lock 'tmp' is held by bob for 9s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'tmp' is held by bob for 9s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = final: held, exclusive; ann token 2 until t=12s
   = tmp: held, exclusive; bob token 3 until t=12s
 t=4s bob acquire own ttl=60s
@@ -33,7 +33,7 @@ t=4s bob acquire own ttl=60s
   = own: held, exclusive; bob token 4 until t=64s
   = tmp: held, exclusive; bob token 3 until t=12s
 t=5s bob move tmp to=own noreplace
-  -> refused, E_LOCK_CONFLICT: lock 'own' is held by your own user, bob, for 59s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'own' is held by your own user, bob, for 59s more (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire own --reentrant'
   = final: held, exclusive; ann token 2 until t=12s
   = own: held, exclusive; bob token 4 until t=64s
   = tmp: held, exclusive; bob token 3 until t=12s
@@ -61,7 +61,7 @@ t=8s carl acquire mine ttl=60s
   = mine: held, exclusive; carl token 6 until t=68s
   = own: held, exclusive; bob token 5 until t=16s
 t=11s carl move mine to=final
-  -> refused, E_LOCK_CONFLICT: lock 'final' is held by ann for 1s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'final' is held by ann for 1s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = final: held, exclusive; ann token 2 until t=12s
   = mine: held, exclusive; carl token 6 until t=68s
   = own: held, exclusive; bob token 5 until t=16s

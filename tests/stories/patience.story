@@ -8,7 +8,7 @@ t=1s b acquire x wait=3s
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
 t=1s c acquire x wait=0s
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 59s more (1 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 59s more (1 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
 t=3.999999999s - settle
   -> settled

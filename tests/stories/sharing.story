@@ -8,7 +8,7 @@ t=1s r2 acquire db shared
   * db: granted to r2, token 2, shared
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s
 t=2s w acquire db
-  -> refused, E_LOCK_CONFLICT: lock 'db' is held by r2 for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'db' is held by r2 for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s
 t=2s w acquire db wait
   -> waiting with ticket 1, 0 ahead

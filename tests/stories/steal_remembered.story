@@ -215,7 +215,7 @@ t=93s ann keep session=16
   + x: grant 16 after handover 1:clean of ann, token 11, t=70s, unknown
   = x: held, exclusive; ann token 17 until t=120s
 t=94s bob acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 26s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 26s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   + x: grant 16 after handover 1:clean of ann, token 11, t=70s, unknown
   = x: held, exclusive; ann token 17 until t=120s
 t=94s bob acquire y
@@ -262,7 +262,7 @@ t=102s root end session=21 revoked
   + x: grant 18 after handover 1:clean of ann, token 11, t=70s, unknown
   = x: held, exclusive; ann token 22 until t=130s
 t=129.9s bob acquire x
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 100ms more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 100ms more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   + x: grant 18 after handover 1:clean of ann, token 11, t=70s, unknown
   = x: held, exclusive; ann token 22 until t=130s
 t=130s bob acquire x

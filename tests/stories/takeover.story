@@ -18,17 +18,17 @@ t=2s ann acquire x file=1.1 wait=5s over=1
 
 # Without the token, and with another one, the request is like any other.
 t=3s ann acquire x file=1.1
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, for 28s more (2 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, for 28s more (2 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire x --reentrant'
   = x: held, exclusive; ann token 2 until t=31s, firm; waiting: bob (exclusive), ann (exclusive)
 t=3s bob acquire x file=1.1 over=2
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 28s more (2 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by ann for 28s more (2 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; ann token 2 until t=31s, firm; waiting: bob (exclusive), ann (exclusive)
 t=4s ann acquire x file=1.1 wait over=2
   -> renewed token 2 with session 1
   * x: renewed by ann, token 2
   = x: held, exclusive; ann token 2 for good, file 1.1; waiting: bob (exclusive), ann (exclusive)
 t=5s ann acquire x file=1.2 over=2
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (2 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by your own user, ann, until it lets go (2 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire x --reentrant'
   = x: held, exclusive; ann token 2 for good, file 1.1; waiting: bob (exclusive), ann (exclusive)
 t=60s ann release x token=2 file=1.1
   -> released
@@ -78,7 +78,7 @@ t=64s cy acquire z shared
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
   = z: held, shared; ann token 6 until t=94s, firm; cy token 7 until t=94s
 t=65s ann acquire z file=1.4 wait over=6
-  -> refused, E_LOCK_CONFLICT: lock 'z' is held by cy for 29s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'z' is held by cy for 29s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
   = z: held, shared; ann token 6 until t=94s, firm; cy token 7 until t=94s
@@ -105,7 +105,7 @@ t=68s ann acquire v firm=1.5
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
   = z: held, exclusive; ann token 8 for good, file 1.4
 t=68s ann acquire v file=1.6 over=9
-  -> refused, E_LOCK_CONFLICT: lock 'v' is held by your own user, ann, for 30s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'v' is held by your own user, ann, for 30s more (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire v --reentrant'
   = v: held, exclusive; ann token 9 until t=98s, firm by 1.5
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
@@ -118,7 +118,7 @@ t=69s ann acquire v file=1.5 over=9
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
   = z: held, exclusive; ann token 8 for good, file 1.4
 t=69s ann acquire v file=1.6 over=9
-  -> refused, E_LOCK_CONFLICT: lock 'v' is held by your own user, ann, until it lets go (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
+  -> refused, E_LOCK_CONFLICT: lock 'v' is held by your own user, ann, until it lets go (0 waiting), for another program or open file; wait with 'latchfs run' or 'latchfs wait'; or if the lease is yours, renew it with 'latchfs acquire v --reentrant'
   = v: held, exclusive; ann token 9 for good, file 1.5
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, shared; ann token 4 for good, file 1.3; cy token 5 until t=93s
@@ -147,6 +147,6 @@ t=72s host open unending
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, shared; cy token 5 until t=93s
 t=73s ann acquire x file=10.1 over=2
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by bob for 17s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by bob for 17s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; bob token 3 until t=90s
   = y: held, shared; cy token 5 until t=93s

@@ -5,7 +5,7 @@ t=0s a acquire x request=one third-rules
   * x: granted to a, token 1, exclusive
   = x: held, exclusive; a token 1 until t=30s
 t=3s b acquire x request=one third-rules
-  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 27s more (0 waiting); wait with 'latchfs run', or read .latchfs/why
+  -> refused, E_LOCK_CONFLICT: lock 'x' is held by a for 27s more (0 waiting); wait with 'latchfs run' or 'latchfs wait'
   = x: held, exclusive; a token 1 until t=30s
 t=4s a release x request=two third-rules
   -> released

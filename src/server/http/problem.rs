@@ -139,8 +139,10 @@ impl Problem {
 
     /// Converts an error of the lock service to a problem.
     pub(super) fn from_failure(failure: &RequestError) -> Self {
-        let problem = Self::of(failure.kind(), failure.to_string());
-        let RequestError::Refused(refusal) = failure else { return problem };
+        let RequestError::Refused(refusal) = failure else {
+            return Self::of(failure.kind(), failure.to_string());
+        };
+        let problem = Self::of(failure.kind(), refusal.for_http());
         match &*refusal.reason {
             Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
