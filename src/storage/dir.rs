@@ -71,6 +71,11 @@ impl Dir {
         Ok(dir)
     }
 
+    /// Returns a directory that the caller has locked, as it is.
+    pub(super) fn locked(path: &Path, lock: File) -> Self {
+        Self { path: path.to_owned(), _lock: lock }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -14,8 +14,8 @@
 //!
 //! The modules in reading order: `preallocation`, `atomic_file`, `number_file` (a number with its
 //! sum), `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`,
-//! `dir` (the files of one directory), `journal`, `recovery`, `compaction`, and `state_dir`, the
-//! interface. `fuzz` gives `tests/fuzz` access to the recovery.
+//! `dir` (the files of one directory), `journal`, `recovery`, `check`, `compaction`, and
+//! `state_dir`, the interface. `fuzz` gives `tests/fuzz` access to the recovery.
 
 mod preallocation;
 pub(crate) mod atomic_file;
@@ -27,6 +27,7 @@ mod header;
 mod dir;
 mod journal;
 mod recovery;
+mod check;
 mod compaction;
 mod state_dir;
 #[doc(hidden)]
@@ -35,6 +36,7 @@ pub mod fuzz;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use check::check;
 pub use compaction::Sealed;
 pub use journal::{RECORD_BYTES_MAX, Records};
 pub use state_dir::{JOURNAL_BYTES_MIN, Recovered, StateDir};

@@ -5,6 +5,7 @@ use crate::cli::environment::state_dir;
 use crate::cli::exit::CliResult;
 use crate::os_error::said;
 use crate::service::BackendKind;
+use crate::storage;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
@@ -63,26 +64,26 @@ fn state_finding(state: &Path) -> Finding {
         }
         Ok(_) => {}
     }
-    Finding::well(
-        check,
-        match (there == state, user_of(state)) {
-            (false, _) => format!("{shown} will be made by the first mount"),
-            (true, None) => format!("{shown} is writable and not in use"),
-            (true, Some(user)) => format!("{shown} is writable and in use by {user}"),
-        },
-    )
-}
-
-/// Returns the daemon that uses a state directory: the process that holds a lock on the file `lock`
-/// in it.
-fn user_of(state: &Path) -> Option<String> {
-    let path = state.join("lock");
-    let lock = File::open(&path).ok()?;
-    if lock.try_lock_shared().is_ok() {
-        return None;
+    if there != state {
+        return Finding::well(check, format!("{shown} will be made by the first mount"));
     }
-    let pid = std::fs::read_to_string(&path).unwrap_or_default();
-    Some(format!("process {}", pid.trim()))
+    let path = state.join("lock");
+    let Ok(lock) = File::open(&path) else {
+        return Finding::well(check, format!("{shown} is writable and not in use"));
+    };
+    if lock.try_lock_shared().is_err() {
+        let pid = std::fs::read_to_string(&path).unwrap_or_default();
+        let says = format!("{shown} is writable and in use by process {}", pid.trim());
+        return Finding::well(check, says);
+    }
+    match storage::check(state, lock) {
+        Ok(()) => Finding::well(check, format!("{shown} is writable, intact and not in use")),
+        Err(damage) => {
+            let said = damage.to_string();
+            let (says, mend) = said.split_once("; ").unwrap_or((&said, elsewhere));
+            Finding::wrong(check, says, mend)
+        }
+    }
 }
 
 #[allow(unsafe_code)]
@@ -114,6 +115,8 @@ fn room(dir: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Rules;
+    use crate::service::local::Local;
     use serde_json::json;
 
     #[test]
@@ -132,6 +135,31 @@ mod tests {
         let named = states(Some(OsStr::new("none")), &abouts).expect("none is a name");
         assert_eq!(named, []);
         assert_eq!(states(None, &abouts[3..4]).expect("looked at"), []);
+    }
+
+    #[test]
+    fn a_damaged_snapshot_is_found() {
+        let dir = std::env::temp_dir().join(format!("latchfs-damaged-{}", std::process::id()));
+        let open = || Local::open(&dir, Rules::default()).expect("it opens");
+        let used = open();
+        let says = |wanted: &str| {
+            let found = state_finding(&dir);
+            assert!(found.says.contains(wanted), "{found:?}");
+            found
+        };
+        says("in use by process");
+        used.close().expect("it closes");
+        drop(used);
+        says("is writable, intact and not in use");
+        let names = std::fs::read_dir(&dir).expect("there").flatten().map(|entry| entry.path());
+        let is_snapshot = |path: &PathBuf| path.display().to_string().contains("/snapshot.");
+        let snapshot = names.into_iter().find(is_snapshot).expect("it was written at the end");
+        let mut bytes = std::fs::read(&snapshot).expect("ours");
+        *bytes.last_mut().expect("it is not empty") ^= 1;
+        std::fs::write(&snapshot, bytes).expect("ours");
+        let found = says("is damaged at byte");
+        assert!(found.mend.is_some_and(|mend| mend.contains("put back a backup")));
+        std::fs::remove_dir_all(&dir).expect("ours");
     }
 
     #[test]
