@@ -34,7 +34,8 @@ pub(super) fn start(state: Option<&Path>) -> CliResult {
 
 /// Starts the daemon with other arguments, and returns when it is ready.
 pub(super) fn start_with(args: &[OsString], state: Option<&Path>) -> CliResult {
-    let mut child = spawn(args, state).map_err(|error| {
+    let log = state.map(open_log).transpose()?;
+    let mut child = spawn(args, log).map_err(|error| {
         CliError::system("the daemon can't be started in the background", &error)
     })?;
     let mut report = String::new();
@@ -49,7 +50,7 @@ pub(super) fn start_with(args: &[OsString], state: Option<&Path>) -> CliResult {
 }
 
 #[allow(unsafe_code)]
-fn spawn(args: &[OsString], state: Option<&Path>) -> io::Result<Child> {
+fn spawn(args: &[OsString], log: Option<File>) -> io::Result<Child> {
     // The child executes the file that runs now, even if another version has been installed under
     // its name since.
     #[cfg(target_os = "linux")]
@@ -59,10 +60,7 @@ fn spawn(args: &[OsString], state: Option<&Path>) -> io::Result<Child> {
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "latchfs".into()));
     command.args(args).arg(DETACHED);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    command.stderr(match state {
-        Some(state) => Stdio::from(open_log(state)?),
-        None => Stdio::null(),
-    });
+    command.stderr(log.map_or_else(Stdio::null, Stdio::from));
     let own_session = || {
         // SAFETY: setsid takes no arguments, and may be called after fork.
         match unsafe { libc::setsid() } {
@@ -75,9 +73,18 @@ fn spawn(args: &[OsString], state: Option<&Path>) -> io::Result<Child> {
     command.spawn()
 }
 
-fn open_log(state: &Path) -> io::Result<File> {
-    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(state.join(LOG))
+fn open_log(state: &Path) -> CliResult<File> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
+    let path = state.join(LOG);
+    let open = |()| OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    made.and_then(open).map_err(|error| {
+        CliError::unavailable(format!(
+            "the log {} of a daemon in the background can't be written: {}; name another state \
+             directory",
+            path.display(),
+            said(&error)
+        ))
+    })
 }
 
 /// Prints the messages of a daemon that ended before it was ready, and returns an error with its
