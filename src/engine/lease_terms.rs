@@ -91,7 +91,7 @@ pub fn looks_like_a_duration(text: &str) -> bool {
         && digits.ends_with(['h', 'm', 's'])
 }
 
-/// Parses durations such as `1h`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order.
+/// Parses durations such as `1h`, `1d`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order.
 pub fn parse_span(text: &str) -> Result<Span, TermError> {
     if text.starts_with('-') && looks_like_a_duration(text) {
         return Err(TermError::TooShort);
@@ -114,6 +114,7 @@ pub fn parse_span(text: &str) -> Result<Span, TermError> {
 /// `1.1s` alike.
 fn scaled(number: &str, unit: &str) -> Result<u64, TermError> {
     let per_unit: u64 = match unit {
+        "d" => 86_400_000_000_000,
         "h" => 3_600_000_000_000,
         "m" => 60_000_000_000,
         "s" => 1_000_000_000,
@@ -160,6 +161,7 @@ mod tests {
         assert_eq!(millis("30s"), Ok(30_000));
         assert_eq!(millis("1m30s"), Ok(90_000));
         assert_eq!(millis("1.5h"), Ok(5_400_000));
+        assert_eq!(millis("1d2h"), Ok(26 * 3_600_000));
         assert_eq!(millis("500ms"), Ok(500));
         assert_eq!(millis("0s"), Ok(0));
         assert_eq!(millis(".5s"), Ok(500));
@@ -169,6 +171,7 @@ mod tests {
         assert_eq!(millis("-5s"), Err(TermError::TooShort));
         assert_eq!(millis("99999999999999999999h"), Err(TermError::TooLong));
         assert_eq!(millis("9999999999999h"), Err(TermError::TooLong));
+        assert_eq!(millis("999999999d"), Err(TermError::TooLong));
     }
 
     #[test]
