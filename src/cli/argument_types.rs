@@ -1,6 +1,8 @@
 //! Types of command-line arguments that several commands take: durations and addresses.
 
+use crate::engine::lease_terms::{TermError, parse_span};
 use crate::engine::{Grace, Ttl};
+use crate::time::Span;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,6 +21,39 @@ impl fmt::Display for DurationArg<Grace> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.span().fmt(f)
     }
+}
+
+/// Parses a duration as people write it: `1h30m`, `1h 30m`, `1d`, or a bare number of seconds.
+pub(super) fn span(text: &str) -> Result<Span, TermError> {
+    if text.parse::<f64>().is_ok_and(f64::is_finite) {
+        return parse_span(&format!("{text}s"));
+    }
+    let words: Vec<_> = text.split_whitespace().collect();
+    // Each word is a duration of its own, so that `1 30m` is not read as 130 minutes.
+    for word in &words {
+        parse_span(word)?;
+    }
+    parse_span(&words.concat())
+}
+
+/// Parses a ttl as people write it.
+pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
+    Ttl::new(span(text)?)
+}
+
+/// Parses a grace as people write it.
+pub(super) fn grace(text: &str) -> Result<Grace, TermError> {
+    Grace::new(span(text)?)
+}
+
+/// Parses a ttl that has a default.
+pub(super) fn default_ttl(text: &str) -> Result<DurationArg<Ttl>, TermError> {
+    ttl(text).map(DurationArg)
+}
+
+/// Parses a grace that has a default.
+pub(super) fn default_grace(text: &str) -> Result<DurationArg<Grace>, TermError> {
+    grace(text).map(DurationArg)
 }
 
 /// Parses the address of `--listen`. The error message of a wrong address shows how to write it.
@@ -53,6 +88,27 @@ fn open_to(port: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_written_as_people_do() {
+        let millis = |text| span(text).map(Span::as_millis);
+        for (text, wanted) in [
+            ("3", 3_000),
+            ("1.5", 1_500),
+            ("0", 0),
+            ("1m30s", 90_000),
+            ("1h 30m", 5_400_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(millis(text), Ok(wanted), "{text}");
+        }
+        for wrong in ["", " ", "1 30m", "1 s", "soon", "inf", "NaN", "1e3", "+3"] {
+            assert_eq!(millis(wrong), Err(TermError::NotADuration), "{wrong:?}");
+        }
+        assert_eq!(millis("-3"), Err(TermError::TooShort));
+        assert_eq!(millis("99999999999999999999"), Err(TermError::TooLong));
+        assert!(ttl("0").is_err() && grace("0").is_ok() && ttl("30").is_ok());
+    }
 
     #[test]
     fn an_address_is_an_ip_and_a_port() {

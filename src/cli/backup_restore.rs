@@ -1,13 +1,14 @@
 //! The commands that affect all locks at once: `cluster reset`, `cluster backup` and `cluster
 //! restore`.
 
+use super::argument_types::span;
 use super::environment::own_client;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::server_options::{self, ServerKeyArgs};
 use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
-use crate::engine::lease_terms::{TTL_MAX, parse_span};
+use crate::engine::lease_terms::TTL_MAX;
 use crate::engine::{ClientId, Op, Outcome, Reset, ResetScope, StealReason};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
@@ -59,7 +60,7 @@ pub(super) struct RestoreArgs {
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// For how long nothing is granted: the longest ttl that any client had [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = parse_span,
+    #[arg(long, value_name = "DURATION", value_parser = span,
         conflicts_with = "old_holders_are_gone")]
     hold_off: Option<Span>,
     /// Grant at once: it is certain that no client still relies on an old lease

@@ -1,6 +1,7 @@
 //! Process control for `run`: the command's process group, its descendants that have left the
 //! group, signal forwarding, and the foreground group of the terminal.
 
+use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -8,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::ptr;
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +24,11 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGWINCH,
     libc::SIGCONT,
 ];
+/// Signals that end a process which does not handle them.
+const ENDING: [libc::c_int; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+/// The maximum sleep of a thread that waits for a signal. Nothing depends on it.
+const WAKE_EVERY: Duration = Duration::from_secs(60);
 /// The interval between two checks for dead processes, and between two checks for pending signals
 /// on systems without `sigtimedwait`.
 const LOOK: Duration = Duration::from_millis(10);
@@ -77,8 +84,39 @@ impl Signals {
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
+    /// Does `work` on a thread of its own, and returns its result. A signal meanwhile that ends a
+    /// process ends this one, once `abandon` was called.
+    pub(super) fn end_or<T: Send>(
+        &self,
+        abandon: impl FnOnce(),
+        work: impl FnOnce() -> CliResult<T> + Send,
+    ) -> CliResult<T> {
+        let (send, done) = mpsc::channel();
+        let failed = |error| CliError::system("no thread can be made", &error);
+        thread::scope(|scope| {
+            let work = move || {
+                // The receive below can't end before the send.
+                let _ = send.send(work());
+                wake();
+            };
+            thread::Builder::new().spawn_scoped(scope, work).map_err(failed)?;
+            loop {
+                match done.try_recv() {
+                    Ok(done) => return done,
+                    Err(TryRecvError::Disconnected) => panic!("the work ended without a result"),
+                    Err(TryRecvError::Empty) => {}
+                }
+                if let Some(signal) = self.next(WAKE_EVERY).filter(|signal| is_end(*signal)) {
+                    abandon();
+                    self.let_through();
+                    kill(std::process::id().cast_signed(), signal);
+                    std::process::exit(128 + signal);
+                }
+            }
+        })
+    }
+
     /// Unblocks the signals that [`Signals::take`] has blocked.
-    #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     pub(super) fn let_through(&self) {
         // SAFETY: pthread_sigmask reads the mask, and a null pointer requests no old one.
@@ -130,6 +168,26 @@ impl Signals {
             left -= pause;
         }
     }
+}
+
+/// Makes the thread that waits for signals look around at once: SIGCHLD wakes it, for which it
+/// waits anyway.
+pub(super) fn wake() {
+    kill(std::process::id().cast_signed(), libc::SIGCHLD);
+}
+
+/// Whether a signal ends this process: one of those that ask for its end, and not ignored, as
+/// `nohup` makes it.
+#[allow(unsafe_code)]
+pub(super) fn is_end(signal: libc::c_int) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null pointer changes nothing, and `now` outlives the call, which fills it; all bits
+    // zero are a valid value as well.
+    let handler = unsafe {
+        libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
+        now.assume_init().sa_sigaction
+    };
+    ENDING.contains(&signal) && handler != libc::SIG_IGN
 }
 
 /// Makes the command start with all signals unblocked.

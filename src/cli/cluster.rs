@@ -2,9 +2,10 @@
 //! leadership.
 
 use super::backup_restore;
-use super::exit::CliResult;
+use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::server_options::{self, ServerKeyArgs};
+use super::table::aligned;
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
@@ -113,7 +114,8 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
         }
         ClusterCommand::Promote { id, force } => {
             let path = format!("/cluster/nodes/{id}/promote?force={force}");
-            args.change("POST", &path, &format!("node {id} votes"))
+            let changed = args.change("POST", &path, &format!("node {id} votes"));
+            changed.map_err(|error| args.unless_unknown(*id, error))
         }
         ClusterCommand::Leave => {
             let report = args.ask("GET", "/cluster")?;
@@ -123,7 +125,8 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
         }
         ClusterCommand::Remove { id } => {
             let path = format!("/cluster/nodes/{id}");
-            args.change("DELETE", &path, &format!("node {id} is removed"))
+            let changed = args.change("DELETE", &path, &format!("node {id} is removed"));
+            changed.map_err(|error| args.unless_unknown(*id, error))
         }
         ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
         ClusterCommand::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
@@ -131,7 +134,11 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
         ClusterCommand::Transfer { id } => {
             let to = id.map_or_else(String::new, |id| format!("?to={id}"));
             let path = format!("/cluster/transfer{to}");
-            args.change("POST", &path, "another node leads")
+            let changed = args.change("POST", &path, "another node leads");
+            changed.map_err(|error| match id {
+                Some(id) => args.unless_unknown(*id, error),
+                None => error,
+            })
         }
     }
 }
@@ -140,6 +147,22 @@ impl ClusterArgs {
     fn change(&self, method: &str, path: &str, done: &str) -> CliResult {
         let answer = self.ask(method, path)?;
         if self.json { output::json(&answer) } else { output::line(done) }
+    }
+
+    /// Returns the error of a refused change, or that of a wrong argument if there is no node `id`.
+    fn unless_unknown(&self, id: u64, error: CliError) -> CliError {
+        let CliError::Said(Exit::Conflict, _) = &error else { return error };
+        let Ok(report) = self.ask("GET", "/cluster") else { return error };
+        let nodes = report["nodes"].as_array().into_iter().flatten();
+        let known: Vec<_> = nodes.filter_map(|node| node["id"].as_u64()).collect();
+        if known.is_empty() || known.contains(&id) {
+            return error;
+        }
+        let list: Vec<_> = known.iter().map(u64::to_string).collect();
+        CliError::usage(format!(
+            "there is no node {id}; the nodes are {}, and 'latchfs cluster status' shows them",
+            list.join(", ")
+        ))
     }
 
     /// Sends a request to each of the given servers in turn, and returns the answer of the first
@@ -157,12 +180,9 @@ fn table(report: &Value) -> String {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(nodes.iter().map(|node| row(node)));
-    let mut text = aligned(&rows);
-    for line in remarks(report, &nodes) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text
+    let mut lines = aligned(&rows, None);
+    lines.extend(remarks(report, &nodes));
+    lines.join("\n") + "\n"
 }
 
 /// Formats the pending requests of a node as a table.
@@ -175,22 +195,8 @@ fn pending(report: &Value) -> String {
     }
     match rows.len() {
         1 => format!("node {} has no pending request\n", report["asked"]),
-        _ => aligned(&rows),
+        _ => aligned(&rows, None).join("\n") + "\n",
     }
-}
-
-/// Formats rows as lines with aligned columns.
-fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..COLUMNS).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<_> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 fn row(node: &Value) -> [String; HEAD.len()] {

@@ -5,11 +5,13 @@ use super::exit::{CliResult, Exit};
 use super::folder_snapshot;
 use super::guard;
 use super::{
-    audit, cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve,
-    sim, umount,
+    audit, cert, cluster, doctor, events, generate, hold, lock_commands, ls, mount, output, run,
+    serve, sim, top, umount, who,
 };
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 use log::LevelFilter;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -60,6 +62,20 @@ Examples:
   latchfs ls team/   those whose names begin so
   latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
 
+const WHO_EXAMPLES: &str = "\
+Examples:
+  latchfs who build                the holder, and who waits
+  latchfs who locks/team/build     the same, by a path below the mount
+  latchfs who notes/todo.txt       who may change the folder in which the file lies";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  latchfs top             until q or Ctrl-C
+  latchfs top team/       those whose names begin so
+  latchfs top --once      one table, for scripts
+
+Locks in grace and those with long queues come first.";
+
 const EVENTS_EXAMPLES: &str = "\
 Examples:
   latchfs events            all events from now on
@@ -73,12 +89,19 @@ Examples:
   latchfs acquire build --json | jq .token   the fencing token
   latchfs acquire build --reentrant          renews it if you have it already";
 
+const HOLD_EXAMPLES: &str = "\
+Examples:
+  latchfs hold deploy --note 'by hand'   until Ctrl-C; then it is released
+  latchfs hold deploy --wait 5m          gives up after five minutes
+
+Ctrl-C, SIGTERM and SIGHUP release the lock. If it is lost, the exit code is 76.";
+
 const RUN_EXAMPLES: &str = "\
 Examples:
   latchfs run build -- ./build               waits in the queue, runs, releases
-  latchfs run build --wait 10m -- ./build    exits with 75 when it has waited so long
-  latchfs run build --try -- ./build         exits with 75 if another has it
-  latchfs run backup --slot 2026-01-15 -- ./backup   on one of many hosts, once
+  latchfs run build --wait 10m ./build       exits with 75 when it has waited so long
+  latchfs run build --try -c 'make && ./build'   exits with 75 if another has it
+  latchfs run backup --slot 2026-01-15 ./backup   on one of many hosts, once
 
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
@@ -135,6 +158,12 @@ Examples:
 pub(super) struct Cli {
     #[command(subcommand)]
     command: CliCommand,
+    /// Print no progress of a wait
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Log more on standard error; -vv logs still more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -152,29 +181,40 @@ enum CliCommand {
     #[command(after_long_help = CLUSTER_EXAMPLES)]
     Cluster(cluster::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
+    #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
     /// Show the held locks and their holders
-    #[command(after_long_help = LS_EXAMPLES)]
+    #[command(visible_alias = "list", after_long_help = LS_EXAMPLES)]
     Ls(ls::ListArgs),
     /// Show the status of a lock, whether it is held or free
     Status(lock_commands::StatusArgs),
     /// Take a lock that nobody holds; with --reentrant also renew your own
-    #[command(after_long_help = ACQUIRE_EXAMPLES)]
+    #[command(visible_alias = "lock", after_long_help = ACQUIRE_EXAMPLES)]
     Acquire(lock_commands::AcquireArgs),
     /// Wait in the queue of a lock, and hold it when this returns
     Wait(lock_commands::WaitArgs),
     /// Renew a lease for another ttl
     Renew(lock_commands::RenewArgs),
     /// Release a lock
+    #[command(visible_alias = "unlock")]
     Release(lock_commands::ReleaseArgs),
     /// Take a lock from its holder; for root and the user who mounted
     ///
     /// The holder is notified, the reason is logged, and for a second no client may use the lock:
     /// this command returns when you may.
     Steal(lock_commands::StealArgs),
+    /// Say who holds the lock of a file: of a lock, or of a guarded folder
+    #[command(after_long_help = WHO_EXAMPLES)]
+    Who(who::WhoArgs),
+    /// Show the locks, their queues and rates on the terminal, live
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(top::TopArgs),
     /// Show events as they happen, until Ctrl-C
     #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
+    /// Hold a lock until Ctrl-C
+    #[command(after_long_help = HOLD_EXAMPLES)]
+    Hold(hold::HoldArgs),
     /// Run a command under a lock, and give the lock back when it ends
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
@@ -207,11 +247,16 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    // A shell that completes a command line sets this variable; then the call ends here.
+    CompleteEnv::with_factory(Cli::command).var(generate::COMPLETE).complete();
+    let cli = match Cli::try_parse_from(with_help_first(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };
-    start_log(&cli.command);
+    start_log(&cli);
+    if cli.quiet {
+        output::be_quiet();
+    }
     match run(&cli.command) {
         Ok(()) => Exit::Done.into(),
         Err(failure) => output::tell(&failure).into(),
@@ -232,7 +277,10 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Renew(args) => lock_commands::renew(args),
         CliCommand::Release(args) => lock_commands::release(args),
         CliCommand::Steal(args) => lock_commands::steal(args),
+        CliCommand::Who(args) => who::run(args),
+        CliCommand::Top(args) => top::run(args),
         CliCommand::Events(args) => events::run(args),
+        CliCommand::Hold(args) => hold::run(args),
         CliCommand::Run(args) => run::run(args),
         CliCommand::Guard(args) => guard::run(args),
         #[cfg(target_os = "linux")]
@@ -240,9 +288,19 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Audit(args) => audit::run(args),
         CliCommand::Sim(args) => sim::run(args),
-        CliCommand::Completions(args) => generate::completions(args, Cli::command()),
+        CliCommand::Completions(args) => generate::completions(args),
         CliCommand::Man(args) => generate::man(args, Cli::command()),
     }
+}
+
+/// Turns `latchfs help COMMAND` into `latchfs COMMAND --help`. clap's own command would be listed
+/// twice in the manual.
+fn with_help_first(mut args: Vec<OsString>) -> Vec<OsString> {
+    if args.get(1).is_some_and(|word| word == "help") {
+        args.remove(1);
+        args.push("--help".into());
+    }
+    args
 }
 
 /// Prints the output of clap itself (help, version or usage error), and returns the exit code.
@@ -264,13 +322,20 @@ fn misused(error: &clap::Error) -> ExitCode {
 
 /// Starts logging to standard error. For a daemon in the background, whose standard error is a log
 /// file, the messages include the level `info` and timestamps.
-fn start_log(command: &CliCommand) {
+fn start_log(cli: &Cli) {
+    let command = &cli.command;
     let in_log_file = match command {
         CliCommand::Mount(args) => args.detached,
         CliCommand::Guard(args) => args.is_detached(),
         _ => false,
     };
-    let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
+    let level = match cli.verbose {
+        0 if in_log_file => LevelFilter::Info,
+        0 => LevelFilter::Warn,
+        1 => LevelFilter::Info,
+        2 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
     let mut log = env_logger::Builder::new();
     log.filter_level(level).filter_module("fuser", LevelFilter::Error);
     if matches!(command, CliCommand::Serve(_)) {

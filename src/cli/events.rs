@@ -2,6 +2,7 @@
 //! output has closed the pipe.
 
 use super::exit::{CliError, CliResult};
+use super::lock_names::completer;
 use super::mount_client::no_answer;
 use super::output;
 use super::output::harmless;
@@ -9,13 +10,16 @@ use super::status_table::Status;
 use super::target::TargetArgs;
 use crate::event_json::{event_of, lost};
 use crate::service::Locks;
+use crate::service::event_log::EventWatch;
 use crate::time::Span;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
 /// The maximum number of events taken from a server's event stream at once.
 const EVENTS_MAX: usize = 256;
@@ -26,7 +30,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug, clap::Args)]
 pub(super) struct EventsArgs {
     /// Only events of locks whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
+        add = completer())]
     prefix: String,
     #[command(flatten)]
     target: TargetArgs,
@@ -38,65 +43,83 @@ pub(super) struct EventsArgs {
     since: Option<u64>,
 }
 
+/// The events of a mount or a server.
+pub(super) enum EventSource {
+    /// The event stream of the mount at `dir`, and the line that was not read to its end.
+    Mount { stream: File, dir: PathBuf, unfinished: Vec<u8> },
+    /// The events of a server, and a channel on which each news arrives.
+    Server { locks: Locks, watch: EventWatch, news: Receiver<()> },
+}
+
 pub(super) fn run(args: &EventsArgs) -> CliResult {
-    if let Some(direct) = args.target.direct()? {
-        return follow(args, &direct.locks(args.since)?);
-    }
-    let dir = args.target.mount()?;
-    let since = args.since.map_or_else(String::new, |since| format!("@{since}"));
-    let path = dir.join(format!(".latchfs/events{since}"));
-    let stream = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let mut stream = stream.map_err(|error| no_answer(&dir, &error))?;
-    let mut unfinished = Vec::new();
+    let mut source = EventSource::open(&args.target, args.since)?;
     loop {
-        wait(&stream)?;
-        read(&mut stream, &dir, &mut unfinished)?;
-        let end = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let rest = unfinished.split_off(end);
-        let lines = String::from_utf8_lossy(&unfinished);
-        let mut text = String::new();
-        for line in lines.lines() {
-            if let Some(line) = told(line, args) {
-                text += &line;
-                text.push('\n');
-            }
+        let lines = source.take()?;
+        if lines.is_empty() {
+            source.wait()?;
         }
+        let shown = lines.iter().filter_map(|line| told(line, args));
+        let text = shown.fold(String::new(), |text, line| text + &line + "\n");
         if !text.is_empty() {
             output::write(&text)?;
         }
-        unfinished = rest;
     }
 }
 
-/// Prints the events of a server; never returns except with an error.
-fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
-    let mut watch = locks.subscribe(args.since);
-    let (send, news) = std::sync::mpsc::channel();
-    watch.wake_by(std::sync::Arc::new(move || {
-        // The send fails only if `follow`, the loop that reads the events, has returned.
-        let _ = send.send(());
-    }));
-    loop {
-        let batch = watch.take(EVENTS_MAX);
-        let mut text = String::new();
-        let lost = (batch.lost > 0).then(|| lost(batch.lost).to_string());
-        let lines = batch
-            .events
-            .iter()
-            .map(|(number, event)| event_of(*number, event, |at| locks.wall(at)).to_string());
-        for line in lost.into_iter().chain(lines) {
-            if let Some(line) = told(&line, args) {
-                text += &line;
-                text.push('\n');
+impl EventSource {
+    /// Opens the events of the mount or server that a command uses: from event `since` on, or from
+    /// now on.
+    pub(super) fn open(target: &TargetArgs, since: Option<u64>) -> CliResult<Self> {
+        if let Some(direct) = target.direct()? {
+            let locks = direct.locks(since)?;
+            let (mut watch, (send, news)) = (locks.subscribe(since), channel());
+            watch.wake_by(Arc::new(move || {
+                // The send fails only if the source is gone.
+                let _ = send.send(());
+            }));
+            return Ok(Self::Server { locks, watch, news });
+        }
+        let dir = target.mount()?;
+        let since = since.map_or_else(String::new, |since| format!("@{since}"));
+        let path = dir.join(format!(".latchfs/events{since}"));
+        let stream = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let stream = stream.map_err(|error| no_answer(&dir, &error))?;
+        Ok(Self::Mount { stream, dir, unfinished: Vec::new() })
+    }
+
+    /// Returns events that have happened since the last call, each as a line of JSON; none if there
+    /// are no more for now.
+    pub(super) fn take(&mut self) -> CliResult<Vec<String>> {
+        match self {
+            Self::Server { locks, watch, .. } => {
+                let batch = watch.take(EVENTS_MAX);
+                let lost = (batch.lost > 0).then(|| lost(batch.lost).to_string());
+                let lines = batch.events.iter().map(|(number, event)| {
+                    event_of(*number, event, |at| locks.wall(at)).to_string()
+                });
+                Ok(lost.into_iter().chain(lines).collect())
+            }
+            Self::Mount { stream, dir, unfinished } => {
+                read(stream, dir, unfinished)?;
+                let last = unfinished.iter().rposition(|byte| *byte == b'\n');
+                let rest = unfinished.split_off(last.map_or(0, |last| last + 1));
+                let lines = std::mem::replace(unfinished, rest);
+                Ok(String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect())
             }
         }
-        if !text.is_empty() {
-            output::write(&text)?;
-        }
-        if batch.events.is_empty() {
-            // The receive can't fail: `watch`, the subscription to events, owns the callback, and
-            // the callback owns the sender of this channel.
-            let _ = news.recv();
+    }
+
+    /// Waits until there may be more events. Fails if the reader of standard output has closed the
+    /// pipe.
+    fn wait(&self) -> CliResult {
+        match self {
+            Self::Mount { stream, .. } => wait(stream),
+            Self::Server { news, .. } => {
+                // The receive can't fail: `watch`, the subscription to events, owns the callback,
+                // and the callback owns the sender of this channel.
+                let _ = news.recv();
+                Ok(())
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The options of a guard without a view: where it keeps its state, and how it decides.
 
-use super::argument_types::DurationArg;
+use super::argument_types::{DurationArg, default_ttl};
 use super::carry::Carry;
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::CliResult;
@@ -65,7 +65,7 @@ pub(super) struct StartArgs {
     pub(super) carry: Option<Carry>,
     /// Without a view: how long the lock lasts when this machine does not answer
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+        value_parser = default_ttl)]
     pub(super) ttl: DurationArg<Ttl>,
     /// Be the guard in the background, and report to the process that started it
     #[arg(long, hide = true)]

@@ -135,7 +135,7 @@ impl PlainFolder {
         };
         let waits_for = progress_of(&status);
         if !waits_for.is_empty() && waits_for != *told {
-            output::say(&format!("waiting: {waits_for}"));
+            output::progress(&format!("waiting: {waits_for}"));
             *told = waits_for;
         }
     }

@@ -1,7 +1,7 @@
 //! The `folder-snapshot` command: takes, lists, shows, checks, restores and removes snapshots of a
 //! guarded folder.
 
-use super::argument_types::DurationArg;
+use super::argument_types::{DurationArg, default_ttl};
 use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::guard_answers::Waits;
@@ -44,9 +44,9 @@ struct SnapshotTakeArgs {
     #[command(flatten)]
     at: EndpointArgs,
     /// How long to wait until no program has a file open for writing
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = quiet,
-        conflicts_with = "best_effort")]
-    quiet: DurationArg<Ttl>,
+    #[arg(long, visible_alias = "timeout", value_name = "DURATION", default_value = "10s",
+        value_parser = default_ttl, conflicts_with = "best_effort")]
+    wait: DurationArg<Ttl>,
     /// Do not wait: files that programs have open for writing may be half changed
     #[arg(long)]
     best_effort: bool,
@@ -98,10 +98,6 @@ struct SnapshotRestoreArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-fn quiet(text: &str) -> Result<DurationArg<Ttl>, String> {
-    Ttl::parse(text).map(DurationArg).map_err(|error| error.to_string())
 }
 
 pub(super) fn run(args: &FolderSnapshotArgs) -> CliResult {
@@ -159,7 +155,7 @@ fn labels(snapshot: &Value) -> String {
 
 fn take(args: &SnapshotTakeArgs) -> CliResult {
     let mut request = json!({"do": "snapshot", "snapshot": "take"});
-    request["quiet_ms"] = args.quiet.0.span().as_millis().into();
+    request["quiet_ms"] = args.wait.0.span().as_millis().into();
     request["best_effort"] = args.best_effort.into();
     let taken = ask(&args.at.find()?, &request)?;
     for sentence in taken["risk"].as_array().into_iter().flatten() {

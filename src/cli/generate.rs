@@ -4,6 +4,7 @@ use super::exit::{CliError, CliResult};
 use super::output;
 use clap::Command;
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use clap_mangen::Man;
 use std::fmt::Write;
 use std::io;
@@ -24,9 +25,12 @@ pub(super) struct ManArgs {
     command: Option<String>,
 }
 
-/// Prints the shell completions of the command line `root`.
-pub(super) fn completions(args: &CompletionsArgs, root: Command) -> CliResult {
-    output::write(&script(args.shell, root))
+/// The variable by which the script of a shell asks for completions.
+pub(super) const COMPLETE: &str = "LATCHFS_COMPLETE";
+
+/// Prints the script by which a shell completes the command line.
+pub(super) fn completions(args: &CompletionsArgs) -> CliResult {
+    output::write(&script(args.shell).map_err(|error| CliError::output(&error))?)
 }
 
 /// Prints the manual page of the command line `root`, or of one of its commands.
@@ -45,10 +49,14 @@ pub(super) fn man(args: &ManArgs, root: Command) -> CliResult {
     }
 }
 
-fn script(shell: Shell, mut root: Command) -> String {
+/// Returns the script for a shell, which calls the program for each completion: so it knows the
+/// names of locks, and the options of the version that is installed.
+fn script(shell: Shell) -> io::Result<String> {
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string()).ok_or(io::ErrorKind::Unsupported)?;
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut root, "latchfs", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    completer.write_registration(COMPLETE, "latchfs", "latchfs", "latchfs", &mut script)?;
+    Ok(String::from_utf8_lossy(&script).trim().to_owned() + "\n")
 }
 
 /// The roff macros for the headings of sections and subsections.
@@ -158,9 +166,9 @@ mod tests {
 
     #[test]
     fn completions_in_contrib_are_current() {
-        holds("completions/latchfs.bash", &script(Shell::Bash, Cli::command()));
-        holds("completions/_latchfs", &script(Shell::Zsh, Cli::command()));
-        holds("completions/latchfs.fish", &script(Shell::Fish, Cli::command()));
+        holds("completions/latchfs.bash", &script(Shell::Bash).expect("a script"));
+        holds("completions/_latchfs", &script(Shell::Zsh).expect("a script"));
+        holds("completions/latchfs.fish", &script(Shell::Fish).expect("a script"));
     }
 
     #[test]

@@ -179,6 +179,19 @@ impl GuardEndpoint {
         self.ask(&json!({"do": "status"}), Waits::Never, None)
     }
 
+    /// Returns the server that knows the lock of a folder whose guard does not run; `None` if the
+    /// guard can be asked, or the folder has no server.
+    pub(super) fn server_without_guard(&self) -> Option<String> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::View(_) => None,
+            Self::Folder(folder) => match folder.connect() {
+                Ok(None) => folder.record.server.clone(),
+                _ => None,
+            },
+        }
+    }
+
     /// Returns the directory of this machine in the state directory of the folder.
     #[cfg_attr(not(target_os = "linux"), allow(irrefutable_let_patterns))]
     pub(super) fn state_dir(&self) -> CliResult<PathBuf> {

@@ -1,5 +1,6 @@
 //! Requests to a guard that runs: `guard take`, `accept`, `give`, `wait`, `status` and `lost`.
 
+use super::argument_types::ttl;
 use super::environment::absolute;
 #[cfg(target_os = "linux")]
 use super::exit::CliError;
@@ -127,7 +128,7 @@ pub(super) fn take(args: &TakeArgs) -> CliResult {
 
 /// Parses the time for which a lock is taken along.
 fn away_for(text: &str) -> Result<Ttl, String> {
-    Ttl::parse(text).map_err(|error| match error {
+    ttl(text).map_err(|error| match error {
         TermError::TooLong => format!("a server keeps a lock for at most {TTL_MAX}"),
         error => error.to_string(),
     })

@@ -1,6 +1,6 @@
 //! `latchfs guard FOLDER VIEW`: shows a guarded folder through a view.
 
-use super::argument_types::DurationArg;
+use super::argument_types::{DurationArg, default_ttl, ttl};
 use super::background;
 use super::carry::Carry;
 use super::environment::{absolute, default_state_dir, host};
@@ -69,13 +69,13 @@ pub(super) struct ViewArgs {
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = give_after)]
     give_after: GiveAfter,
     /// When another machine asks for the lock: give it up once nothing has changed for so long
-    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = Ttl::parse)]
+    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = ttl)]
     yield_after: Ttl,
     /// When another machine asks for the lock: keep it
     #[arg(long, conflicts_with_all = ["yield_after", "max"])]
     keep: bool,
     /// When another machine asks for the lock: give it up after so long at the latest
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = ttl)]
     max: Ttl,
     /// When nobody can say whether everything is here: wait, or go on with the folder as it stands
     #[arg(long, value_enum, default_value = "wait")]
@@ -113,7 +113,7 @@ pub(super) struct ViewArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     keep_unread: u64,
     /// How long nothing must change before other machines are told of the changes
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = ttl)]
     settle: Ttl,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
@@ -130,7 +130,7 @@ pub(super) struct ViewArgs {
     carry: Option<Carry>,
     /// How long the lock lasts when this machine does not answer
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+        value_parser = default_ttl)]
     ttl: DurationArg<Ttl>,
     /// Other machines guard the same storage, as 'guard init --shared-storage' recorded
     #[arg(long)]
@@ -202,7 +202,7 @@ fn on_write(text: &str) -> Result<OnWrite, String> {
         "refuse" => Ok(OnWrite::Refuse),
         "wait" => Ok(OnWrite::Wait(WAIT_DEFAULT)),
         _ => match text.strip_prefix("wait=") {
-            Some(patience) => Ttl::parse(patience)
+            Some(patience) => ttl(patience)
                 .map(|ttl| OnWrite::Wait(ttl.span()))
                 .map_err(|error| error.to_string()),
             None => Err("write take, wait, wait=30s or refuse".to_owned()),
@@ -228,9 +228,7 @@ fn size(text: &str) -> Result<u64, String> {
 fn give_after(text: &str) -> Result<GiveAfter, String> {
     match text {
         "never" => Ok(GiveAfter(None)),
-        _ => Ttl::parse(text)
-            .map(|ttl| GiveAfter(Some(ttl.span())))
-            .map_err(|error| error.to_string()),
+        _ => ttl(text).map(|ttl| GiveAfter(Some(ttl.span()))).map_err(|error| error.to_string()),
     }
 }
 

@@ -1,18 +1,22 @@
 //! The commands about one lock: `acquire`, `wait`, `renew`, `release`, `steal` and `status`.
 
+use super::argument_types::{grace, span, ttl};
 use super::exit::{CliError, CliResult, Exit};
+use super::lock_names::{NameArg, completer};
 use super::mount_client::{LockClient, own_status};
-use super::name_argument::{NameArg, parsed};
+use super::name_argument::parsed;
 use super::output::{self, TerminalStyle};
 use super::status_table::{Status, page};
 use super::target::{CommandTarget, TargetArgs};
-use crate::engine::lease_terms::parse_span;
+use super::wait_progress;
 use crate::engine::{Grace, LockName, RefusalKind, Ttl};
+use crate::fuse::kernel::own_user::is_root;
 use crate::holder_id::Maker;
 use crate::time::Span;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::process::parent_id;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -37,10 +41,10 @@ pub(super) struct LockArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct TermArgs {
     /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Ttl>,
     /// How long after that only you may take it back [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = Grace::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = grace)]
     grace: Option<Grace>,
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
@@ -60,6 +64,9 @@ pub(super) struct AcquireArgs {
     /// Renew it if your user holds it already, instead of being refused
     #[arg(long)]
     reentrant: bool,
+    /// Wait in the queue for at most this long, instead of being refused at once
+    #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = span)]
+    wait: Option<Span>,
     /// Remember the name beyond this tenure, so that 'release --handover' works
     #[arg(long)]
     remember: bool,
@@ -81,8 +88,8 @@ pub(super) struct WaitArgs {
     /// Remember the name beyond this tenure, so that 'release --handover' works
     #[arg(long)]
     remember: bool,
-    /// Give up after so long: 10m, 1h30m [default: never]
-    #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = parse_span)]
+    /// Give up after so long: 10m, 1h30m, or seconds [default: never]
+    #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = span)]
     wait: Option<Span>,
 }
 
@@ -101,7 +108,7 @@ pub(super) struct RenewArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct ReleaseArgs {
     /// The lock: its name, or a path below the mount
-    #[arg(value_name = "NAME", required_unless_present = "all")]
+    #[arg(value_name = "NAME", required_unless_present = "all", add = completer())]
     name: Option<OsString>,
     #[command(flatten)]
     target: TargetArgs,
@@ -130,7 +137,7 @@ pub(super) struct StealArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// How long the lease lasts unrenewed [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Ttl>,
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
@@ -161,10 +168,12 @@ struct TokenArg {
 
 pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
+    let wait = args.wait.map(|span| exact(span.as_millis()));
     let how = json!({
-        "mode": mode, "reentrant": args.reentrant, "remember": args.remember, "parent": true
+        "mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember,
+        "parent": true
     });
-    let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
+    let status = acquired(&args.lock, &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
 }
@@ -176,11 +185,16 @@ pub(super) fn wait(args: &WaitArgs) -> CliResult {
         "mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember,
         "parent": true
     });
-    let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
-    let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
-    let answer = ask.wait(&request)?;
+    let status = acquired(&args.lock, &[&args.term.json(), &how])?;
+    tell(&args.lock, &status, "acquired")
+}
+
+/// Acquires a lock, or waits for it in its queue if `how` says so, and returns its status.
+fn acquired(args: &LockArgs, how: &[&Value]) -> CliResult<Value> {
+    let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
+    let answer = wait_progress::wait(&ask, &name, &request("acquire", name.as_str(), how))?;
     ask.close();
-    tell(&args.lock, &own_status(answer), "acquired")
+    Ok(own_status(answer))
 }
 
 pub(super) fn renew(args: &RenewArgs) -> CliResult {
@@ -191,9 +205,9 @@ pub(super) fn renew(args: &RenewArgs) -> CliResult {
 pub(super) fn release(args: &ReleaseArgs) -> CliResult {
     // The parser requires a name unless --all is given.
     let Some(name) = args.name.as_ref().filter(|_| !args.all) else { return release_all(args) };
-    let CommandTarget { ask, name, .. } = args.target.asking(name)?;
+    let CommandTarget { ask, name, dir, .. } = args.target.asking(name)?;
     let token = match args.token.token {
-        None if !args.any => Some(token_of_shell(&*ask, &name)?),
+        None if !args.any => Some(token_of_shell(&*ask, &name, dir.as_deref())?),
         token => token,
     };
     let how = json!({"token": token, "handover": args.handover});
@@ -241,7 +255,7 @@ fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
 
 /// Returns the token of the lease that `release` without options releases: a lease acquired from
 /// this shell, or else one acquired by an ended process of the shell's login session.
-fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
+fn token_of_shell(ask: &dyn LockClient, name: &LockName, dir: Option<&Path>) -> CliResult<u64> {
     let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
     let shell = Maker::running(parent_id());
@@ -255,7 +269,7 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     // token could end a lease that another program of the user has acquired since.
     let sentence = match own.first() {
         Some((token, maker)) => not_from_here(name, *token, *maker),
-        None => not_held(name, &status, &you),
+        None => not_held(name, &status, &you, dir),
     };
     Err(CliError::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
 }
@@ -291,16 +305,24 @@ fn not_from_here(name: &LockName, token: u64, maker: Option<Maker>) -> String {
     )
 }
 
-fn not_held(name: &LockName, status: &Value, you: &Value) -> String {
+fn not_held(name: &LockName, status: &Value, you: &Value, dir: Option<&Path>) -> String {
     let (you, holder) = (you.as_str().unwrap_or("you"), Status(status).text("holder"));
     match holder.as_str() {
         "" => format!(
             "lock '{name}' is free, so {you} has nothing to release; acquire it with 'latchfs \
              acquire {name}'"
         ),
-        holder => format!(
-            "lock '{name}' is held by {holder}, not by {you}; only its holder can release it"
-        ),
+        holder => {
+            let next = match dir.filter(|_| is_root()) {
+                Some(dir) => format!(
+                    "as root, release it with 'rm -d {}' if {holder} is a user of this machine, \
+                     or take it with 'latchfs steal {name} --reason WHY'",
+                    dir.join(name.as_str()).display()
+                ),
+                None => "only its holder can release it".to_owned(),
+            };
+            format!("lock '{name}' is held by {holder}, not by {you}; {next}")
+        }
     }
 }
 

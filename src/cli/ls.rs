@@ -1,8 +1,10 @@
 //! The `ls` command: lists the locks that are held, in grace or waited for, with their holders.
 
 use super::exit::CliResult;
-use super::output::{self, TerminalStyle};
-use super::status_table::table;
+use super::lock_names::completer;
+use super::output::{self, Colour, TerminalStyle};
+use super::status_table::{Status, is_finished_slot, table};
+use super::table::terminal_size;
 use super::target::TargetArgs;
 use serde_json::Value;
 
@@ -13,9 +15,11 @@ const REDRAW: &str = "\x1b[H\x1b[J";
 
 /// The arguments of `latchfs ls`.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is an option of its own
 pub(super) struct ListArgs {
     /// Only locks whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
+        add = completer())]
     prefix: String,
     #[command(flatten)]
     target: TargetArgs,
@@ -25,6 +29,9 @@ pub(super) struct ListArgs {
     /// Keep running and show changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// Also list the finished slots of 'run --slot', apart
+    #[arg(long)]
+    slots: bool,
     /// Stale read: the state of the first node that answers, however old, without asking the leader
     #[arg(long, conflicts_with = "watch")]
     stale: bool,
@@ -38,7 +45,7 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
             return output::json(&Value::Array(known.it));
         }
         known.warn();
-        return output::write(&table(&known.it, look));
+        return output::write(&args.shown(&known.it, look));
     }
     let ctl = args.target.ask()?;
     let mut before = None;
@@ -50,12 +57,12 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
             // `ls --watch` on a terminal redraws the table each second, so that the displayed times
             // count down. Elsewhere it prints a table only after a change.
             TerminalStyle::Terminal if args.watch && !args.json => {
-                output::write(&format!("{REDRAW}{}", table(&locks, look)))?;
+                output::write(&format!("{REDRAW}{}", args.shown(&locks, look)))?;
             }
             _ if args.json && changed => output::json(&Value::Array(locks))?,
             _ if changed => {
                 let gap = if before.is_some() { "\n" } else { "" };
-                output::write(&format!("{gap}{}", table(&locks, look)))?;
+                output::write(&format!("{gap}{}", args.shown(&locks, look)))?;
             }
             _ => {}
         }
@@ -64,6 +71,28 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
         }
         before = Some(facts);
         output::pause(EVERY_MS)?;
+    }
+}
+
+impl ListArgs {
+    /// Formats the table of locks. Slots whose work is done stand apart, or are only counted.
+    fn shown(&self, locks: &[Value], look: TerminalStyle) -> String {
+        let width = terminal_size().map(|(columns, _)| columns);
+        let (slots, locks): (Vec<_>, Vec<_>) =
+            locks.iter().partition(|lock| is_finished_slot(Status(lock)));
+        let mut lines = table(&locks, look, width);
+        match slots.len() {
+            0 => {}
+            count if self.slots => {
+                lines.push(format!("\nfinished slots ({count}):"));
+                lines.extend(table(&slots, look, width));
+            }
+            count => lines.push(look.paint(
+                Colour::Faint,
+                &format!("finished slots: {count}; 'latchfs ls --slots' lists them"),
+            )),
+        }
+        lines.join("\n") + "\n"
     }
 }
 

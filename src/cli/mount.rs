@@ -2,7 +2,7 @@
 //! order.
 
 use super::access_options::AccessArgs;
-use super::argument_types::{DurationArg, address};
+use super::argument_types::{DurationArg, address, default_grace, default_ttl};
 use super::background;
 use super::environment::{host, server_of_environment};
 use super::exit::{CliError, CliResult, Exit};
@@ -48,11 +48,11 @@ pub(super) struct MountArgs {
     owner: OwnerArg,
     /// How long a lease lasts unrenewed, unless a program says otherwise
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+        value_parser = default_ttl)]
     ttl: DurationArg<Ttl>,
     /// How long after that only its holder may take it back
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
-        value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
+        value_parser = default_grace)]
     grace: DurationArg<Grace>,
     /// Output of 'cat NAME': the status as JSON, or the text that was written
     #[arg(long, value_enum, default_value = "status")]

@@ -3,19 +3,25 @@
 //! implementation for servers is in `remote_client`.
 
 use super::exit::{CliError, CliResult, Exit};
+use super::output;
 use crate::engine::RefusalKind;
 use crate::fuse::kernel::mountinfo;
+use crate::time::Span;
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
-/// Timeout of a request to a mount. A running daemon answers in microseconds, so one that has not
-/// answered within this time is probably suspended.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a request to a mount is unanswered before the command says so. A running daemon answers
+/// in microseconds.
+const HINT_AFTER: Span = Span::from_secs(1);
+/// How long the command waits after that. A daemon that has not answered then is probably
+/// suspended.
+const MORE_PATIENCE: Span = Span::from_secs(9);
 /// The maximum number of locks in one answer to a list request.
 pub(super) const PAGE: usize = 1_000;
 
@@ -26,6 +32,11 @@ pub(super) trait LockClient: Send + Sync {
 
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
+
+    /// Sends a request like [`Self::ask`], but fails if that would need a new connection.
+    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
+        self.ask(request)
+    }
 
     /// Shuts the client down before the process exits. If the client holds a lease that must end
     /// with this process, releases the lease.
@@ -101,12 +112,14 @@ pub(super) fn show_place(status: &mut Value, you: &Value) {
 #[derive(Debug, Clone)]
 pub(super) struct ControlFile {
     dir: PathBuf,
+    /// Whether a request has timed out: later ones of the command do not wait again.
+    silent: Arc<AtomicBool>,
 }
 
 impl ControlFile {
     /// Returns the control file of the mount at `dir`.
     pub(super) fn of(dir: PathBuf) -> Self {
-        Self { dir }
+        Self { dir, silent: Arc::default() }
     }
 
     fn read(&self, answer: io::Result<Vec<u8>>) -> CliResult<Value> {
@@ -138,7 +151,19 @@ impl LockClient for ControlFile {
             let _ = send.send(exchange(&path, &request));
         });
         asked.map_err(|error| CliError::system("no thread can be made", &error))?;
-        let Ok(answer) = answer.recv_timeout(PATIENCE) else {
+        let is_silent = self.silent.load(Ordering::Relaxed);
+        let left = if is_silent { Span::ZERO } else { MORE_PATIENCE };
+        let answered = answer.recv_timeout(HINT_AFTER.as_duration()).or_else(|_| {
+            if left > Span::ZERO {
+                output::progress(&format!(
+                    "the daemon of {dir} has not answered for {HINT_AFTER}, as if it were stopped; \
+                     this waits for {left} more"
+                ));
+            }
+            answer.recv_timeout(left.as_duration())
+        });
+        let Ok(answer) = answered else {
+            self.silent.store(true, Ordering::Relaxed);
             return Err(CliError::unavailable(format!(
                 "the daemon of {dir} does not answer, so the outcome is unknown; \
                  see whether it is stopped, or start it again"

@@ -1,8 +1,8 @@
-//! Lock names as arguments, and the error for an invalid name.
+//! The parsing of lock names, and the error for an invalid one.
 
 use super::exit::{CliError, CliResult};
 use crate::engine::{LockName, NameError};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// Parses an argument as the name of a lock on a server.
@@ -22,12 +22,4 @@ pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
         NameError::Reserved => "let it begin otherwise",
     };
     CliError::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
-}
-
-/// The name of a lock as an argument.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct NameArg {
-    /// The lock: its name, or a path below the mount
-    #[arg(value_name = "NAME")]
-    pub(super) name: OsString,
 }

@@ -3,6 +3,12 @@
 use super::exit::{CliError, CliResult, Exit};
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether nothing at all is printed on standard error, as during a completion.
+static SILENT: AtomicBool = AtomicBool::new(false);
+/// Whether the command line has `--quiet`.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// A colour of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +87,31 @@ pub(super) fn pause(millis: libc::c_int) -> CliResult {
 /// Prints a sentence on standard error. A write error is ignored, because the reader may have
 /// closed standard error.
 pub(super) fn say(sentence: &str) {
-    let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
+    if !SILENT.load(Ordering::Relaxed) {
+        let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
+    }
+}
+
+/// Records that the command line has `--quiet`: no progress is printed.
+pub(super) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Prints nothing on standard error from now on.
+pub(super) fn be_silent() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether the command line has `--quiet`.
+pub(super) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Prints the progress of a command on standard error, unless the command line has `--quiet`.
+pub(super) fn progress(sentence: &str) {
+    if !is_quiet() {
+        say(sentence);
+    }
 }
 
 /// Replaces control characters by spaces, because a note that another user wrote must not control

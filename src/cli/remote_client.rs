@@ -98,6 +98,13 @@ impl LockClient for RemoteClient {
         self.ask(request)
     }
 
+    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
+        match self.remote.get() {
+            Some(_) => self.ask(request),
+            None => Err(CliError::unavailable(NOT_ASKED)),
+        }
+    }
+
     fn close(&self) {
         if let Some(remote) = self.remote.get() {
             remote.close();

@@ -1,19 +1,22 @@
 //! The `run` command: runs a command while it holds a lock. The command starts when the lock is
 //! held, and is dead before another client can get the lock.
 
-use super::children::{self, Signals};
+use super::argument_types::{span, ttl};
+use super::children::{self, Signals, wake};
 use super::exit::{CliError, CliResult, Exit};
+use super::held_lock::{HeldLock, HoldTerms};
 use super::lease_renewal::LeaseRenewal;
-use super::lease_watcher::{LeaseReader, LeaseValidity, LeaseWatcher};
+use super::lease_watcher::{LeaseValidity, LeaseWatcher};
+use super::lock_names::completer;
 use super::mount_client::LockClient;
 use super::output;
+use super::status_table::{SLOT_DONE, Status, held_by};
 use super::supervisor::{self, FrontProcess, Inheritance, SupervisedLease};
 use super::target::{CommandTarget, TargetArgs};
-use crate::engine::lease_terms::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -35,17 +38,20 @@ const ENOUGH_GRACE: Span = Span::from_secs(1);
 /// The default ttl of the lock that `run --slot` takes: for how long, after the command has
 /// succeeded, no other host runs the command for the same slot (the same KEY).
 const SLOT_TTL: &str = "1h";
+/// How often a lock is tried that was refused and is free a moment later: its holder may have
+/// released it in between, and a refusal for another reason comes again.
+const TRIES: usize = 2;
 
 /// The arguments of `latchfs run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// The lock: its name, or a path below the mount
-    #[arg(value_name = "NAME", required_unless_present = "guard")]
+    #[arg(value_name = "NAME", required_unless_present = "guard", add = completer())]
     name: Option<OsString>,
     /// Take the lock of the guarded folder that VIEW shows, or of FOLDER itself where it has no
     /// view, and start the command once everything is there
-    #[arg(long, value_name = "VIEW|FOLDER", conflicts_with_all = ["name", "dir", "server",
-        "shared", "note", "slot"])]
+    #[arg(long, value_name = "VIEW|FOLDER", conflicts_with_all = ["dir", "server", "shared",
+        "note", "slot"])]
     pub(super) guard: Option<PathBuf>,
     /// With --guard FOLDER: where the guard keeps its state, on the folder's file system [default:
     /// latchfs in the state directory]
@@ -53,8 +59,9 @@ pub(super) struct RunArgs {
     pub(super) stage: Option<PathBuf>,
     #[command(flatten)]
     pub(super) target: TargetArgs,
-    /// Wait in the queue for at most this long: 10m, 1h30m [default: for ever]
-    #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
+    /// Wait in the queue for at most this long: 10m, 1h30m, or seconds [default: for ever]
+    #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = span,
+        conflicts_with = "try_only")]
     pub(super) wait: Option<Span>,
     /// Do not wait: exit with 75 if another has the lock
     #[arg(long = "try")]
@@ -63,7 +70,7 @@ pub(super) struct RunArgs {
     #[arg(long)]
     shared: bool,
     /// How long the lock stays held when this machine dies [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
     pub(super) ttl: Option<Ttl>,
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
@@ -75,18 +82,66 @@ pub(super) struct RunArgs {
     /// --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once
     #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "wait", "try_only"])]
     slot: Option<String>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
+    /// The exit code if the lock is not to be had [default: 75, with --slot 0]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+    /// A command for sh, instead of COMMAND
+    #[arg(short = 'c', long = "command", value_name = "CMD")]
+    script: Option<OsString>,
+    /// The command and its arguments; '--' may stand before it
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
-/// The lock that is held while the command runs.
-struct HeldLock {
-    ctl: Arc<dyn LockClient>,
-    name: LockName,
-    token: u64,
-    ttl: Span,
-    grace: Span,
+impl RunArgs {
+    /// Returns the name of the lock, and the words of the command. With `--guard` there is no name,
+    /// so the first word of the command has its place.
+    fn name_and_words(&self) -> (&OsStr, Vec<&OsStr>) {
+        let words = self.command.iter().map(OsString::as_os_str);
+        let name = self.name.as_deref();
+        match self.guard {
+            Some(_) => (OsStr::new(""), name.into_iter().chain(words).collect()),
+            None => (name.unwrap_or_default(), words.collect()),
+        }
+    }
+
+    /// Fails unless there is one command to run.
+    fn check(&self) -> CliResult {
+        let is_missing = match (&self.script, self.name_and_words().1.first()) {
+            (Some(_), None) => return Ok(()),
+            (None, Some(first)) => first.is_empty(),
+            (None, None) => true,
+            (Some(_), Some(_)) => {
+                return Err(CliError::usage(
+                    "-c names the command, and another one follows; leave one of both out",
+                ));
+            }
+        };
+        if is_missing {
+            return Err(CliError::usage(
+                "no command to run; write 'latchfs run NAME COMMAND', or 'latchfs hold NAME' to \
+                 hold the lock until Ctrl-C",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the command that is run under the lock.
+    pub(super) fn command_line(&self) -> Command {
+        let words = match &self.script {
+            Some(script) => vec![OsStr::new("sh"), OsStr::new("-c"), script],
+            None => self.name_and_words().1,
+        };
+        let mut command = Command::new(words.first().copied().unwrap_or_default());
+        command.args(words.iter().skip(1));
+        command
+    }
+
+    /// Exits since the lock is another's: with the code of the command line, or that of `exit`.
+    fn conflict(&self, ctl: &dyn LockClient, exit: Exit) -> ! {
+        ctl.close();
+        std::process::exit(self.conflict_exit_code.unwrap_or(exit.code()).into())
+    }
 }
 
 /// How the command that `run` has started ended.
@@ -100,6 +155,7 @@ pub(super) enum CommandEnd {
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
+    args.check()?;
     if let Some(path) = &args.guard {
         return super::run_guarded::run(args, path);
     }
@@ -107,18 +163,22 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     // any other thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, dir, name } =
-        args.target.asking(args.name.as_deref().unwrap_or_default())?;
+        args.target.asking(args.name_and_words().0)?;
     let name = slot_name(name, args.slot.as_deref())?;
-    let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
-        Err(CliError::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
-            output::say(&format!("nothing is left to do: {sentence}"));
-            return Ok(());
-        }
-        acquired => acquired?,
-    };
+    // The signals are taken before the first thread is started, which inherits the mask: a signal
+    // must not reach a thread that it would kill the process by.
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
+    let acquired = signals.end_or(|| ctl.close(), || acquire(args, &ctl, dir.as_deref(), &name));
+    let (held, tenure) = match acquired {
+        Ok(Some(acquired)) => acquired,
+        Ok(None) => args.conflict(&*ctl, Exit::Done),
+        Err(CliError::Said(Exit::Conflict, sentence)) => {
+            output::say(&sentence);
+            args.conflict(&*ctl, Exit::Conflict)
+        }
+        Err(error) => return Err(error),
+    };
+    let mut command = args.command_line();
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
     // The command finds its lock by `LATCHFS_SERVER` or by `LATCHFS_DIR`. A value of `LATCHFS_DIR`
     // that the command would inherit is removed first, because it may name another mount.
@@ -137,7 +197,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
         }
         Err(error) => {
             let _ = held.release();
-            not_run(&args.command, &error);
+            not_run(&args.command_line(), &error);
         }
     };
     match ended {
@@ -167,8 +227,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
 /// Renews or releases the lease of a supervisor that was killed; runs in the front process.
 fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
     let ask = || {
-        let CommandTarget { ask, name, .. } =
-            args.target.asking(args.name.as_deref().unwrap_or_default())?;
+        let CommandTarget { ask, name, .. } = args.target.asking(args.name_and_words().0)?;
         let name = slot_name(name, args.slot.as_deref())?;
         let mut request = json!({"name": name.as_str(), "token": lease.token});
         match step {
@@ -189,47 +248,57 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
 
 fn slot_name(name: LockName, slot: Option<&str>) -> CliResult<LockName> {
     let Some(key) = slot else { return Ok(name) };
+    if key.trim().is_empty() {
+        return Err(CliError::usage(
+            "the key of a slot is empty; name what runs once, such as the day: --slot 2026-01-15",
+        ));
+    }
     LockName::parse(&format!("{name}@{key}"))
         .map_err(|error| CliError::usage(format!("'{key}' can't be the key of a slot: {error}")))
 }
 
+/// Acquires the lock for the command. Returns `None` if the lock of a slot is another's: the work
+/// is done, or is being done.
 fn acquire(
     args: &RunArgs,
-    ctl: Arc<dyn LockClient>,
+    ctl: &Arc<dyn LockClient>,
     dir: Option<&Path>,
     name: &LockName,
-) -> CliResult<(HeldLock, LeaseWatcher)> {
+) -> CliResult<Option<(HeldLock, LeaseWatcher)>> {
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
-    let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
-    let wait = match args.wait {
-        _ if args.try_only || args.slot.is_some() => Value::Null,
-        Some(wait) => format!("{}ms", wait.as_millis()).into(),
-        None => true.into(),
+    let never_waits = args.try_only || args.slot.is_some();
+    let terms = HoldTerms {
+        shared: args.shared,
+        ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl),
+        note: args.note.clone(),
+        wait: if never_waits { Value::Null } else { HoldTerms::waiting(args.wait) },
     };
-    let answer = ctl.wait(&json!({
-        "do": "acquire",
-        "name": name.as_str(),
-        "mode": if args.shared { "shared" } else { "exclusive" },
-        "ttl": ttl,
-        "note": args.note,
-        "pid": std::process::id(),
-        "wait": wait,
-    }))?;
-    let number = |value: &Value| value.as_u64();
-    let (token, ttl) = (number(&answer["token"]), number(&answer["status"]["ttl_ms"]));
-    let grace = Span::from_millis(number(&answer["status"]["grace_ms"]).unwrap_or(0));
-    let (Some(token), Some(ttl)) = (token, ttl) else {
-        return Err(CliError::unavailable(
-            "the daemon's answer has no token; is it of this version?",
-        ));
-    };
-    let ttl = Span::from_millis(ttl);
-    let held = HeldLock { ctl, name: name.clone(), token, ttl, grace };
-    let sight = match dir {
-        Some(dir) => LeaseReader::of_mount(dir, name, token),
-        None => LeaseReader::of_server(Arc::clone(&held.ctl), name, token),
-    };
-    Ok((held, LeaseWatcher::seen(sight, ttl)?))
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let refused = match terms.acquire(Arc::clone(ctl), dir, name) {
+            Err(CliError::Said(Exit::Conflict, sentence)) if never_waits => sentence,
+            acquired => return acquired.map(Some),
+        };
+        let status = ctl.status(&json!({"do": "status", "name": name.as_str()}))?;
+        let is_free = Status(&status).phase() == "free";
+        if !is_free && args.slot.is_some() {
+            log::info!("nothing is left to do: lock '{name}' is {}", held_by(Status(&status)));
+            return Ok(None);
+        }
+        if is_free && tries < TRIES {
+            continue;
+        }
+        let sentence = if is_free {
+            refused
+        } else {
+            format!(
+                "lock '{name}' is {}; --try does not wait: leave it out to wait in the queue",
+                held_by(Status(&status))
+            )
+        };
+        return Err(CliError::Said(Exit::Conflict, sentence));
+    }
 }
 
 /// What `run` knows of a lock while its command runs.
@@ -243,11 +312,6 @@ pub(super) struct Watched<'a> {
     pub(super) at_loss: &'a dyn Fn(),
     /// The name of the lock, as messages show it.
     pub(super) lock: String,
-}
-
-/// Makes the main thread look at the lock at once: SIGCHLD wakes it, for which it waits anyway.
-pub(super) fn wake() {
-    children::kill(std::process::id().cast_signed(), libc::SIGCHLD);
 }
 
 impl Watched<'_> {
@@ -302,11 +366,11 @@ impl Watched<'_> {
 }
 
 /// Says that the command can't be run, and exits as a shell does.
-pub(super) fn not_run(command: &[OsString], error: &std::io::Error) -> ! {
+pub(super) fn not_run(command: &Command, error: &std::io::Error) -> ! {
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     output::say(&format!(
         "{} can't be run: {}",
-        command[0].display(),
+        command.get_program().display(),
         crate::os_error::said(error)
     ));
     std::process::exit(code);
@@ -359,10 +423,6 @@ impl HeldLock {
         }
     }
 
-    fn release(&self) -> CliResult {
-        self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
-    }
-
     /// Marks the work of `run --slot` as done for all hosts: unbinds the lease from this process,
     /// so that the lock stays held until its ttl is over, and no other host runs the command
     /// meanwhile.
@@ -370,12 +430,8 @@ impl HeldLock {
         let ttl = format!("{}ms", self.ttl.as_millis());
         self.tell(&json!({
             "do": "renew", "name": self.name.as_str(), "token": self.token, "ttl": ttl,
-            "note": "done", "unbind": true,
+            "note": SLOT_DONE, "unbind": true,
         }))
-    }
-
-    fn tell(&self, request: &Value) -> CliResult {
-        self.ctl.ask(request).map(drop)
     }
 }
 

@@ -1,17 +1,14 @@
 //! The command `run --guard`: runs a command while a guard holds the lock of its folder. The
 //! command starts when the folder is ready, and is dead before another machine can get the lock.
 
-use super::children::{self, Signals};
+use super::children::{self, Signals, wake};
 use super::exit::{CliError, CliResult, Exit};
 use super::folder_options::PlaceArgs;
 use super::guard_target::{GuardTarget, GuardedLock};
-use super::run::{
-    CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost, wake,
-};
+use super::run::{CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost};
 use super::supervisor::{self, Inheritance, SupervisedLease};
 use crate::time::{Span, Time, boot_now};
 use std::path::Path;
-use std::process::Command;
 
 /// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a
 /// short lease that is a fifth of it.
@@ -31,8 +28,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> CliResult {
     let patience = if args.try_only { Some(Span::ZERO) } else { args.wait };
     let lock = guard.take(patience)?;
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
+    let mut command = args.command_line();
     command.env("LATCHFS_LOCK", &lock.name).env("LATCHFS_TOKEN", lock.token.to_string());
     let lease = SupervisedLease { token: lock.token, ttl_ms: UNUSED_TTL_MS };
     let watched = front.outlive(lease).and_then(|_| {
@@ -45,7 +41,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> CliResult {
         Ok(group) => group,
         Err(error) => {
             guard.end_and_wait();
-            not_run(&args.command, &error);
+            not_run(&args.command_line(), &error);
         }
     };
     let ended = watched.look_after(&mut group, (&signals, &front));

@@ -2,7 +2,7 @@
 //! order. `mount --listen` starts the same HTTP server beside its mounts.
 
 use super::access_options::AccessArgs;
-use super::argument_types::{DurationArg, address};
+use super::argument_types::{DurationArg, address, default_grace, default_ttl};
 use super::background;
 use super::exit::{CliError, CliResult, Exit};
 use super::http_server::{reload, start};
@@ -47,11 +47,11 @@ pub(super) struct ServeArgs {
     limit: Vec<(LimitName, usize)>,
     /// How long a lease lasts unrenewed, unless a client says otherwise
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+        value_parser = default_ttl)]
     ttl: DurationArg<Ttl>,
     /// How long after that only its holder may take it back
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
-        value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
+        value_parser = default_grace)]
     grace: DurationArg<Grace>,
     #[command(flatten)]
     keep: StorageArgs,

@@ -2,12 +2,12 @@
 //! change. The module only turns JSON into text, and sends no request.
 
 use super::output::{Colour, TerminalStyle, harmless};
+use super::table::aligned;
 use crate::time::Span;
 use serde_json::Value;
 use std::fmt::Write;
 
 const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"];
-const GAP: &str = "  ";
 
 /// The JSON status of a lock, read field by field; a missing field reads as empty.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Status<'_> {
     }
 
     /// Returns the waiters in the lock's queue, in the order in which they are served.
-    fn waiters(self) -> Vec<Self> {
+    pub(super) fn waiters(self) -> Vec<Self> {
         self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
     }
 
@@ -68,7 +68,7 @@ impl Status<'_> {
     }
 
     /// Formats a waiter with its place in the queue: `1. laptop2:bob, for 24s, since ...`.
-    fn waiting(self, number: i64, own: Option<i64>) -> String {
+    pub(super) fn waiting(self, number: i64, own: Option<i64>) -> String {
         let client = self.text("client");
         let waited = self.number("waited_ms").map(|ms| Span::from_millis(ms.unsigned_abs()));
         let waited = waited.map_or_else(String::new, |span| format!(", for {span}"));
@@ -106,25 +106,45 @@ impl Status<'_> {
     }
 }
 
-/// Formats the table of `ls`.
-pub(super) fn table(statuses: &[Value], look: TerminalStyle) -> String {
-    let rows: Vec<[String; 6]> = statuses.iter().map(|status| row(Status(status))).collect();
-    let mut widths = HEAD.map(str::len);
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = look.paint(Colour::Faint, &aligned(&HEAD.map(String::from), widths)) + "\n";
-    for row in &rows {
-        let line = aligned(row, widths);
-        text += &match row[1].as_str() {
-            "grace" => look.paint(Colour::Yellow, &line),
-            _ => line,
-        };
-        text.push('\n');
-    }
-    text
+/// The note of the lock of a slot whose work is done.
+pub(super) const SLOT_DONE: &str = "done";
+
+/// Whether a lock is that of a slot whose work is done, which `run --slot` keeps.
+pub(super) fn is_finished_slot(status: Status<'_>) -> bool {
+    status.text("note") == SLOT_DONE && status.text("name").contains('@')
+}
+
+/// Formats who holds a lock, since when and with which note, as the end of a sentence: `held by
+/// laptop1:alice since 2024-01-15T10:30:00.000Z (note: nightly)`.
+pub(super) fn held_by(status: Status<'_>) -> String {
+    let holders = status.holders();
+    let (Some(first), phase) = (holders.first(), status.phase()) else {
+        return "free, and not granted yet".to_owned();
+    };
+    let more = match holders.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let by = if phase == "grace" { "in grace for" } else { "held by" };
+    let part = |field: &str, before: &str, after: &str| match status.text(field) {
+        text if text.is_empty() => text,
+        text => format!(" {before}{text}{after}"),
+    };
+    let (since, note) = (part("acquired_at", "since ", ""), part("note", "(note: ", ")"));
+    format!("{by} {first}{more}{since}{note}")
+}
+
+/// Returns the lines of a table of locks, the head first, with at most `width` columns.
+pub(super) fn table(statuses: &[&Value], look: TerminalStyle, width: Option<usize>) -> Vec<String> {
+    let rows = statuses.iter().map(|status| row(Status(status)));
+    let rows: Vec<_> = [HEAD.map(String::from)].into_iter().chain(rows).collect();
+    let colours = rows.iter().enumerate().map(|(number, row)| match row[1].as_str() {
+        _ if number == 0 => Some(Colour::Faint),
+        "grace" => Some(Colour::Yellow),
+        _ => None,
+    });
+    let lines = aligned(&rows, width).into_iter().zip(colours);
+    lines.map(|(line, colour)| colour.map_or(line.clone(), |it| look.paint(it, &line))).collect()
 }
 
 fn row(status: Status<'_>) -> [String; 6] {
@@ -147,11 +167,6 @@ fn row(status: Status<'_>) -> [String; 6] {
 
 fn or_dash(text: String) -> String {
     if text.is_empty() { "-".into() } else { text }
-}
-
-fn aligned(cells: &[String; 6], widths: [usize; 6]) -> String {
-    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-    padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
 }
 
 /// Formats the page of `status`, one fact per line.
@@ -214,7 +229,8 @@ mod tests {
             "expires_in_ms": 0, "mode": "shared", "waiters": []});
         let shared = json!({"name": "read", "holder": "a", "phase": "held", "mode": "shared",
             "expires_in_ms": 1_000, "holders": [{"client": "a"}, {"client": "b"}]});
-        let text = table(&[held(), grace, shared], TerminalStyle::Plain);
+        let statuses = [&held(), &grace, &shared];
+        let text = table(&statuses, TerminalStyle::Plain, None).join("\n") + "\n";
         let expected = "\
 NAME               PHASE  HOLDER         EXPIRES IN  WAITERS     NOTE
 build              held   laptop1:alice  24s         2 (you: 2)  nightly
@@ -226,8 +242,8 @@ read               held   a and 1 more   1s          0
 
     #[test]
     fn an_empty_table_has_its_head() {
-        let text = table(&[], TerminalStyle::Plain);
-        assert_eq!(text, "NAME  PHASE  HOLDER  EXPIRES IN  WAITERS  NOTE\n");
+        let text = table(&[], TerminalStyle::Plain, None);
+        assert_eq!(text, ["NAME  PHASE  HOLDER  EXPIRES IN  WAITERS  NOTE"]);
     }
 
     #[test]

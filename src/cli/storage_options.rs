@@ -1,6 +1,7 @@
 //! The options that select a daemon's storage (a state directory, a data directory, or none), and
 //! the engine that is opened on it.
 
+use super::argument_types::ttl;
 use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
 use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
@@ -26,7 +27,7 @@ pub(super) struct StorageArgs {
     data: Option<PathBuf>,
     /// With --state none: the longest ttl of a lease, and with the grace for how long nothing is
     /// granted after a start [default: 1m, or --ttl if that is longer]
-    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
     max_ttl: Option<Ttl>,
     /// With --data: use no format newer than this one, so that the latchfs before can take over the
     /// directory and the nodes of its version can stay in the cluster

@@ -124,7 +124,8 @@ impl TargetArgs {
             .map(|(_, ended)| Some(ended))
     }
 
-    fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
+    /// Returns the client of the server at `url`.
+    pub(super) fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
         let client = self.client.clone().map_or_else(own_client, Ok)?;
         Ok(RemoteClient::new(self.key.access(url)?, client))
     }
@@ -145,6 +146,12 @@ impl TargetArgs {
             ));
         }
         Ok(url)
+    }
+
+    /// Whether the argument `name` is about a lock, and not about a file elsewhere: a mount or a
+    /// server is named, or the argument lies in a mount.
+    pub(super) fn names_lock(&self, name: &OsStr) -> CliResult<bool> {
+        Ok(self.dir.is_some() || self.server.is_some() || lies_in_mount(name)?)
     }
 
     /// Returns the mount that the command line or the environment names, if any.
@@ -191,6 +198,13 @@ fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
     let is_below = |path: PathBuf| mounts.iter().any(|mount| path.starts_with(mount));
     Ok(inside
         || name.is_some_and(|name| is_path(name) || as_path(name, false).is_some_and(is_below)))
+}
+
+/// Whether an argument is a path below a mount, or a name while the current directory is in one.
+fn lies_in_mount(name: &OsStr) -> CliResult<bool> {
+    let mounts = mounts()?;
+    let is_below = |path: PathBuf| mounts.iter().any(|mount| path.starts_with(mount));
+    Ok(mountinfo::resolve(Path::new(name)).is_ok_and(is_below))
 }
 
 /// Returns the current directory if it lies in a mount.

@@ -76,7 +76,7 @@ fn tell_progress(view: &MountPoint, told: &mut String) {
     let Ok(answer) = in_child(view, Waits::Never, || exchange(&view.dir, &request)) else { return };
     let waits_for = progress_of(&serde_json::from_slice(&answer).unwrap_or_default());
     if !waits_for.is_empty() && waits_for != *told {
-        output::say(&format!("waiting: {waits_for}"));
+        output::progress(&format!("waiting: {waits_for}"));
         *told = waits_for;
     }
 }

@@ -76,7 +76,7 @@ fn a_node_leaves_and_another_is_removed() {
     cluster.ask((dead + 1) % 3, &["remove", &id]).ok();
     let mut dead = cluster.nodes.remove(dead);
     cluster.voters(2);
-    let said = cluster.ask(0, &["remove", &id]).exits(75);
+    let said = cluster.ask(0, &["remove", &id]).exits(64);
     assert!(said.contains("there is no node"), "{said}");
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
     // The dead node does not know of its removal; it learns of it when it restarts, and exits.

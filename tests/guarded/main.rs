@@ -58,6 +58,7 @@ mod waiting;
 mod watchdog;
 mod ways_to_save;
 mod without_fuse;
+mod who;
 mod writers;
 mod yielding;
 mod yielding_in_time;

@@ -1,6 +1,7 @@
 //! The commands of latchfs on a mount: their output and their exit codes.
 
 use crate::harness::*;
+use latchfs::time::{Span, boot_now};
 use std::process::Command;
 
 /// `acquire`, `renew`, `release` and `status` work from scripts.
@@ -282,9 +283,13 @@ fn commands_time_out_on_a_stopped_daemon() {
         let mut stats = stats.map(|stat| stat.expect("a stopped thread stays"));
         stats.all(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T"))).then_some(())
     });
-    let seen = m.latchfs_outside(&["ls"]);
+    let began = boot_now();
+    let seen = m.latchfs_outside(&["status", "build"]);
+    let took = boot_now().since(began);
     signal(m.pid(), libc::SIGCONT);
-    seen.exits(69);
+    let said = seen.exits(69);
+    assert!(said.contains("has not answered for 1s, as if it were stopped"), "{said}");
+    assert!(took < Span::from_secs(15), "{took}");
     m.sh("mkdir build").ok();
 }
 

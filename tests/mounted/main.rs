@@ -40,6 +40,7 @@ mod commands;
 mod many;
 mod restart;
 mod run;
+mod habits;
 
 mod contention;
 mod compare_locks;

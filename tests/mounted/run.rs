@@ -10,10 +10,10 @@ use std::time::Duration;
 
 /// A script that runs in the background, with its output line by line; it is killed when this value
 /// is dropped.
-struct Job(Child, std::sync::mpsc::Receiver<String>);
+pub(crate) struct Job(Child, std::sync::mpsc::Receiver<String>);
 
 impl Job {
-    fn new(m: &Mount, script: &str) -> Self {
+    pub(crate) fn new(m: &Mount, script: &str) -> Self {
         let mut command = Command::new("sh");
         let command = m.within(command.args(["-c", script]));
         let mut child =
@@ -22,26 +22,31 @@ impl Job {
         Self(child, said)
     }
 
+    /// Returns the next line of the output.
     #[track_caller]
-    fn says(&self, wanted: &str) {
-        let line = self.1.recv_timeout(Duration::from_secs(20)).expect("it says something");
-        assert_eq!(line, wanted);
+    pub(crate) fn line(&self) -> String {
+        self.1.recv_timeout(Duration::from_secs(20)).expect("it says something")
     }
 
-    fn pid(&self) -> i32 {
+    #[track_caller]
+    pub(crate) fn says(&self, wanted: &str) {
+        assert_eq!(self.line(), wanted);
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
         self.0.id().cast_signed()
     }
 
     /// Asserts that the script keeps running for `span`, and prints nothing.
     #[track_caller]
-    fn goes_on(&mut self, span: Duration) {
+    pub(crate) fn goes_on(&mut self, span: Duration) {
         assert_eq!(self.1.recv_timeout(span), Err(RecvTimeoutError::Timeout), "it goes on");
         assert_eq!(self.0.try_wait().expect("it is our child"), None);
     }
 
     /// Waits until the script ends, and returns its exit code.
     #[track_caller]
-    fn ends(&mut self) -> Option<i32> {
+    pub(crate) fn ends(&mut self) -> Option<i32> {
         let status = eventually("its end", || self.0.try_wait().expect("it is our child"));
         status.code()
     }
@@ -213,8 +218,20 @@ fn a_slot_runs_once() {
     assert_eq!(run("exit 3").code, 3);
     assert_eq!(run("echo done").ok(), "done\n");
     let again = run("echo twice");
-    assert_eq!((again.code, again.out.as_str()), (0, ""), "{}", again.err);
-    assert!(again.err.contains("nothing is left to do"), "{}", again.err);
+    assert_eq!((again.code, &*again.out, &*again.err), (0, "", ""), "cron mails what it prints");
+    let told = m.latchfs(&["run", "backup", "--slot", "monday", "-v", "-E", "9", "true"]);
+    assert!(told.exits(9).contains("nothing is left to do: lock 'backup@monday' is held by"));
+    for empty in ["", " "] {
+        let said = m.latchfs(&["run", "backup", "--slot", empty, "--", "true"]).exits(64);
+        assert!(said.contains("the key of a slot is empty; name what runs once"), "{said}");
+    }
+    // A slot at work is another's as well.
+    let mut job = Job::new(&m, "exec latchfs run backup --slot tuesday -- sh -c 'echo on; read x'");
+    assert_eq!(job.ends(), Some(1), "its standard input is empty");
+    let (table, apart) = (m.latchfs(&["ls"]).ok(), m.latchfs(&["ls", "--slots"]).ok());
+    assert!(!table.contains("backup@monday"), "{table}");
+    assert!(table.ends_with("finished slots: 1; 'latchfs ls --slots' lists them\n"), "{table}");
+    assert!(apart.contains("\nfinished slots (1):\nNAME ") && apart.contains("backup@monday"));
     let status = m.status("backup@monday");
     assert_eq!((status["phase"].clone(), status["note"].clone()), ("held".into(), "done".into()));
 }
@@ -412,7 +429,7 @@ const NONE_WORKS: &str = "granted while these work: []";
 /// Returns two test setups, each a mount and the options for `latchfs run`. In the first, the
 /// options are empty, so `run` uses the mount. In the second, they are `--server URL`, so `run`
 /// uses the server behind the mount.
-fn targets() -> [(Mount, String); 2] {
+pub(crate) fn targets() -> [(Mount, String); 2] {
     let behind = Setup::new().behind(Behind::Server).start();
     let page = behind.sh("cat .latchfs/server").ok();
     let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");

@@ -1,0 +1,259 @@
+//! The `top` command: a table of the locks on the terminal, live, with totals and rates.
+//!
+//! One thread reads the locks and their events, and the main thread draws and reads the keyboard: a
+//! server that does not answer must not keep `q` from working.
+
+use super::argument_types::span;
+use super::children::{Signals, is_end};
+use super::events::EventSource;
+use super::exit::{CliError, CliResult};
+use super::lock_names::completer;
+use super::mount_client::LockClient;
+use super::output::{self, Colour, TerminalStyle};
+use super::status_table::{Status, is_finished_slot, table};
+use super::table::terminal_size;
+use super::target::TargetArgs;
+use super::terminal_mode::TerminalMode;
+use crate::time::{Span, Time, boot_now};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// How often the keyboard and the signals are looked at.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
+/// The shortest interval between two reads of all locks.
+const REFRESH_MIN: Span = Span::from_millis(100);
+/// How many times the events are read for one refresh: of more events than that the rest counts at
+/// the next refresh.
+const EVENT_READS_MAX: usize = 1_000;
+/// The lines of the screen that are not rows of the table: totals, head and the last line.
+const OTHER_LINES: usize = 3;
+
+/// The arguments of `latchfs top`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TopArgs {
+    /// Only locks whose names begin with this
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
+        add = completer())]
+    prefix: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print one table, and end
+    #[arg(long)]
+    once: bool,
+    /// The time between two refreshes
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    every: Span,
+}
+
+/// What one refresh has found.
+struct TopFrame {
+    locks: Vec<Value>,
+    rates: Option<EventRates>,
+}
+
+/// How many events there were in a second.
+struct EventRates {
+    grants: f64,
+    releases: f64,
+    expiries: f64,
+    steals: f64,
+}
+
+pub(super) fn run(args: &TopArgs) -> CliResult {
+    let ask = args.target.ask()?;
+    if args.once {
+        let frame = TopFrame { locks: ask.list(&args.prefix)?, rates: None };
+        let size = terminal_size().map(|(columns, _)| (columns, usize::MAX));
+        let lines = frame.lines(size, TerminalStyle::of_stdout());
+        return output::write(&(lines.join("\n") + "\n"));
+    }
+    if terminal_size().is_none() {
+        return Err(CliError::usage(
+            "standard output is no terminal; print one table with 'latchfs top --once'",
+        ));
+    }
+    // The signals are taken before the first thread is started, which inherits the mask.
+    let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
+    // The events are optional: without them there are no rates.
+    let events = EventSource::open(&args.target, None).ok();
+    let (send, frames) = sync_channel(1);
+    let (prefix, every) = (args.prefix.clone(), args.every.max(REFRESH_MIN));
+    thread::Builder::new()
+        .name("refresh".into())
+        .spawn(move || refresh(&ask, &prefix, every, events, &send))
+        .map_err(|error| CliError::system("no thread can be made", &error))?;
+    let mode = TerminalMode::enter()?;
+    let ended = show(&frames, &signals, &mode);
+    drop(mode);
+    ended
+}
+
+/// Reads all locks again and again, until nobody receives them any more.
+fn refresh(
+    ask: &Arc<dyn LockClient>,
+    prefix: &str,
+    every: Span,
+    mut events: Option<EventSource>,
+    send: &SyncSender<CliResult<TopFrame>>,
+) {
+    let mut counted_at = boot_now();
+    loop {
+        let rates = events.as_mut().and_then(|events| EventRates::since(events, &mut counted_at));
+        let frame = ask.list(prefix).map(|locks| TopFrame { locks, rates });
+        // A terminal that does not keep up misses a frame.
+        if let Err(TrySendError::Disconnected(_)) = send.try_send(frame) {
+            return;
+        }
+        thread::sleep(every.as_duration());
+    }
+}
+
+/// Draws each frame that arrives, until the user or a signal ends that.
+fn show(
+    frames: &Receiver<CliResult<TopFrame>>,
+    signals: &Signals,
+    mode: &TerminalMode,
+) -> CliResult {
+    let (mut last, mut trouble, mut size) = (None, String::new(), None);
+    loop {
+        if mode.is_quit_pressed(KEYS_EVERY) || signals.next(Duration::ZERO).is_some_and(is_end) {
+            return Ok(());
+        }
+        let news = match frames.try_recv() {
+            Ok(Ok(frame)) => {
+                trouble.clear();
+                last = Some(frame);
+                true
+            }
+            Ok(Err(CliError::Said(_, sentence))) => {
+                trouble = sentence;
+                true
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => false,
+        };
+        let now = terminal_size();
+        if !news && now == size {
+            continue;
+        }
+        size = now;
+        let lines = last.as_ref().map(|frame| frame.lines(size, TerminalStyle::of_stdout()));
+        let mut lines = lines.unwrap_or_default();
+        if !trouble.is_empty() {
+            lines.truncate(size.map_or(0, |(_, rows)| rows.saturating_sub(1)));
+            lines.insert(0, TerminalStyle::of_stdout().paint(Colour::Red, &trouble));
+        }
+        TerminalMode::draw(&lines)?;
+    }
+}
+
+impl TopFrame {
+    /// Returns the lines of the screen: totals, the table, and what did not fit. Locks in grace and
+    /// those with long queues come first.
+    fn lines(&self, size: Option<(usize, usize)>, look: TerminalStyle) -> Vec<String> {
+        let phase_is =
+            |phase: &str| self.locks.iter().filter(|lock| Status(lock).phase() == phase).count();
+        let waiting: usize = self.locks.iter().map(|lock| Status(lock).waiters().len()).sum();
+        let mut totals =
+            format!("{} held, {} in grace, {waiting} waiting", phase_is("held"), phase_is("grace"));
+        if let Some(rates) = &self.rates {
+            let _ = write!(
+                totals,
+                "; a second: {:.1} granted, {:.1} released, {:.1} expired, {:.1} stolen",
+                rates.grants, rates.releases, rates.expiries, rates.steals
+            );
+        }
+        let mut shown: Vec<_> =
+            self.locks.iter().filter(|lock| !is_finished_slot(Status(lock))).collect();
+        shown.sort_by_key(|lock| {
+            let status = Status(lock);
+            (status.phase() != "grace", usize::MAX - status.waiters().len(), status.text("name"))
+        });
+        let room = size.map_or(usize::MAX, |(_, rows)| rows.saturating_sub(OTHER_LINES));
+        let hidden = shown.len().saturating_sub(room);
+        shown.truncate(room);
+        let columns = size.map(|(columns, _)| columns);
+        let mut lines =
+            vec![columns.map_or(totals.clone(), |it| totals.chars().take(it).collect())];
+        lines.extend(table(&shown, look, columns));
+        if hidden > 0 {
+            lines.push(look.paint(Colour::Faint, &format!("and {hidden} more")));
+        }
+        lines
+    }
+}
+
+impl EventRates {
+    /// Counts the events since `counted_at`, and sets that to now; `None` if they can't be read.
+    fn since(events: &mut EventSource, counted_at: &mut Time) -> Option<Self> {
+        let mut rates = Self { grants: 0.0, releases: 0.0, expiries: 0.0, steals: 0.0 };
+        for _ in 0..EVENT_READS_MAX {
+            let lines = events.take().ok()?;
+            if lines.is_empty() {
+                break;
+            }
+            for line in &lines {
+                rates.count(line);
+            }
+        }
+        let now = boot_now();
+        let seconds = now.since(*counted_at).as_duration().as_secs_f64().max(0.001);
+        *counted_at = now;
+        let Self { grants, releases, expiries, steals } = rates;
+        Some(Self {
+            grants: grants / seconds,
+            releases: releases / seconds,
+            expiries: expiries / seconds,
+            steals: steals / seconds,
+        })
+    }
+
+    fn count(&mut self, line: &str) {
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        match event["event"].as_str() {
+            Some("granted") => self.grants += 1.0,
+            Some("released") => self.releases += 1.0,
+            Some("expired" | "lapsed") => self.expiries += 1.0,
+            Some("stolen") => self.steals += 1.0,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn grace_and_long_queues_come_first() {
+        let lock = |name: &str, phase: &str, waiters: usize| {
+            let waiters = vec![json!({"client": "w"}); waiters];
+            json!({"name": name, "phase": phase, "holder": "h", "waiters": waiters, "note": ""})
+        };
+        let slot = json!({"name": "a@b", "phase": "held", "holder": "h", "note": "done"});
+        let locks = vec![lock("b", "held", 0), slot, lock("a", "held", 2), lock("c", "grace", 0)];
+        let frame = TopFrame { locks, rates: None };
+        let lines = frame.lines(None, TerminalStyle::Plain);
+        assert_eq!(lines[0], "3 held, 1 in grace, 2 waiting");
+        let names: Vec<_> = lines[2..].iter().map(|line| &line[..1]).collect();
+        assert_eq!(names, ["c", "a", "b"]);
+        let lines = frame.lines(Some((20, 5)), TerminalStyle::Plain);
+        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[4], "and 1 more");
+        assert_eq!(lines[0], "3 held, 1 in grace, ");
+    }
+
+    #[test]
+    fn events_are_counted_by_kind() {
+        let mut rates = EventRates { grants: 0.0, releases: 0.0, expiries: 0.0, steals: 0.0 };
+        for line in [r#"{"event":"granted"}"#, r#"{"event":"granted"}"#, "", "{}"] {
+            rates.count(line);
+        }
+        assert!((rates.grants - 2.0).abs() < f64::EPSILON && rates.steals < f64::EPSILON);
+    }
+}
