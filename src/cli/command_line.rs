@@ -33,6 +33,10 @@ Examples:
   latchfs ls --watch                         all locks that are held
   latchfs steal build --reason 'host died'   take it from its holder";
 
+const MORE: &str = "\
+More commands, each with its own --help:
+  renew, cert, audit, sim, completions, man";
+
 const MOUNT_EXAMPLES: &str = "\
 Examples:
   latchfs mount ./locks                     mount, until Ctrl-C
@@ -147,7 +151,7 @@ Examples:
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
-    after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
+    after_long_help = format!("{EXAMPLES}\n\n{MORE}\n\n{}", Exit::table()),
     // clap's help template without the usual blank lines between its parts, so that the help fits a
     // screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}\n\
@@ -159,10 +163,10 @@ pub(super) struct Cli {
     #[command(subcommand)]
     command: CliCommand,
     /// Print no progress of a wait
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true)]
     quiet: bool,
     /// Log more on standard error; -vv logs still more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
@@ -175,7 +179,7 @@ enum CliCommand {
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(serve::ServeArgs),
     /// Make a certificate authority, and certificates for a server, clients
-    #[command(after_long_help = CERT_EXAMPLES)]
+    #[command(hide = true, after_long_help = CERT_EXAMPLES)]
     Cert(cert::CertArgs),
     /// Show the nodes of the cluster, and change its members
     #[command(after_long_help = CLUSTER_EXAMPLES)]
@@ -194,6 +198,7 @@ enum CliCommand {
     /// Wait in the queue of a lock, and hold it when this returns
     Wait(lock_commands::WaitArgs),
     /// Renew a lease for another ttl
+    #[command(hide = true)]
     Renew(lock_commands::RenewArgs),
     /// Release a lock
     #[command(visible_alias = "unlock")]
@@ -228,9 +233,10 @@ enum CliCommand {
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
     /// Check that an audit log is as it was written
+    #[command(hide = true)]
     Audit(audit::AuditArgs),
-    // The commands `sim`, `completions` and `man` are hidden, so that the short list of commands
-    // fits a screen; contributors and packagers know them.
+    // These and others are hidden, so that the short list of commands fits a screen; the long help
+    // and the manual name them.
     /// Try a whole cluster on virtual time, with all that may go wrong
     ///
     /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
@@ -403,7 +409,7 @@ mod tests {
         let wrong = |args: &[&str]| Cli::try_parse_from(args).expect_err("refused").to_string();
         let short = wrong(&["latchfs", "mount", "x", "--ttl", "500ms"]);
         assert!(short.contains("a ttl is at least 1s"), "{short}");
-        let odd = wrong(&["latchfs", "acquire", "x", "--ttl", "60"]);
+        let odd = wrong(&["latchfs", "acquire", "x", "--ttl", "60x"]);
         assert!(odd.contains("a duration reads like"), "{odd}");
     }
 }

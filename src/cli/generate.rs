@@ -68,7 +68,7 @@ fn whole_page(mut root: Command) -> io::Result<Option<String>> {
     root.build();
     let mut page = head(&root, "LATCHFS")?;
     page += &body(&root, SECTION)?;
-    for command in shown(&root) {
+    for command in commands(&root) {
         let _ = writeln!(page, ".SH \"LATCHFS {}\"", command.get_name().to_uppercase());
         page += &body(command, SUBSECTION)?;
         page += &tail(command, SUBSECTION);
@@ -79,7 +79,7 @@ fn whole_page(mut root: Command) -> io::Result<Option<String>> {
 
 fn command_page(name: &str, mut root: Command) -> io::Result<Option<String>> {
     root.build();
-    let Some(command) = shown(&root).find(|command| command.get_name() == name) else {
+    let Some(command) = commands(&root).find(|command| command.get_name() == name) else {
         return Ok(None);
     };
     let mut page = head(command, &format!("LATCHFS-{}", name.to_uppercase()))?;
@@ -141,8 +141,8 @@ fn once_defined(page: &[u8], first: bool) -> String {
     text
 }
 
-fn shown(root: &Command) -> impl Iterator<Item = &Command> {
-    root.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+fn commands(root: &Command) -> impl Iterator<Item = &Command> {
+    root.get_subcommands().filter(|command| command.get_name() != "help")
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn each_command_has_a_page() {
-        for command in shown(&Cli::command()) {
+        for command in commands(&Cli::command()) {
             let page = command_page(command.get_name(), Cli::command()).expect("rendered");
             assert!(page.is_some_and(|page| page.contains(".SH NAME")), "{}", command.get_name());
         }

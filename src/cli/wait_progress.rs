@@ -17,10 +17,13 @@ use std::thread;
 
 /// How long a request waits before the first read of the status.
 const FIRST_LOOK: Span = Span::from_millis(100);
-/// The interval between two reads of the status at the head of the queue.
+/// The interval between two reads of the status after a change. It doubles with each read that
+/// finds none.
 const LOOK: Span = Span::from_secs(1);
-/// The part of the interval that grows with the place: a status lists the whole queue, so the reads
-/// of a long queue would cost the server the square of its length.
+/// The longest such interval, at the head of the queue.
+const SLOW_LOOK: Span = Span::from_secs(4);
+/// The shortest interval of a waiter is this times its place: a status lists the whole queue, so
+/// the reads of a long queue would cost the server the square of its length.
 const LOOK_PER_PLACE: Span = Span::from_millis(50);
 
 /// The end of a wait, for the thread that tells its progress.
@@ -68,17 +71,14 @@ impl WaitOver {
         let mut watch = QueueWatch::default();
         let mut pause = FIRST_LOOK;
         while !self.ends_within(pause) {
+            // Twice as long, unless there is news.
+            pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_LOOK);
             let asked = json!({"do": "status", "name": name.as_str()});
-            let Ok(mut answer) = client.ask_connected(&asked) else {
-                pause = LOOK;
-                continue;
-            };
+            let Ok(mut answer) = client.ask_connected(&asked) else { continue };
             let (status, you) = (answer["status"].take(), answer["you"].take());
-            let Some((line, place)) = watch.news(&status, &you) else {
-                pause = FIRST_LOOK;
-                continue;
-            };
-            pause = LOOK.max(Span::from_nanos(LOOK_PER_PLACE.as_nanos() * place));
+            let Some((line, place)) = watch.news(&status, &you) else { continue };
+            let next = if line.is_some() { LOOK } else { pause };
+            pause = next.max(Span::from_nanos(LOOK_PER_PLACE.as_nanos() * place));
             // The line is written with the mutex held, so that none comes after the end.
             let is_over = self.is_over.lock();
             if let Some(line) = line.filter(|_| !*is_over) {

@@ -59,13 +59,12 @@ fn of_folder(args: &WhoArgs, endpoint: &GuardEndpoint) -> CliResult {
     let guard = endpoint.status()?;
     let text = |field: &str| guard[field].as_str().map(harmless);
     let (folder, lock) = (text("folder").unwrap_or_default(), text("lock").unwrap_or_default());
-    // A folder whose guard does not run knows only its server.
     let status = match endpoint.server_without_guard() {
-        Some(url) => {
-            let client = args.target.direct_to(&url)?;
-            let name =
-                LockName::parse(&lock).map_err(|error| CliError::usage(error.to_string()))?;
-            Some(client.status(&json!({"do": "status", "name": name.as_str()}))?)
+        // Without a guard only the server knows.
+        Some(url) => Some(at_server(args, &url, &lock)?),
+        // A guard learns of another holder when it asks for the lock itself.
+        None if guard["tenure"].is_null() && guard["holder"].is_null() => {
+            guard["server"].as_str().and_then(|url| at_server(args, url, &lock).ok())
         }
         None => None,
     };
@@ -89,6 +88,12 @@ fn of_folder(args: &WhoArgs, endpoint: &GuardEndpoint) -> CliResult {
     };
     let next = text("next").unwrap_or_default();
     output::write(&format!("{}{lock}: {holder}\n{next}\n", in_folder(&folder)))
+}
+
+/// Returns the status of a folder's lock at its server.
+fn at_server(args: &WhoArgs, url: &str, lock: &str) -> CliResult<Value> {
+    let name = LockName::parse(lock).map_err(|error| CliError::usage(error.to_string()))?;
+    args.target.direct_to(url)?.status(&json!({"do": "status", "name": name.as_str()}))
 }
 
 fn in_folder(folder: &str) -> String {

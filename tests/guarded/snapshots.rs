@@ -193,7 +193,7 @@ fn a_snapshot_waits_for_writers_or_says_who_they_are() {
             }
             slowest
         });
-        let refused = snapshot(&guard, &["take", "--quiet", "1s"]);
+        let refused = snapshot(&guard, &["take", "--wait", "1s"]);
         is_over.store(true, Ordering::Relaxed);
         assert!(refused.err.contains("E_CONSISTENCY_UNAVAILABLE"), "{refused:?}");
         let named = format!("db is open for writing by python3 ({})", program.id());
@@ -210,7 +210,7 @@ fn a_snapshot_waits_for_writers_or_says_who_they_are() {
     assert!(snapshot(&guard, &["show", &id]).ok().contains("db is open for writing by python3"));
     // The wait ends with the writer.
     let waiting = latchfs()
-        .args(["folder-snapshot", "take", "--json", "--quiet", "60s"])
+        .args(["folder-snapshot", "take", "--json", "--wait", "60s"])
         .arg(&guard.view)
         .stdout(Stdio::piped())
         .spawn()
@@ -417,7 +417,7 @@ fn tell(name: &str, scratch: &Scratch) {
         }
         let guard = Guard::start(scratch, &format!("view{number}"), &["--client", "m1"]);
         let before = facts(&scratch.folder());
-        let one = taken(&guard, &["--quiet", "60s"]);
+        let one = taken(&guard, &["--wait", "60s"]);
         let count = |method: &str| one["counts"][method].as_u64().expect("a number");
         match name {
             "ext4" if alone => assert!(count("linked") > 3, "{one}"),

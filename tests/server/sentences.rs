@@ -80,7 +80,7 @@ fn invalid_lock_name_is_explained() {
 #[test]
 fn a_conflict_names_the_next_step_of_its_interface() {
     let server = Server::start(&[]);
-    let post = |query: &str| server.curl(&["-X", "POST", &format!("{}/locks/{query}", server.url)]);
+    let post = |query: &str| server.curl(&["-X", "POST", &format!("/locks/{query}")]);
     post("build?client=a").is(200);
     let detail = |query: &str| post(query).is(409)["detail"].as_str().unwrap_or("").to_owned();
     let other = detail("build?client=b");
