@@ -1,19 +1,25 @@
 //! The types that differ between a cluster of real nodes and a simulated one: openraft's runtime,
 //! the state machine with its disk, and the connections between the nodes.
 
-use super::node_address::NodeAddress;
+use super::node_address::{NodeAddress, host_and_port};
 pub(crate) use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
 pub(crate) use super::rpc::rpc_client::RpcFailure;
 use super::rpc::rpc_client::{RpcConnection, RpcIdentity};
 use super::state_machine::StateMachine;
 use super::types::{Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote};
+use crate::net::http_connection::dial;
 use crate::time::Span;
 use openraft::RaftTypeConfig;
 use openraft::impls::{BasicNode, ProgressResponder};
 use openraft::raft::ClientWriteResult;
 use openraft::storage::RaftStateMachine;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
+use tokio::time::timeout;
+
+/// How long a machine has to refuse a connection.
+const PROBE_PATIENCE: Span = Span::from_millis(200);
 
 /// openraft's type configuration of a cluster. Log entries have the same type in all clusters; the
 /// async runtime may differ.
@@ -56,6 +62,9 @@ pub(crate) trait PeerTransport: Send + Sync + 'static {
     /// Returns a connection to a node, which is opened at the first call, or `None` if the node has
     /// no address.
     fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<Self::Connection>;
+
+    /// Whether the machine of a node refuses a connection, so that no process accepts any there.
+    fn is_refused(&self, to: NodeId, node: &BasicNode) -> impl Future<Output = bool> + Send;
 }
 
 /// A connection from this node to one other node.
@@ -74,6 +83,13 @@ impl PeerTransport for RpcIdentity {
 
     fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<RpcConnection> {
         NodeAddress::of(node).map(|at| self.line(to, &at.address))
+    }
+
+    async fn is_refused(&self, _: NodeId, node: &BasicNode) -> bool {
+        let Some(at) = NodeAddress::of(node) else { return false };
+        let Some((host, port)) = host_and_port(&at.address) else { return false };
+        let dialled = timeout(PROBE_PATIENCE.as_duration(), dial(host, port)).await;
+        matches!(dialled, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 

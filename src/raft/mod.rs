@@ -18,8 +18,8 @@
 //!   the async runtime, so that a simulation can run them as well as a real node.
 //! - Leadership: `staleness`, `elections`, `leadership`.
 //! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
-//!   entries); `node_pipeline` assembles these parts. `reset_in_parts` splits a
-//!   reset of many locks.
+//!   entries); `node_pipeline` assembles these parts. `dead_leader` calls an election when the
+//!   process of the leader has ended, and `reset_in_parts` splits a reset of many locks.
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
@@ -54,6 +54,7 @@ mod membership;
 mod linearizable_read;
 mod proposer;
 pub(crate) mod node_pipeline;
+mod dead_leader;
 pub(crate) mod reset_in_parts;
 mod status_report;
 mod peer_config;

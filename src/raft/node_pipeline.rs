@@ -47,6 +47,8 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
     /// Whether this node is the only member, and so its own quorum.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) transport: Arc<TransportOf<C>>,
+    /// Locked while this node looks whether the process of the leader has ended.
+    pub(super) looks_for_leader: Arc<Turn<()>>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -131,6 +133,7 @@ impl<C: ClusterTypes> PipelineParts<C> {
             role,
             alone,
             transport,
+            looks_for_leader: Arc::default(),
             environment,
         };
         (pipeline, PipelineTasks { watcher, proposer })

@@ -50,6 +50,10 @@ impl accept::RpcHandler for PeerService {
         self.requests.replica.audit.enter_entry(&AuditEntry::Refused(refused));
     }
 
+    async fn leader_closed(self: Arc<Self>, leader: NodeId) {
+        self.requests.leader_connection_closed(leader).await;
+    }
+
     async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
         let Envelope { cluster, from, to, call } = letter;
         let is_anybodys = matches!(call, RpcRequest::Join(_) | RpcRequest::Status(_));

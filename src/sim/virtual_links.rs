@@ -99,6 +99,13 @@ impl PeerTransport for VirtualTransport {
     fn connection(self: &Arc<Self>, to: NodeId, _: &BasicNode) -> Option<VirtualLink> {
         Some(VirtualLink { sender: Arc::clone(self), to })
     }
+
+    async fn is_refused(&self, to: NodeId, _: &BasicNode) -> bool {
+        let net = &self.world.net;
+        net.pass(self.from, to).await
+            && self.world.host(to).is_none()
+            && net.pass(to, self.from).await
+    }
 }
 
 impl PeerConnection for VirtualLink {

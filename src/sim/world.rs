@@ -10,6 +10,7 @@ use super::virtual_disk::Disk;
 use super::virtual_network::VirtualNetwork;
 use crate::raft::node_pipeline::RequestPipeline;
 use crate::raft::types::{ClusterId, NodeId};
+use openraft::type_config::TypeConfigExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,6 +109,21 @@ impl World {
             self.record.note(format_args!("node {id} crashes"));
             seat.disk.crash();
             host.stop();
+            // Without power a machine closes no connection.
+            if self.dice.percent(50) {
+                self.close_connections_of(id);
+            }
+        }
+    }
+
+    /// Tells the other nodes that the process of a node has ended and its connections are closed.
+    fn close_connections_of(&self, id: NodeId) {
+        for host in self.nodes().into_iter().filter_map(|other| self.host(other)) {
+            SimTypeConfig::spawn(async move {
+                if host.world.net.pass(id, host.id).await {
+                    host.requests.leader_connection_closed(id).await;
+                }
+            });
         }
     }
 

@@ -251,6 +251,23 @@ impl Machine {
         self.sh(&script).ok();
     }
 
+    /// Resets all connections between this machine and another one, and refuses new ones, as a
+    /// machine does on which nothing listens; or stops that.
+    pub(crate) fn reset_connections(&self, other: &Self, is_reset: bool) {
+        let script = if is_reset {
+            let at = &other.address;
+            format!(
+                "nft add table ip r; nft add chain ip r in '{{ type filter hook input priority 0; \
+                 }}'; nft add chain ip r out '{{ type filter hook output priority 0; }}'; \
+                 nft add rule ip r in ip saddr {at} ip protocol tcp reject with tcp reset; \
+                 nft add rule ip r out ip daddr {at} ip protocol tcp reject with tcp reset"
+            )
+        } else {
+            "nft delete table ip r".to_owned()
+        };
+        self.sh(&script).ok();
+    }
+
     /// Moves the calling thread into the machine's network namespace, for all connections that it
     /// makes from now on.
     #[allow(unsafe_code)]

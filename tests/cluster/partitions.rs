@@ -20,6 +20,32 @@ const ELECTION_US: u64 = 800_000;
 /// loaded machine.
 const SESSION_OVER_US: u64 = 9_000_000;
 
+/// A node whose connections to the leader are reset, and to which new ones are refused, replaces no
+/// leader that the other nodes hear: it alone takes the leader's process for ended.
+#[test]
+fn one_node_alone_replaces_no_leader() {
+    let cluster = Cluster::of(3);
+    let elections = |at| eventually("elections", || cluster.status(at)?["elections"].as_u64());
+    let before: Vec<_> = (0..3).map(elections).collect();
+    let leader = cluster.leader();
+    let (cut, id) = ((leader + 1) % 3, cluster.id((leader + 1) % 3));
+    let machine = &cluster.nodes[cut].machine;
+    machine.reset_connections(&cluster.nodes[leader].machine, true);
+    eventually("it is cut off for longer than an election takes", || {
+        let status = cluster.status(leader)?;
+        let node = status["nodes"].as_array()?.iter().find(|node| node["id"] == id)?;
+        (node["heard_ms_ago"].as_u64()? > 3_000).then_some(())
+    });
+    machine.reset_connections(&cluster.nodes[leader].machine, false);
+    cluster.voters(3);
+    eventually("it is heard again", || {
+        let status = cluster.status(leader)?;
+        let nodes = status["nodes"].as_array()?;
+        nodes.iter().all(|node| node["heard_ms_ago"].as_u64() < Some(1_000)).then_some(())
+    });
+    assert_eq!((0..3).map(elections).collect::<Vec<_>>(), before);
+}
+
 /// A partitioned node never shows a lock as free unless it can know that the lock is free, and soon
 /// reports that it can't answer.
 #[test]

@@ -2,11 +2,13 @@
 
 use super::handshakes::{Handshake, Handshakes};
 use super::messages::{
-    Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
+    Envelope, RpcError, RpcRequest, RpcResponse, call_bytes_max, call_memory, decode_letter,
+    encode_answer,
 };
 use super::mutual_tls::{PeerCertificate, PeerTls};
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
+use crate::raft::types::NodeId;
 use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::shares::{Identity, SharedTable};
 use http_body_util::{BodyExt, Full};
@@ -17,8 +19,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, pending};
+use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -57,6 +60,8 @@ pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
     /// Records that a connection or a call from this address was refused.
     fn refused(&self, address: IpAddr, why: &str);
+    /// Handles the end of a connection on which the node `leader` has sent entries.
+    fn leader_closed(self: Arc<Self>, leader: NodeId) -> impl Future<Output = ()> + Send;
     /// Handles a call, and returns its response.
     fn answer(
         self: Arc<Self>,
@@ -123,8 +128,13 @@ pub(in crate::raft) async fn accept(
                 Err(why) => return why.iter().for_each(|why| who.refused(address.ip(), why)),
             };
             match places.take(&from, 1) {
-                Ok(_place) => {
-                    speak(stream, (address.ip(), certificate), format, who, memory).await;
+                Ok(place) => {
+                    let caller = Caller::new(address.ip(), certificate);
+                    speak(stream, &caller, format, Arc::clone(&who), memory).await;
+                    drop(place);
+                    if let Some(leader) = caller.leader.get() {
+                        who.leader_closed(*leader).await;
+                    }
                 }
                 Err(full) => log::warn!("rejected a peer connection: {full}"),
             }
@@ -156,6 +166,11 @@ async fn shake_hands(
     };
     let stream = match shaken {
         Ok(Ok(stream)) => stream,
+        // Another node has looked whether this one still listens.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            log::debug!("a connection was closed before its handshake");
+            return Err(None);
+        }
         Ok(Err(error)) => return Err(Some(said(&error))),
         Err(_) => {
             log::debug!("a handshake took too long");
@@ -168,9 +183,23 @@ async fn shake_hands(
     }
 }
 
+/// The node at the other end of a connection.
+struct Caller {
+    address: IpAddr,
+    certificate: PeerCertificate,
+    /// The id of the node, once it has sent entries as only a leader does.
+    leader: OnceLock<NodeId>,
+}
+
+impl Caller {
+    fn new(address: IpAddr, certificate: PeerCertificate) -> Arc<Self> {
+        Arc::new(Self { address, certificate, leader: OnceLock::new() })
+    }
+}
+
 async fn speak<S>(
     stream: S,
-    (address, certificate): (IpAddr, PeerCertificate),
+    caller: &Arc<Caller>,
     format: u8,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
@@ -178,15 +207,14 @@ async fn speak<S>(
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(move |request| {
-        let (who, memory) = (Arc::clone(&who), Arc::clone(&memory));
-        let certificate = certificate.clone();
+        let (who, memory, caller) = (Arc::clone(&who), Arc::clone(&memory), Arc::clone(caller));
         async move {
-            if certificate.is_refused() {
+            if caller.certificate.is_refused() {
                 let why = "the certificate is on the list of refused ones";
-                who.refused(address, why);
+                who.refused(caller.address, why);
                 return Err(why);
             }
-            let mut response = answer(request, (address, &certificate), who, &memory).await;
+            let mut response = answer(request, &caller, who, &memory).await;
             response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
             Ok(response)
         }
@@ -203,7 +231,7 @@ async fn speak<S>(
 
 async fn answer(
     request: Request<Incoming>,
-    (address, certificate): (IpAddr, &PeerCertificate),
+    caller: &Caller,
     who: Arc<impl RpcHandler>,
     memory: &CallMemory,
 ) -> Response<Full<Bytes>> {
@@ -218,12 +246,17 @@ async fn answer(
     };
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
-        Ok((letter, _)) if !who.admits(&letter, certificate) => {
+        Ok((letter, _)) if !who.admits(&letter, &caller.certificate) => {
             let why = format!("its certificate is not that of node {}", letter.from);
-            who.refused(address, &why);
+            who.refused(caller.address, &why);
             Err(RpcError::Refused("the certificate is that of another node".into()))
         }
-        Ok((letter, _memory)) => who.answer(letter).await,
+        Ok((letter, _memory)) => {
+            if let RpcRequest::Append(_) = letter.call {
+                caller.leader.get_or_init(|| letter.from);
+            }
+            who.answer(letter).await
+        }
         Err(why) => Err(why),
     };
     Response::new(Full::new(Bytes::from(encode_answer(&answer))))
