@@ -1,5 +1,5 @@
-//! The commands that affect all locks at once: `cluster reset`, `cluster backup` and `cluster
-//! restore`.
+//! The commands that affect all locks at once: `cluster reset`, `cluster backup`, `cluster restore`
+//! and `cluster recover`.
 
 use super::argument_types::span;
 use super::environment::own_client;
@@ -9,16 +9,21 @@ use super::server_options::{self, ServerKeyArgs};
 use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
 use crate::engine::lease_terms::TTL_MAX;
-use crate::engine::{ClientId, Op, Outcome, Reset, ResetScope, StealReason};
+use crate::engine::{ClientId, Engine, Op, Outcome, Reset, ResetScope, StealReason};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
 use crate::service::{LockService, RequestError as Unanswered, Retry};
 use crate::time::{Span, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long a node of the lost cluster may take to accept a connection.
+const LIVING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arguments of `latchfs cluster reset`.
 #[derive(Debug, clap::Args)]
@@ -59,6 +64,29 @@ pub(super) struct RestoreArgs {
     /// The data directory of the first node: empty, or not there
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    #[command(flatten)]
+    hold_off: HoldOffArgs,
+}
+
+/// The arguments of `latchfs cluster recover`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RecoverArgs {
+    /// The data directory of a node that is left; the node must not run
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// The data directory of the first node of the new cluster: empty, or not there
+    #[arg(long, value_name = "NEW_DIR")]
+    to: PathBuf,
+    #[command(flatten)]
+    hold_off: HoldOffArgs,
+    /// Also when a majority of the old nodes seems to run
+    #[arg(long)]
+    force: bool,
+}
+
+/// For how long a new cluster that replaces a lost one grants nothing.
+#[derive(Debug, clap::Args)]
+struct HoldOffArgs {
     /// For how long nothing is granted: the longest ttl that any client had [default: 24h]
     #[arg(long, value_name = "DURATION", value_parser = span,
         conflicts_with = "old_holders_are_gone")]
@@ -66,6 +94,20 @@ pub(super) struct RestoreArgs {
     /// Grant at once: it is certain that no client still relies on an old lease
     #[arg(long)]
     old_holders_are_gone: bool,
+}
+
+impl HoldOffArgs {
+    fn span(&self) -> CliResult<Span> {
+        match self.hold_off {
+            _ if self.old_holders_are_gone => Ok(Span::ZERO),
+            Some(span) if span == Span::ZERO || span > TTL_MAX => Err(CliError::usage(format!(
+                "--hold-off is the longest ttl that any client had: more than nothing, {TTL_MAX} \
+                 at most; --old-holders-are-gone says that nobody holds anything"
+            ))),
+            Some(span) => Ok(span),
+            None => Ok(TTL_MAX),
+        }
+    }
 }
 
 /// Ends the leases and queue places of the selected clients (`cluster reset`).
@@ -171,38 +213,90 @@ pub(super) fn restore(args: &RestoreArgs) -> CliResult {
         .map_err(|error| CliError::system(&format!("{file} can't be read"), &error))?;
     let Backup { taken, engine, .. } = backup::read(&bytes)
         .map_err(|error| CliError::unavailable(format!("{file} can't be restored: {error}")))?;
-    let hold_off = match args.hold_off {
-        _ if args.old_holders_are_gone => Span::ZERO,
-        Some(span) if span == Span::ZERO || span > TTL_MAX => {
-            return Err(CliError::usage(format!(
-                "--hold-off is the longest ttl that any client had: more than nothing, {TTL_MAX} \
-                 at most; --old-holders-are-gone says that nobody holds anything"
-            )));
-        }
-        Some(span) => span,
-        None => TTL_MAX,
-    };
-    let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
-    let heritage = raft::Heritage::of(&engine, secs, hold_off).ok_or_else(|| {
-        CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
-    })?;
+    let hold_off = args.hold_off.span()?;
+    let heritage = heritage_of(&engine, hold_off)?;
     let tokens_from = heritage.baseline.tokens_from;
-    raft::restore(&args.data, heritage)
+    raft::restore(&args.data, heritage, raft::Origin::Backup)
         .map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!(
         "restored {} from the backup of {taken}: nothing is held, and tokens go on at \
          {tokens_from}",
         args.data.display(),
     ))?;
+    say_hold_off(&engine, hold_off, "the backup")
+}
+
+fn heritage_of(engine: &Engine, hold_off: Span) -> CliResult<raft::Heritage> {
+    let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
+    raft::Heritage::of(engine, secs, hold_off).ok_or_else(|| {
+        CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
+    })
+}
+
+/// Says for how long the new cluster grants nothing. `known` is what the lost one is known from.
+fn say_hold_off(engine: &Engine, hold_off: Span, known: &str) -> CliResult {
     if hold_off == Span::ZERO {
         return Ok(());
     }
     let longest = engine.longest_ttl().filter(|longest| *longest < hold_off);
-    let longest = longest.map_or_else(String::new, |longest| {
-        format!("; the longest ttl in the backup is {longest}")
-    });
+    let longest = longest
+        .map_or_else(String::new, |longest| format!("; the longest ttl in {known} is {longest}"));
     output::line(&format!(
         "for {hold_off} of its running nothing is granted: somebody may still believe to hold what \
          the lost servers granted{longest}"
     ))
+}
+
+/// Begins a new cluster with what a node knows that is left of a lost majority.
+pub(super) fn recover(args: &RecoverArgs) -> CliResult {
+    if !args.data.join("node").is_file() {
+        return Err(CliError::usage(format!(
+            "{} is no data directory of a node: it has no file 'node'; name the directory that the \
+             node was started with by --data",
+            args.data.display()
+        )));
+    }
+    let hold_off = args.hold_off.span()?;
+    let unavailable = |error: raft::DataError| CliError::unavailable(error.to_string());
+    let survivor = raft::Survivor::open(&args.data).map_err(unavailable)?;
+    if !args.force {
+        refuse_living(&survivor)?;
+    }
+    let engine = survivor.engine.clone();
+    let heritage = heritage_of(&engine, hold_off)?;
+    let (node, tokens_from) = (survivor.node, heritage.baseline.tokens_from);
+    survivor.succeed(&args.to, heritage).map_err(unavailable)?;
+    let to = args.to.display();
+    output::line(&format!(
+        "began a new cluster in {to} with what node {node} knows: nothing is held, and tokens go \
+         on at {tokens_from}; start it with 'latchfs serve --data {to}', and let new nodes with \
+         empty directories join it; the old nodes must never run again, and {} does not",
+        args.data.display()
+    ))?;
+    say_hold_off(&engine, hold_off, "its data")
+}
+
+/// Fails if so many nodes seem to run that they are a majority together with this one: then the
+/// cluster is not lost.
+fn refuse_living(survivor: &raft::Survivor) -> CliResult {
+    let answers = |address: &str| {
+        let mut places = address.to_socket_addrs().into_iter().flatten();
+        places.any(|at| TcpStream::connect_timeout(&at, LIVING_PATIENCE).is_ok())
+    };
+    let living: Vec<_> = survivor
+        .others
+        .iter()
+        .filter_map(|(id, address)| Some((id, address.as_deref()?)))
+        .filter(|(_, address)| answers(address))
+        .map(|(id, address)| format!("node {id} at {address}"))
+        .collect();
+    let voters = survivor.others.len() + 1;
+    if living.len() < voters / 2 {
+        return Ok(());
+    }
+    Err(CliError::unavailable(format!(
+        "{} accepts connections, and is a majority together with this node, so nothing is lost: \
+         start this node again; --force begins a new cluster nevertheless",
+        living.join(", ")
+    )))
 }

@@ -93,6 +93,12 @@ enum ClusterCommand {
     /// above all earlier ones. For some time no lock is granted, because a client may still rely on
     /// a lease of the lost servers. The old servers must be gone for good.
     Restore(backup_restore::RestoreArgs),
+    /// Begin a new cluster from the data of one node, when a majority of the nodes is lost
+    ///
+    /// For this no backup is needed. As after a restore nothing is held, tokens go on above all
+    /// earlier ones, and for some time no lock is granted. What the lost nodes alone knew is lost.
+    /// The old nodes must never run again: the one of this data does not.
+    Recover(backup_restore::RecoverArgs),
     /// Let another node lead
     Transfer {
         /// The number of the node [default: the one that is best fit]
@@ -131,6 +137,7 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
         ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
         ClusterCommand::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
         ClusterCommand::Restore(restore) => backup_restore::restore(restore),
+        ClusterCommand::Recover(recover) => backup_restore::recover(recover),
         ClusterCommand::Transfer { id } => {
             let to = id.map_or_else(String::new, |id| format!("?to={id}"));
             let path = format!("/cluster/transfer{to}");

@@ -158,7 +158,7 @@ impl LogStore {
     }
 
     /// Returns the index of the first entry, and the index after the last.
-    fn range(&self) -> (u64, u64) {
+    pub(super) fn range(&self) -> (u64, u64) {
         let files = self.files.lock();
         let next = |place: Option<&EncodedLogId>| place.map_or(0, |place| place.0.index + 1);
         (next(files.log_state().purged()), next(files.log_state().last()))

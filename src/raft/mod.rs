@@ -23,7 +23,8 @@
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
-//!   `restore` creates a cluster from a backup. `fuzz` gives `tests/fuzz` access to the decoders.
+//!   `restore` creates a cluster from a backup, and `recover` reads a survivor of a lost one.
+//!   `fuzz` gives `tests/fuzz` access to the decoders.
 
 mod data_dir_error;
 pub(crate) mod fatal_error;
@@ -66,6 +67,7 @@ mod node;
 mod cluster_admin;
 mod raft_node;
 mod restore;
+mod recover;
 #[doc(hidden)]
 pub mod fuzz;
 
@@ -77,6 +79,7 @@ mod tests_upgrade;
 pub use data_dir_error::{DataError, PeerError, Stop};
 pub use peer_config::{ElectionPace, Peering};
 pub use raft_node::RaftNode;
+pub use recover::Survivor;
 pub use restore::restore;
 pub use rpc::mutual_tls::PeerFiles;
-pub use types::Heritage;
+pub use types::{Heritage, Origin};

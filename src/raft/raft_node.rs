@@ -12,7 +12,7 @@ use super::node_address::NodeAddress;
 use super::peer_config::Peering;
 use super::reset_in_parts::RESET_PART_MAX;
 use super::rpc::mutual_tls::PeerTls;
-use super::types::Heritage;
+use super::types::{Heritage, Origin};
 use crate::engine::codec::{EncodedState, FORMAT_VERSION};
 use crate::engine::{
     Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
@@ -73,13 +73,21 @@ impl RaftNode {
 
     /// Creates the data directory of the first node of a new cluster that replaces a lost one.
     /// `heritage` is what the new cluster takes over from the lost one.
-    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+    pub(super) fn begin_with(
+        path: &Path,
+        heritage: Heritage,
+        origin: Origin,
+    ) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } =
             node::start(path, None, Some(heritage), FORMAT_VERSION)?;
+        let (what, by) = match origin {
+            Origin::Backup => ("restore a backup", "cluster restore"),
+            Origin::Survivor => ("recover from a survivor", "cluster recover"),
+        };
         let restored = AdminAction {
-            what: "restore a backup",
+            what,
             target: None,
-            by: "cluster restore",
+            by,
             credential: "command",
             address: "this machine",
             outcome: "done",

@@ -1,8 +1,8 @@
-//! Restores a cluster: creates the first node of a new cluster from the backup of a lost one.
+//! Restores a cluster: creates the first node of a new cluster from what is known of a lost one.
 
 use super::data_dir_error::DataError;
 use super::raft_node::RaftNode;
-use super::types::Heritage;
+use super::types::{Heritage, Origin};
 use crate::storage::atomic_file::sync_names;
 use crate::storage::locked_dir::Role;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Creates the data directory of the first node of a new cluster that replaces a lost one.
 /// The directory must be empty or missing. It is created
 /// atomically: after an error it is as before.
-pub fn restore(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
     if let Some(found) = first_entry(&path)? {
@@ -24,7 +24,7 @@ pub fn restore(path: &Path, heritage: Heritage) -> Result<(), DataError> {
     // start as a new cluster, and grant tokens that clients of the lost one still hold.
     let name = format!(".{}.restoring-{}", name.to_string_lossy(), std::process::id());
     let beside = parent.join(name);
-    let made = RaftNode::begin_with(&beside, heritage)
+    let made = RaftNode::begin_with(&beside, heritage, origin)
         .and_then(|()| fs::rename(&beside, &path).and_then(|()| sync_names(parent)).map_err(at));
     if made.is_err() {
         // After an error, the incomplete directory is removed, because it takes up disk space.

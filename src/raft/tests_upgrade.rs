@@ -4,7 +4,7 @@
 
 use super::restore;
 use super::snapshot;
-use super::{DataError, Heritage, RaftNode};
+use super::{DataError, Heritage, Origin, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, Engine, Forget, IdempotencyKey, LeaseKey,
@@ -127,7 +127,7 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let (slow, at_once) = (heritage(&node, Span::from_secs(60)), heritage(&node, Span::ZERO));
     let id = node.engine_id();
     node.close();
-    restore(&new, slow).expect("there is room");
+    restore(&new, slow, Origin::Backup).expect("there is room");
     // The hold-off, the time at the start of a restored cluster in which no lock is granted,
     // continues after a restart: the time while the node is off does not count.
     for _ in 0..2 {
@@ -139,7 +139,7 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     }
     let second = scratch.0.join("second");
     fs::create_dir(&second).expect("it is new");
-    restore(&second, at_once).expect("an empty directory will do");
+    restore(&second, at_once, Origin::Backup).expect("an empty directory will do");
     let node = RaftNode::open(&second).expect("it has begun");
     assert!(token(acquire(&node, "build")) > last + (1 << 39));
 }
@@ -150,12 +150,12 @@ fn nothing_is_restored_over_something() {
     let data = scratch.0.join("data");
     RaftNode::open(&data).expect("it is new").close();
     let heritage = Heritage::of(&Engine::default(), 0, Span::ZERO).expect("there are tokens");
-    let refused = restore(&data, heritage.clone()).expect_err("there is a node");
+    let refused = restore(&data, heritage.clone(), Origin::Backup).expect_err("there is a node");
     assert!(matches!(refused, DataError::Foreign(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
     let file = scratch.0.join("file");
     fs::write(&file, "x").expect("it is new");
-    assert!(restore(&file, heritage).is_err());
+    assert!(restore(&file, heritage, Origin::Backup).is_err());
     let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
     assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
 }
@@ -170,7 +170,7 @@ fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
     fs::create_dir(&data).expect("it is new");
     let rules = Rules { requests_kept: Span::from_secs(3), ..Rules::default() };
     let baseline = Heritage::of(&Engine::new(rules), 0, Span::ZERO).expect("there are tokens");
-    restore(&data, baseline).expect("an empty directory will do");
+    restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
     let does = |node: &RaftNode, op: Op, key: Option<&str>| {
         let id = key.map(|key| RequestId { caller: "a".into(), key: key.into() });
         let request = id.map(|id| IdempotencyKey { id, digest: Digest(0) });
@@ -216,7 +216,7 @@ fn an_older_member_and_a_full_table_of_ids() {
     fs::create_dir(&data).expect("it is new");
     let full = Rules { requests_max: 1, ..Rules::default() };
     let baseline = Heritage::of(&Engine::new(full), 0, Span::ZERO).expect("there are tokens");
-    restore(&data, baseline).expect("an empty directory will do");
+    restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
     let known = |format_max, keys: [&'static str; 3]| {
         let node = Arc::new(RaftNode::open_with(&data, None, format_max).expect("it has begun"));
         let server = BatchServer::new(Locks::new(Arc::<RaftNode>::clone(&node)));

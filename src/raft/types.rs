@@ -99,6 +99,15 @@ pub struct Heritage {
     pub names: Vec<RememberedName>,
 }
 
+/// From what a new cluster is begun that replaces a lost one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A backup.
+    Backup,
+    /// The data directory of a node that is left.
+    Survivor,
+}
+
 /// The highest number of names in one [`Proposal::Remember`]: with the longest names, clients and
 /// handovers they take 2 MB, less than the highest length of a call with log entries.
 const NAMES_MAX: usize = 1_000;

@@ -29,6 +29,7 @@ mod members;
 mod mounts;
 mod nodes;
 mod partitions;
+mod recover;
 mod several;
 mod storm;
 mod trust;

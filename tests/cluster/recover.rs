@@ -1,0 +1,109 @@
+//! A majority of the nodes is lost for good, and a survivor begins a new cluster.
+
+use crate::net::{Daemon, LATCHFS, Machine, eventually, run};
+use crate::nodes::{Cluster, options, serve};
+use serde_json::Value;
+
+/// Kills all nodes of a cluster of three, and returns the machine of a survivor.
+fn survivor(cluster: &mut Cluster) -> Machine {
+    let survivor = (cluster.leader() + 1) % 3;
+    for node in &mut cluster.nodes {
+        node.daemon.kill();
+    }
+    cluster.nodes[survivor].machine.clone()
+}
+
+fn recover(machine: &Machine, more: &[&str]) -> crate::support::Output {
+    let (data, new) = (machine.path("data"), machine.path("new"));
+    let mut command = machine.command(LATCHFS);
+    command.args(["cluster", "recover", "--data"]).arg(data).arg("--to").arg(new);
+    run(command.args(more))
+}
+
+fn token(answer: &(u16, Value)) -> u64 {
+    assert_eq!(answer.0, 200, "{answer:?}");
+    answer.1["token"].as_u64().expect("granted")
+}
+
+/// Nothing is granted for the longest ttl, tokens are above all earlier ones, the survivor's old
+/// directory never runs again, and new nodes join.
+#[test]
+fn a_survivor_begins_a_new_cluster_without_a_backup() {
+    let mut cluster = Cluster::of(3);
+    token(&cluster.curl(0, "POST", "/locks/build?client=a&ttl=1h"));
+    let site = token(&cluster.curl(0, "POST", "/locks/site?client=a&ttl=1h&remember=true"));
+    let path = format!("/locks/site?client=a&token={site}&handover=clean&counter=1");
+    let said = cluster.curl(0, "DELETE", &path);
+    assert_eq!(said.0, 200, "{said:?}");
+    cluster.agree();
+    let machine = survivor(&mut cluster);
+    let said = recover(&machine, &[]).ok();
+    assert!(said.contains("nothing is held"), "{said}");
+    assert!(
+        said.contains("for 24h") && said.contains("the longest ttl in its data is 1h"),
+        "{said}"
+    );
+    // The old directory does not run again, so that it can't form a majority with another one.
+    let refused = run(machine.command(LATCHFS).args(options(&machine, "data", &[]))).fails();
+    assert!(refused.contains("was removed from its cluster"), "{refused}");
+    let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
+    let at = at.expect("it is one of them");
+    cluster.nodes[at].daemon = serve(&machine, "new", &[]);
+    eventually("it leads", || (cluster.curl(at, "GET", "/locks/build").0 == 200).then_some(()));
+    let status = cluster.curl(at, "GET", "/locks/build").1;
+    assert_eq!(status["phase"], "free", "{status}");
+    let (code, refused) = cluster.curl(at, "POST", "/locks/build?client=b");
+    assert_eq!((code, refused["reason"].as_str()), (409, Some("hold_off")), "{refused}");
+    let site = cluster.curl(at, "GET", "/locks/site").1;
+    assert_eq!(site["previous"]["handover"], "clean", "{site}");
+    // Others join with empty directories.
+    let seed = machine.peers();
+    for other in (0..3).filter(|other| *other != at) {
+        let node = &mut cluster.nodes[other];
+        node.daemon = serve(&node.machine, "new", &["--seed", &seed]);
+    }
+    cluster.voters(3);
+    cluster.agree();
+    // One directory is recovered once.
+    let refused = recover(&machine, &["--force"]).fails();
+    assert!(refused.contains("was removed from its cluster"), "{refused}");
+}
+
+#[test]
+fn locks_are_granted_at_once_if_the_old_holders_are_gone() {
+    let mut cluster = Cluster::of(3);
+    let last = token(&cluster.curl(0, "POST", "/locks/build?client=a&ttl=1h"));
+    cluster.agree();
+    let machine = survivor(&mut cluster);
+    recover(&machine, &["--old-holders-are-gone"]).ok();
+    let _node: Daemon = serve(&machine, "new", &[]);
+    let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
+    let at = at.expect("it is one of them");
+    let granted = eventually("it grants", || {
+        let answer = cluster.curl(at, "POST", "/locks/build?client=b");
+        (answer.0 == 200).then_some(answer)
+    });
+    assert!(token(&granted) > last, "{granted:?} after {last}");
+}
+
+/// Nothing is begun, and nothing is changed, while the node runs, while a majority runs, or where
+/// no node is.
+#[test]
+fn a_cluster_that_is_not_lost_is_not_recovered() {
+    let mut cluster = Cluster::of(3);
+    let machine = cluster.nodes[0].machine.clone();
+    let refused = recover(&machine, &[]).fails();
+    assert!(refused.contains("is in use"), "{refused}");
+    cluster.nodes[0].daemon.kill();
+    let refused = recover(&machine, &[]).fails();
+    assert!(refused.contains("is a majority together with this node"), "{refused}");
+    let refused = recover(&machine, &["--hold-off", "48h", "--force"]);
+    assert_eq!(refused.code, 64, "{refused:?}");
+    assert!(!machine.path("new").exists());
+    let mut command = machine.command(LATCHFS);
+    command.args(["cluster", "recover", "--data", "/nowhere", "--to"]).arg(machine.path("new"));
+    let refused = run(&mut command);
+    assert_eq!(refused.code, 64, "{refused:?}");
+    cluster.nodes[0].daemon.again();
+    cluster.voters(3);
+}
