@@ -105,8 +105,21 @@ impl RunArgs {
         }
     }
 
+    /// Whether a name stands between `--guard` and the `--` before the command.
+    fn names_a_lock_too(&self) -> bool {
+        let mut after = std::env::args_os().skip_while(|word| word != "--").skip(1);
+        self.guard.is_some()
+            && self.name.is_some()
+            && after.next().is_some_and(|first| Some(first) != self.name)
+    }
+
     /// Fails unless there is one command to run.
     fn check(&self) -> CliResult {
+        if self.names_a_lock_too() {
+            return Err(CliError::usage(
+                "--guard cannot be used with the name of a lock; leave one of both out",
+            ));
+        }
         let is_missing = match (&self.script, self.name_and_words().1.first()) {
             (Some(_), None) => return Ok(()),
             (None, Some(first)) => first.is_empty(),
