@@ -19,6 +19,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -249,12 +250,16 @@ fn say_hold_off(engine: &Engine, hold_off: Span, known: &str) -> CliResult {
 
 /// Begins a new cluster with what a node knows that is left of a lost majority.
 pub(super) fn recover(args: &RecoverArgs) -> CliResult {
-    if !args.data.join("node").is_file() {
-        return Err(CliError::usage(format!(
-            "{} is no data directory of a node: it has no file 'node'; name the directory that the \
-             node was started with by --data",
-            args.data.display()
-        )));
+    let shown = args.data.display();
+    match fs::metadata(args.data.join("node")) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(CliError::usage(format!(
+                "{shown} is no data directory of a node: it has no file 'node'; name the \
+                 directory that the node was started with by --data"
+            )));
+        }
+        Err(error) => return Err(CliError::system(&format!("{shown} can't be read"), &error)),
     }
     let hold_off = args.hold_off.span()?;
     let unavailable = |error: raft::DataError| CliError::unavailable(error.to_string());
@@ -270,33 +275,33 @@ pub(super) fn recover(args: &RecoverArgs) -> CliResult {
     output::line(&format!(
         "began a new cluster in {to} with what node {node} knows: nothing is held, and tokens go \
          on at {tokens_from}; start it with 'latchfs serve --data {to}', and let new nodes with \
-         empty directories join it; the old nodes must never run again, and {} does not",
-        args.data.display()
+         empty directories join it; the old nodes must never run again, and {shown} does not"
     ))?;
     say_hold_off(&engine, hold_off, "its data")
 }
 
-/// Fails if so many nodes seem to run that they are a majority together with this one: then the
+/// Fails if so many voters seem to run that they are a majority, this node included: then the
 /// cluster is not lost.
 fn refuse_living(survivor: &raft::Survivor) -> CliResult {
     let answers = |address: &str| {
         let mut places = address.to_socket_addrs().into_iter().flatten();
         places.any(|at| TcpStream::connect_timeout(&at, LIVING_PATIENCE).is_ok())
     };
-    let living: Vec<_> = survivor
-        .others
-        .iter()
-        .filter_map(|(id, address)| Some((id, address.as_deref()?)))
-        .filter(|(_, address)| answers(address))
-        .map(|(id, address)| format!("node {id} at {address}"))
-        .collect();
-    let voters = survivor.others.len() + 1;
-    if living.len() < voters / 2 {
+    let lives = |(id, address): &(u64, Option<Arc<str>>)| {
+        let address = address.as_deref().unwrap_or_default();
+        if *id == survivor.node {
+            return Some("this node".to_owned());
+        }
+        answers(address).then(|| format!("node {id} at {address}"))
+    };
+    let living: Vec<_> = survivor.voters.iter().filter_map(lives).collect();
+    if living.len() <= survivor.voters.len() / 2 {
         return Ok(());
     }
     Err(CliError::unavailable(format!(
-        "{} accepts connections, and is a majority together with this node, so nothing is lost: \
-         start this node again; --force begins a new cluster nevertheless",
+        "nothing is lost: of {} voters a majority can run or runs already ({}), so start this node \
+         again; --force begins a new cluster nevertheless",
+        survivor.voters.len(),
         living.join(", ")
     )))
 }

@@ -30,8 +30,9 @@ pub struct Survivor {
     pub engine: Engine,
     /// The id of the node.
     pub node: NodeId,
-    /// The other voters of its cluster, with the addresses at which they listened for nodes.
-    pub others: Vec<(NodeId, Option<Arc<str>>)>,
+    /// The voters of its cluster, with the addresses at which they listened for nodes. The node
+    /// itself may not be one of them.
+    pub voters: Vec<(NodeId, Option<Arc<str>>)>,
 }
 
 impl Survivor {
@@ -66,14 +67,14 @@ impl Survivor {
         let core = replica.look();
         let (members, node) = (core.members().clone(), data.identity.node);
         let address = |id| members.get_node(&id).and_then(NodeAddress::of).map(|at| at.address);
-        let others = members.voter_ids().filter(|id| *id != node).map(|id| (id, address(id)));
-        let (others, engine) = (others.collect(), core.engine.clone());
+        let voters = members.voter_ids().map(|id| (id, address(id))).collect();
+        let engine = core.engine.clone();
         drop(core);
-        Ok(Self { data, engine, node, others })
+        Ok(Self { data, engine, node, voters })
     }
 
-    /// Creates the data directory of the first node of a new cluster, and ends this node for good.
-    /// After an error, this node is as before.
+    /// Creates the data directory of the first node of a new cluster, and then ends this node for
+    /// good: it never starts again.
     pub fn succeed(mut self, path: &Path, heritage: Heritage) -> Result<(), DataError> {
         restore(path, heritage, Origin::Survivor)?;
         self.data.is_removed()
