@@ -19,7 +19,6 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, pending};
-use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -157,20 +156,23 @@ async fn shake_hands(
 ) -> Result<(TlsStream<TcpStream>, PeerCertificate), Option<String>> {
     // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
+    let accepting = async {
+        // Another node that looks whether this one still listens sends nothing.
+        if stream.peek(&mut [0]).await? == 0 {
+            return Ok(None);
+        }
+        tls.accepts().accept(stream).await.map(Some)
+    };
     let shaken = tokio::select! {
-        shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts().accept(stream)) => shaken,
+        shaken = timeout(HANDSHAKE_PATIENCE, accepting) => shaken,
         () = handshake.crowded_out() => {
             log::debug!("a handshake was ended for newer ones");
             return Err(None);
         }
     };
     let stream = match shaken {
-        Ok(Ok(stream)) => stream,
-        // Another node has looked whether this one still listens.
-        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            log::debug!("a connection was closed before its handshake");
-            return Err(None);
-        }
+        Ok(Ok(Some(stream))) => stream,
+        Ok(Ok(None)) => return Err(None),
         Ok(Err(error)) => return Err(Some(said(&error))),
         Err(_) => {
             log::debug!("a handshake took too long");
