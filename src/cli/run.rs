@@ -105,12 +105,12 @@ impl RunArgs {
         }
     }
 
-    /// Whether a name stands between `--guard` and the `--` before the command.
+    /// Whether a name stands between `--guard VIEW` and the `--` before the command. clap tells
+    /// neither that there was a `--` nor where.
     fn names_a_lock_too(&self) -> bool {
-        let mut after = std::env::args_os().skip_while(|word| word != "--").skip(1);
-        self.guard.is_some()
-            && self.name.is_some()
-            && after.next().is_some_and(|first| Some(first) != self.name)
+        let mut line = std::env::args_os();
+        let has_both = self.guard.is_some() && self.name.is_some();
+        has_both && line.any(|word| word == "--") && line.eq(self.command.iter().cloned())
     }
 
     /// Fails unless there is one command to run.

@@ -318,6 +318,9 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
     assert_eq!(state(guard), "reading", "it was taken for the second one");
     let usage = run(latchfs().args(["run", "--guard"]).arg(&guard.view).args(["a", "--", "true"]));
     assert!(usage.exits(64).contains("cannot be used with"));
+    let own = ["printf", "%s ", "a", "--", "b"];
+    let said = run(latchfs().args(["run", "--guard"]).arg(&guard.view).args(own)).ok();
+    assert_eq!(said, "a -- b ", "a '--' of the command is its own");
 }
 
 /// A signal ends the program, and a killed `run` takes it along.
