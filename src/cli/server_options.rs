@@ -53,6 +53,12 @@ impl ServerKeyArgs {
         })
     }
 
+    /// Returns the URL of a server that gets no credentials.
+    pub(super) fn access_without_credentials(&self, url: &str) -> CliResult<ServerAccess> {
+        let ca = self.ca.as_deref().map(read).transpose()?;
+        Ok(ServerAccess { url: url.to_owned(), token: None, ca, identity: None })
+    }
+
     /// Returns the URL of a server together with the credentials for it.
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();

@@ -11,7 +11,7 @@ use super::exit::{CliError, CliResult};
 use super::mount_client::{ControlFile, LockClient};
 use super::name_argument::{not_a_name, parsed};
 use super::remote_client::RemoteClient;
-use super::server_options::{ServerKeyArgs, ask_first};
+use super::server_options::{ServerKeyArgs, ask_first, urls};
 use super::stale_option::StaleServers;
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
@@ -125,9 +125,21 @@ impl TargetArgs {
     }
 
     /// Returns the client of the server at `url`.
-    pub(super) fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
+    fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
         let client = self.client.clone().map_or_else(own_client, Ok)?;
         Ok(RemoteClient::new(self.key.access(url)?, client))
+    }
+
+    /// Returns the client of a server that a folder names. Whoever can write to the folder can name
+    /// another one there, so it gets the user's credentials only if `LATCHFS_SERVER` names it too.
+    pub(super) fn direct_to_server_of_folder(&self, url: &str) -> CliResult<RemoteClient> {
+        let trusted = server_of_environment()?.unwrap_or_default();
+        let trusted = urls(&trusted);
+        if urls(url).iter().all(|url| trusted.contains(url)) {
+            return self.direct_to(url);
+        }
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        Ok(RemoteClient::new(self.key.access_without_credentials(url)?, client))
     }
 
     /// Returns the URL of the server that the command uses; `None` if it uses a mount.

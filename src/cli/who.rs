@@ -2,7 +2,7 @@
 //! guarded folder.
 
 use super::environment::absolute;
-use super::exit::{CliError, CliResult};
+use super::exit::{CliError, CliResult, Exit};
 use super::folder_options::PlaceArgs;
 use super::guard_endpoint::GuardEndpoint;
 use super::lock_names::completer;
@@ -93,7 +93,18 @@ fn of_folder(args: &WhoArgs, endpoint: &GuardEndpoint) -> CliResult {
 /// Returns the status of a folder's lock at its server.
 fn at_server(args: &WhoArgs, url: &str, lock: &str) -> CliResult<Value> {
     let name = LockName::parse(lock).map_err(|error| CliError::usage(error.to_string()))?;
-    args.target.direct_to(url)?.status(&json!({"do": "status", "name": name.as_str()}))
+    let server = args.target.direct_to_server_of_folder(url)?;
+    let status = server.status(&json!({"do": "status", "name": name.as_str()}));
+    status.map_err(|error| match error {
+        CliError::Said(Exit::Denied, sentence) => CliError::Said(
+            Exit::Denied,
+            format!(
+                "{sentence}; a token is sent to the server that a folder names only if \
+                 LATCHFS_SERVER names it too: set LATCHFS_SERVER={url} if you trust it"
+            ),
+        ),
+        other => other,
+    })
 }
 
 fn in_folder(folder: &str) -> String {

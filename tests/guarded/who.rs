@@ -1,10 +1,15 @@
 //! `latchfs who`: who holds the lock of the guarded folder in which a file lies.
 
 use crate::arriving::Machines;
-use crate::harness::latchfs;
+use crate::harness::{Scratch, Server, latchfs};
 use crate::support::run;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
 
 /// A file is looked up in a view of either machine, and in the folder itself, whose guard is asked
 /// for by the server that the folder names.
@@ -30,4 +35,46 @@ fn who_names_the_holder_of_a_folder() {
     // No guard without a view runs, so the server is asked.
     let said = who(&machines.second.folder(), &[]);
     assert!(said.contains(": held by m1 since ") && said.contains("token "), "{said}");
+}
+
+/// Whoever can write to a folder can name another server there. That server gets no credentials,
+/// unless LATCHFS_SERVER names it too.
+#[test]
+fn the_server_that_a_folder_names_gets_no_credentials() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let record = scratch.folder().join(".latchfs/folder");
+    let text = fs::read_to_string(&record).expect("made by init");
+    assert!(text.contains(&server.url), "{text}");
+    fs::write(&record, text.replace(&server.url, &url)).expect("ours");
+    let token = scratch.0.join("token");
+    fs::write(&token, "a-secret-token").expect("ours");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("ours");
+    let (send, received) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut part = vec![0; 65_536];
+            let length = (&stream).read(&mut part).unwrap_or(0);
+            let denied = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+            let _ = (&stream).write_all(denied.as_bytes());
+            if send.send(String::from_utf8_lossy(&part[..length]).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let who = |trusted: &str| {
+        let mut command = latchfs();
+        command.arg("who").arg(scratch.folder()).env("LATCHFS_TOKEN_FILE", &token);
+        run(command.env("LATCHFS_SERVER", trusted)).fails()
+    };
+    let said = who(&server.url);
+    let sent: String = received.try_iter().collect();
+    assert!(sent.contains("HTTP/1.1") && !sent.contains("a-secret-token"), "{sent}");
+    assert!(said.contains(&format!("set LATCHFS_SERVER={url} if you trust it")), "{said}");
+    who(&url);
+    let sent: String = received.try_iter().collect();
+    assert!(sent.contains("a-secret-token"), "{sent}");
 }
