@@ -2,7 +2,7 @@
 //! output has closed the pipe.
 
 use super::exit::{CliError, CliResult};
-use super::lock_names::completer;
+use super::lock_names::PrefixArg;
 use super::mount_client::no_answer;
 use super::output;
 use super::output::harmless;
@@ -29,10 +29,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The arguments of `latchfs events`.
 #[derive(Debug, clap::Args)]
 pub(super) struct EventsArgs {
-    /// Only events of locks whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
-        add = completer())]
-    prefix: String,
+    #[command(flatten)]
+    names: PrefixArg,
     #[command(flatten)]
     target: TargetArgs,
     /// Print one JSON object a line
@@ -157,7 +155,7 @@ fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
 /// Returns the text to print for a line of the event stream; `None` if there is nothing to print.
 fn told(line: &str, args: &EventsArgs) -> Option<String> {
     let event: Value = serde_json::from_str(line).ok()?;
-    concerns(&event, &args.prefix)
+    concerns(&event, &args.names.prefix)
         .then(|| if args.json { line.to_owned() } else { sentence(&event) })
 }
 

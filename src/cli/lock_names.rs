@@ -28,6 +28,15 @@ pub(super) struct NameArg {
     pub(super) name: OsString,
 }
 
+/// The beginning of the names of locks as an argument.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct PrefixArg {
+    /// Only locks whose names begin with this
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
+        add = completer())]
+    pub(super) prefix: String,
+}
+
 /// The options that choose the mount or server, out of a command line that is being written.
 #[derive(Parser)]
 struct TargetOnly {

@@ -1,7 +1,7 @@
 //! The `ls` command: lists the locks that are held, in grace or waited for, with their holders.
 
 use super::exit::CliResult;
-use super::lock_names::completer;
+use super::lock_names::PrefixArg;
 use super::output::{self, Colour, TerminalStyle};
 use super::status_table::{Status, is_finished_slot, table};
 use super::table::terminal_size;
@@ -17,10 +17,8 @@ const REDRAW: &str = "\x1b[H\x1b[J";
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // each is an option of its own
 pub(super) struct ListArgs {
-    /// Only locks whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
-        add = completer())]
-    prefix: String,
+    #[command(flatten)]
+    names: PrefixArg,
     #[command(flatten)]
     target: TargetArgs,
     /// Print a JSON array of statuses
@@ -40,7 +38,7 @@ pub(super) struct ListArgs {
 pub(super) fn run(args: &ListArgs) -> CliResult {
     let look = TerminalStyle::of_stdout();
     if args.stale {
-        let known = args.target.stale()?.list(&args.prefix)?;
+        let known = args.target.stale()?.list(&args.names.prefix)?;
         if args.json {
             return output::json(&Value::Array(known.it));
         }
@@ -50,7 +48,7 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
     let ctl = args.target.ask()?;
     let mut before = None;
     loop {
-        let locks = ctl.list(&args.prefix)?;
+        let locks = ctl.list(&args.names.prefix)?;
         let facts: Vec<Value> = locks.iter().map(without_time).collect();
         let changed = before.as_ref() != Some(&facts);
         match look {

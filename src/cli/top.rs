@@ -7,7 +7,7 @@ use super::argument_types::span;
 use super::children::{Signals, is_end};
 use super::events::EventSource;
 use super::exit::{CliError, CliResult};
-use super::lock_names::completer;
+use super::lock_names::PrefixArg;
 use super::mount_client::LockClient;
 use super::output::{self, Colour, TerminalStyle};
 use super::status_table::{Status, is_finished_slot, table};
@@ -35,10 +35,8 @@ const OTHER_LINES: usize = 3;
 /// The arguments of `latchfs top`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TopArgs {
-    /// Only locks whose names begin with this
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true,
-        add = completer())]
-    prefix: String,
+    #[command(flatten)]
+    names: PrefixArg,
     #[command(flatten)]
     target: TargetArgs,
     /// Print one table, and end
@@ -66,7 +64,7 @@ struct EventRates {
 pub(super) fn run(args: &TopArgs) -> CliResult {
     let ask = args.target.ask()?;
     if args.once {
-        let frame = TopFrame { locks: ask.list(&args.prefix)?, rates: None };
+        let frame = TopFrame { locks: ask.list(&args.names.prefix)?, rates: None };
         let size = terminal_size().map(|(columns, _)| (columns, usize::MAX));
         let lines = frame.lines(size, TerminalStyle::of_stdout());
         return output::write(&(lines.join("\n") + "\n"));
@@ -81,7 +79,7 @@ pub(super) fn run(args: &TopArgs) -> CliResult {
     // The events are optional: without them there are no rates.
     let events = EventSource::open(&args.target, None).ok();
     let (send, frames) = sync_channel(1);
-    let (prefix, every) = (args.prefix.clone(), args.every.max(REFRESH_MIN));
+    let (prefix, every) = (args.names.prefix.clone(), args.every.max(REFRESH_MIN));
     thread::Builder::new()
         .name("refresh".into())
         .spawn(move || refresh(&ask, &prefix, every, events, &send))
