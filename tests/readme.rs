@@ -64,6 +64,7 @@ macro_rules! documents {
 
 documents! {
     readme: "README.md",
+    alerts: "contrib/doc/alerts.md",
     architecture: "contrib/doc/architecture.md",
     cluster: "contrib/doc/cluster.md",
     commands: "contrib/doc/commands.md",

@@ -240,6 +240,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/client/", &["time", "os_error", "random", "net", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event_json.rs", &["time", "engine"]),
+    ("src/metrics/", &["time", "engine", "service", "metrics"]),
     // Authorization is decided in src/auth for all front ends.
     ("src/auth/", &["time", "os_error", "shares", "net", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),

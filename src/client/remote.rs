@@ -12,6 +12,7 @@ use crate::engine::{
     SessionId, Token,
 };
 use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
+use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
@@ -325,17 +326,26 @@ impl BackendStatus for Remote {
         Some(self.hub.far())
     }
 
-    fn counts(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<Count> {
         let counts = &self.hub.counts;
         [
-            ("server_requests_total", &counts.batches),
-            ("server_asks_total", &counts.asks),
-            ("server_repeats_total", &counts.repeats),
-            ("server_unanswered_total", &counts.unanswered),
-            ("server_breaks_total", &counts.breaks),
-            ("server_sessions_lost_total", &counts.sessions_lost),
+            ("latchfs_server_requests_total", "Batches sent to the server.", &counts.batches),
+            ("latchfs_server_asks_total", "Requests sent to the server.", &counts.asks),
+            ("latchfs_server_repeats_total", "Requests that were sent again.", &counts.repeats),
+            ("latchfs_server_unanswered_total", "Requests without answer.", &counts.unanswered),
+            ("latchfs_server_breaks_total", "Lost connections.", &counts.breaks),
+            (
+                "latchfs_server_sessions_lost_total",
+                "Sessions of this mount that expired at the server.",
+                &counts.sessions_lost,
+            ),
         ]
-        .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
+        .map(|(name, help, count)| Count {
+            name,
+            help,
+            label: None,
+            value: count.load(Ordering::Relaxed),
+        })
         .to_vec()
     }
 }

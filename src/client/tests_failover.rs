@@ -11,6 +11,7 @@ use crate::engine::{
     Outcome, Ownership, QueuePolicy as InLine, Release, Rules, SessionId, SessionView, Ttl,
 };
 use crate::service::batch_server::BatchServer;
+use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
 use crate::service::stale_read::StaleReads;
@@ -80,7 +81,7 @@ impl BackendStatus for Named {
         self.1
     }
 
-    fn counts(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<Count> {
         self.0.counts()
     }
 }

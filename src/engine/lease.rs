@@ -222,6 +222,18 @@ impl Mode {
 }
 
 impl Phase {
+    /// Returns the phase at `now` of a lock whose leases end so. A shared lock is held as long as
+    /// one of its leases is.
+    pub fn of_lock(leases: impl Iterator<Item = Ends>, now: Time) -> Self {
+        let phases = leases.map(|ends| ends.phase(now));
+        let strongest = phases.max_by_key(|phase| match phase {
+            Self::Free => 0,
+            Self::Grace => 1,
+            Self::Held => 2,
+        });
+        strongest.unwrap_or(Self::Free)
+    }
+
     /// Returns the name of the phase (free, held or in grace) as a lock's status shows it.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Queries: one lock, a page of locks, a page of a directory.
 
 use super::command::Acquire;
-use super::lease::{Lease, Lifetime, Mode, Ownership, SessionId, Token};
+use super::lease::{Lease, Lifetime, Mode, Ownership, Phase, SessionId, Token};
 use super::lock::{Lock, QueuedWaiter};
 use super::name::{ClientId, LockName, parents};
 use super::state::Engine;
@@ -67,6 +67,26 @@ impl Engine {
             .take_while(move |(name, _)| name.as_str().starts_with(prefix))
             .take(limit)
             .map(move |(name, lock)| self.show(name, Some(&**lock), now, false))
+    }
+
+    /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
+    /// `after`, and returns the name of the last of them, or `None` if none is left.
+    pub fn walk(
+        &self,
+        after: Option<&LockName>,
+        limit: usize,
+        now: Time,
+        each: &mut dyn FnMut(&LockName, Phase, usize),
+    ) -> Option<LockName> {
+        let now = now.max(self.books.clock);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last = None;
+        for (name, lock) in self.locks.range::<LockName, _>((from, Bound::Unbounded)).take(limit) {
+            let ends = lock.leases().iter().map(|lease| self.books.ends(lease.life));
+            each(name, Phase::of_lock(ends, now), lock.line.len());
+            last = Some(name);
+        }
+        last.cloned()
     }
 
     /// Returns at most `limit` names directly below `parent` (or at the top level) after `cursor`,

@@ -83,15 +83,7 @@ impl LockView {
     /// Returns the phase (free, held or in grace) of the lock. A shared lock is held as long as one
     /// of its leases is.
     pub fn phase(&self) -> Phase {
-        let phases = self.holders.iter().map(|holder| holder.ends.phase(self.at));
-        match phases.max_by_key(|phase| match phase {
-            Phase::Free => 0,
-            Phase::Grace => 1,
-            Phase::Held => 2,
-        }) {
-            Some(phase) => phase,
-            None => Phase::Free,
-        }
+        Phase::of_lock(self.holders.iter().map(|holder| holder.ends), self.at)
     }
 
     /// Whether `client` holds this lock or waits for it.

@@ -53,7 +53,7 @@ impl FsyncLatency {
 
     /// Returns the histogram of all syncs, for the metrics endpoint.
     pub(super) fn histogram(&self) -> Histogram {
-        self.times.show("log_sync_seconds", "How long the disk took until it had an entry.")
+        self.times.show("latchfs_log_sync_seconds", "How long the disk took until it had an entry.")
     }
 }
 

@@ -19,7 +19,7 @@ use crate::engine::{
 };
 use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
-use crate::service::counters::Histogram;
+use crate::service::counters::{Count, Histogram};
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
@@ -318,11 +318,16 @@ impl BackendStatus for RaftNode {
         self.shared.node.requests.look(None, |engine, _| Some(EncodedState::of(engine)), then);
     }
 
-    fn counts(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<Count> {
         let replica = &self.shared.node.requests.replica;
         let mut counts = replica.tally.counts();
-        counts.push(("log_entries_total", replica.entries.load(Ordering::Relaxed)));
-        counts.push(("log_commands_total", replica.commands.load(Ordering::Relaxed)));
+        for (name, help, count) in [
+            ("latchfs_log_entries_total", "Log entries that were applied.", &replica.entries),
+            ("latchfs_log_commands_total", "Commands that were applied.", &replica.commands),
+        ] {
+            let value = count.load(Ordering::Relaxed);
+            counts.push(Count { name, help, label: None, value });
+        }
         counts
     }
 

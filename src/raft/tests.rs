@@ -418,9 +418,14 @@ fn concurrent_requests_share_entries() {
         .collect();
     tokens.sort_unstable();
     assert!(tokens.is_sorted_by_key(|(_, token)| *token), "first come, first served");
-    let count = |name| node.counts().into_iter().find(|(n, _)| *n == name).expect("counted").1;
-    assert_eq!(count("log_commands_total"), EACH as u64);
-    assert!(count("log_entries_total") < EACH as u64 / 2, "{}", count("log_entries_total"));
+    let count =
+        |name| node.counts().into_iter().find(|count| count.name == name).expect("counted").value;
+    assert_eq!(count("latchfs_log_commands_total"), EACH as u64);
+    assert!(
+        count("latchfs_log_entries_total") < EACH as u64 / 2,
+        "{}",
+        count("latchfs_log_entries_total")
+    );
 }
 
 /// A long log is purged after a snapshot, without an effect on the state.

@@ -4,7 +4,7 @@
 use super::audit::AuditEntry;
 use super::callback::Then;
 use super::cluster_status::ClusterAdmin;
-use super::counters::Histogram;
+use super::counters::{Count, Histogram};
 use super::failure::Unavailable;
 use super::remote_status::RemoteStatus;
 use crate::engine::codec::EncodedState;
@@ -65,8 +65,8 @@ pub trait BackendStatus {
     fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
         then();
     }
-    /// Returns counts of events and requests since the start, by metric name.
-    fn counts(&self) -> Vec<(&'static str, u64)>;
+    /// Returns counts of events and requests since the start.
+    fn counts(&self) -> Vec<Count>;
     /// Returns histograms of durations, such as how long clients wait for locks, how long they hold
     /// them, and how long disk syncs take.
     fn histograms(&self) -> Vec<Histogram> {

@@ -12,6 +12,19 @@ pub(crate) struct ServiceCounters {
     holds: LatencyHistogram<{ BOUNDS_MS.len() }>,
 }
 
+/// A count of events since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// The name of the metric.
+    pub name: &'static str,
+    /// The help text of the metric.
+    pub help: &'static str,
+    /// The label that tells counts of one metric apart, with its value.
+    pub label: Option<(&'static str, &'static str)>,
+    /// The number of events.
+    pub value: u64,
+}
+
 /// A histogram of durations, with cumulative counts by upper bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
@@ -37,7 +50,8 @@ pub(crate) struct LatencyHistogram<const N: usize> {
     bounds: [Span; N],
     /// The number of durations up to each bound and above the previous one.
     within: [AtomicU64; N],
-    count: AtomicU64,
+    /// The number of durations above the last bound.
+    above: AtomicU64,
     nanos: AtomicU64,
 }
 
@@ -45,14 +59,13 @@ impl<const N: usize> LatencyHistogram<N> {
     /// Returns an empty histogram. The bounds must rise.
     pub(crate) fn new(bounds: [Span; N]) -> Self {
         let within = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { bounds, within, count: AtomicU64::new(0), nanos: AtomicU64::new(0) }
+        Self { bounds, within, above: AtomicU64::new(0), nanos: AtomicU64::new(0) }
     }
 
     pub(crate) fn add(&self, span: Span) {
-        if let Some(index) = self.bounds.iter().position(|bound| span <= *bound) {
-            self.within[index].fetch_add(1, Ordering::Relaxed);
-        }
-        self.count.fetch_add(1, Ordering::Relaxed);
+        let index = self.bounds.iter().position(|bound| span <= *bound);
+        let count = index.map_or(&self.above, |index| &self.within[index]);
+        count.fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(span.as_nanos(), Ordering::Relaxed);
     }
 
@@ -63,35 +76,39 @@ impl<const N: usize> LatencyHistogram<N> {
             sum += count;
             (bound, sum)
         });
+        let at_most = at_most.collect();
         Histogram {
             name,
             help,
-            at_most: at_most.collect(),
-            count: self.count.load(Ordering::Relaxed),
+            at_most,
+            // Summed up, so that it fits the buckets while others add durations.
+            count: sum + self.above.load(Ordering::Relaxed),
             sum: Span::from_nanos(self.nanos.load(Ordering::Relaxed)),
         }
     }
 }
 
-/// The names of the metrics, by the index of their counters.
-const COUNTERS: [&str; 16] = [
-    "grants_total",
-    "renewals_total",
-    "releases_total",
-    "expiries_total",
-    "lapses_total",
-    "steals_total",
-    "moves_total",
-    "waits_total",
-    "waits_abandoned_total",
-    "sessions_opened_total",
-    "sessions_expired_total",
-    "refusals_total{kind=\"E_LOCK_CONFLICT\"}",
-    "refusals_total{kind=\"E_LOCK_NOT_HELD\"}",
-    "refusals_total{kind=\"E_LOCK_EXPIRED\"}",
-    "refusals_total{kind=\"E_FENCING_MISMATCH\"}",
-    "refusals_total{kind=\"other\"}",
+/// The names, help texts and labels of the metrics, by the index of their counters.
+const COUNTERS: [(&str, &str, Option<&str>); 16] = [
+    ("latchfs_grants_total", "Tenures that began.", None),
+    ("latchfs_renewals_total", "Renewals of leases, without those of sessions.", None),
+    ("latchfs_releases_total", "Tenures that their holders ended.", None),
+    ("latchfs_expiries_total", "Leases that came into their grace.", None),
+    ("latchfs_lapses_total", "Tenures that ended because their leases were not renewed.", None),
+    ("latchfs_steals_total", "Tenures that another client took away.", None),
+    ("latchfs_moves_total", "Tenures that went to another name.", None),
+    ("latchfs_waits_total", "Requests that joined a queue.", None),
+    ("latchfs_waits_abandoned_total", "Waiters that left a queue without the lock.", None),
+    ("latchfs_sessions_opened_total", "Sessions that were opened.", None),
+    ("latchfs_sessions_expired_total", "Sessions that were not kept alive.", None),
+    ("latchfs_refusals_total", REFUSALS, Some("E_LOCK_CONFLICT")),
+    ("latchfs_refusals_total", REFUSALS, Some("E_LOCK_NOT_HELD")),
+    ("latchfs_refusals_total", REFUSALS, Some("E_LOCK_EXPIRED")),
+    ("latchfs_refusals_total", REFUSALS, Some("E_FENCING_MISMATCH")),
+    ("latchfs_refusals_total", REFUSALS, Some("other")),
 ];
+
+const REFUSALS: &str = "Refused commands, by the kind of refusal.";
 
 impl Default for ServiceCounters {
     fn default() -> Self {
@@ -159,17 +176,25 @@ impl ServiceCounters {
         self.counters[index].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the name and value of each counter.
-    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
-        COUNTERS.into_iter().zip(counts).collect()
+    /// Returns the counters.
+    pub(crate) fn counts(&self) -> Vec<Count> {
+        let values = self.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
+        let named = COUNTERS.into_iter().zip(values);
+        named
+            .map(|((name, help, kind), value)| Count {
+                name,
+                help,
+                label: kind.map(|kind| ("kind", kind)),
+                value,
+            })
+            .collect()
     }
 
     /// Returns the histograms of how long clients waited for locks, and how long they held them.
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
-            self.waits.show("wait_seconds", "How long served waiters had waited."),
-            self.holds.show("hold_seconds", "Duration of ended tenures."),
+            self.waits.show("latchfs_wait_seconds", "How long served waiters had waited."),
+            self.holds.show("latchfs_hold_seconds", "Duration of ended tenures."),
         ]
     }
 }

@@ -11,7 +11,7 @@ use super::audit::{Audit, AuditEntry, is_audited};
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::callback::Then;
 use super::clock_mapping::ClockMapping;
-use super::counters::{Histogram, ServiceCounters};
+use super::counters::{Count, Histogram, ServiceCounters};
 use super::deferred_commands::{DeferredAnswers, DeferredCommand};
 use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
@@ -223,7 +223,7 @@ impl BackendStatus for Local {
         then(Ok(Some(self.inspect(EncodedState::of))));
     }
 
-    fn counts(&self) -> Vec<(&'static str, u64)> {
+    fn counts(&self) -> Vec<Count> {
         self.shared.tally.counts()
     }
 

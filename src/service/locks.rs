@@ -3,7 +3,7 @@
 use super::audit::AuditEntry;
 use super::backend_status::{About, SessionOwner};
 use super::cluster_status::ClusterAdmin;
-use super::counters::Histogram;
+use super::counters::{Count, Histogram};
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
@@ -11,8 +11,8 @@ use super::paging::{Children, List, ListPage};
 use super::remote_status::RemoteStatus;
 use crate::engine::codec::EncodedState;
 use crate::engine::{
-    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Reason, Refusal, RequestId,
-    SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Phase, Reason, Refusal,
+    RequestId, SessionId, SessionView, Token,
 };
 use crate::time::{Time, Wall};
 use std::sync::Arc;
@@ -267,8 +267,30 @@ impl Locks {
         remembers
     }
 
-    /// Returns the counters of events and requests since the start, by metric name.
-    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+    /// Returns the number of names that are remembered beyond a tenure, if the engine is in this
+    /// process.
+    pub fn remembered_names(&self) -> Option<usize> {
+        let mut names = None;
+        self.0.look_at_engine(&mut |engine| names = Some(engine.remembered()));
+        names
+    }
+
+    /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
+    /// `after`, and returns the name of the last of them; `None` if none is left, or if the engine
+    /// is not in this process.
+    pub fn walk(
+        &self,
+        after: Option<&LockName>,
+        limit: usize,
+        each: &mut dyn FnMut(&LockName, Phase, usize),
+    ) -> Option<LockName> {
+        let (mut last, now) = (None, self.now());
+        self.0.look_at_engine(&mut |engine| last = engine.walk(after, limit, now, each));
+        last
+    }
+
+    /// Returns the counters of events and requests since the start.
+    pub fn counts(&self) -> Vec<Count> {
         self.0.counts()
     }
 

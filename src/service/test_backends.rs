@@ -53,7 +53,7 @@ macro_rules! forward_status_to_engine {
                 self.engine.about()
             }
 
-            fn counts(&self) -> Vec<(&'static str, u64)> {
+            fn counts(&self) -> Vec<$crate::service::counters::Count> {
                 self.engine.counts()
             }
         }

@@ -107,7 +107,7 @@ fn metrics_change_with_each_lease() {
         let shown = m.sh("cat .latchfs/metrics").ok();
         for line in shown.lines().filter(|line| !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').expect("name and value");
-            assert!(name.starts_with("latchfs_"), "{line}");
+            assert!(["latchfs_", "process_"].iter().any(|it| name.starts_with(it)), "{line}");
             assert!(value.parse::<f64>().is_ok(), "{line}");
         }
         assert!(shown.contains("# TYPE latchfs_"), "{shown}");

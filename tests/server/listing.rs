@@ -100,6 +100,13 @@ fn metrics_count_requests_and_grants() {
     ] {
         assert!(metrics.body.lines().any(|has| has == line), "{line}\n{}", metrics.body);
     }
+    // Prometheus asks for OpenMetrics; other clients get the text format of Prometheus.
+    assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let open = server.curl(&["-H", accept, "/metrics"]);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(open.header("content-type"), Some(kind));
+    assert!(open.body.ends_with("# EOF\n"), "{}", open.body);
     let version = env!("CARGO_PKG_VERSION");
     assert!(metrics.body.contains(&format!("latchfs_build_info{{version=\"{version}\"}} 1")));
     // The metrics page has only one `# TYPE` line for each metric family, as Prometheus requires.

@@ -5,7 +5,7 @@ use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::metrics::MetricsPage;
+use crate::metrics::{Exposition, MetricKind, ServiceMetrics};
 use crate::service::RemoteStatus;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -19,17 +19,19 @@ pub(crate) struct MountPages {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
     bindings: Arc<ProcessBindings>,
+    service: ServiceMetrics,
 }
 
 impl MountPages {
     /// Returns the generator of the files about a mount with the configuration `config`.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         config: MountConfig,
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
         bindings: Arc<ProcessBindings>,
     ) -> Self {
-        Self { config, nodes, opens, bindings }
+        let service = ServiceMetrics::new(nodes.locks.service().clone());
+        Self { config, nodes, opens, bindings, service }
     }
 
     /// Returns the configuration of the mount.
@@ -88,18 +90,19 @@ impl MountPages {
 
     /// Returns all counters, in Prometheus's text format.
     pub(crate) fn metrics(&self) -> String {
-        let mut page = MetricsPage::of(self.nodes.locks.service());
-        page.family("latchfs_open_files", "Open files of this mount.", "gauge");
-        page.line("", self.opens.count() as u64);
-        page.family("latchfs_fs_operations_total", "File operations of this mount.", "counter");
+        let mut page = self.service.page();
+        let open = self.opens.count() as u64;
+        page.gauge("latchfs_open_files", "Open files of this mount.", open);
+        let help = "File operations of this mount.";
+        page.family("latchfs_fs_operations_total", help, MetricKind::Counter);
         for (act, value) in self.nodes.locks.refusals().acts() {
-            page.line(&format!("operation=\"{}\"", act.as_str()), value);
+            page.sample(vec![("operation", act.as_str().to_owned())], value);
         }
         let help = "File operations of this mount that were refused.";
-        page.family("latchfs_fs_refusals_total", help, "counter");
+        page.family("latchfs_fs_refusals_total", help, MetricKind::Counter);
         for (errno, value) in self.nodes.locks.refusals().errnos() {
-            page.line(&format!("errno=\"{}\"", name_of(errno)), value);
+            page.sample(vec![("errno", name_of(errno).to_string())], value);
         }
-        page.text()
+        page.text(Exposition::PrometheusText)
     }
 }

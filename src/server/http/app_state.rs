@@ -6,7 +6,7 @@ use super::server_session::ServerSession;
 use crate::auth::connection_limits::{CONNECTIONS_MAX, ConnectionLimits};
 use crate::auth::{Authenticator, EngineShares};
 use crate::engine::{Grace, Ttl};
-use crate::metrics::MetricsPage;
+use crate::metrics::{MetricsPage, ServiceMetrics};
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
@@ -70,6 +70,8 @@ pub(super) struct AppState {
     pub(super) streams: SharedTable,
     pub(super) mount_streams: SharedTable,
     pub(super) requests: RequestCounts,
+    /// The metrics of the lock service and of this process.
+    pub(super) metrics: ServiceMetrics,
     /// Whether the removal of a node ends the holds and waits of the client with its name.
     pub(super) release_on_node_removal: bool,
     /// Callbacks by which other components add to the metrics page.
@@ -112,6 +114,7 @@ impl AppState {
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
+            metrics: ServiceMetrics::new(locks.clone()),
             locks,
             ttl,
             grace,

@@ -23,6 +23,7 @@ use crate::engine::RefusalKind;
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
 use crate::shares::{Identity, TableShare};
+use crate::time::boot_now;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -47,10 +48,9 @@ pub(super) fn router(app: &Arc<AppState>) -> Router {
         let Some(pattern) = route.pattern else { continue };
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
-    for (pattern, endpoint) in batch_endpoint::ENDPOINTS {
-        let resource =
-            PathService { app: Arc::clone(app), endpoints: PathEndpoints::Door(endpoint) };
-        router = router.route_service(pattern, resource);
+    for (number, (pattern, endpoint)) in batch_endpoint::ENDPOINTS.iter().enumerate() {
+        let endpoints = PathEndpoints::Door(endpoint, first + number);
+        router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
     router.fallback(|request: Request| async move {
         Problem::no_such_path(request.uri().path()).into_response()
@@ -69,25 +69,23 @@ struct PathService {
 enum PathEndpoints {
     /// A route of the table of routes, and the index of its first endpoint in the request counters.
     Of(&'static Route, usize),
-    /// An internal endpoint, which only latchfs clients use and which has no request counter.
-    Door(&'static Endpoint),
+    /// An internal endpoint, which only latchfs clients use, and its index in the request counters.
+    Door(&'static Endpoint, usize),
 }
 
 impl PathEndpoints {
     /// Returns the endpoint that serves a request, and the endpoint's index in the request
     /// counters.
-    fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
+    fn choose(self, request: &Request) -> Result<(&'static Endpoint, usize), Problem> {
         let (endpoints, first) = match self {
-            Self::Of(route, first) if is_steal(request) => {
-                (STEAL, Some(first + route.endpoints.len()))
-            }
+            Self::Of(route, first) if is_steal(request) => (STEAL, first + route.endpoints.len()),
             Self::Of(route, first)
                 if previous::is_meant(request.method(), request.uri().path()) =>
             {
-                (PREVIOUS, Some(first + route.endpoints.len() + STEAL.len()))
+                (PREVIOUS, first + route.endpoints.len() + STEAL.len())
             }
-            Self::Of(route, first) => (route.endpoints, Some(first)),
-            Self::Door(endpoint) => (std::slice::from_ref(endpoint), None),
+            Self::Of(route, first) => (route.endpoints, first),
+            Self::Door(endpoint, number) => (std::slice::from_ref(endpoint), number),
         };
         let method = match *request.method() {
             Method::HEAD => &Method::GET,
@@ -98,7 +96,7 @@ impl PathEndpoints {
                 endpoints.iter().map(|endpoint| endpoint.method.as_str()).collect();
             return Err(Problem::wrong_method(method.as_str(), &allowed.join(", ")));
         };
-        Ok((&endpoints[place], first.map(|first| first + place)))
+        Ok((&endpoints[place], first + place))
     }
 }
 
@@ -122,7 +120,8 @@ impl Service<Request> for PathService {
             Ok(chosen) => chosen,
             Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),
         };
-        let app = Arc::clone(&self.app);
+        let is_internal = matches!(self.endpoints, PathEndpoints::Door(..));
+        let (app, received_at) = (Arc::clone(&self.app), boot_now());
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
             let done = match begun {
@@ -143,9 +142,8 @@ impl Service<Request> for PathService {
                 Err(problem) => Err(problem),
             };
             let mut response = done.unwrap_or_else(Problem::into_response);
-            if let Some(number) = number {
-                app.requests.count(number, response.status());
-            } else {
+            app.requests.count(number, response.status(), boot_now().since(received_at));
+            if is_internal {
                 // The header tells latchfs clients the newest protocol version of this server, from
                 // which they choose the version of their next batch.
                 let version = HeaderValue::from(u16::from(PROTOCOL));

@@ -1,57 +1,86 @@
-//! The endpoint `GET /metrics`: counters of the engine, the HTTP server and the cluster, in the
-//! Prometheus text format.
+//! The endpoint `GET /metrics`: counters of the process, the engine, the HTTP server and the
+//! cluster, in the `OpenMetrics` format or the Prometheus text format.
 
 use super::app_state::AppState;
 use super::endpoint::Endpoint;
 use super::options::RequestOptions;
-use super::problem::HandlerResult;
+use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
 use super::response::text;
-use crate::metrics::MetricsPage;
+use crate::metrics::{Exposition, MetricKind, MetricsPage};
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
+use axum::http::header::{ACCEPT, VARY};
 use axum::http::{HeaderValue, StatusCode};
+use std::sync::Arc;
 
 /// Handles `GET /metrics`, which includes the request counts of all `endpoints`.
 pub(super) async fn show(
     mut call: RequestContext,
-    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)> + Send + 'static,
 ) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    Ok(text(StatusCode::OK, kind, page(&call.app, endpoints)))
+    let accepts = call.head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Exposition::accepted(&accepts.collect::<Vec<_>>().join(","));
+    let app = Arc::clone(&call.app);
+    // Counting many locks takes milliseconds, in which this thread must serve other connections.
+    let page = tokio::task::spawn_blocking(move || page(&app, endpoints).text(format)).await;
+    let page = page.map_err(|_| Problem::closing())?;
+    let kind = HeaderValue::from_static(format.content_type());
+    let mut response = text(StatusCode::OK, kind, page);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
 }
 
 fn page(
     app: &AppState,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
-) -> String {
-    let mut page = MetricsPage::of(&app.locks);
+) -> MetricsPage {
+    let mut page = app.metrics.page();
     for (name, help, value) in [
-        ("latchfs_http_connections", "Open connections.", app.peers.connections()),
+        ("latchfs_http_connections", "Open HTTP connections.", app.peers.connections()),
         ("latchfs_http_waiting", "Requests that wait in a queue.", app.waiting.taken()),
     ] {
-        page.family(name, help, "gauge");
-        page.line("", value as u64);
+        page.gauge(name, help, value as u64);
     }
     if let Some(council) = app.locks.cluster_admin() {
         of_node(&mut page, &council.own());
         of_nodes(&mut page, &council.outlook());
     }
-    page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
-    for ((path, endpoint), counts) in endpoints.zip(app.requests.by_endpoint()) {
-        for (code, count) in counts {
-            if count > 0 {
-                let code = if code == 0 { "other".to_owned() } else { code.to_string() };
-                let labels =
-                    format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", endpoint.method);
-                page.line(&labels, count);
-            }
-        }
-    }
+    of_requests(&mut page, app, endpoints);
     for more in &*app.more_metrics.lock() {
         more(&mut page);
     }
-    page.text()
+    page
+}
+
+/// Writes the counts and durations of the requests to each endpoint that had any.
+fn of_requests(
+    page: &mut MetricsPage,
+    app: &AppState,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) {
+    let counts = endpoints.zip(app.requests.by_endpoint());
+    let labels = |path: &str, endpoint: &Endpoint| {
+        vec![("method", endpoint.method.to_string()), ("route", path.to_owned())]
+    };
+    let used: Vec<_> = counts
+        .filter(|(_, counts)| counts.durations.count > 0)
+        .map(|((path, endpoint), counts)| (labels(path, endpoint), counts))
+        .collect();
+    let help = "Requests, by route and code.";
+    page.family("latchfs_http_requests_total", help, MetricKind::Counter);
+    for (labels, counts) in &used {
+        for (code, count) in counts.codes.iter().filter(|(_, count)| *count > 0) {
+            let code = if *code == 0 { "other".to_owned() } else { code.to_string() };
+            let code = [("code", code)];
+            page.sample(labels.iter().cloned().chain(code).collect(), *count);
+        }
+    }
+    let help = "Time from the head of a request to that of its answer, waits in queues included.";
+    page.family("latchfs_http_request_duration_seconds", help, MetricKind::Histogram);
+    for (labels, counts) in used {
+        page.histogram(labels, &counts.durations);
+    }
 }
 
 /// Writes the metrics of this node's Raft state.
@@ -70,45 +99,35 @@ fn of_node(page: &mut MetricsPage, own: &Member) {
         ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
         ("latchfs_cluster_applied", "Index of the last applied log entry.", own.applied),
     ] {
-        page.family(name, help, "gauge");
-        page.line("", value);
+        page.gauge(name, help, value);
     }
 }
 
 /// Writes the metrics of the cluster's nodes, as this node sees them.
 fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
-    page.family("latchfs_cluster_nodes", "Nodes, by whether they vote or only learn.", "gauge");
-    page.line("role=\"voter\"", outlook.voters as u64);
-    page.line("role=\"learner\"", outlook.learners as u64);
+    let help = "Nodes, by whether they vote or only learn.";
+    page.family("latchfs_cluster_nodes", help, MetricKind::Gauge);
+    page.sample(vec![("role", "voter".to_owned())], outlook.voters as u64);
+    page.sample(vec![("role", "learner".to_owned())], outlook.learners as u64);
     let elections = outlook.elections;
     let help = "Elections that this node has seen since its start.";
-    page.family("latchfs_cluster_elections_total", help, "counter");
-    page.line("", elections.count);
+    page.counter("latchfs_cluster_elections_total", help, elections.count);
     if let Some(last) = elections.last {
         let help = "How long ago the last election was that this node has seen.";
-        page.family("latchfs_cluster_elected_seconds", help, "gauge");
-        page.span("", last);
+        page.family("latchfs_cluster_elected_seconds", help, MetricKind::Gauge);
+        page.duration(Vec::new(), last.as_duration());
     }
     let help = "The newest format of this node's log entries; an older latchfs may not read it.";
-    page.family("latchfs_cluster_log_format", help, "gauge");
-    page.line("", u64::from(outlook.log_format));
-    let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
-    // Each metric family is written before its first sample, so a family without samples is left
-    // out.
-    let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
+    page.gauge("latchfs_cluster_log_format", help, u64::from(outlook.log_format));
+    let label = |behind: &Behind| vec![("node", behind.id.to_string())];
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
-    for (at, (label, lag)) in lags.enumerate() {
-        if at == 0 {
-            page.family("latchfs_cluster_lag", help, "gauge");
-        }
-        page.line(&label, lag);
+    page.family("latchfs_cluster_lag", help, MetricKind::Gauge);
+    for (behind, lag) in outlook.behind.iter().filter_map(|one| Some((one, one.entries?))) {
+        page.sample(label(behind), lag);
     }
-    let heard = outlook.behind.iter().filter_map(|one| Some((label(one), one.heard?)));
     let help = "Seconds since each node last answered this leader.";
-    for (at, (label, ago)) in heard.enumerate() {
-        if at == 0 {
-            page.family("latchfs_cluster_heard_seconds", help, "gauge");
-        }
-        page.span(&label, ago);
+    page.family("latchfs_cluster_heard_seconds", help, MetricKind::Gauge);
+    for (behind, ago) in outlook.behind.iter().filter_map(|one| Some((one, one.heard?))) {
+        page.duration(label(behind), ago.as_duration());
     }
 }

@@ -40,6 +40,13 @@ pub(super) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoi
     ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
+/// Returns all endpoints whose requests are counted, in the order of their counters: those of the
+/// table, then the internal ones.
+pub(super) fn counted_endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
+    let internal = batch_endpoint::ENDPOINTS.iter().map(|(path, endpoint)| (*path, endpoint));
+    endpoints().chain(internal)
+}
+
 /// Returns the method and path of every endpoint, including internal ones, with the operation whose
 /// permissions it needs.
 pub(crate) fn requests() -> Vec<(String, Operation)> {
@@ -86,14 +93,20 @@ pub(super) static ROUTES: &[Route] = &[
                 Method::GET,
                 Operation::ShowLock,
                 |call| Box::pin(single_lock_api::show(call)),
-                doc("seedStatus", "The status of the lock 'default'.", &[], SEED_STATUS, &[400]),
+                doc(
+                    "getDefaultLock",
+                    "The status of the lock 'default'.",
+                    &[],
+                    SEED_STATUS,
+                    &[400],
+                ),
             ),
             endpoint(
                 Method::POST,
                 Operation::Acquire,
                 |call| Box::pin(single_lock_api::acquire(call)),
                 doc(
-                    "seedAcquire",
+                    "acquireDefaultLock",
                     "Acquire or renew the lock 'default'.",
                     &[CLIENT, TTL],
                     (200, Schema::Acquired),
@@ -105,7 +118,7 @@ pub(super) static ROUTES: &[Route] = &[
                 Operation::Release,
                 |call| Box::pin(single_lock_api::release(call)),
                 doc(
-                    "seedRelease",
+                    "releaseDefaultLock",
                     "Release the lock 'default'.",
                     &[CLIENT],
                     (200, Schema::SeedReleased),
@@ -123,7 +136,7 @@ pub(super) static ROUTES: &[Route] = &[
                 Operation::ListLocks,
                 |call| Box::pin(list::list(call)),
                 doc(
-                    "list",
+                    "listLocks",
                     "Locks that are held, in grace or waited for, by name.",
                     &[PREFIX, AFTER, LIMIT, CONSISTENCY],
                     (200, Schema::Page),
@@ -135,7 +148,7 @@ pub(super) static ROUTES: &[Route] = &[
                 Operation::ReleaseAll,
                 |call| Box::pin(release_all::release_all(call)),
                 doc(
-                    "releaseAll",
+                    "releaseAllLocks",
                     "Release all locks that the client holds, and leave all its queues.",
                     &[CLIENT],
                     (200, Schema::ReleasedAll),
@@ -158,7 +171,7 @@ pub(super) static ROUTES: &[Route] = &[
             Operation::CheckToken,
             |call| Box::pin(list::check(call)),
             doc(
-                "check",
+                "checkTokens",
                 "Whether tokens are current: for a guarded resource, before it accepts a change.",
                 &[CHECKED_NAME, CHECKED_TOKEN, CHECKS],
                 (200, Schema::Checked),
@@ -195,7 +208,7 @@ pub(super) static ROUTES: &[Route] = &[
             Operation::KeepAlive,
             |call| Box::pin(sessions::keep_alive(call)),
             doc(
-                "keepAlive",
+                "keepSessionAlive",
                 "Keep a session and its leases alive, and list the leases that it has lost.",
                 &[SESSION_ID],
                 (200, Schema::Kept),
@@ -211,7 +224,7 @@ pub(super) static ROUTES: &[Route] = &[
             Operation::FollowEvents,
             |call| Box::pin(events::stream(call)),
             doc(
-                "events",
+                "streamEvents",
                 "Lock and session events as server-sent events.",
                 &[PREFIX, SINCE, LAST_EVENT_ID],
                 (200, Schema::Text("text/event-stream")),
@@ -227,7 +240,7 @@ pub(super) static ROUTES: &[Route] = &[
             Operation::ShowHistory,
             |call| Box::pin(list::history(call)),
             doc(
-                "history",
+                "getHistory",
                 "Tenures that ended within the last hour, since the server began.",
                 &[PREFIX],
                 (200, Schema::History),
@@ -267,7 +280,7 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             Operation::ShowCaller,
             |call| Box::pin(page::me(call)),
-            doc("me", "What the caller may do.", &[], (200, Schema::Me), &[400]),
+            doc("getCaller", "What the caller may do.", &[], (200, Schema::Me), &[400]),
         )],
     },
     Route {
@@ -277,7 +290,7 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             Operation::ShowHealth,
             |_| Box::pin(ready(Ok(health::alive()))),
-            doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
+            doc("getLiveness", "The server lives.", &[], (200, Schema::Health), &[]),
         )],
     },
     Route {
@@ -287,7 +300,7 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             Operation::ShowHealth,
             |call| Box::pin(ready(health::ready(&call))),
-            doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
+            doc("getReadiness", "The server grants locks.", &[], (200, Schema::Health), &[503]),
         )],
     },
     Route {
@@ -297,7 +310,7 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             Operation::ShowDocument,
             |call| Box::pin(openapi::show(call, endpoints())),
-            doc("document", "This document.", &[], (200, Schema::Document), &[]),
+            doc("getOpenApi", "This document.", &[], (200, Schema::Document), &[]),
         )],
     },
 ];
@@ -310,7 +323,7 @@ const LOCK: &[Endpoint] = &[
         Operation::ShowLock,
         |call| Box::pin(lock_resource::show(call)),
         doc(
-            "status",
+            "getLock",
             "The status, also of a free lock.",
             &[NAME, CONSISTENCY],
             (200, Schema::Status),
@@ -322,7 +335,7 @@ const LOCK: &[Endpoint] = &[
         Operation::Acquire,
         |call| Box::pin(lock_resource::acquire(call)),
         doc(
-            "acquire",
+            "acquireLock",
             "Acquire a free lock; renew the lease that a token or its session names, or the \
              client's own with reentrant.",
             ACQUIRES,
@@ -335,7 +348,7 @@ const LOCK: &[Endpoint] = &[
         Operation::Acquire,
         |call| Box::pin(lock_resource::acquire(call)),
         doc(
-            "put",
+            "putLock",
             "The same as POST, also for names whose last part is 'steal'.",
             ACQUIRES,
             (200, Schema::Granted),
@@ -347,7 +360,7 @@ const LOCK: &[Endpoint] = &[
         Operation::Renew,
         |call| Box::pin(lock_resource::renew(call)),
         doc(
-            "renew",
+            "renewLock",
             "Renew, and never acquire. What is not said stays as it is.",
             &[NAME, CLIENT, TTL, GRACE, NOTE, TOKEN, SESSION, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::Granted),
@@ -359,7 +372,7 @@ const LOCK: &[Endpoint] = &[
         Operation::Release,
         |call| Box::pin(lock_resource::release(call)),
         doc(
-            "release",
+            "releaseLock",
             "Release; with a token that tenure and nothing newer. A waiter leaves the queue.",
             &[NAME, CLIENT, TOKEN, ACQUISITION, HANDOVER, COUNTER, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::Released),
@@ -373,7 +386,7 @@ pub(super) const STEAL: &[Endpoint] = &[endpoint(
     Operation::Steal,
     |call| Box::pin(lock_resource::steal(call)),
     doc(
-        "steal",
+        "stealLock",
         "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither; if its \
          name is remembered, until the holder has released it or its lease has expired.",
         &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, NOW, IDEMPOTENCY_KEY],
@@ -388,7 +401,7 @@ pub(super) const PREVIOUS: &[Endpoint] = &[
         Operation::ShowLock,
         |call| Box::pin(previous::show(call)),
         doc(
-            "previous",
+            "getPrevious",
             "What is remembered of a lock's name: how many grants it had, and the last handover.",
             &[NAME],
             (200, Schema::Previous),
@@ -400,7 +413,7 @@ pub(super) const PREVIOUS: &[Endpoint] = &[
         Operation::Annotate,
         |call| Box::pin(previous::set(call)),
         doc(
-            "handOver",
+            "setHandover",
             "Set the handover of the tenure that holds the lock. Its name must be remembered.",
             &[NAME, CLIENT, HANDOVER, COUNTER, TOKEN, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::HandedOver),
@@ -412,7 +425,7 @@ pub(super) const PREVIOUS: &[Endpoint] = &[
         Operation::ForgetName,
         |call| Box::pin(previous::forget(call)),
         doc(
-            "forgetPrevious",
+            "forgetName",
             "Have the name of a free lock forgotten.",
             &[NAME, CLIENT, IDEMPOTENCY_KEY],
             (200, Schema::Forgotten),
@@ -427,7 +440,7 @@ const SESSIONS: &[Endpoint] = &[
         Operation::ShowSession,
         |call| Box::pin(sessions::show(call)),
         doc(
-            "session",
+            "getSession",
             "A session and its leases.",
             &[SESSION_ID],
             (200, Schema::Session),
@@ -452,9 +465,9 @@ const SESSIONS: &[Endpoint] = &[
 const METRICS: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowMetrics,
-    |call| Box::pin(metrics::show(call, endpoints())),
+    |call| Box::pin(metrics::show(call, counted_endpoints())),
     doc(
-        "metrics",
+        "getMetrics",
         "Counts for Prometheus.",
         &[],
         (200, Schema::Text("text/plain; version=0.0.4; charset=utf-8")),
@@ -467,7 +480,7 @@ const PAGE: &[Endpoint] = &[endpoint(
     Operation::ShowPage,
     |call| Box::pin(page::show(call)),
     doc(
-        "page",
+        "getPage",
         "A live page of the held locks.",
         &[],
         (200, Schema::Text("text/html; charset=utf-8")),

@@ -5,7 +5,7 @@ use super::connection;
 use super::dispatch;
 use super::listener::{AcceptedStream, BoundListener, Listen, ServerStream};
 use super::request_counts::RequestCounts;
-use super::routes::endpoints;
+use super::routes::counted_endpoints;
 use super::workers::{WorkerChoice, Workers};
 use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant, OpenTo};
@@ -124,7 +124,7 @@ impl HttpServer {
             Arc::new(Authenticator::new(credentials.clone()).map_err(HttpStartError::Credentials)?);
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
-        let requests = RequestCounts::new(endpoints().count());
+        let requests = RequestCounts::new(counted_endpoints().count());
         let terms = (config.ttl, config.grace);
         let mut app = AppState::new(locks, terms, gate, (config.share, config.limits), requests);
         app.release_on_node_removal = config.release_on_node_removal;

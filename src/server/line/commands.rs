@@ -275,15 +275,18 @@ impl LineService {
     /// Writes the metrics of the line protocol.
     pub(super) fn show(&self, page: &mut MetricsPage) {
         for (name, help, value) in [
-            ("latchfs_line_connections", "Open connections.", self.peers.connections()),
+            (
+                "latchfs_line_connections",
+                "Open connections of the line protocol.",
+                self.peers.connections(),
+            ),
             (
                 "latchfs_line_pending",
                 "Requests that are not answered yet.",
                 self.pending.load(Ordering::Relaxed),
             ),
         ] {
-            page.family(name, help, "gauge");
-            page.line("", value as u64);
+            page.gauge(name, help, value as u64);
         }
         self.followers.show(page);
     }

@@ -4,7 +4,7 @@
 
 use super::delivery::FollowerConnection;
 use crate::engine::{Event, EventKind, LockName};
-use crate::metrics::MetricsPage;
+use crate::metrics::{MetricKind, MetricsPage};
 use crate::service::event_log::EventWatch;
 use crate::service::{List, Locks};
 use crate::shares::{Identity, SharePercent, SharedTable, TableFull, TableShare};
@@ -208,20 +208,20 @@ impl LineFollowers {
     pub(super) fn show(&self, page: &mut MetricsPage) {
         let now = self.locks.next_event();
         let known = self.known.lock();
-        page.family("latchfs_line_followers", "Addresses that are told of changes.", "gauge");
-        page.line("", known.len() as u64);
-        page.family("latchfs_line_follower_behind", "Events it has yet to be told.", "gauge");
+        let help = "Addresses that are told of changes.";
+        page.gauge("latchfs_line_followers", help, known.len() as u64);
+        let help = "Events it has yet to be told.";
+        page.family("latchfs_line_follower_behind", help, MetricKind::Gauge);
         for (address, follower) in &*known {
             let behind = now.saturating_sub(follower.next.load(Ordering::Relaxed));
-            page.line(&format!("follower=\"{address}\""), behind);
+            page.sample(vec![("follower", address.to_string())], behind);
         }
         drop(known);
         for (name, help, count) in [
             ("latchfs_line_sync_total", "Changes that followers have acknowledged.", &self.sent),
             ("latchfs_line_dropped_total", "Followers that were too slow or gone.", &self.dropped),
         ] {
-            page.family(name, help, "counter");
-            page.line("", count.load(Ordering::Relaxed));
+            page.counter(name, help, count.load(Ordering::Relaxed));
         }
     }
 }

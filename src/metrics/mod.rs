@@ -1,0 +1,80 @@
+//! The metrics page for Prometheus. The metrics of every front end (such as a mount or the HTTP
+//! server) include the same counters of the engine and of the process.
+//!
+//! The modules in reading order: `exposition` (the page and its text formats), `census` (the
+//! number of locks by phase and by prefix), `process_stats` (processor time, memory and
+//! descriptors of the process).
+
+mod exposition;
+mod census;
+#[cfg(target_os = "linux")]
+mod process_stats;
+
+pub use exposition::{Exposition, Labels, MetricKind, MetricsPage};
+
+use crate::service::{BackendKind, Locks};
+use census::Census;
+use parking_lot::Mutex;
+use std::fmt;
+
+/// Writes the metrics of a lock service and of this process.
+pub struct ServiceMetrics {
+    locks: Locks,
+    census: Mutex<Census>,
+}
+
+impl ServiceMetrics {
+    /// Returns the metrics of the lock service behind `locks`.
+    pub fn new(locks: Locks) -> Self {
+        Self { locks, census: Mutex::default() }
+    }
+
+    /// Returns a page that begins with the metrics of the process and of the lock service. With
+    /// many locks this takes some milliseconds, so no thread with other tasks should call it.
+    pub fn page(&self) -> MetricsPage {
+        let mut page = MetricsPage::default();
+        page.family("latchfs_build_info", "The version of the program.", MetricKind::Gauge);
+        let mut labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        labels.extend(option_env!("LATCHFS_COMMIT").map(|commit| ("commit", commit.to_owned())));
+        page.sample(labels, 1);
+        #[cfg(target_os = "linux")]
+        process_stats::add_to(&mut page);
+        self.add_gauges(&mut page);
+        if self.locks.about().kind == BackendKind::Embedded {
+            self.census.lock().add_to(&mut page, &self.locks);
+        }
+        for count in self.locks.counts() {
+            page.family(count.name, count.help, MetricKind::Counter);
+            let label = count.label.map(|(name, value)| (name, value.to_owned()));
+            page.sample(label.into_iter().collect(), count.value);
+        }
+        for histogram in self.locks.histograms() {
+            page.family(histogram.name, histogram.help, MetricKind::Histogram);
+            page.histogram(Vec::new(), &histogram);
+        }
+        page
+    }
+
+    fn add_gauges(&self, page: &mut MetricsPage) {
+        let about = self.locks.about();
+        let help = "Locks that are held, in grace or waited for.";
+        page.gauge("latchfs_locks", help, about.locks as u64);
+        page.gauge("latchfs_waiters", "Waiters in all queues.", about.waiters as u64);
+        page.gauge("latchfs_sessions", "Open sessions.", about.sessions as u64);
+        if let Some(ids) = self.locks.request_ids() {
+            let help = "Requests whose answers are remembered.";
+            page.gauge("latchfs_request_ids", help, ids as u64);
+        }
+        if let Some(names) = self.locks.remembered_names() {
+            let help =
+                "Names that are remembered beyond a tenure, such as those of guarded folders.";
+            page.gauge("latchfs_remembered_names", help, names as u64);
+        }
+    }
+}
+
+impl fmt::Debug for ServiceMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceMetrics").finish_non_exhaustive()
+    }
+}
