@@ -21,7 +21,7 @@ pub(super) const RESET: &[Endpoint] = &[endpoint(
     Operation::Reset,
     |call| Box::pin(reset(call)),
     doc(
-        "reset",
+        "resetLocks",
         "Take from clients all that they hold and wait for: of `keep`, `of` and `all` one is said.",
         &[KEEP, OF, ALL, CLIENT, REASON, IDEMPOTENCY_KEY],
         (200, Schema::Reset),
@@ -35,7 +35,7 @@ pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     Operation::BackUp,
     |call| Box::pin(back_up(call)),
     doc(
-        "backup",
+        "getBackup",
         "All that the server knows, as `latchfs cluster restore` takes it.",
         &[],
         (200, Schema::Text("application/octet-stream")),

@@ -30,7 +30,7 @@ pub(super) const SHOW: &[Endpoint] = &[endpoint(
     Operation::ShowCluster,
     |call| Box::pin(show(call)),
     doc(
-        "cluster",
+        "getCluster",
         "The nodes of the cluster and their status.",
         &[STATE],
         (200, Schema::Cluster),
@@ -44,7 +44,7 @@ pub(super) const PENDING: &[Endpoint] = &[endpoint(
     Operation::ShowPending,
     |call| Box::pin(pending(call)),
     doc(
-        "pending",
+        "listPendingRequests",
         "The requests that this node has not answered yet, in their order, 1,000 at most.",
         &[],
         (200, Schema::Pending),
@@ -57,7 +57,7 @@ pub(super) const TRANSFER: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
-    doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
+    doc("transferLeadership", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
 )];
 
 /// The endpoint `DELETE /cluster/nodes/{node}`, which removes a node.

@@ -15,6 +15,19 @@ use std::sync::OnceLock;
 const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
     (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
 
+/// The groups of operations, each with a description and the first parts of its paths.
+const TAGS: [(&str, &str, &[&str]); 5] = [
+    ("locks", "Locks, their queues and their handovers.", &["locks", "check", "reset"]),
+    ("default lock", "One lock with the smallest interface.", &["lock"]),
+    ("sessions", "Sessions, which keep many leases alive.", &["sessions"]),
+    ("cluster", "The nodes of the cluster, and their state.", &["cluster", "backup"]),
+    (
+        "server",
+        "What a server tells about itself, and what happened at it.",
+        &["events", "history", "metrics", "me", "healthz", "readyz", "openapi.json", ""],
+    ),
+];
+
 /// The `OpenAPI` document, generated once, because the table of routes does not change.
 static DOCUMENT: OnceLock<String> = OnceLock::new();
 
@@ -33,8 +46,9 @@ fn document(endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>) 
     let mut paths = Map::new();
     for (path, endpoint) in endpoints {
         let methods = paths.entry(path).or_insert_with(|| json!({}));
-        methods[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint);
+        methods[endpoint.method.as_str().to_ascii_lowercase()] = operation(path, endpoint);
     }
+    let tags = TAGS.map(|(name, what, _)| json!({ "name": name, "description": what }));
     let schemas: Map<_, _> =
         NAMED.iter().map(|named| (named.name().to_owned(), named.definition())).collect();
     json!({
@@ -47,6 +61,7 @@ fn document(endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>) 
         },
         "servers": [{ "url": "/" }],
         "security": [{}, { "token": [] }],
+        "tags": tags,
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
@@ -55,10 +70,18 @@ fn document(endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>) 
     })
 }
 
-fn operation(endpoint: &Endpoint) -> Value {
+/// Returns the names of the groups to which the operations at a path belong: one.
+fn tags(path: &str) -> Vec<&'static str> {
+    let first = path.split('/').nth(1).unwrap_or_default();
+    let of_path = TAGS.iter().filter(|(_, _, parts)| parts.contains(&first));
+    of_path.map(|(name, ..)| *name).collect()
+}
+
+fn operation(path: &str, endpoint: &Endpoint) -> Value {
     let doc = &endpoint.doc;
     let mut operation = json!({
         "operationId": doc.id,
+        "tags": tags(path),
         "summary": doc.summary,
         "parameters": doc.params.iter().map(parameter).collect::<Vec<_>>(),
         "responses": answers(endpoint),
@@ -145,6 +168,19 @@ mod tests {
             let needs = path.contains('{');
             let has = endpoint.doc.params.iter().any(|param| param.place == ParamPlace::Path);
             assert_eq!(needs, has, "{path}");
+            assert_eq!(tags(path).len(), 1, "{path}");
+        }
+    }
+
+    /// Generators of clients make methods of the ids: a verb and what it is about.
+    #[test]
+    fn operation_ids_begin_with_a_verb() {
+        let verbs = "acquire check end forget get keep list open promote put release remove renew \
+            reset set steal stream transfer";
+        for (path, endpoint) in endpoints() {
+            let id = endpoint.doc.id;
+            let verb = id.split(|c: char| c.is_ascii_uppercase()).next().unwrap_or_default();
+            assert!(verbs.split_whitespace().any(|it| it == verb) && verb != id, "{path}: {id}");
         }
     }
 

@@ -120,6 +120,21 @@ fn previous() -> Value {
     ])
 }
 
+/// Returns the schema of one of several holders of a shared lock.
+fn holder() -> Value {
+    object(&[
+        ("client", text()),
+        ("token", number()),
+        ("expires_in_ms", number_or_null()),
+        ("holder_id", text()),
+    ])
+}
+
+/// Returns the schema of one place in the queue of a lock.
+fn waiter() -> Value {
+    object(&[("client", text()), ("since", time()), ("waited_ms", number())])
+}
+
 /// Returns the schema of a held lock's status.
 fn status() -> Value {
     object(&[
@@ -141,8 +156,8 @@ fn status() -> Value {
         ("grace_ms?", number()),
         ("holder_id?", text()),
         ("note?", text()),
-        ("waiters?", list(&json!({ "type": "object" }))),
-        ("holders?", list(&json!({ "type": "object" }))),
+        ("waiters?", list(&waiter())),
+        ("holders?", list(&holder())),
         ("previous?", previous()),
     ])
 }
