@@ -43,9 +43,11 @@ fn fields_of(what: &EventKind) -> Value {
         EventKind::Expired { name, holder, token } => {
             of_tenure("expired", name.as_str(), Some(holder.as_str()), *token)
         }
-        EventKind::Ended { name, holder, token, held, end } => {
-            ended(of_tenure(kind_of(end), name.as_str(), Some(holder.as_str()), *token), *held, end)
-        }
+        EventKind::Ended { name, holder, token, held, end } => with_end(
+            of_tenure(kind_of_end(end), name.as_str(), Some(holder.as_str()), *token),
+            *held,
+            end,
+        ),
         EventKind::Joined { name, client, ticket } => json!({
             "event": "joined",
             "name": name.as_str(),
@@ -84,7 +86,8 @@ fn of_tenure(event: &str, name: &str, holder: Option<&str>, token: Token) -> Val
     json!({ "event": event, "name": name, "holder": holder, "token": token.as_u64() })
 }
 
-const fn kind_of(end: &TenureEnd) -> &'static str {
+/// Returns the name of the event that tells of an end of a tenure.
+pub(crate) const fn kind_of_end(end: &TenureEnd) -> &'static str {
     match end {
         TenureEnd::Released => "released",
         TenureEnd::Lapsed => "lapsed",
@@ -94,7 +97,8 @@ const fn kind_of(end: &TenureEnd) -> &'static str {
     }
 }
 
-fn ended(mut line: Value, held: Span, end: &TenureEnd) -> Value {
+/// Adds to `line` how long a tenure lasted, and what else is known of its end.
+pub(crate) fn with_end(mut line: Value, held: Span, end: &TenureEnd) -> Value {
     line["held_ms"] = held.as_millis().into();
     match end {
         TenureEnd::Moved { to } => line["to"] = to.as_str().into(),

@@ -129,12 +129,16 @@ fn holders_of(view: &LockView) -> Value {
     let holders = view.holders.iter();
     holders
         .map(|holder| {
-            json!({
+            let mut shown = json!({
                 "client": holder.lease.holder.as_str(),
                 "token": holder.lease.token.as_u64(),
                 "expires_in_ms": left(&holder.ends, view.at),
                 "holder_id": holder_id(&holder.lease),
-            })
+            });
+            if let Some(lasts) = lasting(holder) {
+                shown["lasts"] = lasts.into();
+            }
+            shown
         })
         .collect()
 }
@@ -239,6 +243,11 @@ mod tests {
         for field in ["expires_at", "grace_until", "expires_in_ms"] {
             assert_eq!(status[field], Value::Null, "{field}");
         }
+        let mut shared = view.clone();
+        shared.holders.push(held("build").holders[0].clone());
+        let shared = status_of(&shared, wall);
+        assert_eq!(shared["holders"][0]["lasts"], "while the session lasts");
+        assert_eq!(shared["holders"][1]["lasts"], Value::Null);
         let process = Process { pid: 7, start: 1, boot: 2 };
         assert_eq!(of_process(Some(process))["lasts"], "while process 7 runs");
         assert_eq!(status_of(&held("build"), wall)["lasts"], Value::Null);

@@ -89,6 +89,28 @@ impl Engine {
         last.cloned()
     }
 
+    /// Returns the locks of at most `limit` remembered names that begin with `prefix` and come after
+    /// `after`, also if nobody holds them. The views do not tell whether locks exist below a name.
+    pub fn list_remembered<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a LockName>,
+        limit: usize,
+        now: Time,
+    ) -> impl Iterator<Item = LockView> + 'a {
+        let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
+        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
+        self.books
+            .remembered
+            .0
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
+            .take(limit)
+            .map(move |(name, _)| {
+                self.show(name, self.locks.get(name).map(|lock| &**lock), now, false)
+            })
+    }
+
     /// Returns at most `limit` names directly below `parent` (or at the top level) after `cursor`,
     /// and the cursor of the next page if there may be more.
     pub fn children(

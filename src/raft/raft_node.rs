@@ -17,6 +17,7 @@ use crate::engine::codec::{EncodedState, FORMAT_VERSION};
 use crate::engine::{
     Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
 };
+use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::{Count, Histogram};
@@ -25,7 +26,7 @@ use crate::service::stale_read::StaleReads;
 use crate::service::{
     About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
     List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
-    page_of_leases,
+    page_of_children, page_of_leases, page_of_locks,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -198,22 +199,17 @@ impl LockService for RaftNode {
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let page = move |engine: &Engine, now| {
-            let List { prefix, after, limit } = &query;
-            let items: Vec<_> = engine.list(prefix, after.as_ref(), *limit, now).collect();
-            let full = items.len() == *limit;
-            let next = items.last().filter(|_| full).map(|last| last.name.to_string());
-            ListPage { items, next }
-        };
+        let page = move |engine: &Engine, now| page_of_locks(engine, InUse, &query, now);
+        self.shared.node.requests.look(None, page, then);
+    }
+
+    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        let page = move |engine: &Engine, now| page_of_locks(engine, Remembered, &query, now);
         self.shared.node.requests.look(None, page, then);
     }
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        let page = move |engine: &Engine, _| {
-            let Children { parent, cursor, limit } = &query;
-            let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
-            ListPage { items, next }
-        };
+        let page = move |engine: &Engine, _| page_of_children(engine, &query);
         self.shared.node.requests.look(None, page, then);
     }
 

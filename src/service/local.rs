@@ -17,7 +17,9 @@ use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::nested_names::ParentCheck;
-use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX, page_of_leases};
+use super::paging::ListedNames::{InUse, Remembered};
+use super::paging::SESSION_LEASES_SHOWN_MAX;
+use super::paging::{Children, List, ListPage, page_of_children, page_of_leases, page_of_locks};
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
@@ -253,26 +255,19 @@ impl LockService for Local {
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let items: Vec<_> = {
-            let (now, core) = self.shared.settled();
-            core.engine.list(&query.prefix, query.after.as_ref(), query.limit, now).collect()
-        };
-        let full = items.len() == query.limit;
-        let next = items.last().filter(|_| full).map(|last| last.name.to_string());
-        then(Ok(ListPage { items, next }));
+        then(Ok(self.shared.look(|engine, now| page_of_locks(engine, InUse, &query, now))));
+    }
+
+    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        then(Ok(self.shared.look(|engine, now| page_of_locks(engine, Remembered, &query, now))));
     }
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        let (items, next) = {
-            let (_, core) = self.shared.settled();
-            core.engine.children(query.parent.as_ref(), query.cursor.as_deref(), query.limit)
-        };
-        then(Ok(ListPage { items, next }));
+        then(Ok(self.shared.look(|engine, _| page_of_children(engine, &query))));
     }
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        let view = self.shared.settled().1.engine.session(id, SESSION_LEASES_SHOWN_MAX);
-        then(Ok(view));
+        then(Ok(self.shared.look(|engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX))));
     }
 
     fn leases(
@@ -281,7 +276,7 @@ impl LockService for Local {
         after: Option<LockName>,
         then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
-        then(Ok(page_of_leases(&self.shared.settled().1.engine, session, after.as_ref())));
+        then(Ok(self.shared.look(|engine, _| page_of_leases(engine, session, after.as_ref()))));
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -396,6 +391,12 @@ impl LocalShared {
         self.set_alarm(core);
         self.cut_back(core);
         (Ok(answer), wakers)
+    }
+
+    /// Returns what `look` finds in the engine, which does not change during the call.
+    fn look<T>(self: &Arc<Self>, look: impl FnOnce(&Engine, Time) -> T) -> T {
+        let (now, core) = self.settled();
+        look(&core.engine, now)
     }
 
     /// Locks the state of the backend, with all deadlines up to now applied if the journal can

@@ -38,6 +38,12 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>);
     /// Returns a page of locks, ordered by name.
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
+    /// Returns a page of the locks whose names are remembered, ordered by name; an empty one if the
+    /// engine is remote.
+    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        let _ = query;
+        then(Ok(ListPage { items: Vec::new(), next: None }));
+    }
     /// Returns a page of the entries directly below a name (or at the top level).
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
     /// Returns one session, or `None` if there is no such session, with some of the leases that are

@@ -7,7 +7,7 @@ use super::counters::{Count, Histogram};
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
-use super::paging::{Children, List, ListPage};
+use super::paging::{Children, List, ListPage, ListedNames};
 use super::remote_status::RemoteStatus;
 use crate::engine::codec::EncodedState;
 use crate::engine::{
@@ -145,7 +145,20 @@ impl Locks {
         query: List,
         then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
     ) {
-        self.0.list(query, Box::new(then));
+        self.list_of(ListedNames::InUse, query, then);
+    }
+
+    /// Passes a page of the locks with these names to `then`.
+    pub fn list_of(
+        &self,
+        names: ListedNames,
+        query: List,
+        then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
+    ) {
+        match names {
+            ListedNames::InUse => self.0.list(query, Box::new(then)),
+            ListedNames::Remembered => self.0.remembered(query, Box::new(then)),
+        }
     }
 
     /// Passes a page of a directory to `then`.

@@ -1,6 +1,7 @@
 //! Queries that list locks, directories and leases, and the pages that answer them.
 
-use crate::engine::{Engine, LockName, SessionId, Token};
+use crate::engine::{Child, Engine, LockName, LockView, SessionId, Token};
+use crate::time::Time;
 
 /// A query for a page of locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +12,15 @@ pub struct List {
     pub after: Option<LockName>,
     /// The maximum number of items on the page.
     pub limit: usize,
+}
+
+/// The names that a list of locks has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListedNames {
+    /// The names of locks that are held, in grace or waited for.
+    InUse,
+    /// The names that are remembered beyond a tenure, whether or not their locks are free.
+    Remembered,
 }
 
 /// A query for a page of a directory.
@@ -39,6 +49,32 @@ pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
 /// The maximum number of a session's leases on one page.
 const LEASES_PAGE: usize = 1_000;
+
+/// Returns the page of locks that a query asks for, as of `now`.
+pub(crate) fn page_of_locks(
+    engine: &Engine,
+    names: ListedNames,
+    query: &List,
+    now: Time,
+) -> ListPage<LockView> {
+    let List { prefix, after, limit } = query;
+    let items: Vec<_> = match names {
+        ListedNames::InUse => engine.list(prefix, after.as_ref(), *limit, now).collect(),
+        ListedNames::Remembered => {
+            engine.list_remembered(prefix, after.as_ref(), *limit, now).collect()
+        }
+    };
+    let is_full = items.len() == *limit;
+    let next = items.last().filter(|_| is_full).map(|last| last.name.to_string());
+    ListPage { items, next }
+}
+
+/// Returns the page of a directory that a query asks for.
+pub(crate) fn page_of_children(engine: &Engine, query: &Children) -> ListPage<Child> {
+    let Children { parent, cursor, limit } = query;
+    let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
+    ListPage { items, next }
+}
 
 /// Returns the page of a session's leases that come after `after`.
 pub(crate) fn page_of_leases(

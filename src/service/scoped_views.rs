@@ -7,7 +7,7 @@
 use super::callback::Then;
 use super::failure::Unavailable;
 use super::locks::Locks;
-use super::paging::{Children, List, ListPage};
+use super::paging::{Children, List, ListPage, ListedNames};
 use crate::engine::{Child, LockName, LockView, Mode};
 use std::vec::IntoIter;
 
@@ -19,11 +19,22 @@ pub fn list(
     query: List,
     then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
 ) {
-    list_on(locks.clone(), prefixes.into_iter(), query, Vec::new(), Box::new(then));
+    list_of(locks, ListedNames::InUse, prefixes, query, then);
+}
+
+/// Passes a page of the locks within `prefixes` that have these names to `then`, as [`list`] does.
+pub fn list_of(
+    locks: &Locks,
+    names: ListedNames,
+    prefixes: Vec<String>,
+    query: List,
+    then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
+) {
+    list_on((locks.clone(), names), prefixes.into_iter(), query, Vec::new(), Box::new(then));
 }
 
 fn list_on(
-    locks: Locks,
+    (locks, names): (Locks, ListedNames),
     mut left: IntoIter<String>,
     query: List,
     mut found: Vec<LockView>,
@@ -35,10 +46,10 @@ fn list_on(
         return then(Ok(ListPage { items: found, next }));
     };
     let part = List { prefix, after: query.after.clone(), limit: query.limit - found.len() };
-    locks.clone().list(part, move |page| match page {
+    locks.clone().list_of(names, part, move |page| match page {
         Ok(page) => {
             found.extend(page.items);
-            list_on(locks, left, query, found, then);
+            list_on((locks, names), left, query, found, then);
         }
         Err(why) => then(Err(why)),
     });

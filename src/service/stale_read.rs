@@ -3,7 +3,7 @@
 
 use super::failure::Unavailable;
 use super::locks::Locks;
-use super::paging::{List, ListPage};
+use super::paging::{List, ListPage, ListedNames, page_of_locks};
 use super::scoped_views;
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
@@ -54,15 +54,16 @@ impl Locks {
     /// the query is ignored: the caller has already narrowed `prefixes` to it.
     pub fn known_list(
         &self,
+        names: ListedNames,
         prefixes: Vec<String>,
         query: List,
         then: impl FnOnce(Result<StaleRead<ListPage<LockView>>, Unavailable>) + Send + 'static,
     ) {
-        match self.stale(|engine, at| page(engine, at, &prefixes, &query)) {
+        match self.stale(|engine, at| page(engine, at, names, (&prefixes, &query))) {
             Some(known) => then(Ok(known)),
-            None => {
-                scoped_views::list(self, prefixes, query, |page| then(page.map(StaleRead::now)));
-            }
+            None => scoped_views::list_of(self, names, prefixes, query, |page| {
+                then(page.map(StaleRead::now));
+            }),
         }
     }
 
@@ -76,11 +77,17 @@ impl Locks {
     }
 }
 
-fn page(engine: &Engine, at: Time, prefixes: &[String], query: &List) -> ListPage<LockView> {
+fn page(
+    engine: &Engine,
+    at: Time,
+    names: ListedNames,
+    (prefixes, query): (&[String], &List),
+) -> ListPage<LockView> {
     let mut items = Vec::new();
     for prefix in prefixes {
-        let room = query.limit - items.len();
-        items.extend(engine.list(prefix, query.after.as_ref(), room, at));
+        let limit = query.limit - items.len();
+        let part = List { prefix: prefix.clone(), after: query.after.clone(), limit };
+        items.extend(page_of_locks(engine, names, &part, at).items);
     }
     let last = items.last().filter(|_| items.len() >= query.limit);
     let next = last.map(|last: &LockView| last.name.to_string());

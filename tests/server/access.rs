@@ -34,6 +34,27 @@ fn start(scratch: &Scratch) -> (Server, PathBuf) {
     (Server::start(&["--tokens", &path.display().to_string()]), path)
 }
 
+#[test]
+fn remembered_names_of_others_are_not_listed() {
+    let scratch = Scratch::new();
+    let (server, _) = start(&scratch);
+    for name in ["team/folder", "other/folder"] {
+        let path = format!("/locks/{name}?client=boss&remember=true");
+        server.curl(&["-H", ADMIN, "-X", "POST", &path]).is(200);
+        server.curl(&["-H", ADMIN, "-X", "DELETE", &path.replace("&remember=true", "")]).is(200);
+    }
+    server.curl(&["/locks?remembered=true"]).is(401);
+    for (who, count) in [(LAPTOP, 1), (ADMIN, 2)] {
+        for more in ["", "&consistency=stale"] {
+            let listed =
+                server.curl(&["-H", who, &format!("/locks?remembered=true{more}")]).is(200);
+            let names = listed["locks"].as_array().expect("a list");
+            assert_eq!(names.len(), count, "{listed}");
+            assert_eq!(names[count - 1]["name"], "team/folder");
+        }
+    }
+}
+
 /// A command whose credentials are rejected names the option by which other credentials are given.
 #[test]
 fn command_with_rejected_credentials_names_the_option() {

@@ -26,6 +26,35 @@ fn held_locks_are_listed_in_pages() {
     server.curl(&["/locks?limit=x"]).is(400);
 }
 
+/// Remembered names are listed also while nobody holds their locks, and other names are not.
+#[test]
+fn remembered_names_are_listed() {
+    let server = Server::start(&[]);
+    assert_eq!(server.curl(&["/locks?remembered=true"]).is(200)["locks"], json!([]));
+    for name in ["folder-c", "folder-a", "folder-b", "other"] {
+        let path = format!("/locks/{name}?client=x&remember=true");
+        server.curl(&["-X", "POST", &path]).is(200);
+    }
+    server.curl(&["-X", "POST", "/locks/folder-plain?client=x"]).is(200);
+    server.curl(&["-X", "DELETE", "/locks/folder-b?client=x"]).is(200);
+    for more in ["", "&consistency=stale"] {
+        let list =
+            |query: &str| server.curl(&[&format!("/locks?remembered=true{more}{query}")]).is(200);
+        assert_eq!(names(&list("")), ["folder-a", "folder-b", "folder-c", "other"]);
+        let folders = list("&prefix=folder-&limit=2");
+        assert_eq!(names(&folders), ["folder-a", "folder-b"]);
+        assert_eq!(
+            (&folders["locks"][0]["holder"], &folders["next"]),
+            (&"x".into(), &"folder-b".into())
+        );
+        let free = &folders["locks"][1];
+        assert_eq!((&free["phase"], &free["previous"]), (&"free".into(), &json!({ "seq": 1 })));
+        assert_eq!(names(&list("&prefix=folder-&limit=2&after=folder-b")), ["folder-c"]);
+    }
+    let held = server.curl(&["/locks?prefix=folder-"]).is(200);
+    assert_eq!(names(&held), ["folder-a", "folder-c", "folder-plain"]);
+}
+
 /// On a single server, a stale read is as current as a linearizable one.
 #[test]
 fn stale_read_of_a_single_server_is_current() {
@@ -74,6 +103,12 @@ fn ended_tenures_are_in_the_history() {
     let tenure = &history["tenures"][0];
     assert_eq!((&tenure["name"], &tenure["end"]), (&json!("a"), &json!("released")));
     assert_eq!(server.curl(&["/history?prefix=b"]).is(200)["tenures"], json!([]));
+    server.curl(&["-X", "POST", "/locks/b?client=x"]).is(200);
+    server.curl(&["-X", "POST", "/locks/b/steal?client=y&reason=host+died"]).is(200);
+    let history = server.curl(&["/history?prefix=b"]).is(200);
+    let stolen = &history["tenures"][0];
+    assert_eq!((&stolen["holder"], &stolen["end"]), (&json!("x"), &json!("stolen")));
+    assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("y"), &json!("host died")));
 }
 
 #[test]

@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 /// after its end.
 pub(super) const KEPT: Span = Span::from_secs(3_600);
 
-/// Maximum number of ended tenures in the history, about 500 KB: a chart could not show more.
+/// Maximum number of ended tenures in the history, about 500 KB, and 4 MB if each was ended by a
+/// steal with the longest reason: a chart could not show more.
 const TENURES_MAX: usize = 4_096;
 
 /// Maximum number of recorded lost leases of one session. A client that has lost more has to query
@@ -76,7 +77,7 @@ pub(super) struct EndedTenure {
     pub(super) token: Token,
     pub(super) held: Span,
     pub(super) ended_at: Time,
-    pub(super) end: &'static str,
+    pub(super) end: TenureEnd,
 }
 
 /// The leases that one session keeps alive, and those that it has lost.
@@ -173,7 +174,7 @@ impl RecentPast {
                     token: *token,
                     held: *held,
                     ended_at,
-                    end: word_of(end),
+                    end: end.clone(),
                 });
             }
             EventKind::SessionOver { session, .. } => {
@@ -203,16 +204,6 @@ impl RecentPast {
             bond.lost.push((name.clone(), token));
             self.losses += 1;
         }
-    }
-}
-
-const fn word_of(end: &TenureEnd) -> &'static str {
-    match end {
-        TenureEnd::Released => "released",
-        TenureEnd::Lapsed => "lapsed",
-        TenureEnd::Moved { .. } => "moved",
-        TenureEnd::Replaced => "replaced",
-        TenureEnd::Stolen { .. } => "stolen",
     }
 }
 

@@ -6,6 +6,8 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, told};
 use super::response::json;
 use crate::engine::{LockName, LockView, Phase, Token};
+use crate::event_json::{kind_of_end, with_end};
+use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::{List, ListPage, scoped_views};
 use crate::status::status_of;
 use crate::time::Span;
@@ -21,6 +23,7 @@ pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let query = List { prefix: options.prefix, after: options.after, limit };
+    let names = if options.remembered { Remembered } else { InUse };
     let (locks, visible) = (&call.app.locks, call.grant.narrowed(&query.prefix));
     let shown = |page: &ListPage<LockView>| {
         let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
@@ -28,12 +31,12 @@ pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
     };
     if options.consistency == Consistency::Stale {
         let (then, known) = oneshot::channel();
-        locks.known_list(visible, query, |known| drop(then.send(known)));
+        locks.known_list(names, visible, query, |known| drop(then.send(known)));
         let known = told(known.await)?;
         return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
     }
     let (then, page) = oneshot::channel();
-    scoped_views::list(locks, visible, query, |page| drop(then.send(page)));
+    scoped_views::list_of(locks, names, visible, query, |page| drop(then.send(page)));
     Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
 }
 
@@ -89,14 +92,14 @@ pub(super) async fn history(mut call: RequestContext) -> HandlerResult {
     });
     let tenures: Vec<Value> = visible
         .map(|tenure| {
-            json!({
+            let line = json!({
                 "name": tenure.name.as_str(),
                 "holder": tenure.holder.as_str(),
                 "token": tenure.token.as_u64(),
-                "held_ms": tenure.held.as_millis(),
                 "ended_ms_ago": now.since(tenure.ended_at).as_millis(),
-                "end": tenure.end,
-            })
+                "end": kind_of_end(&tenure.end),
+            });
+            with_end(line, tenure.held, &tenure.end)
         })
         .collect();
     Ok(json(StatusCode::OK, &json!({ "tenures": tenures })))

@@ -159,6 +159,14 @@ pub(super) const REMEMBER: Param = option(
     ParamShape::Flag,
     "Remember the name beyond this tenure, so that its tenures may set handovers.",
 );
+pub(super) const REMEMBERED: Param = Param {
+    name: "remembered",
+    place: ParamPlace::Query,
+    shape: ParamShape::Flag,
+    needed: false,
+    what: "The names that are remembered, such as those of guarded folders, also of free locks; no \
+           others.",
+};
 pub(super) const NOW: Param = option(
     "now",
     ParamShape::Flag,

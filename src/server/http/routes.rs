@@ -14,7 +14,7 @@ use super::page;
 use super::parameters::{
     ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE,
     HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, NOW, PREFIX,
-    Param, REASON, REENTRANT, REMEMBER, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
+    Param, REASON, REENTRANT, REMEMBER, REMEMBERED, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
 use super::previous;
 use super::release_all;
@@ -138,7 +138,7 @@ pub(super) static ROUTES: &[Route] = &[
                 doc(
                     "listLocks",
                     "Locks that are held, in grace or waited for, by name.",
-                    &[PREFIX, AFTER, LIMIT, CONSISTENCY],
+                    &[PREFIX, AFTER, LIMIT, CONSISTENCY, REMEMBERED],
                     (200, Schema::Page),
                     &[400],
                 ),

@@ -358,6 +358,9 @@ impl Schema {
                     ("held_ms", number()),
                     ("ended_ms_ago", number()),
                     ("end", text()),
+                    ("by?", text()),
+                    ("reason?", text()),
+                    ("to?", text()),
                 ]);
                 object(&[("tenures", list(&tenure))])
             }
@@ -382,6 +385,8 @@ impl Schema {
                 ("steal", flag()),
                 ("cluster", flag()),
                 ("locks", list(&text())),
+                ("server", text()),
+                ("version", text()),
             ]),
             Self::Cluster => cluster(),
             Self::Pending => pending(),
