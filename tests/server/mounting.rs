@@ -6,10 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A directory that is unmounted when this value is dropped, even if the test has failed.
-struct Dir(Scratch);
+pub(crate) struct Dir(Scratch);
 
 impl Dir {
-    fn path(&self) -> PathBuf {
+    pub(crate) fn new() -> Self {
+        Self(Scratch::new())
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
         self.0.path().join("locks")
     }
 }
@@ -22,7 +26,7 @@ impl Drop for Dir {
 
 #[test]
 fn files_and_http_are_the_same_locks() {
-    let dir = Dir(Scratch::new());
+    let dir = Dir::new();
     let mut server = Server::mounted(&dir.path());
     fs::create_dir(dir.path().join("build")).expect("it is free");
     let status = server.curl(&["/locks/build"]).is(200);

@@ -6,6 +6,8 @@ const assert = require('node:assert');
 const readline = require('node:readline');
 const [url, pictures, scene] = process.argv.slice(2);
 
+const row = (page, name) => page.locator(`.lock[data-name="${name}"]`);
+const go = (page, hash) => page.evaluate((hash) => { location.hash = hash; }, hash);
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const told = (step) => console.log(JSON.stringify({ step }));
 async function asked(step) {
@@ -32,7 +34,7 @@ async function everything(browser) {
   told('live');
 
   await http('POST', '/locks/team/build?client=ci-runner-3&ttl=10m&note=release+1.4');
-  const build = page.locator('.lock[data-name="team/build"]');
+  const build = row(page, 'team/build');
   await build.waitFor();
   assert.match(await build.innerText(), /ci-runner-3/);
   assert.match(await build.innerText(), /release 1\.4/);
@@ -49,7 +51,7 @@ async function everything(browser) {
   await http('POST', '/locks/photos/sync?client=laptop3:eve&ttl=2m&mode=shared');
   const waits = ['web-1', 'web-2', 'web-3'].map((client) =>
     fetch(url + `/locks/team/build?client=${client}&wait=10m`, { method: 'POST' }).catch(() => null));
-  await build.locator('ol.line li').nth(2).waitFor();
+  await build.locator('.waiters').filter({ hasText: /^3$/ }).waitFor();
   told('shows the line');
 
   for (const [name, client] of [['nightly', 'cron@a'], ['nightly', 'cron@b'], ['deploy', 'ci-runner-1'], ['backup2', 'laptop1:alice']]) {
@@ -57,8 +59,12 @@ async function everything(browser) {
     await http('DELETE', `/locks/${name}?client=${client}`);
   }
   // Four are over, and three are still held.
+  await page.getByRole('link', { name: 'Last hour' }).click();
   await page.getByRole('img', { name: '4 tenures ended in the last hour, 3 go on' }).waitFor();
   assert.strictEqual(await page.locator('#picture rect').count(), 7);
+  await page.screenshot({ path: pictures + '/page-hour.png' });
+  await page.getByRole('link', { name: 'Locks', exact: true }).click();
+  await build.waitFor();
   assert.strictEqual(await page.locator('.lock[data-name="nightly"]').count(), 0);
   told('draws the last hour');
 
@@ -73,7 +79,13 @@ async function everything(browser) {
   for (const role of ['banner', 'main', 'search', 'contentinfo']) await page.getByRole(role).waitFor();
   await page.getByRole('searchbox', { name: /find a lock/i }).waitFor();
   await page.getByRole('region', { name: 'Held now' }).waitFor();
+  await page.getByRole('table', { name: /Grace first/ }).waitFor();
+  await build.getByRole('link', { name: 'team/build' }).click();
   await page.getByRole('list', { name: /Waiting for team\/build/ }).waitFor();
+  assert.strictEqual(await page.locator('#queue li').count(), 3);
+  await page.getByRole('region', { name: 'team/build' }).waitFor();
+  await page.keyboard.press('Escape');
+  await build.waitFor();
   assert.strictEqual(await page.locator('#told').getAttribute('aria-live'), 'polite');
   told('can be read aloud');
 
@@ -88,6 +100,9 @@ async function everything(browser) {
   await page.setViewportSize({ width: 1180, height: 900 });
   await page.emulateMedia({ colorScheme: 'light' });
 
+  await row(page, 'backup').getByRole('link').click();
+  assert(!await page.getByRole('button', { name: /^Take lock/ }).isVisible(), 'behind a menu');
+  await page.getByText('Actions').click();
   await page.getByRole('button', { name: 'Take lock backup from its holder' }).click();
   await page.getByLabel('You are').fill('admin');
   await page.getByRole('button', { name: 'Take it' }).click();
@@ -95,16 +110,21 @@ async function everything(browser) {
   await page.getByLabel(/^Why\?/).fill('the laptop is at the repair shop');
   await page.screenshot({ path: pictures + '/page-steal.png' });
   await page.getByRole('button', { name: 'Take it' }).click();
-  await page.locator('.lock[data-name="backup"] .facts b', { hasText: 'admin' }).waitFor();
+  await page.locator('#facts dd', { hasText: /^admin$/ }).waitFor();
   assert(!await page.locator('#steal').isVisible());
   assert.strictEqual((await http('GET', '/locks/backup')).holder, 'admin');
   assert.match(await page.locator('#told').innerText(), /backup|You hold/);
+  await page.locator('#tenures tr').filter({ hasText: /laptop1:alice.*stolen by admin: the laptop is at the repair shop/ }).waitFor();
+  await page.getByText('Actions').waitFor();
+  await go(page, '#/');
   told('steals, with a reason');
   assert.deepStrictEqual(wrong, []);
 
   await asked('kill');
   await page.locator('#contact[data-state=lost]').waitFor();
-  await page.getByRole('alert').filter({ hasText: 'Contact with the server is lost' }).waitFor();
+  const lost = page.getByRole('alert').filter({ hasText: 'Contact with the server is lost' });
+  await lost.filter({ hasText: /does not know what is held now.*was so \d+s ago/ }).waitFor();
+  assert(await build.isVisible(), 'the stale state is shown');
   await page.screenshot({ path: pictures + '/page-lost.png' });
   told('says that contact is lost');
   await asked('restart');
@@ -130,6 +150,19 @@ async function tokens(browser) {
   await http('POST', '/locks/team/build?client=laptop1', bearer);
   await page.locator('.lock[data-name="team/build"]').waitFor();
   assert(!await page.getByRole('button', { name: /^Take lock/ }).isVisible(), 'it may not steal');
+  await go(page, '#/locks/team/build');
+  await page.locator('#facts dd', { hasText: /^laptop1$/ }).waitFor();
+  assert(!await page.getByText('Actions').isVisible(), 'it may not steal');
+  assert(!/secret|token/i.test(page.url()), page.url());
+  // A link that is sent to a colleague asks for the colleague's token, and then shows the lock.
+  const other = await (await browser.newContext()).newPage();
+  await other.goto(page.url());
+  await other.getByLabel('Token').fill('the secret of laptop1');
+  await other.getByRole('button', { name: 'Show the locks' }).click();
+  await other.locator('#facts dd', { hasText: /^laptop1$/ }).waitFor();
+  await other.getByRole('button', { name: 'Use another token' }).click();
+  await other.getByRole('heading', { name: 'Who are you?' }).waitFor();
+  assert.strictEqual(await other.evaluate(() => sessionStorage.getItem('token')), null);
   told('asks for a token, and shows what that may do');
 }
 
@@ -139,6 +172,8 @@ async function nodes(browser) {
   page.on('console', (line) => line.type() === 'error' && wrong.push(line.text()));
   page.on('pageerror', (error) => wrong.push(String(error)));
   await page.goto(url + '/');
+  await page.getByText(/2 nodes, .* leads/).waitFor();
+  await page.getByRole('link', { name: 'Nodes' }).click();
   const section = page.getByRole('region', { name: /^Nodes/ });
   await section.waitFor();
   const table = page.getByRole('table', { name: /has led for .*One node votes, and may not fail/ });
@@ -160,7 +195,7 @@ async function nodes(browser) {
   await page.setViewportSize({ width: 390, height: 844 });
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert(wide <= 390, `a phone has to scroll sideways: ${wide}`);
-  const fits = await page.evaluate(() => { const s = document.querySelector('.sheet'); return s.scrollWidth <= s.clientWidth; });
+  const fits = await page.evaluate(() => { const s = document.getElementById('nodes-table'); return s.getBoundingClientRect().right <= innerWidth; });
   assert(fits, 'the table is wider than a phone');
   await page.screenshot({ path: pictures + '/page-nodes-phone.png', fullPage: true });
   await page.setViewportSize({ width: 1180, height: 900 });
@@ -193,7 +228,7 @@ async function minority(browser) {
   const page = await (await browser.newContext({ viewport: { width: 1180, height: 900 }, colorScheme: 'light' })).newPage();
   await http('POST', '/locks/team/build?client=ci&ttl=1h');
   await page.goto(url + '/');
-  const build = page.locator('.lock[data-name="team/build"]');
+  const build = row(page, 'team/build');
   await build.waitFor();
   const doubt = page.getByRole('alert').filter({ hasText: 'does not know what is held now' });
   assert(!await doubt.isVisible(), 'it knows');
@@ -220,8 +255,15 @@ async function minority(browser) {
   await http('POST', '/locks/after?client=a');
   await page.locator('.lock[data-name="after"]').waitFor();
   told('knows again');
+
+  // Of a server that does not answer the page shows the nodes that it knew.
+  await asked('kill the leader');
+  await page.locator('#contact[data-state=lost]').waitFor();
+  await page.getByText(/as they were \d+s ago/).waitFor();
+  assert.strictEqual(await page.locator('#nodes-rows tr').count(), 2);
 }
 
+const views = require('./page_views.js')({ url, pictures, told, asked, http, row, go });
 (async () => {
   const browser = await chromium.launch({
     executablePath: '/usr/bin/chromium',
@@ -229,7 +271,7 @@ async function minority(browser) {
       '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
   try {
-    await { everything, tokens, nodes, minority }[scene](browser);
+    await { everything, tokens, nodes, minority, ...views }[scene](browser);
   } finally { await browser.close(); }
   told('done');
   process.exit(0);

@@ -62,6 +62,15 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,
+        "server": server_name(&call),
+        "version": env!("CARGO_PKG_VERSION"),
     });
     Ok(json(StatusCode::OK, &me))
+}
+
+/// Returns the name by which people know this server: that of the node, or else that of the host.
+fn server_name(call: &RequestContext) -> String {
+    let node = call.app.locks.cluster_admin().map(|cluster| cluster.own().name);
+    let node = node.filter(|name| !name.is_empty()).map(|name| name.to_string());
+    node.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
