@@ -3,6 +3,7 @@
 //! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
 //! `tests/tidy.rs` counts:
 //!
+//! - [`version`] names the version and the commit of this build.
 //! - [`time`] reads the kernel's clocks; no other module does.
 //! - [`os_error`] formats operating system errors for messages.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
@@ -29,6 +30,7 @@
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
+pub mod version;
 pub mod time;
 pub mod os_error;
 pub mod storage;
