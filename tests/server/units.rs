@@ -7,15 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 5] = [
     "latchfs.service",
     "latchfs-server.service",
     "latchfs-remote.service",
-    "latchfs-guard.service",
+    "latchfs-mount@.service",
+    "latchfs-guard@.service",
 ];
 
 /// The highest exposure of each unit that `systemd-analyze security` may find, times ten.
-const EXPOSURES: [&str; 4] = ["39", "15", "44", "49"];
+const EXPOSURES: [&str; 5] = ["39", "15", "44", "44", "49"];
 
 /// Time limit in seconds for a container, whatever the test does in it.
 const LIFE_SECS: &str = "300";
@@ -64,7 +65,7 @@ impl Systemd {
         let server = dir("units/latchfs-remote.service.d");
         fs::create_dir_all(&server).expect("ours");
         fs::write(server.join("server.conf"), SERVER).expect("ours");
-        let guard = dir("units/latchfs-guard.service.d");
+        let guard = dir("units/latchfs-guard@.service.d");
         fs::create_dir_all(&guard).expect("ours");
         fs::write(guard.join("watchdog.conf"), WATCHDOG).expect("ours");
         for unit in UNITS {
@@ -236,15 +237,21 @@ fn units_start_serve_restart_and_stop() {
     systemd.stops_cleanly("latchfs");
     assert!(!systemd.is_mounted());
 
+    systemd.start("latchfs-mount@srv-locks");
+    systemd.run("mkdir /srv/locks/build && cat /srv/locks/build/holder").ok();
+    systemd.killed("latchfs-mount@srv-locks");
+    assert_eq!(systemd.run("cat /srv/locks/build/holder").ok(), holder, "its state is there");
+    systemd.stops_cleanly("latchfs-mount@srv-locks");
+
     systemd.run("mkdir -p /srv/notes && latchfs guard init /srv/notes --alone").ok();
-    systemd.start("latchfs-guard");
+    systemd.start("latchfs-guard@notes");
     systemd.run("echo 1 >/notes/a && chown 5:5 /notes/a && chmod 4755 /notes/a").ok();
     assert_eq!(systemd.run("stat -c '%u %a' /srv/notes/a").ok(), "5 4755\n");
-    systemd.signalled("latchfs-guard", "STOP");
+    systemd.signalled("latchfs-guard@notes", "STOP");
     systemd.run("echo 2 >>/notes/a && cat /srv/notes/a").ok();
-    let journal = systemd.journal("latchfs-guard");
+    let journal = systemd.journal("latchfs-guard@notes");
     assert!(journal.contains("Watchdog timeout"), "{journal}");
-    systemd.stops_cleanly("latchfs-guard");
+    systemd.stops_cleanly("latchfs-guard@notes");
     let left = systemd.run("grep ' /notes ' /proc/mounts");
     assert_eq!(left.code, Some(1), "{}", left.said);
 }
