@@ -14,7 +14,7 @@
 //! - `text`: a picture or a table, not checked here.
 //!
 //! A block in another language fails: nothing would notice when it is wrong. One command is
-//! replaced: `cargo run --release -- mount ./locks` stays in the foreground, so the test runs the
+//! replaced: `latchfs mount ./locks` stays in the foreground, so the test runs the
 //! program under test in the background instead. Each shell has a network namespace of its own, so
 //! two documents may use one port at the same time.
 
@@ -36,7 +36,7 @@ use std::time::Duration;
 
 const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The first command of the README, and the command that the test runs in its place.
-const MOUNT: &str = "cargo run --release -- mount ./locks";
+const MOUNT: &str = "latchfs mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
 /// Timeout of a command of a document, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -243,7 +243,8 @@ fn run_document(path: &str) {
     }
     let mut shell = Shell::new();
     for step in &steps {
-        let seen = shell.run(&step.command.replace(MOUNT, MOUNT_HERE));
+        let command = if step.command == MOUNT { MOUNT_HERE } else { &step.command };
+        let seen = shell.run(command);
         let alike = seen.len() == step.output.len()
             && seen.iter().zip(&step.output).all(|(line, pattern)| fits(pattern, line));
         assert!(
