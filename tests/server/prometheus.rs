@@ -419,7 +419,9 @@ fn dashboard_is_right_for_one_node_and_for_three() {
     let prometheus = Prometheus::watching(&watched);
     prometheus.result("count(count_over_time(latchfs_locks[1m]) > 2) == 4");
     // Events between two scrapes show in the rates.
-    [&alone, &third].map(refuse_and_serve);
+    for server in [&alone, &third] {
+        refuse_and_serve(server);
+    }
     prometheus.result("count(latchfs_grants_total{cluster=\"three\"} == 7) == 3");
     prometheus.result("latchfs_grants_total{cluster=\"alone\"} == 5");
     let now = prometheus.api("query", "time()").expect("an answer");
