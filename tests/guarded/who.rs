@@ -38,7 +38,7 @@ fn who_names_the_holder_of_a_folder() {
 }
 
 /// Whoever can write to a folder can name another server there. That server gets no credentials,
-/// unless LATCHFS_SERVER names it too.
+/// unless `LATCHFS_SERVER` names it too.
 #[test]
 fn the_server_that_a_folder_names_gets_no_credentials() {
     let scratch = Scratch::new();
@@ -71,10 +71,10 @@ fn the_server_that_a_folder_names_gets_no_credentials() {
         run(command.env("LATCHFS_SERVER", trusted)).fails()
     };
     let said = who(&server.url);
-    let sent: String = received.try_iter().collect();
-    assert!(sent.contains("HTTP/1.1") && !sent.contains("a-secret-token"), "{sent}");
+    let requests: String = received.try_iter().collect();
+    assert!(requests.contains("HTTP/1.1") && !requests.contains("a-secret-token"), "{requests}");
     assert!(said.contains(&format!("set LATCHFS_SERVER={url} if you trust it")), "{said}");
     who(&url);
-    let sent: String = received.try_iter().collect();
-    assert!(sent.contains("a-secret-token"), "{sent}");
+    let requests: String = received.try_iter().collect();
+    assert!(requests.contains("a-secret-token"), "{requests}");
 }

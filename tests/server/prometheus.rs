@@ -393,10 +393,10 @@ impl Evaluated<'_> {
 fn refuse_and_serve(server: &Server) {
     server.curl(&["-X", "POST", "/locks/c?client=x"]).is(200);
     server.curl(&["-X", "POST", "/locks/c?client=y"]).is(409);
-    let served = server.open(&["-X", "POST", "/locks/c?client=z&wait=60s"]);
+    let stream = server.open(&["-X", "POST", "/locks/c?client=z&wait=60s"]);
     server.in_line("c", 1);
     server.curl(&["-X", "DELETE", "/locks/c?client=x"]).is(200);
-    served.reply().is(200);
+    stream.reply().is(200);
     server.curl(&["-X", "DELETE", "/locks/c?client=z"]).is(200);
 }
 
