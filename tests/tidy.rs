@@ -221,6 +221,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/shares.rs", &[]),
+    ("src/version.rs", &[]),
     ("src/sleep_inhibitor.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
@@ -323,6 +324,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuse",
             "guard",
             "sleep_inhibitor",
+            "version",
             "server",
             "cli",
         ],

@@ -89,8 +89,9 @@ impl Engine {
         last.cloned()
     }
 
-    /// Returns the locks of at most `limit` remembered names that begin with `prefix` and come after
-    /// `after`, also if nobody holds them. The views do not tell whether locks exist below a name.
+    /// Returns the locks of at most `limit` remembered names that begin with `prefix` and come
+    /// after `after`, also if nobody holds them. The views do not tell whether locks exist below a
+    /// name.
     pub fn list_remembered<'a>(
         &'a self,
         prefix: &'a str,
