@@ -130,7 +130,7 @@ impl Signals {
     #[allow(unsafe_code)]
     pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
         let patience = libc::timespec {
-            tv_sec: patience.as_secs() as libc::time_t,
+            tv_sec: patience.as_secs() as _,
             tv_nsec: libc::c_long::from(patience.subsec_nanos()),
         };
         // SAFETY: the set and the timeout outlive the call, and a null pointer requests no details

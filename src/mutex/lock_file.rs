@@ -118,7 +118,7 @@ fn lock_until(
 #[allow(unsafe_code)]
 fn give_up(file: &File) -> io::Result<()> {
     // SAFETY: the file is open, and this ioctl takes no argument.
-    match unsafe { libc::ioctl(file.as_raw_fd(), GIVE_UP) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), GIVE_UP as _) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -130,7 +130,7 @@ fn give_up(file: &File) -> io::Result<()> {
 pub(super) fn token_of(file: &File) -> io::Result<u64> {
     let mut token = 0_u64;
     // SAFETY: the file is open, and this ioctl writes the eight bytes of `token`.
-    match unsafe { libc::ioctl(file.as_raw_fd(), TOKEN, &raw mut token) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), TOKEN as _, &raw mut token) } {
         0 => Ok(token),
         _ => Err(io::Error::last_os_error()),
     }

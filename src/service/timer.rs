@@ -4,9 +4,14 @@
 //! sleeps; a `timerfd` on the boot clock fires as soon as the machine is awake again.
 
 use crate::time::Time;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An alarm on the boot clock. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
@@ -17,15 +22,8 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    #[allow(unsafe_code)]
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointers; the result is checked before it becomes an `OwnedFd`.
-        let fd = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `fd` was just opened, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
         Ok(Self { fd, set_for: AtomicU64::new(u64::MAX), stopped: AtomicBool::new(false) })
     }
 
@@ -41,11 +39,8 @@ impl Alarm {
     }
 
     /// Waits until the alarm fires. Returns false once it is stopped.
-    #[allow(unsafe_code)]
     pub(crate) fn wait(&self) -> bool {
-        let mut rings = 0_u64;
-        // SAFETY: reads 8 bytes into a u64 of this frame.
-        while unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut rings).cast(), 8) } < 0 {
+        while rustix::io::read(&self.fd, &mut [0; 8]).is_err() {
             // Only a signal interrupts the read of a valid, blocking timer.
         }
         !self.stopped.load(Ordering::Acquire)
@@ -63,20 +58,12 @@ impl Alarm {
         self.ring_at(1);
     }
 
-    #[allow(unsafe_code)]
     fn ring_at(&self, nanos: u64) {
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let per_sec = 1_000_000_000;
-        let value = libc::timespec {
-            tv_sec: (nanos / per_sec) as libc::time_t,
-            tv_nsec: (nanos % per_sec) as libc::c_long,
-        };
-        let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        let (fd, absolute) = (self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME);
-        // SAFETY: `spec` lives through the call, and the pointer for the old value may be null.
-        let result =
-            unsafe { libc::timerfd_settime(fd, absolute, &raw const spec, std::ptr::null_mut()) };
-        assert_eq!(result, 0, "a timer of our own takes any valid time");
+        let (zero, at) = (Timespec::default(), Duration::from_nanos(nanos));
+        let it_value = Timespec::try_from(at).unwrap_or(zero);
+        let once = Itimerspec { it_interval: zero, it_value };
+        let set = timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &once);
+        assert!(set.is_ok(), "a timer of our own takes any valid time");
     }
 }
 
