@@ -4,7 +4,7 @@ use super::argument_types::address;
 use super::environment::{absolute, host_name};
 use super::exit::{CliError, CliResult};
 use super::storage_options::StorageChoice;
-use crate::raft::{ElectionPace, PeerFiles, Peering};
+use crate::raft::{ClusterName, ElectionPace, PeerFiles, Peering};
 use crate::server::http::ca;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,12 @@ pub(super) struct PeerArgs {
     /// Nodes that know the others: a new node joins them
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen", value_delimiter = ',')]
     seed: Vec<String>,
+    /// All nodes with which a new cluster begins, this one included: the same list on each
+    #[arg(long, value_name = "HOST:PORT", requires = "peer_listen", value_delimiter = ',')]
+    initial_cluster: Vec<String>,
+    /// Name of the cluster: this node joins no cluster of another name
+    #[arg(long, value_name = "NAME", requires = "peer_listen", value_parser = cluster_name)]
+    cluster_name: Option<ClusterName>,
     /// This node's certificate, in PEM, made by 'latchfs cert peer'
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
     peer_cert: Option<PathBuf>,
@@ -51,6 +57,10 @@ fn pace(text: &str) -> Result<ElectionPace, &'static str> {
         "wifi" => Ok(ElectionPace::Wifi),
         _ => Err("there are 'lan' and 'wifi'"),
     }
+}
+
+fn cluster_name(text: &str) -> Result<ClusterName, &'static str> {
+    ClusterName::parse(text).ok_or("a name has 1 to 63 letters, digits, '-', '_' and '.'")
 }
 
 impl PeerArgs {
@@ -89,13 +99,15 @@ impl PeerArgs {
         let url = self.url.clone().unwrap_or_else(|| format!("{scheme}://{host}"));
         let name = self.node_name.clone();
         let name = name.unwrap_or_else(|| host_name().trim().to_owned());
-        let seeds = self.seed.iter().filter(|seed| !seed.is_empty()).cloned().collect();
+        let words = |list: &[String]| list.iter().filter(|it| !it.is_empty()).cloned().collect();
         Ok(Some(Peering {
             listen,
             address: self.peer_address.clone(),
             url,
             name,
-            seeds,
+            seeds: words(&self.seed),
+            initial: words(&self.initial_cluster),
+            cluster_name: self.cluster_name.clone(),
             tls,
             pace: self.pace,
         }))

@@ -166,6 +166,22 @@ pub enum PeerError {
         /// The error of the last seed node that was tried.
         why: String,
     },
+    /// The declared cluster does not have the address of this node.
+    Unlisted {
+        /// The address of this node for others.
+        address: String,
+        /// The addresses of the declared cluster.
+        initial: String,
+    },
+    /// The data directory is of a cluster with another name.
+    Named {
+        /// The data directory.
+        dir: PathBuf,
+        /// The name of the cluster of the directory.
+        name: String,
+        /// The name that the node was started with.
+        given: String,
+    },
     /// The data directory is empty, and no seed node was named.
     Nobody(PathBuf),
     /// The seed node at this address belongs to another cluster than the data directory.
@@ -212,11 +228,23 @@ impl fmt::Display for PeerError {
                 "no node at {seeds} lets this one join ({why}); see whether they run with \
                  --peer-listen and can be reached, and start again"
             ),
+            Self::Unlisted { address, initial } => write!(
+                f,
+                "other nodes find this one at {address}, which is not one of --initial-cluster \
+                 {initial}; write the same address in both, by --peer-address if it is not that of \
+                 --peer-listen"
+            ),
+            Self::Named { dir, name, given } => write!(
+                f,
+                "the data directory {} is of the cluster '{name}', and --cluster-name says \
+                 '{given}'; name the directory of that cluster by --data, or its name",
+                dir.display()
+            ),
             Self::Nobody(path) => write!(
                 f,
                 "the data directory {} is empty, and it is not said whom to join; name a node of \
-                 the cluster by --seed HOST:PORT, or, to begin a new cluster, start it once \
-                 without --peer-listen",
+                 the cluster by --seed HOST:PORT, or, to begin a new cluster, all of its nodes by \
+                 --initial-cluster",
                 path.display()
             ),
             Self::Settled(seed) => write!(

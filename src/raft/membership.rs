@@ -50,14 +50,19 @@ pub(super) struct Members {
     /// are refused.
     removed: parking_lot::Mutex<BTreeSet<NodeId>>,
     turn: Mutex<()>,
+    /// The number of voters to which the cluster grows by itself.
+    aim: usize,
 }
 
 type Written =
     Result<ClientWriteResponse<TypeConfig>, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>;
 
 impl Members {
-    pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>) -> Self {
-        Self { raft, alone, removed: parking_lot::Mutex::default(), turn: Mutex::new(()) }
+    /// Manages the members of a cluster, of which `declared` nodes are to vote, if that is more
+    /// than [`VOTERS`]; an even number counts as the odd one below.
+    pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>, declared: usize) -> Self {
+        let aim = VOTERS.max(declared.saturating_sub(1) | 1);
+        Self { raft, alone, removed: parking_lot::Mutex::default(), turn: Mutex::new(()), aim }
     }
 
     /// Returns a node id that no node has had or will have: the index of a new blank entry.
@@ -96,11 +101,16 @@ impl Members {
         self.complete().await
     }
 
-    /// Promotes learners that have caught up, if that gives [`VOTERS`] voters.
+    /// Promotes learners that have caught up, if that gives [`VOTERS`] voters, or two more until
+    /// all declared ones vote.
     async fn complete(&self) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let voters = voters(&metrics).len();
-        let wanted = VOTERS.saturating_sub(voters);
+        let wanted = match voters {
+            ..VOTERS => VOTERS - voters,
+            // An even number of voters, which an administrator may have made, becomes odd.
+            _ => self.aim.saturating_sub(voters).min(1 + voters % 2),
+        };
         let fit: BTreeSet<_> = fit_learners(&metrics).into_iter().take(wanted).collect();
         if wanted == 0 || fit.len() < wanted {
             return Ok(());
@@ -165,7 +175,7 @@ impl Members {
             return Err(RpcError::NotLeader(None));
         }
         let gone = ChangeMembers::RemoveVoters(BTreeSet::from([id]));
-        let heir = fit_learners(&metrics).into_iter().next().filter(|_| voters.len() <= VOTERS);
+        let heir = fit_learners(&metrics).into_iter().next().filter(|_| voters.len() <= self.aim);
         let change = match heir {
             Some(heir) => {
                 let heir = ChangeMembers::AddVoterIds(BTreeSet::from([heir]));

@@ -20,13 +20,15 @@
 //! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
 //!   entries); `node_pipeline` assembles these parts. `dead_leader` calls an election when the
 //!   process of the leader has ended, and `reset_in_parts` splits a reset of many locks.
-//! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
-//!   node), `membership_task`, `peer_service` (answers other nodes).
+//! - The cluster: `membership`, `status_report`, `peer_config`, `cluster_name` and `bootstrap`
+//!   (the first start of declared nodes), `network` (how openraft reaches a node),
+//!   `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
 //!   `restore` creates a cluster from a backup, and `recover` reads a survivor of a lost one.
 //!   `fuzz` gives `tests/fuzz` access to the decoders.
 
 mod data_dir_error;
+mod cluster_name;
 pub(crate) mod fatal_error;
 pub(crate) mod types;
 pub(crate) mod engine_clock;
@@ -59,6 +61,7 @@ mod dead_leader;
 pub(crate) mod reset_in_parts;
 mod status_report;
 mod peer_config;
+mod bootstrap;
 mod network;
 mod membership_task;
 mod peer_service;
@@ -76,6 +79,7 @@ mod tests;
 #[cfg(test)]
 mod tests_upgrade;
 
+pub use cluster_name::ClusterName;
 pub use data_dir_error::{DataError, PeerError, Stop};
 pub use peer_config::{ElectionPace, Peering};
 pub use raft_node::RaftNode;

@@ -132,6 +132,9 @@ fn open(
     if heritage.is_some() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::Foreign(data.path().join("node")));
     }
+    if let Some(name) = peers.as_ref().and_then(|peers| peers.name.as_ref()) {
+        name.keep(data.path())?;
+    }
     let trouble = FatalError::default();
     let log = LogStore::open(&data.log(), formats.own(), &trouble)?;
     if log.is_new() && data.identity.stage == NodeStage::Begun {
@@ -159,6 +162,7 @@ fn begin_or_join(
     peers: Option<&ListeningPeers>,
 ) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
+        Some(peers) if !peers.initial.is_empty() => peers.bootstrap(path),
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
         // A new node that has peers but no seeds is refused. It may be a former member that has
         // lost its data, which must not begin a cluster of its own.
@@ -249,7 +253,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let (fresh, identity) = (log.is_empty(), data.identity);
     let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
     let (cluster, node) = (Some(identity.cluster), identity.node);
-    let identified = |tls| RpcIdentity { cluster, node, tls, formats: Arc::clone(&formats) };
+    let name = peers.as_ref().and_then(|peers| peers.name.clone());
+    let identified = |tls| RpcIdentity { cluster, node, tls, name, formats: Arc::clone(&formats) };
     let caller = tls.map(|tls| Arc::new(identified(tls)));
     let (removed, files) = (Arc::<AtomicBool>::default(), log.clone());
     let gauges = Gauges::of(&log, &machine);
@@ -342,7 +347,7 @@ impl NodeComponents {
         let parts = PipelineParts {
             raft,
             replica,
-            transport: caller.clone().unwrap_or_else(|| Arc::new(RpcIdentity::nobody(None))),
+            transport: caller.clone().unwrap_or_else(|| Arc::new(RpcIdentity::nobody(None, None))),
             environment: Arc::new(SystemEnvironment),
             elections: Arc::clone(&reporter.gauges.elections),
             fatal: trouble,
@@ -356,7 +361,8 @@ impl NodeComponents {
         tokio::spawn(watcher.run());
         tokio::spawn(requests.clone().answer_reads());
         let alone = Arc::clone(&requests.alone);
-        let members = Arc::new(Members::new(requests.raft.clone(), alone));
+        let declared = peers.as_ref().map_or(0, |peers| peers.initial.len());
+        let members = Arc::new(Members::new(requests.raft.clone(), alone, declared));
         let peer_tls = peers.as_ref().map(|peers| peers.tls.clone());
         let watchman = peers.zip(caller).map(|(peers, caller)| {
             let reception = PeerService {
@@ -366,6 +372,7 @@ impl NodeComponents {
                 members: Arc::clone(&members),
                 reporter: Arc::clone(&reporter),
                 data: Arc::clone(&data),
+                name: peers.name.clone(),
             };
             let book = PeerStore::open(data.lock().path(), cluster, boot_now());
             let ListeningPeers { listener, station, seeds, tls, .. } = peers;

@@ -1,6 +1,7 @@
 //! The peer configuration of a node: its listen address, its public peer address, its credentials
 //! and the seeds, and the request by which a new node joins the cluster of the seeds.
 
+use super::cluster_name::ClusterName;
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
 use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
@@ -30,6 +31,11 @@ pub struct Peering {
     pub name: String,
     /// The addresses of the nodes through which a new node joins a cluster.
     pub seeds: Vec<String>,
+    /// The addresses of all nodes with which a declared cluster begins, this one included; empty if
+    /// the cluster is not declared.
+    pub initial: Vec<String>,
+    /// The name of the cluster, if it has one.
+    pub cluster_name: Option<ClusterName>,
     /// The credentials with which nodes authenticate each other. A node without them does not
     /// start.
     pub tls: Option<PeerFiles>,
@@ -57,7 +63,10 @@ const JOIN_PAUSE: Span = Span::from_millis(250);
 pub(super) struct ListeningPeers {
     pub(super) listener: TcpListener,
     pub(super) station: NodeAddress,
+    /// The addresses of other nodes: the seeds and those of the declared cluster.
     pub(super) seeds: Vec<String>,
+    pub(super) initial: Vec<String>,
+    pub(super) name: Option<ClusterName>,
     pub(super) tls: PeerTls,
     pub(super) pace: ElectionPace,
 }
@@ -67,7 +76,7 @@ impl Peering {
     pub(super) fn begin(self) -> Result<ListeningPeers, PeerError> {
         let files = self.tls.as_ref().ok_or(PeerError::Open(self.listen))?;
         let tls = PeerTls::load(files)?;
-        for seed in &self.seeds {
+        for seed in self.seeds.iter().chain(&self.initial) {
             host_and_port(seed).ok_or_else(|| PeerError::Address(seed.clone()))?;
         }
         let refused = |error| PeerError::Listen(self.listen, error);
@@ -84,16 +93,28 @@ impl Peering {
         };
         let station =
             NodeAddress::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
-        Ok(ListeningPeers { listener, station, seeds: self.seeds, tls, pace: self.pace })
+        let Self { mut seeds, initial, cluster_name, pace, .. } = self;
+        if !initial.is_empty() && !initial.iter().any(|listed| **listed == *station.address) {
+            let address = station.address.to_string();
+            return Err(PeerError::Unlisted { address, initial: initial.join(",") });
+        }
+        seeds.extend(initial.iter().filter(|listed| ***listed != *station.address).cloned());
+        Ok(ListeningPeers { listener, station, seeds, initial, name: cluster_name, tls, pace })
     }
 }
 
 impl ListeningPeers {
+    /// Returns the addresses of the other nodes of the declared cluster.
+    pub(super) fn others(&self) -> impl Iterator<Item = &str> {
+        let listed = self.initial.iter().map(String::as_str);
+        listed.filter(|listed| **listed != *self.station.address)
+    }
+
     /// Requests a node id in the cluster of the seeds.
     pub(super) fn join(&self, path: &Path) -> Result<(ClusterId, NodeId), DataError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DataError::io(path, error))?;
-        let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone())));
+        let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
         let call = RpcRequest::Join(self.station.clone());
         let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
         match told {

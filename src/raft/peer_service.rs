@@ -1,5 +1,6 @@
 //! The RPC service of a node, which answers the calls of other nodes.
 
+use super::cluster_name::ClusterName;
 use super::data_dir::Data;
 use super::leadership::metrics;
 use super::membership::Members;
@@ -26,9 +27,14 @@ pub(super) struct PeerService {
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) data: Arc<Mutex<Data>>,
+    pub(super) name: Option<ClusterName>,
 }
 
 impl accept::RpcHandler for PeerService {
+    fn cluster_name(&self) -> Option<&ClusterName> {
+        self.name.as_ref()
+    }
+
     fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool {
         // A node that is new, or has a new address, names the address itself.
         let named = match &letter.call {

@@ -21,6 +21,7 @@ mod turns;
 mod audit;
 mod chaos;
 mod clocks;
+mod declared;
 mod faults;
 mod guards;
 mod histories;

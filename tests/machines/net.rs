@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -262,23 +262,32 @@ impl Daemon {
         word: &'static str,
         environment: Vec<(&'static str, String)>,
     ) -> Self {
+        let (daemon, mut out) = Self::spawn(machine, program, args, word, environment);
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it says something, or ends");
+        assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
+        drain(out);
+        daemon
+    }
+
+    /// Starts a daemon without waiting until it prints anything; [`drain`] must read its output. A
+    /// restart waits for `word`.
+    pub(crate) fn spawn(
+        machine: &Machine,
+        program: Version,
+        args: Vec<String>,
+        word: &'static str,
+        environment: Vec<(&'static str, String)>,
+    ) -> (Self, BufReader<ChildStdout>) {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
         let mut command = machine.command(&program.program());
         command.args(&args).env("RUST_LOG", "info").envs(environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
         let mut child = command.spawn().expect("nsenter is there");
-        let mut line = String::new();
-        let out = child.stdout.take().expect("piped");
-        let mut out = BufReader::new(out);
-        out.read_line(&mut line).expect("it says something, or ends");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
         let machine = machine.clone();
-        let daemon = Self { child, log, machine, args, word, environment, program };
-        assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
-        // The daemon's output is read to its end, so that the daemon never blocks on a full pipe: a
-        // daemon with several mounts prints a line for each.
-        thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
-        daemon
+        (Self { child, log, machine, args, word, environment, program }, out)
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -331,6 +340,12 @@ impl Drop for Daemon {
         self.signal(libc::SIGKILL);
         let _ended = self.child.wait();
     }
+}
+
+/// Reads a daemon's output to its end in a thread, so that the daemon never blocks on a full pipe:
+/// a daemon with several mounts prints a line for each.
+pub(crate) fn drain(mut out: BufReader<ChildStdout>) {
+    thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
 }
 
 /// The mounts of one daemon, on one machine.

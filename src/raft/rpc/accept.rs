@@ -6,8 +6,10 @@ use super::messages::{
     encode_answer,
 };
 use super::mutual_tls::{PeerCertificate, PeerTls};
+use super::name_header::{named_in, put_name};
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
+use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::types::NodeId;
 use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::shares::{Identity, SharedTable};
@@ -55,6 +57,8 @@ const FRAME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A handler of calls from other nodes.
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
+    /// Returns the name of the cluster, if it has one.
+    fn cluster_name(&self) -> Option<&ClusterName>;
     /// Whether the node with this certificate may make a call in the name that the call gives.
     fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
     /// Records that a connection or a call from this address was refused.
@@ -216,8 +220,10 @@ async fn speak<S>(
                 who.refused(caller.address, why);
                 return Err(why);
             }
+            let named = who.cluster_name().cloned();
             let mut response = answer(request, &caller, who, &memory).await;
             response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
+            put_name(response.headers_mut(), named.as_ref());
             Ok(response)
         }
     });
@@ -246,6 +252,7 @@ async fn answer(
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
+    let wanted = named_in(request.headers());
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
         Ok((letter, _)) if !who.admits(&letter, &caller.certificate) => {
@@ -254,6 +261,12 @@ async fn answer(
             Err(RpcError::Refused("the certificate is that of another node".into()))
         }
         Ok((letter, _memory)) => {
+            // A node that has no cluster yet wants to join one of its name.
+            let is_new = letter.cluster.is_none();
+            let strange = is_new.then(|| refusal(wanted.as_ref(), who.cluster_name())).flatten();
+            if let Some(why) = strange {
+                return answered(&Err(RpcError::Refused(why.into())));
+            }
             if let RpcRequest::Append(_) = letter.call {
                 caller.leader.get_or_init(|| letter.from);
             }
@@ -261,7 +274,11 @@ async fn answer(
         }
         Err(why) => Err(why),
     };
-    Response::new(Full::new(Bytes::from(encode_answer(&answer))))
+    answered(&answer)
+}
+
+fn answered(answer: &Result<RpcResponse, RpcError>) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from(encode_answer(answer))))
 }
 
 /// Reads a call. Checks its length and acquires its memory before it reads the body.

@@ -6,6 +6,7 @@
 //! not mistaken for it.
 
 pub(super) mod mutual_tls;
+mod name_header;
 pub(super) mod messages;
 mod handshakes;
 pub(super) mod accept;

@@ -4,8 +4,10 @@ use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
 };
 use super::mutual_tls::PeerTls;
+use super::name_header::{named_in, put_name};
 use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
+use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::node_address::host_and_port;
 use crate::raft::peer_formats::{PeerFormats, refuse};
 use crate::raft::types::{ClusterId, NodeId};
@@ -33,14 +35,16 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) node: NodeId,
     /// The TLS configuration of the node's connections.
     pub(in crate::raft) tls: Option<PeerTls>,
+    /// The name of the cluster, if it has one.
+    pub(in crate::raft) name: Option<ClusterName>,
     /// The newest format that each node of the cluster knows, updated from the responses to calls.
     pub(in crate::raft) formats: Arc<PeerFormats>,
 }
 
 impl RpcIdentity {
     /// Returns the identity of a node that has no id yet.
-    pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
-        Self { cluster: None, node: ANYBODY, tls, formats: Arc::default() }
+    pub(in crate::raft) fn nobody(tls: Option<PeerTls>, name: Option<ClusterName>) -> Self {
+        Self { cluster: None, node: ANYBODY, tls, name, formats: Arc::default() }
     }
 
     /// Returns a connection to a node, which is opened at the first call.
@@ -102,12 +106,15 @@ impl RpcConnection {
         let asked = timeout(patience.as_duration(), self.exchange(&path, body, &mut sent)).await;
         let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         match (answer, sent) {
-            (Ok(bytes), _) => match decode_answer(&bytes) {
+            (Ok((bytes, named)), _) => match decode_answer(&bytes) {
                 Ok(Ok(RpcResponse::Forwarded(place, mut answers))) => {
                     refuse(&mut answers, &refused, place.now);
                     Ok(RpcResponse::Forwarded(place, answers))
                 }
-                Ok(Ok(told)) => Ok(told),
+                Ok(Ok(told)) => match self.strange(named.as_ref()) {
+                    None => Ok(told),
+                    Some(why) => Err(RpcFailure::Turned(RpcError::Refused(why.into()))),
+                },
                 Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),
                 Err(_) => Err(RpcFailure::Unheard("it sent a malformed response".to_owned())),
             },
@@ -121,7 +128,7 @@ impl RpcConnection {
         path: &str,
         body: Bytes,
         sent: &mut SendOutcome,
-    ) -> Result<Bytes, String> {
+    ) -> Result<(Bytes, Option<ClusterName>), String> {
         // The HTTP connection is taken out of `self`, and put back when the response is complete: a
         // connection on which a call has failed can't be reused.
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
@@ -130,8 +137,10 @@ impl RpcConnection {
         };
         let request = |body| {
             let address: &str = &self.address;
-            let request = Request::post(path).header(HOST, address);
-            request.body(Full::new(body)).map_err(|error| with_causes(&error))
+            let request = Request::post(path).header(HOST, address).body(Full::new(body));
+            let mut request = request.map_err(|error| with_causes(&error))?;
+            put_name(request.headers_mut(), self.caller.name.as_ref());
+            Ok::<_, String>(request)
         };
         *sent = SendOutcome::Perhaps;
         let response = match sender.send_request(request(body.clone())?).await {
@@ -149,14 +158,21 @@ impl RpcConnection {
         if self.to != ANYBODY {
             self.caller.formats.hear(self.to, format_in(response.headers()));
         }
-        let status = response.status();
+        let (status, named) = (response.status(), named_in(response.headers()));
         let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = whole_body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
         if status != StatusCode::OK {
             return Err(format!("it answers {status}: no node listens there"));
         }
         self.sender = Some(sender);
-        Ok(bytes)
+        Ok((bytes, named))
+    }
+
+    /// Returns why this node, which has no cluster yet, does not join that of the called node,
+    /// whose name is `named`. An older version of latchfs does not compare the names.
+    fn strange(&self, named: Option<&ClusterName>) -> Option<String> {
+        let is_new = self.caller.cluster.is_none() && self.caller.name.is_some();
+        is_new.then(|| refusal(self.caller.name.as_ref(), named)).flatten()
     }
 
     async fn connect(&self) -> io::Result<HttpSender> {
@@ -210,7 +226,7 @@ mod tests {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let answer = runtime.expect("one thread").block_on(async {
-            let mut line = Arc::new(RpcIdentity::nobody(None)).line(2, &address);
+            let mut line = Arc::new(RpcIdentity::nobody(None, None)).line(2, &address);
             line.call(RpcRequest::Read, Span::from_secs(20)).await
         });
         server.join().expect("no panic");

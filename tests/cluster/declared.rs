@@ -1,0 +1,114 @@
+//! Clusters whose nodes all start with the same declaration (`--initial-cluster`), in any order.
+
+use crate::net::{Daemon, LATCHFS, Machine, Net, Version, drain, eventually, run};
+use crate::nodes::{Cluster, Node, options, serve};
+
+/// Machines, and the declaration of a cluster of their nodes.
+struct Declared {
+    cluster: Cluster,
+    machines: Vec<Machine>,
+    initial: String,
+}
+
+impl Declared {
+    fn of(count: usize) -> Self {
+        let mut net = Net::new();
+        let clients = net.machine();
+        let machines: Vec<_> = (0..count).map(|_| net.machine()).collect();
+        let initial: Vec<_> = machines.iter().map(Machine::peers).collect();
+        let cluster = Cluster { net, clients, nodes: vec![], token: None };
+        Self { cluster, machines, initial: initial.join(",") }
+    }
+
+    /// The options that all nodes share.
+    fn declaration(&self) -> [&str; 4] {
+        ["--initial-cluster", &self.initial, "--cluster-name", "prod"]
+    }
+
+    /// Starts the node on a machine, and waits until it says that it waits for others.
+    #[track_caller]
+    fn start_waiting(&self, at: usize, data: &str) -> Daemon {
+        let machine = &self.machines[at];
+        let args = options(machine, data, &self.declaration());
+        let (daemon, out) = Daemon::spawn(machine, Version::Current, args, "listening", vec![]);
+        drain(out);
+        eventually("it waits", || daemon.log().contains("and waits for").then_some(()));
+        daemon
+    }
+
+    /// Starts all nodes, the first one of the declaration last, and waits until all vote.
+    #[track_caller]
+    fn start_all(&mut self) {
+        let count = self.machines.len();
+        let mut daemons: Vec<_> = (1..count).map(|at| self.start_waiting(at, "data")).collect();
+        daemons.insert(0, serve(&self.machines[0], "data", &self.declaration()));
+        let nodes = self.machines.iter().cloned().zip(daemons);
+        self.cluster.nodes = nodes.map(|(machine, daemon)| Node { machine, daemon }).collect();
+        // A cluster has no two voters.
+        self.cluster.voters(if count == 2 { 1 } else { count });
+    }
+}
+
+/// All nodes start with empty directories and the same options. They form one cluster, and start
+/// again with these options. A node that has lost its data begins no second cluster, also if it is
+/// the first of the list and nobody answers: it waits, and then joins.
+#[test]
+fn declared_nodes_form_one_cluster_in_any_order() {
+    let mut declared = Declared::of(3);
+    declared.start_all();
+    let token = declared.cluster.curl(1, "POST", "/locks/build?client=a&ttl=1h");
+    assert_eq!(token.0, 200, "{token:?}");
+    for node in &mut declared.cluster.nodes {
+        node.daemon.kill();
+    }
+    let first = declared.start_waiting(0, "other-data");
+    for at in [1, 2] {
+        declared.cluster.nodes[at].daemon.again();
+    }
+    // The lost first node still is a voter, so the new one stays a learner until that is removed.
+    declared.cluster.nodes[0].daemon = first;
+    eventually("it joins", || declared.cluster.status(0));
+    let (code, status) = declared.cluster.curl(0, "GET", "/locks/build");
+    assert_eq!(code, 200, "{status}");
+    assert_eq!((&status["phase"], &status["token"]), (&token.1["phase"], &token.1["token"]));
+}
+
+/// More than three declared nodes become voters without a command.
+#[test]
+fn five_declared_nodes_vote() {
+    Declared::of(5).start_all();
+}
+
+/// A node joins no cluster of another name, and a directory stays with the name of its cluster.
+#[test]
+fn a_node_joins_only_a_cluster_of_its_name() {
+    let mut declared = Declared::of(1);
+    declared.start_all();
+    let seed = declared.machines[0].peers();
+    let other = declared.cluster.net.machine();
+    let join = |more: &[&str]| {
+        let more = [&["--seed", &seed], more].concat();
+        run(other.command(LATCHFS).args(options(&other, "data", &more))).fails()
+    };
+    let refused = join(&["--cluster-name", "staging"]);
+    assert!(refused.contains("its cluster is named 'prod' and not 'staging'"), "{refused}");
+    let refused = join(&[]);
+    assert!(refused.contains("join it by --cluster-name prod"), "{refused}");
+    let daemon = serve(&other, "data", &["--seed", &seed, "--cluster-name", "prod"]);
+    drop(daemon);
+    let refused = join(&["--cluster-name", "staging"]);
+    assert!(refused.contains("is of the cluster 'prod'"), "{refused}");
+    // Two nodes that are declared as parts of different clusters find that out before one begins.
+    let strangers = Declared::of(2);
+    let _first = strangers.start_waiting(0, "data");
+    let machine = &strangers.machines[1];
+    let declaration = ["--initial-cluster", &strangers.initial, "--cluster-name", "test"];
+    let refused =
+        run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+    assert!(refused.contains("its cluster is named 'prod' and not 'test'"), "{refused}");
+    // The own address must be one of the declared ones.
+    let declaration = ["--initial-cluster", "10.9.9.9:7100"];
+    let refused =
+        run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+    assert!(refused.contains("which is not one of --initial-cluster"), "{refused}");
+}
