@@ -118,7 +118,7 @@ pub(crate) const EDITORS: &[Program] = &[
         &[
             "tar -cf all.tar -C $IN tree",
             "tar -xf all.tar",
-            "tar -rf all.tar data",
+            "tar --mtime=@0 -rf all.tar data",
             "tar -czf all.tgz \
         --mtime=@0 tree",
         ],
