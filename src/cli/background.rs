@@ -58,7 +58,9 @@ fn spawn(args: &[OsString], log: Option<File>) -> io::Result<Child> {
     #[cfg(not(target_os = "linux"))]
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "latchfs".into()));
-    command.args(args).arg(DETACHED);
+    // After a '--' it would be the name of a directory, and each daemon would start another one.
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    command.args(&args[..end]).arg(DETACHED).args(&args[end..]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(log.map_or_else(Stdio::null, Stdio::from));
     let own_session = || {

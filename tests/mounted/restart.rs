@@ -385,7 +385,8 @@ fn umount_by_root_ends_the_daemon() {
 fn background_mount_returns_when_usable() {
     let m = Setup::new().no_state().prepare();
     let mut command = Command::new(LATCHFS);
-    command.arg("mount").arg(m.dir()).arg("--background").arg("--state").arg(m.state());
+    // The daemon must not take its own option for a directory after the '--'.
+    command.args(["mount", "--background", "--state"]).arg(m.state()).arg("--").arg(m.dir());
     // The function `run` of the tests returns when the command's output pipes are closed. So it
     // returns only if the daemon in the background has closed its copies of them.
     let said = run(&mut command).ok();
