@@ -4,6 +4,8 @@ use super::exit::{CliResult, Exit};
 #[cfg(target_os = "linux")]
 use super::folder_snapshot;
 use super::guard;
+#[cfg(target_os = "linux")]
+use super::mount_helper;
 use super::{
     audit, cert, cluster, doctor, events, generate, hold, lock_commands, ls, mount, output, run,
     serve, sim, top, umount, who,
@@ -254,6 +256,10 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = mount_helper::run_by_name() {
+        return code;
+    }
     // A shell that completes a command line sets this variable; then the call ends here.
     CompleteEnv::with_factory(Cli::command).var(generate::COMPLETE).complete();
     let cli = match Cli::try_parse_from(with_help_first(std::env::args_os().collect())) {

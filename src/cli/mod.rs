@@ -28,6 +28,8 @@ mod status_table;
 mod wait_progress;
 mod lock_names;
 mod mount;
+#[cfg(target_os = "linux")]
+mod mount_helper;
 mod peer_options;
 mod print_permissions;
 mod serve;

@@ -19,6 +19,7 @@ mod support;
 mod apart;
 mod control;
 mod ending;
+mod fstab;
 mod following;
 mod keeping;
 mod making;
