@@ -251,11 +251,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         DataError::Stopped(path.clone(), why)
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
-    let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
-    let (cluster, node) = (Some(identity.cluster), identity.node);
-    let name = peers.as_ref().and_then(|peers| peers.name.clone());
-    let identified = |tls| RpcIdentity { cluster, node, tls, name, formats: Arc::clone(&formats) };
-    let caller = tls.map(|tls| Arc::new(identified(tls)));
+    let caller = peers.as_ref().map(|peers| Arc::new(peers.caller(identity, &formats)));
     let (removed, files) = (Arc::<AtomicBool>::default(), log.clone());
     let gauges = Gauges::of(&log, &machine);
     let network = Network {

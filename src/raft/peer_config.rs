@@ -2,8 +2,10 @@
 //! and the seeds, and the request by which a new node joins the cluster of the seeds.
 
 use super::cluster_name::ClusterName;
+use super::data_dir::Identity;
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
+use super::peer_formats::PeerFormats;
 use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use super::rpc::mutual_tls::{PeerFiles, PeerTls};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
@@ -108,6 +110,13 @@ impl ListeningPeers {
     pub(super) fn others(&self) -> impl Iterator<Item = &str> {
         let listed = self.initial.iter().map(String::as_str);
         listed.filter(|listed| **listed != *self.station.address)
+    }
+
+    /// Returns the identity with which this node calls others.
+    pub(super) fn caller(&self, of: Identity, formats: &Arc<PeerFormats>) -> RpcIdentity {
+        let (cluster, node) = (Some(of.cluster), of.node);
+        let (tls, name) = (Some(self.tls.clone()), self.name.clone());
+        RpcIdentity { cluster, node, tls, name, formats: Arc::clone(formats) }
     }
 
     /// Requests a node id in the cluster of the seeds.
