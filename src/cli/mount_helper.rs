@@ -139,7 +139,10 @@ fn options(list: &str, arguments: &mut Vec<OsString>) -> Result<(), String> {
         if FOR_MOUNT.contains(&name) || name.starts_with("x-") || name == "comment" {
             continue;
         }
-        if matches!(name, "ro" | "dev" | "suid" | "bind" | "remount" | "foreground") {
+        if matches!(
+            name,
+            "" | "ro" | "dev" | "suid" | "bind" | "remount" | "foreground" | "background" | "help"
+        ) {
             return Err(format!("a mount of latchfs can't be '{name}'; leave that option out"));
         }
         arguments.push(format!("--{}", name.replace('_', "-")).into());

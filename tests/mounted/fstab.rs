@@ -9,7 +9,8 @@ fn with_helper(script: &str) -> crate::support::Output {
     let scratch = Scratch::new();
     let head = "
         mkdir $T/over && mount -t tmpfs none $T/over && mkdir $T/over/upper $T/over/work
-        mount -t overlay -o lowerdir=/usr/sbin,upperdir=$T/over/upper,workdir=$T/over/work none /usr/sbin
+        layers=lowerdir=/usr/sbin,upperdir=$T/over/upper,workdir=$T/over/work
+        mount -t overlay -o $layers none /usr/sbin
         ln -s $LATCHFS /usr/sbin/mount.latchfs && ln -s mount.latchfs /usr/sbin/mount.fuse.latchfs
         trap 'umount -l $T/locks 2>/dev/null || :' EXIT
         mkdir $T/locks && cd $T
@@ -46,12 +47,13 @@ fn a_mount_that_fails_has_the_exit_code_of_mount() {
     let seen = with_helper(
         "try() { code=0; mount -t latchfs \"$@\" 2>> said || code=$?; echo $code; }
          try latchfs locks -o ro
+         try latchfs locks -o help
          try /dev/null locks
          try latchfs locks -o no-such-option
          try latchfs locks -o state=/proc/self/no-directory
          cat said >&2",
     );
-    assert_eq!((seen.code, seen.out.as_str()), (0, "1\n1\n1\n32\n"), "{}", seen.err);
+    assert_eq!((seen.code, seen.out.as_str()), (0, "1\n1\n1\n1\n32\n"), "{}", seen.err);
     for wanted in ["can't be 'ro'", "is no server; write its URL", "--no-such-option"] {
         assert!(seen.err.contains(wanted), "{wanted} is missing in {}", seen.err);
     }
