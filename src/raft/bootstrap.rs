@@ -1,10 +1,10 @@
 //! The first start of a cluster whose nodes are declared (`--initial-cluster`): all nodes have the
-//! same list of addresses, and may start in any order.
+//! same set of addresses, and may start in any order.
 //!
-//! The node whose address is the first one of the list begins the cluster, but only after all
-//! others have said that they have no cluster either. The others join it. So a node that has lost
-//! its data begins no second cluster: either another node knows the first one, or does not answer,
-//! and then this node waits.
+//! The node with the smallest address begins the cluster, but only after all others have said that
+//! they have no cluster either, and are declared with the same addresses. The others join it. So
+//! two nodes never both begin one, and a node that has lost its data begins no second cluster:
+//! either another node knows the first one, or does not answer, and then this node waits.
 
 use super::cluster_name::ClusterName;
 use super::data_dir;
@@ -39,6 +39,8 @@ enum FirstStart {
 /// Answers the calls of other nodes while this node has no cluster.
 struct EmptyNode {
     name: Option<ClusterName>,
+    /// The declared addresses.
+    declared: Arc<str>,
 }
 
 impl RpcHandler for EmptyNode {
@@ -51,13 +53,15 @@ impl RpcHandler for EmptyNode {
     }
 
     fn refused(&self, address: IpAddr, why: &str) {
-        log::warn!("a call from {address} is refused: {why}");
+        // Anyone who reaches the port can cause this line. A node with wrong credentials says so
+        // itself, when it asks others.
+        log::debug!("a call from {address} is refused: {why}");
     }
 
     async fn leader_closed(self: Arc<Self>, _: NodeId) {}
 
     async fn answer(self: Arc<Self>, _: Envelope) -> Result<RpcResponse, RpcError> {
-        Err(RpcError::NoCluster)
+        Err(RpcError::NoCluster(Arc::clone(&self.declared)))
     }
 }
 
@@ -77,7 +81,8 @@ impl ListeningPeers {
 
     async fn first_start(&self, path: &Path) -> Result<FirstStart, DataError> {
         let listener = self.listener.try_clone().map_err(|error| DataError::io(path, error))?;
-        let empty = Arc::new(EmptyNode { name: self.name.clone() });
+        let declared = self.initial.join(",").into();
+        let empty = Arc::new(EmptyNode { name: self.name.clone(), declared });
         let answers = accept(listener, self.tls.clone(), FORMAT_VERSION, empty);
         tokio::select! {
             first = self.ask_all() => first,
@@ -88,13 +93,15 @@ impl ListeningPeers {
         }
     }
 
-    /// Asks all other nodes of the list whether they have a cluster, until one has or none has.
+    /// Asks all other declared nodes and seeds whether they have a cluster, until one has or none
+    /// has.
     async fn ask_all(&self) -> Result<FirstStart, DataError> {
         let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
         let is_first = self.initial.first().is_some_and(|first| **first == *self.station.address);
+        let declared = self.initial.join(",");
         let mut told_before = String::new();
         loop {
-            let all = self.others().map(async |address| {
+            let all = self.seeds.iter().map(async |address| {
                 let mut line = caller.line(ANYBODY, address);
                 (address, line.call(RpcRequest::Status(false), ASK_PATIENCE).await)
             });
@@ -102,9 +109,13 @@ impl ListeningPeers {
             for (address, told) in join_all(all).await {
                 match told {
                     Ok(_) => return Ok(FirstStart::Join),
-                    Err(RpcFailure::Turned(RpcError::NoCluster)) => {}
+                    Err(RpcFailure::Turned(RpcError::NoCluster(other))) if *other == *declared => {}
+                    Err(RpcFailure::Turned(RpcError::NoCluster(other))) => {
+                        let (address, other) = (address.clone(), other.escape_debug().to_string());
+                        return Err(PeerError::Declared { address, other, declared }.into());
+                    }
                     Err(RpcFailure::Turned(RpcError::Refused(why))) => {
-                        let seeds = address.to_owned();
+                        let seeds = address.clone();
                         return Err(PeerError::Join { seeds, why: why.to_string() }.into());
                     }
                     Err(trouble) => missing.push(format!("{address} ({trouble})")),
@@ -112,7 +123,7 @@ impl ListeningPeers {
             }
             let told = match (missing.is_empty(), is_first) {
                 (true, true) => return Ok(FirstStart::Begin),
-                (true, false) => "the first node to begin the cluster".to_owned(),
+                (true, false) => format!("the node at {} to begin it", self.initial[0]),
                 (false, _) => missing.join(", "),
             };
             if told != told_before {

@@ -4,6 +4,7 @@
 //! node       the ids of the cluster and of this node, and its stage (new, begun, removed)
 //! log/       the Raft log
 //! snapshot   the state of the engine at one entry of the log
+//! cluster-name the name of the cluster, if it has one
 //! peers.json the last known addresses of other nodes: only a hint
 //! audit.log  administrative actions such as a steal: the actor, the lock and the reason
 //! expired.log leases that have expired, and the clients that took over
@@ -36,6 +37,7 @@ This is the data of a latchfs node: all that it has promised, on the disk before
   node       which cluster and node this is
   log/       what was decided, in order
   snapshot   all locks at one entry of the log
+  cluster-name the name of the cluster, if it has one
   peers.json where other nodes were found
   audit.log  who took a live lock away from whom, and why
   audit.head the last line of audit.log, so that a cut end is found

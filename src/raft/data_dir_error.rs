@@ -166,12 +166,21 @@ pub enum PeerError {
         /// The error of the last seed node that was tried.
         why: String,
     },
-    /// The declared cluster does not have the address of this node.
+    /// The declared cluster does not have the address of this node, or no other address.
     Unlisted {
         /// The address of this node for others.
         address: String,
         /// The addresses of the declared cluster.
         initial: String,
+    },
+    /// Another node is declared with other addresses than this one.
+    Declared {
+        /// The address of the other node.
+        address: String,
+        /// The addresses with which the other node was started.
+        other: String,
+        /// The addresses with which this node was started.
+        declared: String,
     },
     /// The data directory is of a cluster with another name.
     Named {
@@ -230,9 +239,14 @@ impl fmt::Display for PeerError {
             ),
             Self::Unlisted { address, initial } => write!(
                 f,
-                "other nodes find this one at {address}, which is not one of --initial-cluster \
-                 {initial}; write the same address in both, by --peer-address if it is not that of \
-                 --peer-listen"
+                "--initial-cluster {initial} must name all nodes, this one, which others find at \
+                 {address}, and at least one other; write the same address in both, by \
+                 --peer-address if it is not that of --peer-listen"
+            ),
+            Self::Declared { address, other, declared } => write!(
+                f,
+                "the node at {address} was started with --initial-cluster {other}, and this one \
+                 with {declared}; give all nodes the same addresses"
             ),
             Self::Named { dir, name, given } => write!(
                 f,

@@ -67,6 +67,7 @@ pub(super) struct ListeningPeers {
     pub(super) station: NodeAddress,
     /// The addresses of other nodes: the seeds and those of the declared cluster.
     pub(super) seeds: Vec<String>,
+    /// The addresses of all declared nodes, sorted.
     pub(super) initial: Vec<String>,
     pub(super) name: Option<ClusterName>,
     pub(super) tls: PeerTls,
@@ -95,23 +96,21 @@ impl Peering {
         };
         let station =
             NodeAddress::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
-        let Self { mut seeds, initial, cluster_name, pace, .. } = self;
-        if !initial.is_empty() && !initial.iter().any(|listed| **listed == *station.address) {
+        let Self { mut seeds, mut initial, cluster_name, pace, .. } = self;
+        initial.sort_unstable();
+        initial.dedup();
+        let is_declared = initial.iter().any(|listed| **listed == *station.address);
+        if !initial.is_empty() && (!is_declared || initial.len() == 1) {
             let address = station.address.to_string();
             return Err(PeerError::Unlisted { address, initial: initial.join(",") });
         }
-        seeds.extend(initial.iter().filter(|listed| ***listed != *station.address).cloned());
+        seeds.extend(initial.iter().cloned());
+        seeds.retain(|seed| **seed != *station.address);
         Ok(ListeningPeers { listener, station, seeds, initial, name: cluster_name, tls, pace })
     }
 }
 
 impl ListeningPeers {
-    /// Returns the addresses of the other nodes of the declared cluster.
-    pub(super) fn others(&self) -> impl Iterator<Item = &str> {
-        let listed = self.initial.iter().map(String::as_str);
-        listed.filter(|listed| **listed != *self.station.address)
-    }
-
     /// Returns the identity with which this node calls others.
     pub(super) fn caller(&self, of: Identity, formats: &Arc<PeerFormats>) -> RpcIdentity {
         let (cluster, node) = (Some(of.cluster), of.node);
@@ -139,7 +138,7 @@ impl ListeningPeers {
         &self,
         caller: &Arc<RpcIdentity>,
     ) -> Result<(), DataError> {
-        for seed in self.seeds.iter().filter(|seed| **seed != *self.station.address) {
+        for seed in &self.seeds {
             let mut line = caller.line(ANYBODY, seed);
             let told = line.call(RpcRequest::Status(false), SEED_PATIENCE).await;
             if let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told {

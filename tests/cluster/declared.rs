@@ -20,16 +20,21 @@ impl Declared {
         Self { cluster, machines, initial: initial.join(",") }
     }
 
-    /// The options that all nodes share.
-    fn declaration(&self) -> [&str; 4] {
-        ["--initial-cluster", &self.initial, "--cluster-name", "prod"]
+    /// Returns the options of a node, as all have them. Half of the nodes name the addresses in
+    /// another order.
+    fn options(&self, at: usize, data: &str) -> Vec<String> {
+        let mut addresses: Vec<_> = self.initial.split(',').collect();
+        addresses.rotate_left(at % 2);
+        let initial = addresses.join(",");
+        let declaration = ["--initial-cluster", &initial, "--cluster-name", "prod"];
+        options(&self.machines[at], data, &declaration)
     }
 
     /// Starts the node on a machine, and waits until it says that it waits for others.
     #[track_caller]
     fn start_waiting(&self, at: usize, data: &str) -> Daemon {
         let machine = &self.machines[at];
-        let args = options(machine, data, &self.declaration());
+        let args = self.options(at, data);
         let (daemon, out) = Daemon::spawn(machine, Version::Current, args, "listening", vec![]);
         drain(out);
         eventually("it waits", || daemon.log().contains("and waits for").then_some(()));
@@ -41,10 +46,11 @@ impl Declared {
     fn start_all(&mut self) {
         let count = self.machines.len();
         let mut daemons: Vec<_> = (1..count).map(|at| self.start_waiting(at, "data")).collect();
-        daemons.insert(0, serve(&self.machines[0], "data", &self.declaration()));
+        let first = Daemon::start(&self.machines[0], self.options(0, "data"), "listening");
+        daemons.insert(0, first);
         let nodes = self.machines.iter().cloned().zip(daemons);
         self.cluster.nodes = nodes.map(|(machine, daemon)| Node { machine, daemon }).collect();
-        // A cluster has no two voters.
+        // Two voters would be worse than one, so the second node of two is a learner.
         self.cluster.voters(if count == 2 { 1 } else { count });
     }
 }
@@ -82,7 +88,7 @@ fn five_declared_nodes_vote() {
 /// A node joins no cluster of another name, and a directory stays with the name of its cluster.
 #[test]
 fn a_node_joins_only_a_cluster_of_its_name() {
-    let mut declared = Declared::of(1);
+    let mut declared = Declared::of(2);
     declared.start_all();
     let seed = declared.machines[0].peers();
     let other = declared.cluster.net.machine();
@@ -106,9 +112,17 @@ fn a_node_joins_only_a_cluster_of_its_name() {
     let refused =
         run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
     assert!(refused.contains("its cluster is named 'prod' and not 'test'"), "{refused}");
-    // The own address must be one of the declared ones.
-    let declaration = ["--initial-cluster", "10.9.9.9:7100"];
+    // Neither does a node begin if another one is declared with other addresses.
+    let more = format!("{},10.9.9.9:7100", strangers.initial);
+    let declaration = ["--initial-cluster", &more, "--cluster-name", "prod"];
     let refused =
         run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
-    assert!(refused.contains("which is not one of --initial-cluster"), "{refused}");
+    assert!(refused.contains("give all nodes the same addresses"), "{refused}");
+    // The declaration must name this node, and another one.
+    for addresses in [machine.peers(), "10.9.9.8:7100,10.9.9.9:7100".to_owned()] {
+        let declaration = ["--initial-cluster", &addresses];
+        let refused =
+            run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+        assert!(refused.contains("must name all nodes"), "{refused}");
+    }
 }

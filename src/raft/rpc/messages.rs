@@ -158,8 +158,8 @@ pub(crate) enum RpcError {
     Removed,
     /// The call is refused for this reason.
     Refused(Arc<str>),
-    /// The receiver has not joined a cluster yet.
-    NoCluster,
+    /// The receiver has not joined a cluster yet. Holds the addresses with which it was declared.
+    NoCluster(Arc<str>),
 }
 
 impl fmt::Display for RpcError {
@@ -173,7 +173,7 @@ impl fmt::Display for RpcError {
             Self::Unknown => write!(f, "the outcome is unknown"),
             Self::Removed => write!(f, "this node was removed from its cluster"),
             Self::Refused(why) => f.write_str(why),
-            Self::NoCluster => write!(f, "it has no cluster yet"),
+            Self::NoCluster(_) => write!(f, "it has no cluster yet"),
         }
     }
 }
@@ -362,7 +362,7 @@ wire_enum! {
     }
     RpcError {
         0 Malformed, 1 OtherCluster, 2 OtherNode(id), 3 NotLeader(leader), 4 Unknown, 5 Removed,
-        6 Refused(why), 7 NoCluster,
+        6 Refused(why), 7 NoCluster(declared),
     }
     Appended { 0 Success, 1 PartialSuccess(place), 2 Conflict, 3 HigherVote(vote) }
     Refusal { 0 VoteChanged { expected, actual }, 1 LogNotFlushed { expected, actual } }
