@@ -14,7 +14,7 @@ use crate::shares::{LimitName, LoweredLimits, SharePercent, SharedTable};
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Mutex as Turn, watch};
 
 /// Maximum number of open event streams. Each stream receives every event, so their number is
 /// limited.
@@ -72,6 +72,8 @@ pub(super) struct AppState {
     pub(super) requests: RequestCounts,
     /// The metrics of the lock service and of this process.
     pub(super) metrics: ServiceMetrics,
+    /// Locked while a thread makes the metrics page: one at a time, however many clients ask.
+    pub(super) metrics_turn: Arc<Turn<()>>,
     /// Whether the removal of a node ends the holds and waits of the client with its name.
     pub(super) release_on_node_removal: bool,
     /// Callbacks by which other components add to the metrics page.
@@ -115,6 +117,7 @@ impl AppState {
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             metrics: ServiceMetrics::new(locks.clone()),
+            metrics_turn: Arc::default(),
             locks,
             ttl,
             grace,

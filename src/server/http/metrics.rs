@@ -22,9 +22,14 @@ pub(super) async fn show(
     let accepts = call.head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Exposition::accepted(&accepts.collect::<Vec<_>>().join(","));
     let app = Arc::clone(&call.app);
+    let turn = Arc::clone(&app.metrics_turn).lock_owned().await;
     // Counting many locks takes milliseconds, in which this thread must serve other connections.
-    let page = tokio::task::spawn_blocking(move || page(&app, endpoints).text(format)).await;
-    let page = page.map_err(|_| Problem::closing())?;
+    let page = tokio::task::spawn_blocking(move || {
+        // The thread keeps its turn also if the client is gone.
+        let _turn = turn;
+        page(&app, endpoints).text(format)
+    });
+    let page = page.await.map_err(|_| Problem::closing())?;
     let kind = HeaderValue::from_static(format.content_type());
     let mut response = text(StatusCode::OK, kind, page);
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
