@@ -7,6 +7,7 @@ use super::name::{ClientId, LockName, parents};
 use super::state::Engine;
 use super::view::{Child, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 impl Engine {
@@ -60,12 +61,7 @@ impl Engine {
         limit: usize,
         now: Time,
     ) -> impl Iterator<Item = LockView> + 'a {
-        let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
-        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
-        self.locks
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
-            .take(limit)
+        page(&self.locks, prefix, after, limit)
             .map(move |(name, lock)| self.show(name, Some(&**lock), now, false))
     }
 
@@ -99,17 +95,9 @@ impl Engine {
         limit: usize,
         now: Time,
     ) -> impl Iterator<Item = LockView> + 'a {
-        let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
-        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
-        self.books
-            .remembered
-            .0
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
-            .take(limit)
-            .map(move |(name, _)| {
-                self.show(name, self.locks.get(name).map(|lock| &**lock), now, false)
-            })
+        page(&self.books.remembered.0, prefix, after, limit).map(move |(name, _)| {
+            self.show(name, self.locks.get(name).map(|lock| &**lock), now, false)
+        })
     }
 
     /// Returns at most `limit` names directly below `parent` (or at the top level) after `cursor`,
@@ -225,4 +213,17 @@ impl Engine {
         };
         session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))
     }
+}
+
+/// Returns at most `limit` entries whose names begin with `prefix` and come after `after`.
+fn page<'a, V>(
+    all: &'a BTreeMap<LockName, V>,
+    prefix: &'a str,
+    after: Option<&'a LockName>,
+    limit: usize,
+) -> impl Iterator<Item = (&'a LockName, &'a V)> {
+    let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
+    let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
+    let rest = all.range::<str, _>((from, Bound::Unbounded));
+    rest.take_while(move |(name, _)| name.as_str().starts_with(prefix)).take(limit)
 }
