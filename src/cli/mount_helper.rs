@@ -93,7 +93,10 @@ fn translated(words: &[OsString]) -> Result<Option<Vec<OsString>>, String> {
     while let Some(word) = words.next() {
         let text = word.to_str().ok_or("an argument is not UTF-8")?;
         match text {
-            "-o" => options(words.next().and_then(|it| it.to_str()).unwrap_or(""), &mut arguments)?,
+            "-o" => {
+                let list = words.next().and_then(|list| list.to_str());
+                options(list.ok_or("-o needs a list of options in UTF-8")?, &mut arguments)?;
+            }
             "-t" => drop(words.next()),
             "-N" => return Err("latchfs mounts in no other namespace; leave -N out".to_owned()),
             _ if text.starts_with('-') && text.len() > 1 => {
