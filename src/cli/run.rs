@@ -230,11 +230,28 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
             let code = code_of(status);
             // Only after all processes of the command have ended is the lock released or, after a
             // success with `--slot`, kept until its ttl is over.
-            if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
+            let ended = if args.slot.is_some() && code == 0 {
+                held.keep()
+            } else {
+                held.release().or_else(|error| ends_by_itself(&held, error))
+            };
+            ended?;
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
         }
     }
+}
+
+/// Says that the lock could not be released after the command, because nobody answers. The exit
+/// code stays that of the command, since the lease ends by itself.
+fn ends_by_itself(held: &HeldLock, error: CliError) -> CliResult {
+    let CliError::Said(Exit::Unavailable, why) = error else { return Err(error) };
+    output::say(&format!(
+        "the command has ended, and lock '{}' could not be released: {why}; its lease ends by \
+         itself, after its ttl and grace",
+        held.name
+    ));
+    Ok(())
 }
 
 /// Renews or releases the lease of a supervisor that was killed; runs in the front process.

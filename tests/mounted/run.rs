@@ -240,6 +240,18 @@ fn a_slot_runs_once() {
 const UNTIL_TOLD: &str =
     "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
 
+/// The command's exit code is kept if the daemon ends before the lock is released, and a sentence
+/// says what becomes of the lock.
+#[test]
+fn exit_code_is_kept_if_the_daemon_has_ended_meanwhile() {
+    let mut m = mount();
+    let script = format!("latchfs run build -- sh -c 'kill -9 {}; exit 7'", m.pid());
+    let said = m.sh(&script).exits(7);
+    assert!(said.contains("lock 'build' could not be released: "), "{said}");
+    assert!(said.contains("ends by itself, after its ttl and grace"), "{said}");
+    assert_eq!(m.ended(), Some(128 + libc::SIGKILL));
+}
+
 /// If the daemon is dead, nothing renews the lease. `latchfs run` notices that and ends its
 /// command: not at once, but before the lease is over and another client can get the lock.
 #[test]
