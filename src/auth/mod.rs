@@ -33,5 +33,5 @@ pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
 pub use parent_lock::{LocalUser, depends_on_groups};
-pub use server_tls::{TlsError, TlsFiles, grant_of};
+pub use server_tls::{TlsError, TlsFiles, grant_of, name_in_certificate};
 pub use token_file::TokensError;

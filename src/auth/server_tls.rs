@@ -5,6 +5,7 @@ use crate::net::pem_files::{PemError, certificates, private_key, roots};
 use crate::net::refused_serials::CertSerial;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use std::fmt;
 use std::io;
@@ -115,6 +116,12 @@ pub(crate) struct CertifiedCaller {
 pub(crate) fn caller_of(certificate: &CertificateDer<'_>) -> Option<CertifiedCaller> {
     let grant = Arc::new(grant_of(certificate)?);
     Some(CertifiedCaller { grant, serial: Some(CertSerial::of(certificate)?) })
+}
+
+/// Returns the name in the first certificate of a PEM file: the common name, or the first DNS name.
+pub fn name_in_certificate(pem: &[u8]) -> Option<String> {
+    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
+    Some(grant_of(&certificate)?.name)
 }
 
 /// Returns the grant of a client certificate: to act for each host named in its common name or DNS

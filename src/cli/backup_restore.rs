@@ -2,12 +2,13 @@
 //! and `cluster recover`.
 
 use super::argument_types::span;
-use super::environment::own_client;
+use super::credential_options::ServerKeyArgs;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
+use crate::client::transport::TransportError;
 use crate::engine::lease_terms::TTL_MAX;
 use crate::engine::{ClientId, Engine, Op, Outcome, Reset, ResetScope, StealReason};
 use crate::raft;
@@ -112,19 +113,19 @@ impl HoldOffArgs {
 }
 
 /// Ends the leases and queue places of the selected clients (`cluster reset`).
-pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
+pub(super) fn reset(args: &ResetArgs, servers: &str, key: &ServerKeyArgs) -> CliResult {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         CliError::usage("a reset needs a short reason, which the holders will read")
     })?;
     let by = match &args.client {
         Some(client) => client.clone(),
-        None => own_client()?,
+        None => key.client_at(servers)?,
     };
     let whose = match &args.of {
         Some(one) => ResetScope::Of(one.clone()),
         None => ResetScope::AllBut(args.keep.clone()),
     };
-    let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
+    let remote = server_options::connect(&key.access(servers)?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset::new(whose, by, reason));
     // The send can't fail: this function waits on the receiver `answer` until the reply has come.
@@ -144,9 +145,9 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
 
 /// Requests a backup of the server's whole state from the first server that answers, and writes it
 /// to a file.
-pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
+pub(super) fn back_up(args: &BackupArgs, servers: &str, key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");
-    for url in server_options::urls(&servers.join(",")) {
+    for url in server_options::urls(servers) {
         let access = key.access(url)?;
         match fetch(&access) {
             Ok(bytes) => return keep(&args.file, url, &bytes),
@@ -170,7 +171,11 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
         eprint!("\r\x1b[K");
     }
     bytes.map_err(|trouble| {
-        CliError::unavailable(format!("{} gives no backup: {trouble}", access.url))
+        let exit = match trouble {
+            TransportError::Denied(_) => Exit::Denied,
+            _ => Exit::Unavailable,
+        };
+        CliError::Said(exit, format!("{} gives no backup: {trouble}", access.url))
     })
 }
 

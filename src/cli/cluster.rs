@@ -2,9 +2,10 @@
 //! leadership.
 
 use super::backup_restore;
+use super::credential_options::ServerKeyArgs;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use super::table::aligned;
 use crate::time::Span;
 use clap::Subcommand;
@@ -34,17 +35,11 @@ const HEAD: [&str; 11] = [
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     what: ClusterCommand,
-    /// A node's server; of several, separated by commas, the first that answers
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "LATCHFS_SERVER",
-        hide_env_values = true,
-        global = true,
-        default_value = "http://127.0.0.1:8080",
-        value_delimiter = ','
-    )]
-    server: Vec<String>,
+    /// A node's server; of several, separated by commas, the first that answers [env:
+    /// `LATCHFS_SERVER`] [default: that of the configuration file, or else port
+    /// 8080 of this machine]
+    #[arg(long, value_name = "URL", global = true)]
+    server: Option<String>,
     #[command(flatten)]
     key: ServerKeyArgs,
     /// Print the answer as JSON
@@ -134,8 +129,10 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
             let changed = args.change("DELETE", &path, &format!("node {id} is removed"));
             changed.map_err(|error| args.unless_unknown(*id, error))
         }
-        ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
-        ClusterCommand::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
+        ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.servers()?, &args.key),
+        ClusterCommand::Backup(backup) => {
+            backup_restore::back_up(backup, &args.servers()?, &args.key)
+        }
         ClusterCommand::Restore(restore) => backup_restore::restore(restore),
         ClusterCommand::Recover(recover) => backup_restore::recover(recover),
         ClusterCommand::Transfer { id } => {
@@ -151,6 +148,15 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
 }
 
 impl ClusterArgs {
+    /// Returns the URLs of the servers to ask, as a comma-separated list.
+    fn servers(&self) -> CliResult<String> {
+        if let Some(server) = &self.server {
+            return Ok(server.clone());
+        }
+        let configured = self.key.default_server()?.map(|server| server.value);
+        Ok(configured.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
+    }
+
     fn change(&self, method: &str, path: &str, done: &str) -> CliResult {
         let answer = self.ask(method, path)?;
         if self.json { output::json(&answer) } else { output::line(done) }
@@ -176,8 +182,7 @@ impl ClusterArgs {
     /// server that answers.
     fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
         let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
-        let answer =
-            server_options::ask_first(&self.server.join(","), &self.key, method, path, patience);
+        let answer = server_options::ask_first(&self.servers()?, &self.key, method, path, patience);
         answer.map(|(_, answer)| answer)
     }
 }

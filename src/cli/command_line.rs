@@ -7,8 +7,8 @@ use super::guard;
 #[cfg(target_os = "linux")]
 use super::mount_helper;
 use super::{
-    audit, cert, cluster, doctor, events, generate, hold, lock_commands, ls, mount, output, run,
-    serve, sim, top, umount, who,
+    audit, cert, cluster, config, doctor, events, generate, hold, lock_commands, ls, mount, output,
+    run, serve, sim, top, umount, who,
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::CompleteEnv;
@@ -235,6 +235,9 @@ enum CliCommand {
     FolderSnapshot(folder_snapshot::FolderSnapshotArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Show the server and credentials that commands use, and where they come from
+    #[command(hide = true)]
+    Config(config::ConfigArgs),
     /// Check that an audit log is as it was written
     #[command(hide = true)]
     Audit(audit::AuditArgs),
@@ -299,6 +302,7 @@ fn run(command: &CliCommand) -> CliResult {
         #[cfg(target_os = "linux")]
         CliCommand::FolderSnapshot(args) => folder_snapshot::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Config(args) => config::run(args),
         CliCommand::Audit(args) => audit::run(args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Completions(args) => generate::completions(args),

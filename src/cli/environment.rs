@@ -4,7 +4,7 @@ use super::exit::{CliError, CliResult};
 use crate::engine::ClientId;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::mount::client_of_user;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// Returns the client id of this host, which is the host's name.
@@ -53,8 +53,8 @@ pub(super) fn default_state_dir() -> CliResult<PathBuf> {
     if is_root() {
         return Ok("/var/lib/latchfs".into());
     }
-    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let state = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
+    let state = directory_variable("XDG_STATE_HOME")
+        .or_else(|| Some(directory_variable("HOME")?.join(".local/state")));
     state.map(|state| state.join("latchfs")).ok_or_else(|| {
         CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
     })
@@ -65,11 +65,18 @@ pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
         .map_err(|error| CliError::system("the current directory can't be found", &error))
 }
 
-/// Returns the server URL in the variable `LATCHFS_SERVER`. An empty value counts as unset.
-pub(super) fn server_of_environment() -> CliResult<Option<String>> {
-    let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
-        return Ok(None);
-    };
-    let text = url.into_string();
-    text.map(Some).map_err(|_| CliError::usage("LATCHFS_SERVER is not UTF-8; name a URL there"))
+/// Returns the value of an environment variable. An empty value counts as unset.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Returns the value of an environment variable that must be text.
+pub(super) fn text_variable(name: &str) -> CliResult<Option<String>> {
+    let text = variable(name).map(OsString::into_string).transpose();
+    text.map_err(|_| CliError::usage(format!("{name} is not UTF-8; write its value as text")))
+}
+
+/// Returns the directory that a variable such as `HOME` names. A relative path counts as unset.
+pub(super) fn directory_variable(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }

@@ -1,10 +1,11 @@
 //! The lock service that decides about the lock of a guarded folder: an engine in the process of
 //! the guard, a server, or the server of a mount.
 
+use super::credential_options::ServerKeyArgs;
 use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::mount_client::{ControlFile, LockClient};
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::{LockName, Rules};
@@ -18,7 +19,8 @@ use std::sync::{Arc, mpsc};
 /// The options that say where the lock of a folder lives.
 #[derive(Debug, clap::Args)]
 pub(super) struct DeciderArgs {
-    /// The server that decides about the lock [default: as 'guard init' recorded]
+    /// The server that decides about the lock [default: that of --profile, or as 'guard init'
+    /// recorded]
     #[arg(long, value_name = "URL", conflicts_with_all = ["dir", "state"])]
     server: Option<String>,
     /// A mount on a server, which decides about the lock
@@ -52,10 +54,18 @@ impl DeciderArgs {
         terms: Terms,
     ) -> CliResult<Decider> {
         let server = self.dir.as_deref().map(server_of_mount).transpose()?;
-        let server = server.or_else(|| self.server.clone()).or_else(|| record.server.clone());
+        let server = server.or_else(|| self.server.clone());
+        let named = match self.key.profile_argument() {
+            Some(_) if server.is_none() => self.key.default_server()?.map(|server| server.value),
+            _ => server,
+        };
+        let server = named.clone().or_else(|| record.server.clone());
         match (server, &self.state) {
             (Some(url), None) => {
-                let access = self.key.access(&url)?;
+                let access = match named {
+                    Some(url) => self.key.access(&url)?,
+                    None => self.key.access_of_folder(&url)?,
+                };
                 server_options::connect(&access, Some(terms)).map(Decider::Server)
             }
             (None, state) => {

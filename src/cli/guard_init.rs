@@ -1,6 +1,7 @@
 //! `latchfs guard init`: makes a folder a guarded one. If several machines have copies of it, the
 //! first checkpoint names all files as they stand on this one.
 
+use super::credential_options::ServerKeyArgs;
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::{CliError, CliResult};
 use super::guard_decider::{self, Decider};
@@ -9,8 +10,9 @@ use super::guard_parts::{
 };
 use super::init_progress::Progress;
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use crate::client::Terms;
+use crate::client::http_transport::ServerAccess;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, Mode};
 use crate::guard::barrier_store::marker_writer::remove_other_markers;
@@ -64,12 +66,22 @@ pub(super) struct InitArgs {
     key: ServerKeyArgs,
 }
 
+impl InitArgs {
+    /// Returns the access to the server at `url`, which an option or the copied folder names.
+    fn access(&self, url: &str) -> CliResult<ServerAccess> {
+        if self.server.is_some() || self.key.profile_argument().is_some() {
+            return self.key.access(url);
+        }
+        self.key.access_of_folder(url)
+    }
+}
+
 pub(super) fn init(args: &InitArgs) -> CliResult {
     let folder = resolved_folder(&args.folder)?;
     let (server, is_shared) = lock_service(args, &folder)?;
     let engine = match &server {
         None => 0,
-        Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
+        Some(url) => guard_decider::engine_of(&args.access(url)?)?,
     };
     let record = FolderRecord::new(server, engine, is_shared);
     // A guard that runs would go on under the id that it knows.
@@ -113,6 +125,9 @@ fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bo
             Ok((Some(guard_decider::server_of_mount(mount)?), args.shared_storage))
         }
         (None, None, true) => Ok((None, false)),
+        (None, None, false) if args.key.profile_argument().is_some() => {
+            Ok((args.key.default_server()?.map(|server| server.value), args.shared_storage))
+        }
         (None, None, false) if args.new_id => {
             let copied = FolderRecord::read(folder).map_err(|error| unavailable(&error))?;
             let is_shared = args.shared_storage || copied.storage.is_some();
@@ -120,7 +135,7 @@ fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bo
         }
         (None, None, false) => Err(CliError::usage(
             "say who decides about the lock of the folder: --alone if only this machine changes \
-             it, or --server URL or --dir MOUNT if several do",
+             it, or --server URL, --profile NAME or --dir MOUNT if several do",
         )),
     }
 }
@@ -136,7 +151,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
     let place = StatePlace::open(folder, record, &state, host);
     let place = place.map_err(|error| unavailable(&error))?;
     let terms = Terms { client: client.clone(), ttl: TTL_DEFAULT, grace: GRACE_OF_FOLDER };
-    let decider = Decider::Server(server_options::connect(&args.key.access(url)?, Some(terms))?);
+    let decider = Decider::Server(server_options::connect(&args.access(url)?, Some(terms))?);
     let wanted = PartsRequest {
         record,
         started: StartedRecord::new(folder, FolderRecord::read(folder).ok()),

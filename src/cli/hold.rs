@@ -40,15 +40,15 @@ pub(super) struct HoldArgs {
 pub(super) fn run(args: &HoldArgs) -> CliResult {
     // The signals are taken before the first thread is started, which inherits the mask.
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
-    let CommandTarget { ask, dir, name, .. } = args.target.asking(&args.name.name)?;
+    let CommandTarget { ask, place, name } = args.target.asking(&args.name.name)?;
     let terms = HoldTerms {
         shared: args.shared,
         ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())),
         note: args.note.clone(),
         wait: if args.try_only { Value::Null } else { HoldTerms::waiting(args.wait) },
     };
-    let (held, tenure) = signals
-        .end_or(|| ask.close(), || terms.acquire(Arc::clone(&ask), dir.as_deref(), &name))?;
+    let (held, tenure) =
+        signals.end_or(|| ask.close(), || terms.acquire(Arc::clone(&ask), place.dir(), &name))?;
     let token = held.token;
     let begun = output::line(&format!("holding {name}: token {token}; Ctrl-C releases it"));
     if begun.is_err() {

@@ -205,9 +205,9 @@ pub(super) fn renew(args: &RenewArgs) -> CliResult {
 pub(super) fn release(args: &ReleaseArgs) -> CliResult {
     // The parser requires a name unless --all is given.
     let Some(name) = args.name.as_ref().filter(|_| !args.all) else { return release_all(args) };
-    let CommandTarget { ask, name, dir, .. } = args.target.asking(name)?;
+    let CommandTarget { ask, name, place } = args.target.asking(name)?;
     let token = match args.token.token {
-        None if !args.any => Some(token_of_shell(&*ask, &name, dir.as_deref())?),
+        None if !args.any => Some(token_of_shell(&*ask, &name, place.dir())?),
         token => token,
     };
     let how = json!({"token": token, "handover": args.handover});

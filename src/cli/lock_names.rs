@@ -17,8 +17,8 @@ const PATIENCE: Span = Span::from_millis(500);
 /// The maximum number of names that a completion shows.
 const NAMES_MAX: usize = 200;
 /// The options that say which mount or server a command uses, and with which credentials.
-const TARGET_OPTIONS: [&str; 7] =
-    ["--dir", "--server", "--client", "--token-file", "--ca", "--cert", "--key"];
+const TARGET_OPTIONS: [&str; 8] =
+    ["--dir", "--server", "--profile", "--client", "--token-file", "--ca", "--cert", "--key"];
 
 /// The name of a lock as an argument.
 #[derive(Debug, Clone, clap::Args)]

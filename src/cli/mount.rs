@@ -4,11 +4,12 @@
 use super::access_options::AccessArgs;
 use super::argument_types::{DurationArg, address, default_grace, default_ttl};
 use super::background;
-use super::environment::{host, server_of_environment};
+use super::credential_options::{ServerCredentials, ServerKeyArgs, Sourced};
+use super::environment::host;
 use super::exit::{CliError, CliResult, Exit};
 use super::http_server;
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
 use super::storage_options::{self, StorageArgs, StorageChoice};
@@ -39,8 +40,9 @@ pub(super) struct MountArgs {
     /// Where to mount; made if it is not there. Several share one engine: the same locks
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
-    /// The client that the mount's users belong to; once for all DIRs, or once for each
-    /// [default: the host's name]
+    /// The client that the mount's users belong to; once for all DIRs, or once for each [env:
+    /// `LATCHFS_CLIENT`, with a server] [default: the name in the client certificate, or else the
+    /// host's name]
     #[arg(long = "client", value_name = "CLIENT", value_parser = ClientId::parse)]
     clients: Vec<ClientId>,
     /// How callers are told apart
@@ -70,7 +72,8 @@ pub(super) struct MountArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = place)]
     listen: Option<HttpAddress>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
-    /// [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]
+    /// [env: `LATCHFS_SERVER`] [default: that of the configuration file; both unless --listen,
+    /// --state or --data asks for an engine here]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
@@ -154,9 +157,9 @@ enum MountEvent {
 }
 
 pub(super) fn run(args: &MountArgs) -> CliResult {
-    let clients = clients(args)?;
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
+    let clients = clients(args, server.as_deref())?;
     // A mount of a server's locks stores no state, so the warning that no state is stored does not
     // apply to it.
     let warning = kept.warning().filter(|_| server.is_none());
@@ -178,24 +181,30 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     done
 }
 
-/// Returns the URL of the server whose locks are mounted: the one that `--server` names, or else
-/// the one in the environment.
+/// Returns the URL of the server whose locks are mounted: the one that `--server` or `--profile`
+/// names, or else the one in the environment or in the configuration file.
 fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     if args.server.is_some() {
         return Ok(args.server.clone());
     }
-    let Some(url) = server_of_environment()? else { return Ok(None) };
+    let Some(Sourced { value: url, source }) = args.key.default_server()? else { return Ok(None) };
     let engine_here = args.listen.is_some() || args.keep.is_said();
-    // The message about `LATCHFS_SERVER` is left out in a background daemon, because its parent
+    if engine_here && args.key.profile_argument().is_some() {
+        return Err(CliError::usage(
+            "--listen, --state and --data are for an engine in this process, and --profile names a \
+             server; leave either out",
+        ));
+    }
+    // The message about the source is left out in a background daemon, because its parent
     // process has printed the same message already.
     if !args.detached {
         output::say(&if engine_here {
             format!(
-                "LATCHFS_SERVER={url} is ignored: --listen, --state and --data are for an engine \
-                 in this process; pass --server URL to mount the locks of a server"
+                "the server {url} ({source}) is ignored: --listen, --state and --data are for an \
+                 engine in this process; pass --server URL to mount the locks of a server"
             )
         } else {
-            format!("mounting the locks of {url}, which LATCHFS_SERVER names")
+            format!("mounting the locks of {url} ({source})")
         });
     }
     Ok((!engine_here).then_some(url))
@@ -254,8 +263,8 @@ fn serve_remote(
     send: &Sender<MountEvent>,
     news: &Receiver<MountEvent>,
 ) -> CliResult {
-    let key = args.key.whole()?;
-    let access = key.access(url)?;
+    let credentials = args.key.credentials(url)?;
+    let access = credentials.read()?;
     let (ttl, grace) = (args.ttl.0, args.grace.0);
     let connect = |client: &ClientId| {
         let terms = Terms { client: client.clone(), ttl, grace };
@@ -264,7 +273,7 @@ fn serve_remote(
     let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
     let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
-        until_the_end(args, &mounts, &|| renew_keys(&key, url, &doors), (send, news))?;
+        until_the_end(args, &mounts, &|| renew_keys(&credentials, &doors), (send, news))?;
         unmount_all(&mounts)
     });
     for door in &doors {
@@ -274,8 +283,8 @@ fn serve_remote(
 }
 
 /// Reads the token and the certificates for the server again, and prints the result.
-fn renew_keys(key: &ServerKeyArgs, url: &str, doors: &[Arc<Remote>]) {
-    let renewed = match key.access(url) {
+fn renew_keys(credentials: &ServerCredentials, doors: &[Arc<Remote>]) {
+    let renewed = match credentials.read() {
         Ok(access) => {
             let mut each = doors.iter().map(|door| door.renew_keys(&access));
             each.try_for_each(|renewed| renewed.map_err(|error| error.to_string()))
@@ -439,10 +448,14 @@ fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
 }
 
 /// Returns the client of each mount, one for each DIR argument.
-fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
+fn clients(args: &MountArgs, server: Option<&str>) -> CliResult<Vec<ClientId>> {
     let (dirs, clients) = (args.dirs.len(), args.clients.len());
     match args.clients.as_slice() {
-        [] => Ok(vec![host()?; dirs]),
+        [] => {
+            let credentials = server.map(|url| args.key.credentials(url)).transpose()?;
+            let client = credentials.and_then(|found| found.client);
+            Ok(vec![client.map_or_else(host, |client| Ok(client.value))?; dirs])
+        }
         [one] => Ok(vec![one.clone(); dirs]),
         each if clients == dirs => Ok(each.to_vec()),
         _ => Err(CliError::usage(format!(

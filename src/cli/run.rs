@@ -12,7 +12,7 @@ use super::mount_client::LockClient;
 use super::output;
 use super::status_table::{SLOT_DONE, Status, held_by};
 use super::supervisor::{self, FrontProcess, Inheritance, SupervisedLease};
-use super::target::{CommandTarget, TargetArgs};
+use super::target::{CommandPlace, CommandTarget, TargetArgs};
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
@@ -175,13 +175,12 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     // `split` forks, and only the forking thread continues in the child, so `split` must run before
     // any other thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
-    let CommandTarget { ask: ctl, place, dir, name } =
-        args.target.asking(args.name_and_words().0)?;
+    let CommandTarget { ask: ctl, place, name } = args.target.asking(args.name_and_words().0)?;
     let name = slot_name(name, args.slot.as_deref())?;
     // The signals are taken before the first thread is started, which inherits the mask: a signal
     // must not reach a thread that it would kill the process by.
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
-    let acquired = signals.end_or(|| ctl.close(), || acquire(args, &ctl, dir.as_deref(), &name));
+    let acquired = signals.end_or(|| ctl.close(), || acquire(args, &ctl, place.dir(), &name));
     let (held, tenure) = match acquired {
         Ok(Some(acquired)) => acquired,
         Ok(None) => args.conflict(&*ctl, Exit::Done),
@@ -193,10 +192,8 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     };
     let mut command = args.command_line();
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    // The command finds its lock by `LATCHFS_SERVER` or by `LATCHFS_DIR`. A value of `LATCHFS_DIR`
-    // that the command would inherit is removed first, because it may name another mount.
-    command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
-    let renewal = held.hang_on_command(&front, dir.is_some())?;
+    place.set_in(&mut command);
+    let renewal = held.hang_on_command(&front, place.dir().is_some())?;
     let ended = match children::Group::start(command, front.group()) {
         Ok(mut group) => {
             let stop_renewal = || renewal.iter().for_each(LeaseRenewal::stop);
@@ -466,10 +463,8 @@ impl HeldLock {
 }
 
 /// Runs the command of the option `--on-lost`.
-fn lost(args: &RunArgs, held: &HeldLock, place: &(&str, OsString)) {
-    run_on_lost(args, held.name.as_str(), held.token, |command| {
-        command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
-    });
+fn lost(args: &RunArgs, held: &HeldLock, place: &CommandPlace) {
+    run_on_lost(args, held.name.as_str(), held.token, |command| place.set_in(command));
 }
 
 /// Runs the command of the option `--on-lost`, once `prepare` was called with it.

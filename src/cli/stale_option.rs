@@ -1,10 +1,11 @@
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
 //! without contacting another node, and so even without a majority.
 
+use super::credential_options::ServerKeyArgs;
 use super::exit::CliResult;
 use super::mount_client::{PAGE, show_place};
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options;
 use crate::engine::{ClientId, LockName};
 use crate::time::Span;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

@@ -1,26 +1,28 @@
 //! Target selection: finds the mount or server to which a command sends its requests, and the lock
 //! that the command names.
 //!
-//! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that
-//! contains the current directory, then the environment, then the only mount there is.
-//! `LATCHFS_DIR` names a mount and so comes before the current directory and before
-//! `LATCHFS_SERVER`.
+//! The command line comes first (`--dir`, `--server`, `--profile`, a path below a mount), then the
+//! mount that contains the current directory, then the environment, then the configuration file,
+//! then the only mount there is. `LATCHFS_DIR` names a mount and so comes before the current
+//! directory and before `LATCHFS_SERVER`.
 
-use super::environment::{own_client, server_of_environment};
+use super::credential_options::ServerKeyArgs;
+use super::environment::{own_client, variable};
 use super::exit::{CliError, CliResult};
 use super::mount_client::{ControlFile, LockClient};
 use super::name_argument::{not_a_name, parsed};
 use super::remote_client::RemoteClient;
-use super::server_options::{ServerKeyArgs, ask_first, urls};
+use super::server_options::ask_first;
 use super::stale_option::StaleServers;
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::time::Span;
 use serde_json::Value;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// Timeout of the request that ends all holds of a client: the server looks through all locks.
@@ -32,13 +34,15 @@ pub(super) struct TargetArgs {
     // This option does not use clap's `env`, which would hide whether a value comes from the
     // environment or from the command line, and the order of precedence depends on that.
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
-    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
     pub(super) dir: Option<PathBuf>,
     /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env:
-    /// `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]
+    /// `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one] [default:
+    /// that of the configuration file]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The client to ask as, at a server [default: the host's name and the user's]
+    /// The client to ask as, at a server [env: `LATCHFS_CLIENT`] [default: the name in the client
+    /// certificate, or else the host's name and the user's]
     #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
     #[command(flatten)]
@@ -58,13 +62,63 @@ pub(super) struct MountedLock {
 pub(super) struct CommandTarget {
     /// The client that sends requests to the mount or server.
     pub(super) ask: Arc<dyn LockClient>,
-    /// The environment variable, with its value, by which a command run under the lock finds the
-    /// mount or server.
-    pub(super) place: (&'static str, OsString),
-    /// The mount point, if the target is a mount.
-    pub(super) dir: Option<PathBuf>,
+    pub(super) place: CommandPlace,
     /// The name of the lock.
     pub(super) name: LockName,
+}
+
+/// Where the lock of a command is.
+pub(super) enum CommandPlace {
+    /// In the mount at this mount point.
+    Mount(PathBuf),
+    /// At a server.
+    Server {
+        url: String,
+        /// The profile that `--profile` names.
+        profile: Option<String>,
+    },
+}
+
+/// The variables that name credentials, or the client to ask as.
+const CREDENTIAL_VARIABLES: [&str; 6] = [
+    "LATCHFS_TOKEN_FILE",
+    "LATCHFS_PLAIN_TOKEN",
+    "LATCHFS_CA",
+    "LATCHFS_CERT",
+    "LATCHFS_KEY",
+    "LATCHFS_CLIENT",
+];
+
+impl CommandPlace {
+    /// Returns the mount point, if the lock is in a mount.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Mount(dir) => Some(dir),
+            Self::Server { .. } => None,
+        }
+    }
+
+    /// Sets the environment variables by which a command that is run under the lock finds the mount
+    /// or server.
+    pub(super) fn set_in(&self, command: &mut Command) {
+        // A value of LATCHFS_DIR that the command would inherit may name another mount.
+        command.env_remove("LATCHFS_DIR");
+        match self {
+            Self::Mount(dir) => {
+                command.env("LATCHFS_DIR", dir);
+            }
+            Self::Server { url, profile } => {
+                command.env("LATCHFS_SERVER", url);
+                if let Some(profile) = profile {
+                    // The credentials in the environment are for another server.
+                    for name in CREDENTIAL_VARIABLES {
+                        command.env_remove(name);
+                    }
+                    command.env("LATCHFS_PROFILE", profile);
+                }
+            }
+        }
+    }
 }
 
 impl TargetArgs {
@@ -85,17 +139,13 @@ impl TargetArgs {
     pub(super) fn asking(&self, name: &OsStr) -> CliResult<CommandTarget> {
         if let Some(url) = self.server_for(Some(name))? {
             let direct = self.direct_to(&url)?;
-            let (name, place) = (parsed(name)?, ("LATCHFS_SERVER", url.into()));
-            return Ok(CommandTarget { ask: Arc::new(direct), place, dir: None, name });
+            let profile = self.key.profile_argument().map(str::to_owned);
+            let (name, place) = (parsed(name)?, CommandPlace::Server { url, profile });
+            return Ok(CommandTarget { ask: Arc::new(direct), place, name });
         }
         let MountedLock { dir, name } = self.lock(name)?;
-        let place = ("LATCHFS_DIR", dir.clone().into());
-        Ok(CommandTarget {
-            ask: Arc::new(ControlFile::of(dir.clone())),
-            place,
-            dir: Some(dir),
-            name,
-        })
+        let ask = Arc::new(ControlFile::of(dir.clone()));
+        Ok(CommandTarget { ask, place: CommandPlace::Mount(dir), name })
     }
 
     /// Returns the servers for stale reads; the first that answers is used.
@@ -103,7 +153,7 @@ impl TargetArgs {
         let servers = self.server_for(None)?.ok_or_else(|| {
             CliError::usage("--stale asks a server for what it knows; name one by --server URL")
         })?;
-        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        let client = self.client_at(&servers)?;
         Ok(StaleServers { servers, key: &self.key, client })
     }
 
@@ -117,7 +167,7 @@ impl TargetArgs {
     /// server's answer; `None` if the target is a mount.
     pub(super) fn release_all_at_server(&self) -> CliResult<Option<Value>> {
         let Some(url) = self.server_for(None)? else { return Ok(None) };
-        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        let client = self.client_at(&url)?;
         let query: String = form_urlencoded::byte_serialize(client.as_str().as_bytes()).collect();
         let path = format!("/locks?client={query}");
         ask_first(&url, &self.key, "DELETE", &path, RELEASE_ALL_PATIENCE)
@@ -126,20 +176,23 @@ impl TargetArgs {
 
     /// Returns the client of the server at `url`.
     fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
-        let client = self.client.clone().map_or_else(own_client, Ok)?;
-        Ok(RemoteClient::new(self.key.access(url)?, client))
+        Ok(RemoteClient::new(self.key.access(url)?, self.client_at(url)?))
     }
 
     /// Returns the client of a server that a folder names. Whoever can write to the folder can name
-    /// another one there, so it gets the user's credentials only if `LATCHFS_SERVER` names it too.
+    /// another one there, so it gets the user's credentials only if the user's configuration names
+    /// it too: `LATCHFS_SERVER`, or the selected profile.
     pub(super) fn direct_to_server_of_folder(&self, url: &str) -> CliResult<RemoteClient> {
-        let trusted = server_of_environment()?.unwrap_or_default();
-        let trusted = urls(&trusted);
-        if urls(url).iter().all(|url| trusted.contains(url)) {
+        if self.key.is_configured(url)? {
             return self.direct_to(url);
         }
         let client = self.client.clone().map_or_else(own_client, Ok)?;
         Ok(RemoteClient::new(self.key.access_without_credentials(url)?, client))
+    }
+
+    /// Returns the client as which to ask the server at `url`.
+    fn client_at(&self, url: &str) -> CliResult<ClientId> {
+        self.client.clone().map_or_else(|| self.key.client_at(url), Ok)
     }
 
     /// Returns the URL of the server that the command uses; `None` if it uses a mount.
@@ -147,10 +200,9 @@ impl TargetArgs {
         if let Some(url) = &self.server {
             return Ok(Some(url.clone()));
         }
-        let url = match server_of_environment()? {
-            Some(url) if self.dir_said().is_none() && !names_mount(name)? => Some(url),
-            Some(_) | None => None,
-        };
+        let is_mount = self.key.profile_argument().is_none()
+            && (self.dir_said().is_some() || names_mount(name)?);
+        let url = if is_mount { None } else { self.key.default_server()?.map(|url| url.value) };
         if url.is_none() && self.client.is_some() {
             return Err(CliError::usage(
                 "--client says whom a server is asked as, and a mount is meant here, which has a \
@@ -163,13 +215,13 @@ impl TargetArgs {
     /// Whether the argument `name` is about a lock, and not about a file elsewhere: a mount or a
     /// server is named, or the argument lies in a mount.
     pub(super) fn names_lock(&self, name: &OsStr) -> CliResult<bool> {
-        Ok(self.dir.is_some() || self.server.is_some() || lies_in_mount(name)?)
+        let is_server = self.server.is_some() || self.key.profile_argument().is_some();
+        Ok(self.dir.is_some() || is_server || lies_in_mount(name)?)
     }
 
     /// Returns the mount that the command line or the environment names, if any.
     fn dir_said(&self) -> Option<PathBuf> {
-        let environment = || std::env::var_os("LATCHFS_DIR").filter(|dir| !dir.is_empty());
-        self.dir.clone().or_else(|| environment().map(PathBuf::from))
+        self.dir.clone().or_else(|| variable("LATCHFS_DIR").map(PathBuf::from))
     }
 
     /// Returns the mount that the command uses for a request which is about no particular lock.

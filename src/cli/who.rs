@@ -99,8 +99,9 @@ fn at_server(args: &WhoArgs, url: &str, lock: &str) -> CliResult<Value> {
         CliError::Said(Exit::Denied, sentence) => CliError::Said(
             Exit::Denied,
             format!(
-                "{sentence}; a token is sent to the server that a folder names only if \
-                 LATCHFS_SERVER names it too: set LATCHFS_SERVER={url} if you trust it"
+                "{sentence}; credentials are sent to the server that a folder names only if your \
+                 configuration names it too: set LATCHFS_SERVER={url} if you trust it, or pass \
+                 --profile NAME"
             ),
         ),
         other => other,

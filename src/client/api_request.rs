@@ -17,36 +17,43 @@ use tokio::time::timeout;
 /// JSON may take a hundred when parsed.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
 
-/// Sends a request, and returns the status code and the body of the response. An error is a
-/// sentence for the user.
+/// Sends a request, and returns the status code and the body of the response. The text of an error
+/// is a sentence for the user.
 pub fn fetch(
     access: &ServerAccess,
     method: &str,
     path: &str,
     patience: Span,
-) -> Result<(u16, Value), String> {
-    let server = Http::new(access).map_err(|error| error.to_string())?;
-    let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
+) -> Result<(u16, Value), TransportError> {
+    let unusable = |error: &dyn ToString| TransportError::Foreign(error.to_string());
+    let server = Http::new(access).map_err(|error| unusable(&error))?;
+    let method = Method::from_bytes(method.as_bytes()).map_err(|error| unusable(&error))?;
     let asked = async {
         timeout(patience.as_duration(), ask(&server.0, method, path))
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {patience}")))
+            .unwrap_or_else(|_| Err(TransportError::Silent(format!("no answer within {patience}"))))
     };
-    let runtime = runtime().map_err(|trouble| trouble.to_string())?;
-    runtime.block_on(asked).map_err(|why| {
-        format!(
-            "the server {} does not answer ({why}); see whether it runs, and try again",
-            access.url
-        )
+    let url = &access.url;
+    runtime()?.block_on(asked).map_err(|trouble| match trouble {
+        TransportError::Denied(why) => TransportError::Denied(format!(
+            "the server {url} can't be used: {why}; pass a valid one with --cert and --key"
+        )),
+        other => TransportError::Silent(format!(
+            "the server {url} does not answer ({other}); see whether it runs, and try again"
+        )),
     })
 }
 
-async fn ask(target: &HttpTarget, method: Method, path: &str) -> Result<(u16, Value), String> {
-    let said = |trouble: TransportError| trouble.to_string();
-    let (_sender, response) = target.begin(method, path).await.map_err(said)?;
+async fn ask(
+    target: &HttpTarget,
+    method: Method,
+    path: &str,
+) -> Result<(u16, Value), TransportError> {
+    let (_sender, response) = target.begin(method, path).await?;
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let bytes = body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
+    let incomplete = |error| TransportError::Silent(format!("incomplete response: {error}"));
+    let bytes = body.map_err(incomplete)?.to_bytes();
     Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
 }
 

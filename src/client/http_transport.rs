@@ -18,8 +18,8 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use parking_lot::RwLock;
 use std::error::Error;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 /// The maximum number of bytes read from an error response.
 const COMPLAINT_BYTES_MAX: usize = 16 << 10;
@@ -150,16 +150,18 @@ fn address_of(host: &str) -> Option<IpAddr> {
 
 fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
     let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
-    let Some(ca) = &access.ca else {
-        return Err(Unusable(
-            "an https server needs --ca FILE, the CA certificate (PEM) that verifies it".to_owned(),
-        ));
+    let roots = match &access.ca {
+        None => machine_roots()?,
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(ca) {
+                let certificate =
+                    certificate.map_err(|why| unusable("the CA can't be read", &why))?;
+                roots.add(certificate).map_err(|why| unusable("the CA can't be used", &why))?;
+            }
+            Arc::new(roots)
+        }
     };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(ca) {
-        let certificate = certificate.map_err(|why| unusable("the CA can't be read", &why))?;
-        roots.add(certificate).map_err(|why| unusable("the CA can't be used", &why))?;
-    }
     let config = ClientConfig::builder().with_root_certificates(roots);
     let config = match &access.identity {
         None => config.with_no_client_auth(),
@@ -178,6 +180,38 @@ fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'s
     let name = ServerName::try_from(host.to_owned())
         .map_err(|why| unusable("the server's name can't be checked", &why))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+#[cfg(target_os = "linux")]
+fn machine_certificates() -> Vec<CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs
+}
+
+/// Returns the certificates of the file that macOS keeps for OpenSSL. The keychain has more, and a
+/// program that is linked on another system can't read it.
+#[cfg(not(target_os = "linux"))]
+fn machine_certificates() -> Vec<CertificateDer<'static>> {
+    let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| "/etc/ssl/cert.pem".into());
+    CertificateDer::pem_file_iter(file).into_iter().flatten().flatten().collect()
+}
+
+/// Returns the CA certificates that this machine trusts. They are read once per process.
+fn machine_roots() -> Result<Arc<RootCertStore>, Unusable> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        // A certificate that can't be used vouches for no server; the others still do.
+        roots.add_parsable_certificates(machine_certificates());
+        Arc::new(roots)
+    });
+    if roots.is_empty() {
+        return Err(Unusable(
+            "this machine has no CA certificates that could verify an https server; name the \
+             server's CA (PEM) by --ca FILE, or install the package ca-certificates"
+                .to_owned(),
+        ));
+    }
+    Ok(Arc::clone(roots))
 }
 
 impl Transport for Http {
@@ -252,11 +286,14 @@ impl HttpTarget {
                 let stream = encrypt(stream, connector, name.clone()).await.map_err(|error| {
                     // A failed TLS handshake counts as an unreachable server: the peer has not
                     // proved that it is the server, so its response must not decide anything.
-                    TransportError::Silent(format!(
-                        "no TLS with {}: {}",
-                        self.url,
-                        with_causes(&error)
-                    ))
+                    let (url, why) = (&self.url, with_causes(&error));
+                    let next = match tls_error(&error) {
+                        Some(rustls::Error::InvalidCertificate(
+                            CertificateError::UnknownIssuer,
+                        )) => "; name the CA that signed it by --ca FILE",
+                        _ => "",
+                    };
+                    TransportError::Silent(format!("no TLS with {url}: {why}{next}"))
                 })?;
                 start_http(stream).await
             }
@@ -450,8 +487,40 @@ pub(super) fn runtime() -> Result<Runtime, TransportError> {
     Builder::new_current_thread().enable_all().build().map_err(|error| broken(&error))
 }
 
+/// Returns the error of a broken connection. A server that refuses the client's certificate, or
+/// misses one, says so by an alert in a connection whose server is verified already.
 pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
-    TransportError::Silent(with_causes(error))
+    match certificate_alert(error) {
+        Some(why) => TransportError::Denied(format!(
+            "the server refuses the client's certificate, or misses one ({why})"
+        )),
+        None => TransportError::Silent(with_causes(error)),
+    }
+}
+
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref::<rustls::Error>()
+}
+
+/// Returns the TLS alert about the client's certificate that is among the causes of an error.
+fn certificate_alert(error: &(dyn Error + 'static)) -> Option<String> {
+    let alert = match error.downcast_ref::<io::Error>().and_then(tls_error) {
+        Some(rustls::Error::AlertReceived(alert)) => *alert,
+        _ => return certificate_alert(error.source()?),
+    };
+    let is_about_certificate = matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateRequired
+    );
+    is_about_certificate.then(|| format!("{alert:?}"))
 }
 
 pub(super) fn silent() -> TransportError {
@@ -501,6 +570,6 @@ mod tests {
         assert!(why("box:8080").contains("names no host") || why("box:8080").contains("neither"));
         assert!(why("ftp://box").contains("neither"), "{}", why("ftp://box"));
         assert!(why("http://box/path").contains("has a path"));
-        assert!(why("https://box").contains("--ca"));
+        assert_eq!(why("https://box"), "");
     }
 }

@@ -4,7 +4,9 @@
 use super::session_state::{KeepAliveStep, SessionKeepAlive, Terms};
 use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
-use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, SessionId};
+use crate::engine::{
+    EndSession, Op, OpenSession, Outcome, Refusal, RefusalKind, SessionEnd, SessionId,
+};
 use crate::random::jittered;
 use crate::service::Unavailable;
 use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch};
@@ -124,12 +126,20 @@ fn open(
             hub.with_session(|session| session.opened(id, asked_at));
             Ok(())
         }
-        Some(ItemReply::Answered(Err(refusal))) => Err(TransportError::Silent(refusal.to_string())),
+        Some(ItemReply::Answered(Err(refusal))) => Err(error_of(&refusal)),
         Some(ItemReply::Unavailable(Unavailable::Denied { why })) => {
             Err(TransportError::Denied(why.to_string()))
         }
         Some(ItemReply::Unavailable(why)) => Err(TransportError::Silent(why.to_string())),
         _ => Err(TransportError::Foreign("the server does not know sessions".to_owned())),
+    }
+}
+
+/// Returns the error for a server that refuses to open or to keep a session.
+fn error_of(refusal: &Refusal) -> TransportError {
+    match refusal.kind() {
+        RefusalKind::Denied => TransportError::Denied(refusal.to_string()),
+        _ => TransportError::Silent(refusal.to_string()),
     }
 }
 
@@ -166,9 +176,7 @@ fn sign_of_life(
                     hub.with_session(|session| session.kept(asked_at));
                     return Ok(());
                 }
-                Some(ItemReply::Answered(Err(refusal))) => {
-                    Err(TransportError::Denied(refusal.to_string()))
-                }
+                Some(ItemReply::Answered(Err(refusal))) => Err(error_of(&refusal)),
                 // The server has answered, but could not execute the keep-alive, for example
                 // because its disk is full. The session may still be alive.
                 _ => {

@@ -327,7 +327,7 @@ impl ClientState {
     }
 
     /// Waits until requests are answered, events arrive and a session is open, but at most until
-    /// `limit`. Returns whether they do.
+    /// `limit`, or until the only server refuses the credentials. Returns whether they do.
     pub(super) fn is_ready(&self, limit: Time) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -336,7 +336,8 @@ impl ClientState {
                 return true;
             }
             let left = limit.since(boot_now());
-            if left == Span::ZERO || state.stopped {
+            let is_denied = !self.server.is_several() && is_denial(self.trouble.lock().as_ref());
+            if left == Span::ZERO || state.stopped || is_denied {
                 return false;
             }
             self.changed.wait_for(&mut state, left.as_duration());
@@ -387,9 +388,18 @@ impl ClientState {
         }
     }
 
+    /// Records an error. A refusal of the credentials is kept until the server answers a request,
+    /// because the user must act on it, and the other threads may fail later and for less reason.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
-        *self.trouble.lock() = Some(trouble.clone());
+        let mut last = self.trouble.lock();
+        if !is_denial(last.as_ref()) || is_denial(Some(trouble)) {
+            *last = Some(trouble.clone());
+        }
+        drop(last);
+        // Under the mutex of the state, since a thread could be about to wait.
+        let _state = self.state.lock();
+        self.changed.notify_all();
     }
 
     pub(super) fn last_trouble(&self) -> Option<TransportError> {
@@ -417,6 +427,7 @@ impl ClientState {
     /// time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
+        self.trouble.lock().take_if(|trouble| is_denial(Some(trouble)));
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
         if !self.server.is_several() {
             self.engine.store(stamp.engine, Ordering::Release);
@@ -488,6 +499,10 @@ impl ClientState {
             then(no);
         }
     }
+}
+
+const fn is_denial(trouble: Option<&TransportError>) -> bool {
+    matches!(trouble, Some(TransportError::Denied(_)))
 }
 
 #[cfg(test)]

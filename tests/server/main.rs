@@ -30,6 +30,7 @@ mod mounting;
 mod nodes;
 mod page;
 mod problems;
+mod profiles;
 mod prometheus;
 mod sentences;
 mod sessions;

@@ -2,9 +2,10 @@
 //! tenure of the folder. It is asked without a session, so that nothing changes.
 
 use super::folder_site::FolderSite;
+use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard_decider::check_engine;
-use crate::cli::server_options::{ServerKeyArgs, connect, urls};
+use crate::cli::server_options::{connect, urls};
 use crate::client::http_transport::Http;
 use crate::client::server_probe::{Stuck, probe};
 use crate::engine::{LockName, LockView, Ownership};
@@ -46,7 +47,7 @@ pub(super) fn ask(
         }
     };
     answer.findings.extend(skew_finding(&heard));
-    let remote = match connect(&key.access(servers)?, None) {
+    let remote = match connect(&key.access_of_folder(servers)?, None) {
         Ok(remote) => remote,
         Err(CliError::Said(_, why)) => {
             answer.findings.push(unreachable(servers, "does not answer properly", &why));
@@ -97,7 +98,7 @@ fn first_heard(servers: &str, key: &ServerKeyArgs) -> CliResult<Result<Heard, Fo
     }
     let mut stuck = Vec::new();
     for url in all {
-        let heard = match Http::new(&key.access(url)?) {
+        let heard = match Http::new(&key.access_of_folder(url)?) {
             Ok(server) => probe(&server),
             Err(error) => Err(Stuck::Unreachable(error.to_string())),
         };

@@ -3,8 +3,8 @@
 
 use super::finding::Finding;
 use crate::cli::cluster::votes;
+use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
-use crate::cli::server_options::ServerKeyArgs;
 use crate::client::api_request::fetch;
 use crate::time::Span;
 use serde_json::Value;

@@ -4,9 +4,10 @@ use super::finding::Finding;
 use super::mending::MendedFinding;
 use super::strict::{self, StrictArgs};
 use super::{machine, mounts, nodes, servers, state_dirs};
+use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
-use crate::cli::server_options::{ServerKeyArgs, urls};
+use crate::cli::server_options::urls;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
@@ -17,7 +18,8 @@ pub(in crate::cli) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     state: Option<OsString>,
     /// The server to look at, with its cluster; what mounts need is seen to only if there are some
-    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
+    /// [env: `LATCHFS_SERVER`] [default: that of the configuration file]
+    #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
     key: ServerKeyArgs,
@@ -30,7 +32,7 @@ pub(in crate::cli) struct DoctorArgs {
 
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     let (findings, mended) = if args.strict.strict {
-        strict::findings(&args.strict, args.server.as_deref(), &args.key)?
+        strict::findings(&args.strict, args.named_server()?.as_deref(), &args.key)?
     } else {
         (all(args)?, Vec::new())
     };
@@ -46,19 +48,33 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
 }
 
+impl DoctorArgs {
+    /// Returns the server that the command line names.
+    fn named_server(&self) -> CliResult<Option<String>> {
+        if self.server.is_some() || self.key.profile_argument().is_none() {
+            return Ok(self.server.clone());
+        }
+        Ok(self.key.default_server()?.map(|server| server.value))
+    }
+}
+
 /// Returns the findings about this machine, its mounts, and the named server.
 fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     let (of_mounts, abouts) = mounts::mounts();
+    let server = match args.named_server()? {
+        None => args.key.default_server()?.map(|server| server.value),
+        named => named,
+    };
     let mut findings = Vec::new();
     // A machine that only queries a server, such as a container, needs no FUSE device.
-    let asks_only = args.server.is_some() && abouts.is_empty();
+    let asks_only = server.is_some() && abouts.is_empty();
     let mounts = cfg!(target_os = "linux") && !asks_only;
     if mounts {
         findings.extend([machine::device(), machine::helper(), machine::conf()]);
         findings.push(machine::timeout());
     }
     findings.push(machine::clocks());
-    if let Some(url) = &args.server {
+    if let Some(url) = &server {
         let urls = urls(url);
         for url in &urls {
             findings.extend(servers::named(url, &args.key)?);

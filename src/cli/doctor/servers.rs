@@ -1,8 +1,8 @@
 //! Checks of servers: the one that `--server` names, and those whose locks are mounted.
 
 use super::finding::Finding;
+use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
-use crate::cli::server_options::ServerKeyArgs;
 use crate::client::http_transport::Http;
 use crate::client::server_probe::{Stuck, probe};
 use crate::service::{Contact, RttSample};

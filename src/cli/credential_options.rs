@@ -1,0 +1,436 @@
+//! Connection options: the server of a command and the credentials for it, from the command line,
+//! the environment and a profile of the configuration file, in this order.
+//!
+//! The credentials of a profile are sent to the servers of that profile only. With `--profile` the
+//! environment is left out, so that its credentials do not reach a server that they are not for.
+
+use super::config_file::{Config, NamedProfile};
+use super::environment::{absolute, own_client, text_variable, variable};
+use super::exit::{CliError, CliResult};
+use super::output;
+use super::server_options::urls;
+use crate::auth::name_in_certificate;
+use crate::client::http_transport::{ServerAccess, is_exposed};
+use crate::engine::ClientId;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The options for the credentials that a command sends to a server, and for its CA certificate.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct ServerKeyArgs {
+    // None of these options uses clap's `env`, which would hide whether a value comes from the
+    // environment or from the command line.
+    /// The server and its credentials as the configuration file describes them under this name
+    /// [env: `LATCHFS_PROFILE`]
+    #[arg(long, value_name = "NAME", global = true)]
+    profile: Option<String>,
+    /// A file with the bearer token of the client [env: `LATCHFS_TOKEN_FILE`]
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// Send the token without encryption, also to a server on another machine [env:
+    /// `LATCHFS_PLAIN_TOKEN`]
+    #[arg(long, global = true)]
+    plain_token: bool,
+    /// CA certificate (PEM) that verifies an https server [env: `LATCHFS_CA`] [default: those that
+    /// this machine trusts]
+    #[arg(long, value_name = "FILE", global = true)]
+    ca: Option<PathBuf>,
+    /// Client certificate (PEM) of this command [env: `LATCHFS_CERT`]
+    #[arg(long, value_name = "FILE", global = true)]
+    cert: Option<PathBuf>,
+    /// The key of that certificate (PEM) [env: `LATCHFS_KEY`]
+    #[arg(long, value_name = "FILE", global = true)]
+    key: Option<PathBuf>,
+}
+
+/// Where the value of a connection option comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OptionSource {
+    /// The command line.
+    Argument,
+    /// An environment variable.
+    Variable(&'static str),
+    /// A profile, by its name and the file that defines it.
+    Profile(String, PathBuf),
+    /// The common name, or the first DNS name, of the client certificate.
+    Certificate,
+}
+
+/// A connection option, with its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sourced<T> {
+    pub(super) value: T,
+    pub(super) source: OptionSource,
+}
+
+/// The files with the credentials for one server or cluster, and the client to ask as. The paths
+/// are absolute, because a daemon may change its working directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ServerCredentials {
+    /// The URL, or a comma-separated list of URLs.
+    pub(super) url: String,
+    pub(super) token_file: Option<Sourced<PathBuf>>,
+    pub(super) plain_token: Option<Sourced<bool>>,
+    pub(super) ca: Option<Sourced<PathBuf>>,
+    pub(super) cert: Option<Sourced<PathBuf>>,
+    pub(super) key: Option<Sourced<PathBuf>>,
+    pub(super) client: Option<Sourced<ClientId>>,
+}
+
+impl fmt::Display for OptionSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument => f.write_str("the command line"),
+            Self::Variable(name) => f.write_str(name),
+            Self::Profile(name, file) => write!(f, "profile '{name}' in {}", file.display()),
+            Self::Certificate => f.write_str("the client certificate"),
+        }
+    }
+}
+
+impl ServerKeyArgs {
+    /// Returns the name that `--profile` gives.
+    pub(super) fn profile_argument(&self) -> Option<&str> {
+        self.profile.as_deref()
+    }
+
+    /// Returns the server to use where the command line names no server and no mount: that of
+    /// `--profile`, of `LATCHFS_SERVER`, of `LATCHFS_PROFILE`, or of the default profile.
+    pub(super) fn default_server(&self) -> CliResult<Option<Sourced<String>>> {
+        if self.profile.is_none()
+            && let Some(url) = text_variable("LATCHFS_SERVER")?
+        {
+            let source = OptionSource::Variable("LATCHFS_SERVER");
+            return Ok(Some(Sourced { value: url, source }));
+        }
+        Ok(self.selected_profile()?.map(|selected| {
+            let source = OptionSource::Profile(selected.name, selected.file);
+            Sourced { value: selected.profile.server, source }
+        }))
+    }
+
+    /// Returns the profile that `--profile`, `LATCHFS_PROFILE` or the configuration file selects.
+    fn selected_profile(&self) -> CliResult<Option<NamedProfile>> {
+        let name = match &self.profile {
+            Some(name) => Some(name.clone()),
+            None => text_variable("LATCHFS_PROFILE")?,
+        };
+        Config::read()?.profile(name.as_deref())
+    }
+
+    /// Returns the credentials for the server at `url`.
+    pub(super) fn credentials(&self, url: &str) -> CliResult<ServerCredentials> {
+        let profile = self.selected_profile()?;
+        let covering = profile.as_ref().filter(|selected| covers(&selected.profile.server, url));
+        if let (Some(asked), Some(profile), None) = (&self.profile, &profile, covering) {
+            return Err(CliError::usage(format!(
+                "profile '{asked}' is for {}, and {url} is asked; leave --profile out, or add the \
+                 URL to its server in {}",
+                profile.profile.server,
+                profile.file.display()
+            )));
+        }
+        let layers = Layers { reads_environment: self.profile.is_none(), profile: covering };
+        layers.credentials(self, url)
+    }
+
+    /// Returns the URL of a server together with the credentials for it.
+    pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
+        self.credentials(url)?.read()
+    }
+
+    /// Whether `LATCHFS_SERVER` or the selected profile names all servers of `url`.
+    pub(super) fn is_configured(&self, url: &str) -> CliResult<bool> {
+        let variable = text_variable("LATCHFS_SERVER")?;
+        let variable = variable.filter(|_| self.profile.is_none());
+        if variable.is_some_and(|known| covers(&known, url)) {
+            return Ok(true);
+        }
+        Ok(self.selected_profile()?.is_some_and(|known| covers(&known.profile.server, url)))
+    }
+
+    /// Returns the URL of a server that gets no credentials.
+    pub(super) fn access_without_credentials(&self, url: &str) -> CliResult<ServerAccess> {
+        let layers = Layers { reads_environment: self.profile.is_none(), profile: None };
+        let ca = layers.file(self.ca.as_ref(), "LATCHFS_CA", None)?;
+        let ca = ca.map(|ca| read(&ca.value)).transpose()?;
+        Ok(ServerAccess { url: url.to_owned(), token: None, ca, identity: None })
+    }
+
+    /// Returns the access to a server that a folder names. Anyone who can write to the folder can
+    /// name another server there. So credentials are sent only if a CA that the user has named
+    /// vouches for the server, or if the user's configuration names the server too.
+    pub(super) fn access_of_folder(&self, url: &str) -> CliResult<ServerAccess> {
+        let access = self.access(url)?;
+        let has_credentials = access.token.is_some() || access.identity.is_some();
+        let of_machine = access.ca.is_none() && urls(url).iter().any(|url| is_https(url));
+        if has_credentials && of_machine && !self.is_configured(url)? {
+            return Err(CliError::usage(format!(
+                "the folder names the server {url}, to which your credentials would be sent; if \
+                 you trust it, name it yourself by LATCHFS_SERVER={url} or by a profile, or name \
+                 its CA by --ca FILE"
+            )));
+        }
+        Ok(access)
+    }
+
+    /// Returns the client as which to ask the server at `url`, if no option names one.
+    pub(super) fn client_at(&self, url: &str) -> CliResult<ClientId> {
+        self.credentials(url)?.client.map_or_else(own_client, |client| Ok(client.value))
+    }
+}
+
+fn is_https(url: &str) -> bool {
+    url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+}
+
+/// Whether the list `known` has all URLs of the list `url`.
+fn covers(known: &str, url: &str) -> bool {
+    let plain = |url: &str| url.trim_end_matches('/').to_owned();
+    let known: Vec<_> = urls(known).into_iter().map(plain).collect();
+    let all = urls(url);
+    !all.is_empty() && all.into_iter().all(|url| known.contains(&plain(url)))
+}
+
+/// The sources of options below the command line.
+struct Layers<'a> {
+    reads_environment: bool,
+    /// The profile, if it is one for the server that is asked.
+    profile: Option<&'a NamedProfile>,
+}
+
+impl Layers<'_> {
+    fn credentials(&self, args: &ServerKeyArgs, url: &str) -> CliResult<ServerCredentials> {
+        let profile = self.profile.map(|selected| &selected.profile);
+        let of = |field: fn(&super::config_file::Profile) -> &Option<PathBuf>| {
+            profile.and_then(|profile| field(profile).clone())
+        };
+        let cert_of_profile = of(|profile| &profile.cert);
+        let cert = self.file(args.cert.as_ref(), "LATCHFS_CERT", cert_of_profile)?;
+        let key = self.file(args.key.as_ref(), "LATCHFS_KEY", of(|profile| &profile.key))?;
+        match (&cert, &key) {
+            (Some(cert), None) => return Err(half("certificate", cert, "key", "--key FILE")),
+            (None, Some(key)) => return Err(half("key", key, "certificate", "--cert FILE")),
+            _ => {}
+        }
+        let is_plain = profile.is_some_and(|profile| profile.plain_token);
+        let mut found = ServerCredentials {
+            url: url.to_owned(),
+            token_file: self.file(
+                args.token_file.as_ref(),
+                "LATCHFS_TOKEN_FILE",
+                of(|profile| &profile.token_file),
+            )?,
+            plain_token: self.first(
+                args.plain_token.then_some(true),
+                "LATCHFS_PLAIN_TOKEN",
+                |text| Ok(is_yes(&text.to_string_lossy())),
+                is_plain.then_some(true),
+            )?,
+            ca: self.file(args.ca.as_ref(), "LATCHFS_CA", of(|profile| &profile.ca))?,
+            cert,
+            key,
+            client: self.first(
+                None,
+                "LATCHFS_CLIENT",
+                |text| {
+                    ClientId::parse(&text.to_string_lossy()).map_err(|error| {
+                        CliError::usage(format!("LATCHFS_CLIENT can't be used: {error}"))
+                    })
+                },
+                profile.and_then(|profile| ClientId::parse(profile.client.as_ref()?).ok()),
+            )?,
+        };
+        if found.client.is_none() {
+            found.client = found.named_by_certificate()?;
+        }
+        Ok(found)
+    }
+
+    fn file(
+        &self,
+        argument: Option<&PathBuf>,
+        name: &'static str,
+        of_profile: Option<PathBuf>,
+    ) -> CliResult<Option<Sourced<PathBuf>>> {
+        let argument = argument.map(|path| absolute(path)).transpose()?;
+        let parse = |path: OsString| absolute(Path::new(&path));
+        self.first(argument, name, parse, of_profile)
+    }
+
+    /// Returns the first value that is given: by the command line, by the variable `name`, or by
+    /// the profile.
+    fn first<T>(
+        &self,
+        argument: Option<T>,
+        name: &'static str,
+        parse: impl FnOnce(OsString) -> CliResult<T>,
+        of_profile: Option<T>,
+    ) -> CliResult<Option<Sourced<T>>> {
+        if let Some(value) = argument {
+            return Ok(Some(Sourced { value, source: OptionSource::Argument }));
+        }
+        let given = if self.reads_environment { variable(name) } else { None };
+        if let Some(value) = given.map(parse).transpose()? {
+            return Ok(Some(Sourced { value, source: OptionSource::Variable(name) }));
+        }
+        Ok(of_profile.zip(self.profile).map(|(value, NamedProfile { name, file, .. })| Sourced {
+            value,
+            source: OptionSource::Profile(name.clone(), file.clone()),
+        }))
+    }
+}
+
+/// Returns the error for a certificate without a key, or a key without a certificate.
+fn half(what: &str, given: &Sourced<PathBuf>, other: &str, option: &str) -> CliError {
+    let (path, source) = (given.value.display(), &given.source);
+    CliError::usage(format!(
+        "the client {what} {path} ({source}) is of no use without its {other}; name it by {option}"
+    ))
+}
+
+/// Whether the value of a variable turns a switch on, as clap reads such values.
+fn is_yes(text: &str) -> bool {
+    !["0", "false", "f", "no", "n", "off"].iter().any(|no| text.eq_ignore_ascii_case(no))
+}
+
+impl ServerCredentials {
+    /// Reads the files.
+    pub(super) fn read(&self) -> CliResult<ServerAccess> {
+        let file = |path: &Option<Sourced<PathBuf>>| {
+            path.as_ref().map(|path| read(&path.value)).transpose()
+        };
+        let token = file(&self.token_file)?;
+        let exposed = urls(&self.url).into_iter().find(|url| is_exposed(url));
+        if token.is_some()
+            && !self.plain_token.as_ref().is_some_and(|plain| plain.value)
+            && let Some(url) = exposed
+        {
+            return Err(CliError::usage(format!(
+                "the token is not sent to {url}, since others could read it on the way; use https, \
+                 or say --plain-token where the network itself is encrypted"
+            )));
+        }
+        if let Some(path) = &self.token_file {
+            warn_of_readers(&path.value);
+        }
+        let identity = file(&self.cert)?.zip(file(&self.key)?);
+        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        Ok(ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity })
+    }
+
+    /// Returns the client that the client certificate names.
+    fn named_by_certificate(&self) -> CliResult<Option<Sourced<ClientId>>> {
+        let Some(path) = &self.cert else { return Ok(None) };
+        let name = name_in_certificate(&read(&path.value)?);
+        let client = name.and_then(|name| ClientId::parse(&name).ok());
+        Ok(client.map(|value| Sourced { value, source: OptionSource::Certificate }))
+    }
+}
+
+fn read(path: &Path) -> CliResult<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| CliError::system(&format!("{} can't be read", path.display()), &error))
+}
+
+/// Warns if other users can read the token file, because anyone with the token can act as its
+/// owner.
+fn warn_of_readers(path: &Path) {
+    let others = |mode: u32| mode & 0o077 != 0;
+    if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {
+        let path = path.display();
+        output::say(&format!("others can read the token in {path}; run 'chmod 600 {path}'"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::config_file::Profile;
+    use crate::cli::exit::Exit;
+
+    fn args() -> ServerKeyArgs {
+        ServerKeyArgs { profile: Some("p".to_owned()), ..ServerKeyArgs::default() }
+    }
+
+    fn profile() -> NamedProfile {
+        let profile = Profile {
+            server: "https://a:1,https://b:1/".to_owned(),
+            token_file: Some("/p.token".into()),
+            client: Some("ci".to_owned()),
+            ..Profile::default()
+        };
+        NamedProfile { name: "p".to_owned(), file: "/config".into(), profile }
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_profile() {
+        let profile = profile();
+        let layers = Layers { reads_environment: false, profile: Some(&profile) };
+        let found = layers.credentials(&args(), "https://a:1").expect("valid");
+        let of_profile = OptionSource::Profile("p".to_owned(), "/config".into());
+        let token = Sourced { value: "/p.token".into(), source: of_profile.clone() };
+        assert_eq!(found.token_file, Some(token));
+        let client = ClientId::parse("ci").expect("valid");
+        assert_eq!(found.client, Some(Sourced { value: client, source: of_profile }));
+        let args = ServerKeyArgs { token_file: Some("/mine".into()), ..args() };
+        let found = layers.credentials(&args, "https://a:1").expect("valid");
+        let token = Sourced { value: "/mine".into(), source: OptionSource::Argument };
+        assert_eq!(found.token_file, Some(token));
+    }
+
+    #[test]
+    fn a_profile_is_for_its_own_servers_only() {
+        let known = profile().profile.server;
+        for url in ["https://a:1", "https://b:1", "https://b:1,https://a:1/"] {
+            assert!(covers(&known, url), "{url}");
+        }
+        for url in ["https://a:2", "http://a:1", "https://a:1,https://c:1", "", "https://a:10"] {
+            assert!(!covers(&known, url), "{url}");
+        }
+    }
+
+    #[test]
+    fn half_an_identity_is_refused() {
+        let layers = Layers { reads_environment: false, profile: None };
+        let args = ServerKeyArgs { key: Some("/k".into()), ..args() };
+        let Err(CliError::Said(Exit::Usage, why)) = layers.credentials(&args, "https://a") else {
+            panic!("it has no certificate")
+        };
+        assert!(
+            why.contains("/k (the command line) is of no use without its certificate"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn tokens_leave_the_machine_encrypted_only() {
+        for url in [
+            "http://localhost:8080",
+            "http://127.0.0.1",
+            "http://[::1]:1/",
+            "https://box",
+            "HTTPS://box",
+        ] {
+            assert!(!is_exposed(url), "{url}");
+        }
+        for url in ["http://box.lan:8080", "http://192.0.2.1", "HTTP://[2001:db8::1]:80"] {
+            assert!(is_exposed(url), "{url}");
+        }
+        let token = std::env::temp_dir().join(format!("latchfs-token-{}", std::process::id()));
+        std::fs::write(&token, "a secret of some length").expect("a file");
+        let args = ServerKeyArgs { token_file: Some(token.clone()), ..ServerKeyArgs::default() };
+        let layers = Layers { reads_environment: false, profile: None };
+        let access = |list| layers.credentials(&args, list).and_then(|found| found.read());
+        for list in ["https://a:8443,http://b:8080", "http://localhost/,http://box:8080"] {
+            let Err(CliError::Said(Exit::Usage, why)) = access(list) else { panic!("{list}") };
+            assert!(why.contains("is not sent to http://b"), "{list}: {why}");
+        }
+        let access = access("http://localhost:1").expect("it stays on this machine");
+        assert!(super::super::server_options::may_use(&access, "http://localhost:2"));
+        assert!(!super::super::server_options::may_use(&access, "http://10.0.0.2:8080"));
+        std::fs::remove_file(token).expect("it is there");
+    }
+}
