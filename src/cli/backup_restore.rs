@@ -6,6 +6,7 @@ use super::credential_options::ServerKeyArgs;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::server_options;
+use super::server_urls::urls;
 use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
 use crate::client::transport::TransportError;
@@ -147,7 +148,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &str, key: &ServerKeyArgs) -> Cli
 /// to a file.
 pub(super) fn back_up(args: &BackupArgs, servers: &str, key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");
-    for url in server_options::urls(servers) {
+    for url in urls(servers) {
         let access = key.access(url)?;
         match fetch(&access) {
             Ok(bytes) => return keep(&args.file, url, &bytes),

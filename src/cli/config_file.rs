@@ -5,6 +5,7 @@
 
 use super::environment::{absolute, directory_variable, variable};
 use super::exit::{CliError, CliResult};
+use super::server_urls::urls;
 use crate::engine::ClientId;
 use crate::fuse::kernel::own_user::{is_root, own_uid};
 use crate::os_error::said;
@@ -207,7 +208,7 @@ fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<ConfigFile, Str
 
 impl Profile {
     fn check(&self) -> Result<(), String> {
-        if super::server_options::urls(&self.server).is_empty() {
+        if urls(&self.server).is_empty() {
             return Err("its server is empty; write server = \"URL\"".to_owned());
         }
         if let Some(client) = &self.client {

@@ -204,7 +204,7 @@ fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
                  engine in this process; pass --server URL to mount the locks of a server"
             )
         } else {
-            format!("mounting the locks of {url} ({source})")
+            format!("mounting the locks of {url}, which {source} names")
         });
     }
     Ok((!engine_here).then_some(url))

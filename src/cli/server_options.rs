@@ -3,6 +3,7 @@
 use super::credential_options::ServerKeyArgs;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
+use super::server_urls::urls;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::{Http, ServerAccess, is_exposed, may_learn};
 use crate::client::transport::{Transport, TransportError};
@@ -10,17 +11,6 @@ use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::time::Span;
 use serde_json::Value;
 use std::sync::Arc;
-
-/// Returns the URLs of a comma-separated list, without duplicates.
-pub(super) fn urls(list: &str) -> Vec<&str> {
-    let mut urls: Vec<&str> = Vec::new();
-    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-        if !urls.contains(&url) {
-            urls.push(url);
-        }
-    }
-    urls
-}
 
 /// Sends one API request to each server of a list in turn, until one answers. Returns the URL of
 /// that server and its answer.
@@ -113,5 +103,19 @@ pub(super) fn connect_since(
     match remote.trouble() {
         None => Ok(Arc::new(remote)),
         Some((kind, sentence)) => Err(CliError::Said(Exit::of(kind), sentence)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_follow_a_cluster_only_where_they_are_as_safe() {
+        let token = Some("a secret of some length".to_owned());
+        let access =
+            ServerAccess { url: "http://localhost:1".to_owned(), token, ..Default::default() };
+        assert!(server_maker(&access)("http://10.0.0.2:8080").is_none(), "a learned server");
+        assert!(server_maker(&access)("http://localhost:2").is_some());
     }
 }

@@ -3,6 +3,7 @@
 //! Each connection has its own event loop, which runs only while its thread waits, so that no
 //! connection can delay another.
 
+use super::client_tls::{certificate_alert, is_of_unknown_issuer, tls_connector};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
@@ -18,16 +19,14 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use parking_lot::RwLock;
 use std::error::Error;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// The maximum number of bytes read from an error response.
 const COMPLAINT_BYTES_MAX: usize = 16 << 10;
@@ -85,8 +84,9 @@ impl HttpKeys {
             let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
             token.map_err(|_| Unusable("the token contains invalid characters".to_owned()))
         });
-        let tls = if is_tls { Some(tls(access, host)?) } else { None };
-        Ok(Self { token: token.transpose()?, tls })
+        let identity = access.identity.as_ref();
+        let tls = is_tls.then(|| tls_connector(access.ca.as_deref(), identity, host)).transpose();
+        Ok(Self { token: token.transpose()?, tls: tls.map_err(Unusable)? })
     }
 }
 
@@ -146,72 +146,6 @@ fn is_here(host: &str) -> bool {
 
 fn address_of(host: &str) -> Option<IpAddr> {
     host.trim_matches(['[', ']']).parse().ok()
-}
-
-fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
-    let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
-    let roots = match &access.ca {
-        None => machine_roots()?,
-        Some(ca) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(ca) {
-                let certificate =
-                    certificate.map_err(|why| unusable("the CA can't be read", &why))?;
-                roots.add(certificate).map_err(|why| unusable("the CA can't be used", &why))?;
-            }
-            Arc::new(roots)
-        }
-    };
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    let config = match &access.identity {
-        None => config.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let certificates: Result<Vec<_>, _> =
-                CertificateDer::pem_slice_iter(certificate).collect();
-            let certificates =
-                certificates.map_err(|why| unusable("the certificate can't be read", &why))?;
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|why| unusable("the key can't be read", &why))?;
-            config
-                .with_client_auth_cert(certificates, key)
-                .map_err(|why| unusable("the certificate can't be used", &why))?
-        }
-    };
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|why| unusable("the server's name can't be checked", &why))?;
-    Ok((TlsConnector::from(Arc::new(config)), name))
-}
-
-#[cfg(target_os = "linux")]
-fn machine_certificates() -> Vec<CertificateDer<'static>> {
-    rustls_native_certs::load_native_certs().certs
-}
-
-/// Returns the certificates of the file that macOS keeps for OpenSSL. The keychain has more, and a
-/// program that is linked on another system can't read it.
-#[cfg(not(target_os = "linux"))]
-fn machine_certificates() -> Vec<CertificateDer<'static>> {
-    let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| "/etc/ssl/cert.pem".into());
-    CertificateDer::pem_file_iter(file).into_iter().flatten().flatten().collect()
-}
-
-/// Returns the CA certificates that this machine trusts. They are read once per process.
-fn machine_roots() -> Result<Arc<RootCertStore>, Unusable> {
-    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    let roots = ROOTS.get_or_init(|| {
-        let mut roots = RootCertStore::empty();
-        // A certificate that can't be used vouches for no server; the others still do.
-        roots.add_parsable_certificates(machine_certificates());
-        Arc::new(roots)
-    });
-    if roots.is_empty() {
-        return Err(Unusable(
-            "this machine has no CA certificates that could verify an https server; name the \
-             server's CA (PEM) by --ca FILE, or install the package ca-certificates"
-                .to_owned(),
-        ));
-    }
-    Ok(Arc::clone(roots))
 }
 
 impl Transport for Http {
@@ -287,11 +221,10 @@ impl HttpTarget {
                     // A failed TLS handshake counts as an unreachable server: the peer has not
                     // proved that it is the server, so its response must not decide anything.
                     let (url, why) = (&self.url, with_causes(&error));
-                    let next = match tls_error(&error) {
-                        Some(rustls::Error::InvalidCertificate(
-                            CertificateError::UnknownIssuer,
-                        )) => "; name the CA that signed it by --ca FILE",
-                        _ => "",
+                    let next = if is_of_unknown_issuer(&error) {
+                        "; name the CA that signed it by --ca FILE"
+                    } else {
+                        ""
                     };
                     TransportError::Silent(format!("no TLS with {url}: {why}{next}"))
                 })?;
@@ -496,31 +429,6 @@ pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
         )),
         None => TransportError::Silent(with_causes(error)),
     }
-}
-
-fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref::<rustls::Error>()
-}
-
-/// Returns the TLS alert about the client's certificate that is among the causes of an error.
-fn certificate_alert(error: &(dyn Error + 'static)) -> Option<String> {
-    let alert = match error.downcast_ref::<io::Error>().and_then(tls_error) {
-        Some(rustls::Error::AlertReceived(alert)) => *alert,
-        _ => return certificate_alert(error.source()?),
-    };
-    let is_about_certificate = matches!(
-        alert,
-        AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-            | AlertDescription::DecryptError
-            | AlertDescription::CertificateRequired
-    );
-    is_about_certificate.then(|| format!("{alert:?}"))
 }
 
 pub(super) fn silent() -> TransportError {

@@ -18,6 +18,7 @@
 //! - `remote`, the lock service.
 
 pub mod transport;
+mod client_tls;
 pub mod http_transport;
 pub mod api_request;
 pub mod download;

@@ -336,8 +336,8 @@ impl ClientState {
                 return true;
             }
             let left = limit.since(boot_now());
-            let is_denied = !self.server.is_several() && is_denial(self.trouble.lock().as_ref());
-            if left == Span::ZERO || state.stopped || is_denied {
+            let denied = || self.last_trouble().is_some_and(|trouble| trouble.is_denial());
+            if left == Span::ZERO || state.stopped || (!self.server.is_several() && denied()) {
                 return false;
             }
             self.changed.wait_for(&mut state, left.as_duration());
@@ -388,17 +388,14 @@ impl ClientState {
         }
     }
 
-    /// Records an error. A refusal of the credentials is kept until the server answers a request,
-    /// because the user must act on it, and the other threads may fail later and for less reason.
+    /// Records an error. A refusal of the credentials is kept until the server answers a request.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
+        let _state = self.state.lock(); // a thread could be about to wait
         let mut last = self.trouble.lock();
-        if !is_denial(last.as_ref()) || is_denial(Some(trouble)) {
+        if trouble.is_denial() || !last.as_ref().is_some_and(TransportError::is_denial) {
             *last = Some(trouble.clone());
         }
-        drop(last);
-        // Under the mutex of the state, since a thread could be about to wait.
-        let _state = self.state.lock();
         self.changed.notify_all();
     }
 
@@ -427,7 +424,7 @@ impl ClientState {
     /// time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
-        self.trouble.lock().take_if(|trouble| is_denial(Some(trouble)));
+        self.trouble.lock().take_if(|trouble| trouble.is_denial());
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
         if !self.server.is_several() {
             self.engine.store(stamp.engine, Ordering::Release);
@@ -499,10 +496,6 @@ impl ClientState {
             then(no);
         }
     }
-}
-
-const fn is_denial(trouble: Option<&TransportError>) -> bool {
-    matches!(trouble, Some(TransportError::Denied(_)))
 }
 
 #[cfg(test)]

@@ -22,6 +22,13 @@ pub enum TransportError {
     Late,
 }
 
+impl TransportError {
+    /// Whether the server refuses the credentials.
+    pub(super) const fn is_denial(&self) -> bool {
+        matches!(self, Self::Denied(_))
+    }
+}
+
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

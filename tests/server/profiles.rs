@@ -283,7 +283,9 @@ fn mount_uses_the_configured_server() {
     let mounted = user.run(&["mount", "locks", "--background"]);
     let said = mounted.err.clone() + &mounted.ok();
     let _unmount = Unmount(user.scratch.path().join("locks"));
-    assert!(said.contains(&format!("mounting the locks of {} (profile 'default'", server.url)));
+    assert!(
+        said.contains(&format!("mounting the locks of {}, which profile 'default'", server.url))
+    );
     assert!(said.contains("(client ci,"), "{said}");
 }
 

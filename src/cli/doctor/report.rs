@@ -7,7 +7,7 @@ use super::{machine, mounts, nodes, servers, state_dirs};
 use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
-use crate::cli::server_options::urls;
+use crate::cli::server_urls::urls;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
