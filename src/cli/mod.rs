@@ -31,6 +31,8 @@ mod config;
 mod status_table;
 mod wait_progress;
 mod lock_names;
+#[cfg(target_os = "linux")]
+mod detached_daemon;
 mod mount;
 #[cfg(target_os = "linux")]
 mod mount_helper;

@@ -235,6 +235,8 @@ fn serve(
     if let Some(url) = server {
         return serve_remote(args, &clients, url, &send, &news);
     }
+    #[cfg(target_os = "linux")]
+    kept.dir().into_iter().for_each(super::detached_daemon::end_detached_daemon);
     let decider = kept.open()?;
     let failed = send.clone();
     decider.on_failure(move |why| drop(failed.send(MountEvent::Failed(why))));

@@ -58,3 +58,26 @@ fn a_mount_that_fails_has_the_exit_code_of_mount() {
         assert!(seen.err.contains(wanted), "{wanted} is missing in {}", seen.err);
     }
 }
+
+/// A line with the URL of a server mounts its locks. A line whose server is away fails alone.
+#[test]
+fn a_line_of_fstab_names_a_server() {
+    let seen = with_helper(
+        "$LATCHFS serve --listen 127.0.0.1:0 --state none --grant-at-once > served & server=$!
+         trap 'umount -l $T/locks 2>/dev/null || :; kill $server' EXIT
+         until grep -q listening served; do sleep 0.05; done
+         url=$(sed -n 's/.*listening on \\([^ ]*\\).*/\\1/p' served)
+         echo \"$url $T/locks latchfs client=laptop1,_netdev 0 0\" > fstab
+         echo \"http://127.0.0.1:1 $T/away latchfs nofail,_netdev 0 0\" >> fstab
+         code=0; mount --all --fstab fstab >&2 || code=$?; echo $code
+         mkdir locks/build && $LATCHFS who build --server $url | head -n 1
+         grep -c fuse.latchfs /proc/mounts
+         umount locks",
+    );
+    assert_eq!(seen.code, 0, "{}", seen.err);
+    let lines: Vec<_> = seen.out.lines().collect();
+    // The code of mount(8) if some of several succeeded.
+    assert_eq!((lines[0], lines[2]), ("64", "1"), "{seen:?}");
+    assert!(lines[1].starts_with("build: held by laptop1:root"), "{seen:?}");
+    assert!(seen.err.contains("the server http://127.0.0.1:1 can't be used"), "{seen:?}");
+}

@@ -492,3 +492,53 @@ fn grants_resume_when_the_disk_has_room() {
     eventually("a grant", || (m.sh("mkdir build").code == 0).then_some(()));
     m.sh("rmdir build").ok();
 }
+
+/// An upgrade by umount and mount: the job that runs meanwhile keeps its lock and its exit code.
+#[test]
+fn a_job_outlives_umount_and_mount() {
+    let scratch = Scratch::new();
+    let script = "
+        trap '$LATCHFS umount locks > /dev/null 2>&1 || :' EXIT
+        mount() { $LATCHFS mount locks --state \"$T/state\" --background --ttl 1m > /dev/null; }
+        mount
+        mkfifo go
+        cd / && $LATCHFS run \"$T/locks/build\" -- sh -c \"cat $T/go; exit 7\" & job=$!
+        cd \"$T\"
+        token() { $LATCHFS status build --dir locks --json | grep -o '\"token\": *[0-9]*'; }
+        until token; do sleep 0.02; done
+        $LATCHFS umount locks > /dev/null && mount
+        token
+        : > go
+        code=0; wait $job || code=$?; echo $code
+        [ -e locks/build ] || echo free
+    ";
+    let mut command = Command::new("sh");
+    command.args(["-euc", script]).current_dir(scratch.path(""));
+    let path = scratch.path("").display().to_string();
+    command.env("T", path.trim_end_matches('/')).env("LATCHFS", LATCHFS);
+    let seen = run(&mut command);
+    assert_eq!(
+        (seen.code, seen.out.as_str()),
+        (0, "\"token\": 2\n\"token\": 2\n7\nfree\n"),
+        "{}",
+        seen.err
+    );
+}
+
+/// A mount waits for the daemon that still writes to its state directory, and then takes over.
+#[test]
+fn a_mount_waits_for_the_daemon_that_is_ending() {
+    let scratch = Scratch::new();
+    let script = "
+        trap '$LATCHFS umount locks > /dev/null 2>&1 || :' EXIT
+        mkdir -m 700 state
+        flock state/lock sleep 3 &
+        until ! flock --nonblock state/lock true; do sleep 0.02; done
+        $LATCHFS mount locks --state \"$PWD/state\" --background > /dev/null
+        mkdir locks/build && echo held
+    ";
+    let mut command = Command::new("sh");
+    command.args(["-euc", script]).current_dir(scratch.path("")).env("LATCHFS", LATCHFS);
+    let seen = run(&mut command);
+    assert_eq!((seen.code, seen.out.as_str()), (0, "held\n"), "{}", seen.err);
+}
