@@ -66,6 +66,7 @@ documents! {
     readme: "README.md",
     alerts: "contrib/doc/alerts.md",
     architecture: "contrib/doc/architecture.md",
+    benchmarks: "contrib/doc/benchmarks/README.md",
     cluster: "contrib/doc/cluster.md",
     commands: "contrib/doc/commands.md",
     contributing: "contrib/doc/contributing.md",
@@ -315,14 +316,17 @@ fn has_extension(path: &str, extension: &str) -> bool {
     Path::new(path).extension().is_some_and(|found| found == extension)
 }
 
-/// Returns the names of the chapters in `contrib/doc`.
+/// Returns the paths of the chapters in `contrib/doc`: its texts, and the README.md of a folder.
 fn chapters() -> Vec<String> {
-    let entries = fs::read_dir(root().join("contrib/doc")).expect("there are documents");
+    let dir = root().join("contrib/doc");
+    let entries = fs::read_dir(&dir).expect("there are documents");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
     let names = names.map(|name| name.into_string().expect("a name in UTF-8"));
-    let mut names: Vec<_> = names.filter(|name| has_extension(name, "md")).collect();
-    names.sort();
-    names
+    let paths =
+        names.map(|name| if dir.join(&name).is_dir() { format!("{name}/README.md") } else { name });
+    let mut paths: Vec<_> = paths.filter(|path| has_extension(path, "md")).collect();
+    paths.sort();
+    paths
 }
 
 #[test]
@@ -468,6 +472,19 @@ fn terminal_picture_is_current() {
     let script = root().join("contrib/terminal-picture");
     let output = shell.run(&format!("{} --check; echo \"exit $?\"", script.display()));
     assert_eq!(output, ["exit 0"], "the session is not as in the picture");
+}
+
+/// The page of benchmarks and its plots are what `contrib/lockbench` makes of the figures.
+#[test]
+fn benchmarks_are_current() {
+    let mut shell = Shell::new();
+    let script = format!(
+        "cp {dir}/results.json . && {root}/contrib/lockbench --render --out . && \
+         for file in *; do cmp $file {dir}/$file; done; echo \"exit $?\"",
+        dir = root().join("contrib/doc/benchmarks").display(),
+        root = root().display()
+    );
+    assert_eq!(shell.run(&script), ["exit 0"], "run 'contrib/lockbench --render'");
 }
 
 #[test]
