@@ -51,8 +51,8 @@ fn serves_mounts(lock: &File, pid: i32) -> bool {
     paths.iter().any(is_lock) && paths.iter().any(is_device)
 }
 
-/// Whether no mount of this mount namespace, which is that of the process too, belongs to it. A mount
-/// that can't be asked for its process counts as its own.
+/// Whether the process is in this mount namespace, and no mount in it belongs to the process. A
+/// mount that can't be asked for its process counts as its own.
 fn has_only_detached_mounts(pid: i32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
     let here = namespace("self");
