@@ -66,7 +66,8 @@ pub(super) struct NamedProfile {
 }
 
 impl Config {
-    /// Reads the configuration files. A file that does not exist is left out.
+    /// Reads the configuration files. One that does not exist, or is out of this user's reach, is
+    /// left out.
     pub(super) fn read() -> CliResult<Self> {
         let home = directory_variable("HOME");
         let mut read = Vec::new();
@@ -78,7 +79,8 @@ impl Config {
                         .map_err(|why| CliError::usage(format!("{}: {why}", path.display())))?;
                     read.push((path, file));
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {}
+                // HOME may be that of another user, as after 'su'.
+                Err(error) if is_out_of_reach(&error) && named.is_none() => {}
                 Err(error) => {
                     return Err(CliError::usage(format!(
                         "the configuration {} can't be used: {}",
@@ -157,6 +159,10 @@ fn own_path() -> Option<PathBuf> {
     let config = directory_variable("XDG_CONFIG_HOME")
         .or_else(|| Some(directory_variable("HOME")?.join(".config")));
     config.map(|config| config.join("latchfs/config.toml"))
+}
+
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 /// Reads a configuration file, which only its owner may be able to write: root or this user.

@@ -165,8 +165,8 @@ impl ServerKeyArgs {
     pub(super) fn access_of_folder(&self, url: &str) -> CliResult<ServerAccess> {
         let access = self.access(url)?;
         let has_credentials = access.token.is_some() || access.identity.is_some();
-        let of_machine = access.ca.is_none() && urls(url).iter().any(|url| is_https(url));
-        if has_credentials && of_machine && !self.is_configured(url)? {
+        let is_verified = access.ca.is_some() && urls(url).iter().all(|url| is_https(url));
+        if has_credentials && !is_verified && !self.is_configured(url)? {
             return Err(CliError::usage(format!(
                 "the folder names the server {url}, to which your credentials would be sent; if \
                  you trust it, name it yourself by LATCHFS_SERVER={url} or by a profile, or name \

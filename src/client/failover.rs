@@ -11,7 +11,7 @@ use super::http_transport::{ServerAccess, Unusable};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -47,6 +47,8 @@ struct FailoverState {
     try_ms: AtomicU64,
     /// Creates the transports of other nodes of the cluster when their URLs become known.
     make: Option<MakeServer>,
+    /// Why a server refused the credentials, if none has answered a request since.
+    denied: Mutex<Option<String>>,
     /// The credentials that have replaced those with which `make` creates transports.
     renewed: RwLock<Option<ServerAccess>>,
 }
@@ -74,7 +76,8 @@ impl Failover {
         let (at, alone) = (AtomicUsize::new(0), AtomicBool::new(false));
         let try_ms = AtomicU64::new(TRY_FIRST.as_millis());
         let (servers, renewed) = (RwLock::new(servers), RwLock::default());
-        Self(Arc::new(FailoverState { servers, name, at, alone, try_ms, make, renewed }))
+        let denied = Mutex::default();
+        Self(Arc::new(FailoverState { servers, name, at, alone, try_ms, make, denied, renewed }))
     }
 }
 
@@ -130,6 +133,9 @@ impl FailoverState {
 
     /// Fails over from the server `at` to the next one, unless another thread has done so already.
     fn pass_over(&self, at: usize, why: &TransportError) {
+        if let TransportError::Denied(why) = why {
+            *self.denied.lock() = Some(why.clone());
+        }
         if self.is_alone() {
             return;
         }
@@ -169,7 +175,10 @@ impl FailoverState {
                     self.pass_over(at, &trouble);
                     worst = Some(worse(worst, trouble));
                 }
-                done @ Ok(_) => return done,
+                done @ Ok(_) => {
+                    *self.denied.lock() = None;
+                    return done;
+                }
             }
         }
         let longer = (try_max + try_max).min(TRY_MAX);
@@ -226,6 +235,10 @@ impl Transport for Failover {
 
     fn is_several(&self) -> bool {
         self.0.count() > 1
+    }
+
+    fn denial(&self) -> Option<String> {
+        self.0.denied.lock().clone()
     }
 
     fn learn(&self, urls: &[String]) {

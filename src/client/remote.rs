@@ -66,7 +66,8 @@ impl Remote {
         if self.is_ready() {
             return None;
         }
-        let why = self.hub.last_trouble();
+        let denial = self.hub.server.denial().map(TransportError::Denied);
+        let why = denial.or_else(|| self.hub.last_trouble());
         let why = why.unwrap_or_else(|| TransportError::Silent("it does not answer".to_owned()));
         let (kind, next) = match why {
             TransportError::Denied(_) => (

@@ -78,6 +78,11 @@ pub trait Transport: Send + Sync {
     /// Reports that the current server is unsuitable: the next request goes to another server, if
     /// there is one.
     fn pass_over(&self, _why: &TransportError) {}
+    /// Returns why a server refused the credentials, if none has answered a request since. A user
+    /// must know it even if another server can't be reached, which could accept them.
+    fn denial(&self) -> Option<String> {
+        None
+    }
     /// Records the URLs of all nodes of the cluster, as a server reported them.
     fn learn(&self, _urls: &[String]) {}
     /// Uses these credentials from now on: the token for each request, and the certificates for new

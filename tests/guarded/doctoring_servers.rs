@@ -85,7 +85,15 @@ fn servers_that_refuse_this_machine_are_found() {
     let own = options(&own);
     let says = finds(&scratch.folder(), &own, &["server-unreachable"]);
     assert!(says[0].contains("refuses this machine"), "{says:?}");
-    is_healthy(&scratch.folder(), &[&own[..], &["--token-file", &secret]].concat());
+    let token = [&own[..], &["--token-file", &secret]].concat();
+    is_healthy(&scratch.folder(), &[&token[..], &["--server", &server.url]].concat());
+    // Only the folder names the server: the token is sent to no server that nobody vouches for.
+    let doctor = run(latchfs().args(["doctor", "--strict"]).arg(scratch.folder()).args(&token));
+    assert!(doctor.exits(64).contains("to which your credentials would be sent"));
+    let options = ["--client", "m1", "--token-file", &secret];
+    let mut guard = latchfs();
+    guard.arg("guard").arg(scratch.folder()).arg(scratch.0.join("view")).args(options);
+    assert!(run(&mut guard).exits(64).contains("to which your credentials would be sent"));
 }
 
 /// A guard that was started with `--dir MOUNT` uses another server than the folder's record names:

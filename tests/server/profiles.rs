@@ -168,7 +168,7 @@ fn refused_credentials_exit_with_77() {
     let away = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
     let both = format!("http://{away},{}", server.url);
     let (wrong, backup) = (user.path("other-token"), user.path("backup"));
-    for command in [&["ls"][..], &["acquire", "x"], &["cluster", "status"], &["mount", "locks"]] {
+    for command in [&["cluster", "status"][..], &["ls", "--stale"], &["status", "x", "--stale"]] {
         let said = user.run(&[command, &["--server", &both, "--token-file", &wrong]].concat());
         assert_eq!(said.code, 77, "{command:?}: {said:?}");
     }
@@ -348,6 +348,11 @@ fn untrusted_configuration_files_are_not_used() {
         run(&mut command)
     };
     assert!(as_nobody().ok().contains("http://user"), "root may configure others");
+    // HOME is that of another user.
+    let dir = own.parent().expect("it has one");
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).expect("root may");
+    assert!(as_nobody().ok().contains("no server is configured"));
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("root may");
     chown(&own, Some(1_234), None).expect("root may");
     assert!(as_nobody().exits(64).contains("it belongs to another user"));
     chown(&own, Some(nobody), None).expect("root may");

@@ -7,7 +7,7 @@ use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard_decider::check_engine;
 use crate::cli::server_options::connect;
 use crate::cli::server_urls::urls;
-use crate::client::http_transport::Http;
+use crate::client::http_transport::{Http, ServerAccess};
 use crate::client::server_probe::{Stuck, probe};
 use crate::engine::{LockName, LockView, Ownership};
 use crate::guard::doctor::examined_folder::KnownTenures;
@@ -32,15 +32,31 @@ pub(super) struct ServerAnswer {
     pub(super) known: Option<KnownTenures>,
 }
 
+/// The servers that are asked about a folder.
+#[derive(Clone, Copy)]
+pub(super) struct FolderServers<'a> {
+    /// The URLs, as a comma-separated list.
+    pub(super) urls: &'a str,
+    /// Whether the user has named them, and not only the folder.
+    pub(super) is_named: bool,
+    pub(super) key: &'a ServerKeyArgs,
+}
+
+impl FolderServers<'_> {
+    fn access(&self, url: &str) -> CliResult<ServerAccess> {
+        if self.is_named { self.key.access(url) } else { self.key.access_of_folder(url) }
+    }
+}
+
 /// Asks the servers of a folder.
 pub(super) fn ask(
     site: &FolderSite,
     record: &FolderRecord,
-    servers: &str,
-    key: &ServerKeyArgs,
+    asked: FolderServers<'_>,
 ) -> CliResult<ServerAnswer> {
     let mut answer = ServerAnswer::default();
-    let heard = match first_heard(servers, key)? {
+    let servers = asked.urls;
+    let heard = match first_heard(asked)? {
         Ok(heard) => heard,
         Err(finding) => {
             answer.findings.push(finding);
@@ -48,7 +64,7 @@ pub(super) fn ask(
         }
     };
     answer.findings.extend(skew_finding(&heard));
-    let remote = match connect(&key.access_of_folder(servers)?, None) {
+    let remote = match connect(&asked.access(servers)?, None) {
         Ok(remote) => remote,
         Err(CliError::Said(_, why)) => {
             answer.findings.push(unreachable(servers, "does not answer properly", &why));
@@ -92,14 +108,14 @@ struct Heard {
 
 /// Probes the servers of a list in turn until one answers. If none does, returns the finding about
 /// the first one that says most: a server of another kind, or one that does not answer.
-fn first_heard(servers: &str, key: &ServerKeyArgs) -> CliResult<Result<Heard, FolderFinding>> {
-    let mut all = urls(servers);
+fn first_heard(asked: FolderServers<'_>) -> CliResult<Result<Heard, FolderFinding>> {
+    let mut all = urls(asked.urls);
     if all.is_empty() {
-        all.push(servers);
+        all.push(asked.urls);
     }
     let mut stuck = Vec::new();
     for url in all {
-        let heard = match Http::new(&key.access_of_folder(url)?) {
+        let heard = match Http::new(&asked.access(url)?) {
             Ok(server) => probe(&server),
             Err(error) => Err(Stuck::Unreachable(error.to_string())),
         };

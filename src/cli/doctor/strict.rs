@@ -2,7 +2,7 @@
 //! from this machine, the server and the sync tool.
 
 use super::finding::Finding;
-use super::folder_server;
+use super::folder_server::{self, FolderServers};
 use super::folder_site::FolderSite;
 use super::mending::{MendedFinding, mend_all};
 use super::{around, guard_process, sync_settings};
@@ -52,13 +52,16 @@ pub(super) fn findings(
 ) -> CliResult<(Vec<Finding>, Vec<MendedFinding>)> {
     let of_mount = args.dir.as_deref().map(server_of_mount).transpose()?;
     let mut site = FolderSite::find(args.given.as_deref(), &args.place)?;
-    let servers = of_mount.or_else(|| server.map(str::to_owned)).or_else(|| site.server.clone());
-    let mut found = examine(&site, servers.as_deref(), key)?;
+    let named = of_mount.or_else(|| server.map(str::to_owned));
+    let is_named = named.is_some();
+    let servers = named.or_else(|| site.server.clone());
+    let asked = servers.as_deref().map(|urls| FolderServers { urls, is_named, key });
+    let mut found = examine(&site, asked)?;
     let mut mended = Vec::new();
     if args.mend && !found.is_empty() {
         mended = mend_all(&site, &found);
         site = FolderSite::find(Some(site.named()), &args.place)?;
-        found = examine(&site, servers.as_deref(), key)?;
+        found = examine(&site, asked)?;
     }
     let mut findings: Vec<_> =
         found.into_iter().map(|it| Finding::wrong(it.kind.as_str(), it.says, it.mend)).collect();
@@ -69,20 +72,16 @@ pub(super) fn findings(
     Ok((findings, mended))
 }
 
-fn examine(
-    site: &FolderSite,
-    servers: Option<&str>,
-    key: &ServerKeyArgs,
-) -> CliResult<Vec<FolderFinding>> {
+fn examine(site: &FolderSite, asked: Option<FolderServers<'_>>) -> CliResult<Vec<FolderFinding>> {
     let mut found = site.view_findings();
     let Some(record) = &site.record else { return Ok(found) };
     found.extend(place_findings(site));
     found.extend(audit_findings(&site.host));
     let mut known = None;
-    if let Some(servers) = servers {
-        let asked = folder_server::ask(site, record, servers, key)?;
-        found.extend(asked.findings);
-        known = asked.known.filter(|_| record.has_copies());
+    if let Some(asked) = asked {
+        let answer = folder_server::ask(site, record, asked)?;
+        found.extend(answer.findings);
+        known = answer.known.filter(|_| record.has_copies());
     }
     found.extend(folder_findings(site, &record.id, known));
     found.extend(site.record_finding());
