@@ -53,9 +53,14 @@ struct ConfigFile {
     profiles: BTreeMap<String, Profile>,
 }
 
-/// All configuration files that this process reads, the first of which comes first.
+/// All configuration files that this process reads.
 #[derive(Debug, Default)]
-pub(super) struct Config(Vec<(PathBuf, ConfigFile)>);
+pub(super) struct Config {
+    /// The files, each of which comes before the next.
+    files: Vec<(PathBuf, ConfigFile)>,
+    /// The path at which the first of them is looked for.
+    place: Option<PathBuf>,
+}
 
 /// A profile, with its name and the file that defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +77,9 @@ impl Config {
         let home = directory_variable("HOME");
         let mut read = Vec::new();
         let named = variable("LATCHFS_CONFIG");
-        for path in paths(named.as_deref())? {
+        let paths = paths(named.as_deref())?;
+        let place = paths.first().cloned();
+        for path in paths {
             match read_file(&path, own_uid()) {
                 Ok(text) => {
                     let file = parse(&text, &path, home.as_deref())
@@ -90,12 +97,12 @@ impl Config {
                 }
             }
         }
-        Ok(Self(read))
+        Ok(Self { files: read, place })
     }
 
     /// Returns the profile `name`; without a name, the default one, if there is one.
     pub(super) fn profile(&self, name: Option<&str>) -> CliResult<Option<NamedProfile>> {
-        let chosen = || self.0.iter().find_map(|(_, file)| file.profile.as_deref());
+        let chosen = || self.files.iter().find_map(|(_, file)| file.profile.as_deref());
         match name.or_else(chosen) {
             None => Ok(self.find(DEFAULT)),
             Some(name) => {
@@ -108,7 +115,7 @@ impl Config {
     /// Returns the names of all profiles, each with its file and its servers.
     pub(super) fn profiles(&self) -> Vec<NamedProfile> {
         let mut all = BTreeMap::new();
-        for (path, file) in self.0.iter().rev() {
+        for (path, file) in self.files.iter().rev() {
             for (name, profile) in &file.profiles {
                 let (name, file, profile) = (name.clone(), path.clone(), profile.clone());
                 all.insert(name.clone(), NamedProfile { name, file, profile });
@@ -119,11 +126,11 @@ impl Config {
 
     /// Returns the paths of the files that were read.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|(path, _)| path.as_path())
+        self.files.iter().map(|(path, _)| path.as_path())
     }
 
     fn find(&self, name: &str) -> Option<NamedProfile> {
-        self.0.iter().find_map(|(path, file)| {
+        self.files.iter().find_map(|(path, file)| {
             let profile = file.profiles.get(name)?.clone();
             Some(NamedProfile { name: name.to_owned(), file: path.clone(), profile })
         })
@@ -134,10 +141,11 @@ impl Config {
         if !known.is_empty() {
             return format!("there is no profile '{name}'; the profiles are {}", known.join(", "));
         }
-        format!(
-            "there is no profile '{name}'; describe it as [profiles.{name}] in {}",
-            own_path().unwrap_or_else(|| OF_MACHINE.into()).display()
-        )
+        let place = match &self.place {
+            Some(path) => format!("in {}", path.display()),
+            None => "in a file, and name it by LATCHFS_CONFIG".to_owned(),
+        };
+        format!("there is no profile '{name}'; describe it as [profiles.{name}] {place}")
     }
 }
 
@@ -174,7 +182,7 @@ fn read_file(path: &Path, own: u32) -> io::Result<String> {
         return refused("it is no regular file".to_owned());
     }
     if found.uid() != 0 && found.uid() != own {
-        return refused("it belongs to another user; let root or the user of it own it".to_owned());
+        return refused("it belongs to another user; 'chown' it to yourself or to root".to_owned());
     }
     if found.mode() & OTHERS_WRITE != 0 {
         let mode = found.mode() & 0o777;
@@ -245,7 +253,7 @@ mod tests {
         let file = |(number, text): (usize, &&str)| {
             (PathBuf::from(format!("/{number}")), parsed(text).expect("a configuration"))
         };
-        Config(texts.iter().enumerate().map(file).collect())
+        Config { files: texts.iter().enumerate().map(file).collect(), place: None }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The credentials of a profile are sent to the servers of that profile only. With `--profile` the
 //! environment is left out, so that its credentials do not reach a server that they are not for.
 
-use super::config_file::{Config, NamedProfile};
+use super::config_file::{Config, NamedProfile, Profile};
 use super::environment::{absolute, own_client, text_variable, variable};
 use super::exit::{CliError, CliResult};
 use super::output;
@@ -58,6 +58,16 @@ pub(super) enum OptionSource {
     Certificate,
 }
 
+/// The variables that name credentials, or the client to ask as.
+pub(super) const CREDENTIAL_VARIABLES: [&str; 6] = [TOKEN_FILE, PLAIN_TOKEN, CA, CERT, KEY, CLIENT];
+
+const TOKEN_FILE: &str = "LATCHFS_TOKEN_FILE";
+const PLAIN_TOKEN: &str = "LATCHFS_PLAIN_TOKEN";
+const CA: &str = "LATCHFS_CA";
+const CERT: &str = "LATCHFS_CERT";
+const KEY: &str = "LATCHFS_KEY";
+const CLIENT: &str = "LATCHFS_CLIENT";
+
 /// A connection option, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sourced<T> {
@@ -94,6 +104,15 @@ impl ServerKeyArgs {
     /// Returns the name that `--profile` gives.
     pub(super) fn profile_argument(&self) -> Option<&str> {
         self.profile.as_deref()
+    }
+
+    /// Returns the server that the command line names, by `--server` or by `--profile`.
+    pub(super) fn named_server(&self, server: Option<&String>) -> CliResult<Option<String>> {
+        match (server, &self.profile) {
+            (Some(server), _) => Ok(Some(server.clone())),
+            (None, Some(_)) => Ok(self.default_server()?.map(|server| server.value)),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Returns the server to use where the command line names no server and no mount: that of
@@ -154,7 +173,7 @@ impl ServerKeyArgs {
     /// Returns the URL of a server that gets no credentials.
     pub(super) fn access_without_credentials(&self, url: &str) -> CliResult<ServerAccess> {
         let layers = Layers { reads_environment: self.profile.is_none(), profile: None };
-        let ca = layers.file(self.ca.as_ref(), "LATCHFS_CA", None)?;
+        let ca = layers.file(self.ca.as_ref(), CA, |_| &None)?;
         let ca = ca.map(|ca| read(&ca.value)).transpose()?;
         Ok(ServerAccess { url: url.to_owned(), token: None, ca, identity: None })
     }
@@ -168,9 +187,8 @@ impl ServerKeyArgs {
         let is_verified = access.ca.is_some() && urls(url).iter().all(|url| is_https(url));
         if has_credentials && !is_verified && !self.is_configured(url)? {
             return Err(CliError::usage(format!(
-                "the folder names the server {url}, to which your credentials would be sent; if \
-                 you trust it, name it yourself by LATCHFS_SERVER={url} or by a profile, or name \
-                 its CA by --ca FILE"
+                "the folder names the server {url}, to which your credentials would be sent; pass \
+                 --server {url} if you trust it"
             )));
         }
         Ok(access)
@@ -178,7 +196,7 @@ impl ServerKeyArgs {
 
     /// Returns the client as which to ask the server at `url`, if no option names one.
     pub(super) fn client_at(&self, url: &str) -> CliResult<ClientId> {
-        self.credentials(url)?.client.map_or_else(own_client, |client| Ok(client.value))
+        self.credentials(url)?.client_or_own()
     }
 }
 
@@ -195,46 +213,24 @@ struct Layers<'a> {
 
 impl Layers<'_> {
     fn credentials(&self, args: &ServerKeyArgs, url: &str) -> CliResult<ServerCredentials> {
-        let profile = self.profile.map(|selected| &selected.profile);
-        let of = |field: fn(&super::config_file::Profile) -> &Option<PathBuf>| {
-            profile.and_then(|profile| field(profile).clone())
+        let plain_token = args.plain_token.then_some(true);
+        let is_plain = |text: OsString| Ok(is_yes(&text.to_string_lossy()));
+        let client_of = |profile: &Profile| ClientId::parse(profile.client.as_ref()?).ok();
+        let mut found = ServerCredentials {
+            url: url.to_owned(),
+            token_file: self.file(args.token_file.as_ref(), TOKEN_FILE, |it| &it.token_file)?,
+            plain_token: self
+                .first(plain_token, PLAIN_TOKEN, is_plain, |it| Some(it.plain_token))?,
+            ca: self.file(args.ca.as_ref(), CA, |it| &it.ca)?,
+            cert: self.file(args.cert.as_ref(), CERT, |it| &it.cert)?,
+            key: self.file(args.key.as_ref(), KEY, |it| &it.key)?,
+            client: self.first(None, CLIENT, client_in_variable, client_of)?,
         };
-        let cert_of_profile = of(|profile| &profile.cert);
-        let cert = self.file(args.cert.as_ref(), "LATCHFS_CERT", cert_of_profile)?;
-        let key = self.file(args.key.as_ref(), "LATCHFS_KEY", of(|profile| &profile.key))?;
-        match (&cert, &key) {
+        match (&found.cert, &found.key) {
             (Some(cert), None) => return Err(half("certificate", cert, "key", "--key FILE")),
             (None, Some(key)) => return Err(half("key", key, "certificate", "--cert FILE")),
             _ => {}
         }
-        let is_plain = profile.is_some_and(|profile| profile.plain_token);
-        let mut found = ServerCredentials {
-            url: url.to_owned(),
-            token_file: self.file(
-                args.token_file.as_ref(),
-                "LATCHFS_TOKEN_FILE",
-                of(|profile| &profile.token_file),
-            )?,
-            plain_token: self.first(
-                args.plain_token.then_some(true),
-                "LATCHFS_PLAIN_TOKEN",
-                |text| Ok(is_yes(&text.to_string_lossy())),
-                is_plain.then_some(true),
-            )?,
-            ca: self.file(args.ca.as_ref(), "LATCHFS_CA", of(|profile| &profile.ca))?,
-            cert,
-            key,
-            client: self.first(
-                None,
-                "LATCHFS_CLIENT",
-                |text| {
-                    ClientId::parse(&text.to_string_lossy()).map_err(|error| {
-                        CliError::usage(format!("LATCHFS_CLIENT can't be used: {error}"))
-                    })
-                },
-                profile.and_then(|profile| ClientId::parse(profile.client.as_ref()?).ok()),
-            )?,
-        };
         if found.client.is_none() {
             found.client = found.named_by_certificate()?;
         }
@@ -245,11 +241,11 @@ impl Layers<'_> {
         &self,
         argument: Option<&PathBuf>,
         name: &'static str,
-        of_profile: Option<PathBuf>,
+        of_profile: fn(&Profile) -> &Option<PathBuf>,
     ) -> CliResult<Option<Sourced<PathBuf>>> {
         let argument = argument.map(|path| absolute(path)).transpose()?;
         let parse = |path: OsString| absolute(Path::new(&path));
-        self.first(argument, name, parse, of_profile)
+        self.first(argument, name, parse, |profile| of_profile(profile).clone())
     }
 
     /// Returns the first value that is given: by the command line, by the variable `name`, or by
@@ -259,7 +255,7 @@ impl Layers<'_> {
         argument: Option<T>,
         name: &'static str,
         parse: impl FnOnce(OsString) -> CliResult<T>,
-        of_profile: Option<T>,
+        of_profile: impl FnOnce(&Profile) -> Option<T>,
     ) -> CliResult<Option<Sourced<T>>> {
         if let Some(value) = argument {
             return Ok(Some(Sourced { value, source: OptionSource::Argument }));
@@ -268,11 +264,17 @@ impl Layers<'_> {
         if let Some(value) = given.map(parse).transpose()? {
             return Ok(Some(Sourced { value, source: OptionSource::Variable(name) }));
         }
-        Ok(of_profile.zip(self.profile).map(|(value, NamedProfile { name, file, .. })| Sourced {
-            value,
-            source: OptionSource::Profile(name.clone(), file.clone()),
+        Ok(self.profile.and_then(|NamedProfile { name, file, profile }| {
+            let source = OptionSource::Profile(name.clone(), file.clone());
+            Some(Sourced { value: of_profile(profile)?, source })
         }))
     }
+}
+
+fn client_in_variable(text: OsString) -> CliResult<ClientId> {
+    let wrong = |why: String| CliError::usage(format!("{CLIENT} can't be used: {why}"));
+    let text = text.into_string().map_err(|_| wrong("it is not UTF-8".to_owned()))?;
+    ClientId::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 
 /// Returns the error for a certificate without a key, or a key without a certificate.
@@ -313,6 +315,11 @@ impl ServerCredentials {
         Ok(ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity })
     }
 
+    /// Returns the client to ask as, if the command line names none.
+    pub(super) fn client_or_own(&self) -> CliResult<ClientId> {
+        self.client.clone().map_or_else(own_client, |client| Ok(client.value))
+    }
+
     /// Returns the client that the client certificate names.
     fn named_by_certificate(&self) -> CliResult<Option<Sourced<ClientId>>> {
         let Some(path) = &self.cert else { return Ok(None) };
@@ -340,7 +347,6 @@ fn warn_of_readers(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::config_file::Profile;
     use crate::cli::exit::Exit;
 
     fn args() -> ServerKeyArgs {

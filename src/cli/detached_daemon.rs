@@ -2,29 +2,28 @@
 //! until they close them, and keeps its state directory meanwhile. The next mount with that
 //! directory ends it and takes over.
 
+use super::daemon_process::DaemonProcess;
 use super::mount_client::{ControlFile, LockClient as _};
-use super::output;
-use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Ends the daemon that has locked the directory `dir`, if none of its mounts is left.
-pub(super) fn end_detached_daemon(dir: &Path) {
-    let Some((lock, pid)) = locked_by(dir) else { return };
-    let Some(daemon) = Pid::from_raw(pid) else { return };
-    if !serves_mounts(&lock, pid) || !has_only_detached_mounts(pid) {
-        return;
+/// Ends the daemon that has locked the directory `dir`, if none of its mounts is left. Returns a
+/// sentence that says so.
+pub(super) fn end_detached_daemon(dir: &Path) -> Option<String> {
+    let (lock, pid) = locked_by(dir)?;
+    let daemon = DaemonProcess::open(pid)?;
+    if daemon.fuse_devices() == 0 || !has_open(&daemon, &lock) || !has_only_detached_mounts(pid) {
+        return None;
     }
-    output::say(&format!(
-        "process {pid} still serves programs that have files open in a mount that was unmounted; \
-         it ends now, they get errors, and this mount takes over its locks"
-    ));
-    // It may have ended by itself; if not, the directory stays locked, and the mount says so.
-    let _ = kill_process(daemon, Signal::TERM);
+    daemon.terminate();
+    daemon.wait();
+    Some(format!(
+        "ended process {pid}, which still served programs with open files in a mount that was \
+         unmounted: they get errors now, and this mount takes over the locks"
+    ))
 }
 
 /// Returns the lock file of `dir` and the process that its text names; `None` if nobody has locked
@@ -38,21 +37,18 @@ fn locked_by(dir: &Path) -> Option<(File, i32)> {
     Some((lock, text.trim().parse().ok()?))
 }
 
-/// Whether the process has the lock file open, and a FUSE device: so it is a daemon of mounts, and
-/// the text in the lock file is no older one.
-fn serves_mounts(lock: &File, pid: i32) -> bool {
+/// Whether the process has the lock file open: if not, the text in the file is that of an earlier
+/// process, or of one in another pid namespace.
+fn has_open(process: &DaemonProcess, lock: &File) -> bool {
     let Ok(lock) = lock.metadata() else { return false };
-    let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let paths: Vec<PathBuf> = open.flatten().map(|file| file.path()).collect();
     let is_lock = |path: &PathBuf| {
         path.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (lock.dev(), lock.ino()))
     };
-    let is_device = |path: &PathBuf| path.read_link().is_ok_and(|file| file == Path::new(DEVICE));
-    paths.iter().any(is_lock) && paths.iter().any(is_device)
+    process.open_files().iter().any(is_lock)
 }
 
 /// Whether the process is in this mount namespace, and no mount in it belongs to the process. A
-/// mount that can't be asked for its process counts as its own.
+/// mount that is hidden by another one, or can't be asked for its process, counts as its own.
 fn has_only_detached_mounts(pid: i32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
     let here = namespace("self");
@@ -60,9 +56,12 @@ fn has_only_detached_mounts(pid: i32) -> bool {
     if here.is_none() || here != namespace(&pid.to_string()) {
         return false;
     }
-    let Ok(mounts) = mountinfo::read() else { return false };
-    let own = |mount: &&MountPoint| mount.is_latchfs() && mount.mounter == process.uid();
-    !mounts.iter().filter(own).any(|mount| may_be_of(mount, pid))
+    let (Ok(mounts), Ok(visible)) = (mountinfo::read(), mountinfo::ours_and_views()) else {
+        return false;
+    };
+    let own = |mount: &&MountPoint| mount.is_ours() && mount.mounter == process.uid();
+    let is_visible = |mount: &MountPoint| visible.contains(mount);
+    !mounts.iter().filter(own).any(|mount| !is_visible(mount) || may_be_of(mount, pid))
 }
 
 fn may_be_of(mount: &MountPoint, pid: i32) -> bool {

@@ -54,11 +54,7 @@ impl DeciderArgs {
         terms: Terms,
     ) -> CliResult<Decider> {
         let server = self.dir.as_deref().map(server_of_mount).transpose()?;
-        let server = server.or_else(|| self.server.clone());
-        let named = match self.key.profile_argument() {
-            Some(_) if server.is_none() => self.key.default_server()?.map(|server| server.value),
-            _ => server,
-        };
+        let named = self.key.named_server(server.as_ref().or(self.server.as_ref()))?;
         let server = named.clone().or_else(|| record.server.clone());
         match (server, &self.state) {
             (Some(url), None) => {

@@ -69,7 +69,7 @@ pub(super) struct InitArgs {
 impl InitArgs {
     /// Returns the access to the server at `url`, which an option or the copied folder names.
     fn access(&self, url: &str) -> CliResult<ServerAccess> {
-        if self.server.is_some() || self.key.profile_argument().is_some() {
+        if self.key.named_server(self.server.as_ref())?.is_some() || self.dir.is_some() {
             return self.key.access(url);
         }
         self.key.access_of_folder(url)
@@ -119,15 +119,13 @@ fn remove_markers_of_the_copied(folder: &Path, record: &FolderRecord) -> CliResu
 /// Returns the server that decides about the lock, if there is one, and whether machines share the
 /// storage: as the options say, or else, for a folder that gets a new id, as its record does.
 fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bool)> {
-    match (&args.server, &args.dir, args.alone) {
-        (Some(url), ..) => Ok((Some(url.clone()), args.shared_storage)),
+    let named = args.key.named_server(args.server.as_ref())?;
+    match (named, &args.dir, args.alone) {
+        (Some(url), None, false) => Ok((Some(url), args.shared_storage)),
         (_, Some(mount), _) => {
             Ok((Some(guard_decider::server_of_mount(mount)?), args.shared_storage))
         }
-        (None, None, true) => Ok((None, false)),
-        (None, None, false) if args.key.profile_argument().is_some() => {
-            Ok((args.key.default_server()?.map(|server| server.value), args.shared_storage))
-        }
+        (_, None, true) => Ok((None, false)),
         (None, None, false) if args.new_id => {
             let copied = FolderRecord::read(folder).map_err(|error| unavailable(&error))?;
             let is_shared = args.shared_storage || copied.storage.is_some();

@@ -32,6 +32,8 @@ mod status_table;
 mod wait_progress;
 mod lock_names;
 #[cfg(target_os = "linux")]
+mod daemon_process;
+#[cfg(target_os = "linux")]
 mod detached_daemon;
 mod mount;
 #[cfg(target_os = "linux")]

@@ -236,7 +236,9 @@ fn serve(
         return serve_remote(args, &clients, url, &send, &news);
     }
     #[cfg(target_os = "linux")]
-    kept.dir().into_iter().for_each(super::detached_daemon::end_detached_daemon);
+    if let Some(ended) = kept.dir().and_then(super::detached_daemon::end_detached_daemon) {
+        tell_user(args, &ended)?;
+    }
     let decider = kept.open()?;
     let failed = send.clone();
     decider.on_failure(move |why| drop(failed.send(MountEvent::Failed(why))));
@@ -350,19 +352,22 @@ fn mount_all(
         let config = config(args, dir.clone(), client);
         let mounted = mount::mount(&locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
-            let made = format!("made the directory {}", mounted.dir().display());
-            // The standard error of a daemon in the background is its log, so the message goes to
-            // standard output, from which the parent process reads.
-            if args.detached {
-                output::line(&format!("latchfs: {made}"))?;
-            } else {
-                output::say(&made);
-            }
+            tell_user(args, &format!("made the directory {}", mounted.dir().display()))?;
         }
         output::line(&mounted_line(&mounted, &config))?;
         mounts.push(mounted);
     }
     Ok(mounts)
+}
+
+/// Prints a message. The standard error of a daemon in the background is its log, so there the
+/// message goes to standard output, from which the parent process reads.
+fn tell_user(args: &MountArgs, said: &str) -> CliResult {
+    if args.detached {
+        return output::line(&format!("latchfs: {said}"));
+    }
+    output::say(said);
+    Ok(())
 }
 
 /// Waits until a signal requests the end, all mounts have ended, or the engine has failed.

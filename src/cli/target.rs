@@ -6,7 +6,7 @@
 //! then the only mount there is. `LATCHFS_DIR` names a mount and so comes before the current
 //! directory and before `LATCHFS_SERVER`.
 
-use super::credential_options::ServerKeyArgs;
+use super::credential_options::{CREDENTIAL_VARIABLES, ServerKeyArgs};
 use super::environment::{own_client, variable};
 use super::exit::{CliError, CliResult};
 use super::mount_client::{ControlFile, LockClient};
@@ -78,16 +78,6 @@ pub(super) enum CommandPlace {
         profile: Option<String>,
     },
 }
-
-/// The variables that name credentials, or the client to ask as.
-const CREDENTIAL_VARIABLES: [&str; 6] = [
-    "LATCHFS_TOKEN_FILE",
-    "LATCHFS_PLAIN_TOKEN",
-    "LATCHFS_CA",
-    "LATCHFS_CERT",
-    "LATCHFS_KEY",
-    "LATCHFS_CLIENT",
-];
 
 impl CommandPlace {
     /// Returns the mount point, if the lock is in a mount.
@@ -176,7 +166,10 @@ impl TargetArgs {
 
     /// Returns the client of the server at `url`.
     fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
-        Ok(RemoteClient::new(self.key.access(url)?, self.client_at(url)?))
+        let credentials = self.key.credentials(url)?;
+        let access = credentials.read()?;
+        let client = self.client.clone().map_or_else(|| credentials.client_or_own(), Ok)?;
+        Ok(RemoteClient::new(access, client))
     }
 
     /// Returns the client of a server that a folder names. Whoever can write to the folder can name

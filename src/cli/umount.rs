@@ -1,22 +1,15 @@
 //! The `umount` command: removes mounts, including busy and stale ones.
 
+#[cfg(target_os = "linux")]
+use super::daemon_process::DaemonProcess;
 use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
 use super::mount_client::{ControlFile, LockClient};
 use super::output;
 use crate::fuse::kernel::device::{self, Gone};
-#[cfg(target_os = "linux")]
-use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::mount_seal;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
-#[cfg(target_os = "linux")]
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-
-/// Timeout for the daemon to exit, in milliseconds: it may write the state of a million locks,
-/// which takes a few seconds.
-#[cfg(target_os = "linux")]
-const DAEMON_PATIENCE_MS: libc::c_int = 20_000;
 
 /// The arguments of `latchfs umount`.
 #[derive(Debug, clap::Args)]
@@ -89,12 +82,12 @@ fn take_away(dir: &Path) -> CliResult {
         }
         Life::Live => {}
     }
-    let daemon = MountDaemon::that_ends_with(&mount);
+    #[cfg(target_os = "linux")]
+    let daemon = daemon_that_ends_with(&mount);
     match device::unmount(&real).map_err(cannot)? {
         Gone::Clean => {
-            if let Some(daemon) = daemon {
-                daemon.wait();
-            }
+            #[cfg(target_os = "linux")]
+            daemon.inspect(DaemonProcess::wait);
             output::line(&format!("latchfs: unmounted {shown}"))
         }
         Gone::Detached => output::line(&format!(
@@ -104,58 +97,12 @@ fn take_away(dir: &Path) -> CliResult {
     }
 }
 
-/// The daemon for whose end `umount` waits. The enum has no variants, because `umount` waits for a
-/// daemon on Linux only.
-#[cfg(not(target_os = "linux"))]
-enum MountDaemon {}
-
-#[cfg(not(target_os = "linux"))]
-impl MountDaemon {
-    fn that_ends_with(_mount: &MountPoint) -> Option<Self> {
-        None
-    }
-
-    fn wait(&self) {
-        match *self {}
-    }
-}
-
-/// The process behind a mount, which ends when its last mount is gone. `umount` waits for it, so
-/// that the state directory is free for a mount that starts right after.
+/// Returns the daemon of `mount`, which ends with it, since this mount is its only one. `umount`
+/// waits for its end, so that the state directory is free for a mount that starts right after.
 #[cfg(target_os = "linux")]
-struct MountDaemon(OwnedFd);
-
-#[cfg(target_os = "linux")]
-impl MountDaemon {
-    /// Returns the daemon of `mount`, if this mount is the daemon's only one.
-    fn that_ends_with(mount: &MountPoint) -> Option<Self> {
-        let pid = match device::daemon_of(&mount.source) {
-            Some(daemon) => i64::from(daemon.pid),
-            None => ControlFile::of(mount.dir.clone()).about().ok()?["pid"].as_i64()?,
-        };
-        // A daemon has one open FUSE device per mount. If the daemon runs in another pid namespace,
-        // `/proc` shows another process under its pid, or none, and that process has no FUSE device
-        // open.
-        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-        let devices = open
-            .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))
-            .count();
-        if devices == 1 { Self::open(pid).map(Self) } else { None }
-    }
-
-    #[allow(unsafe_code)]
-    fn open(pid: i64) -> Option<OwnedFd> {
-        // SAFETY: the system call takes two numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-        Some(unsafe { OwnedFd::from_raw_fd(fd) })
-    }
-
-    #[allow(unsafe_code)]
-    fn wait(&self) {
-        let mut ended = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `ended` is one valid pollfd; its descriptor is open while `self` lives.
-        unsafe { libc::poll(&raw mut ended, 1, DAEMON_PATIENCE_MS) };
-    }
+fn daemon_that_ends_with(mount: &MountPoint) -> Option<DaemonProcess> {
+    let of_view = device::daemon_of(&mount.source).map(|daemon| i64::from(daemon.pid));
+    let about = || ControlFile::of(mount.dir.clone()).about().ok()?["pid"].as_i64();
+    let pid = of_view.or_else(about)?;
+    DaemonProcess::open(pid.try_into().ok()?).filter(|daemon| daemon.fuse_devices() == 1)
 }

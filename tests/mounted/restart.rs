@@ -532,9 +532,11 @@ fn a_mount_waits_for_the_daemon_that_is_ending() {
     let script = "
         trap '$LATCHFS umount locks > /dev/null 2>&1 || :' EXIT
         mkdir -m 700 state
-        flock state/lock sleep 3 &
-        until ! flock --nonblock state/lock true; do sleep 0.02; done
-        $LATCHFS mount locks --state \"$PWD/state\" --background > /dev/null
+        exec 9> state/lock && flock 9
+        $LATCHFS mount locks --state \"$PWD/state\" > said 9>&- &
+        until readlink /proc/$!/fd/* | grep -q state/lock; do sleep 0.02; done
+        exec 9>&-
+        until grep -q mounted said; do sleep 0.02; done
         mkdir locks/build && echo held
     ";
     let mut command = Command::new("sh");

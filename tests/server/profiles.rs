@@ -320,6 +320,9 @@ fn config_show_names_the_source_of_each_value_and_no_secret() {
         serde_json::from_str(&user.run(&["config", "show", "--json"]).ok()).expect("JSON");
     assert_eq!(json["options"]["client"]["value"], "ci");
     assert_eq!(json["options"]["token-file"]["value"], user.path("token"));
+    let root = run(User::new().command(&["ls", "--profile", "x"]).env("LATCHFS_CONFIG", ""));
+    let advice = root.exits(64);
+    assert!(advice.contains("[profiles.x] in /etc/latchfs/config.toml"), "{advice}");
     let none = User::new().run(&["config", "show"]).ok();
     assert!(none.contains("no server is configured"), "{none}");
 }

@@ -32,7 +32,8 @@ pub(in crate::cli) struct DoctorArgs {
 
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     let (findings, mended) = if args.strict.strict {
-        strict::findings(&args.strict, args.named_server()?.as_deref(), &args.key)?
+        let named = args.key.named_server(args.server.as_ref())?;
+        strict::findings(&args.strict, named.as_deref(), &args.key)?
     } else {
         (all(args)?, Vec::new())
     };
@@ -48,22 +49,12 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
 }
 
-impl DoctorArgs {
-    /// Returns the server that the command line names.
-    fn named_server(&self) -> CliResult<Option<String>> {
-        if self.server.is_some() || self.key.profile_argument().is_none() {
-            return Ok(self.server.clone());
-        }
-        Ok(self.key.default_server()?.map(|server| server.value))
-    }
-}
-
 /// Returns the findings about this machine, its mounts, and the named server.
 fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     let (of_mounts, abouts) = mounts::mounts();
-    let server = match args.named_server()? {
+    let server = match &args.server {
         None => args.key.default_server()?.map(|server| server.value),
-        named => named,
+        named => named.clone(),
     };
     let mut findings = Vec::new();
     // A machine that only queries a server, such as a container, needs no FUSE device.
