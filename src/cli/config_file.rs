@@ -35,8 +35,7 @@ const OTHERS_WRITE: u32 = 0o022;
 pub(super) struct Profile {
     pub(super) server: String,
     pub(super) token_file: Option<PathBuf>,
-    #[serde(default)]
-    pub(super) plain_token: bool,
+    pub(super) plain_token: Option<bool>,
     pub(super) ca: Option<PathBuf>,
     pub(super) cert: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,

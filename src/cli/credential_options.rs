@@ -219,8 +219,7 @@ impl Layers<'_> {
         let mut found = ServerCredentials {
             url: url.to_owned(),
             token_file: self.file(args.token_file.as_ref(), TOKEN_FILE, |it| &it.token_file)?,
-            plain_token: self
-                .first(plain_token, PLAIN_TOKEN, is_plain, |it| Some(it.plain_token))?,
+            plain_token: self.first(plain_token, PLAIN_TOKEN, is_plain, |it| it.plain_token)?,
             ca: self.file(args.ca.as_ref(), CA, |it| &it.ca)?,
             cert: self.file(args.cert.as_ref(), CERT, |it| &it.cert)?,
             key: self.file(args.key.as_ref(), KEY, |it| &it.key)?,

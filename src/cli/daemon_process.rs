@@ -22,8 +22,8 @@ impl DaemonProcess {
         Some(Self { pid, pidfd })
     }
 
-    /// Returns the number of FUSE devices that the process has open: one per mount. It is 0 if `pid`
-    /// is that of another pid namespace.
+    /// Returns the number of FUSE devices that the process has open: one per mount. The process of
+    /// another pid namespace, which `/proc` does not show, has none.
     pub(super) fn fuse_devices(&self) -> usize {
         let is_device = |path: &PathBuf| path.read_link().is_ok_and(|it| it == Path::new(DEVICE));
         self.open_files().iter().filter(|path| is_device(path)).count()
