@@ -168,7 +168,14 @@ fn refused_credentials_exit_with_77() {
     let away = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
     let both = format!("http://{away},{}", server.url);
     let (wrong, backup) = (user.path("other-token"), user.path("backup"));
-    for command in [&["cluster", "status"][..], &["ls", "--stale"], &["status", "x", "--stale"]] {
+    for command in [
+        &["cluster", "status"][..],
+        &["ls", "--stale"],
+        &["status", "x", "--stale"],
+        &["ls"],
+        &["acquire", "x"],
+        &["mount", "locks"],
+    ] {
         let said = user.run(&[command, &["--server", &both, "--token-file", &wrong]].concat());
         assert_eq!(said.code, 77, "{command:?}: {said:?}");
     }
