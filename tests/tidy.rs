@@ -226,7 +226,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
-    ("src/storage/", &["time", "os_error", "storage"]),
+    ("src/storage/", &["time", "os_error", "random", "storage"]),
     ("src/audit_chain/", &["storage", "audit_chain"]),
     (
         "src/service/",

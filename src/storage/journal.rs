@@ -13,6 +13,7 @@ use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::manifest::SealedJournal;
 use super::preallocation::{self, RESERVE_BYTES};
 use super::storage_error::StateError;
+use crate::random::random;
 use crate::time::{Span, Time, boot_now};
 use log::warn;
 use std::fs::{File, OpenOptions};
@@ -86,10 +87,9 @@ impl Journal {
         durable: Durable,
         reserve: bool,
     ) -> io::Result<Self> {
-        let mut salt = [0; 4];
-        File::open("/dev/urandom")?.read_exact(&mut salt)?;
-        let sum = u32::from_le_bytes(salt);
-        let header = Header { kind: Type::Journal, boot, generation, next_seq, body_bytes: 0, sum };
+        let salt = random() as u32;
+        let kind = Type::Journal;
+        let header = Header { kind, boot, generation, next_seq, body_bytes: 0, sum: salt };
         let path = dir.journal(generation);
         let begin = HEADER_BYTES as u64;
         let mut allocated = begin;
@@ -101,7 +101,7 @@ impl Journal {
             }
             Ok(())
         })?;
-        let at = LastJournal { generation, salt: sum, end: begin, allocated, next_seq };
+        let at = LastJournal { generation, salt, end: begin, allocated, next_seq };
         Ok(Self::at(file, path, &at))
     }
 
