@@ -6,9 +6,9 @@
 //! - [`version`] names the version and the commit of this build.
 //! - [`time`] reads the kernel's clocks; no other module does.
 //! - [`os_error`] formats operating system errors for messages.
+//! - [`random`] draws ids and jitter.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
-//! - [`random`] draws ids and jitter.
 //! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
 //! - [`engine`] holds the rules of a lock as a pure value: leases, sessions, queues, tokens.
@@ -33,9 +33,9 @@
 pub mod version;
 pub mod time;
 pub mod os_error;
+pub mod random;
 pub mod storage;
 mod audit_chain;
-pub mod random;
 mod shares;
 mod net;
 pub mod engine;
