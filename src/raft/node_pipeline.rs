@@ -275,6 +275,10 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         let (send, delivered) = oneshot::channel();
         // Sending fails if the node that forwarded the commands no longer waits for the answer.
         self.queue.forward(commands, Box::new(move |delivery| drop(send.send(delivery))));
+        if !self.role.borrow_watched().is_leader() {
+            // The leadership has ended before the commands were queued.
+            self.queue.turn_away_forwarded();
+        }
         let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
         let now = leadership.stamp(&*self.environment);
         Ok(RpcResponse::Forwarded(LeaderProgress { index, now }, answers))

@@ -274,6 +274,24 @@ impl ProposalQueue {
         }
     }
 
+    /// Refuses the queued commands that other nodes have forwarded, because this node does not lead
+    /// any more. If they stayed, the node that leads now might wait for their answers before it
+    /// takes the requests that this node forwards to it, and both would wait until a timeout.
+    pub(super) fn turn_away_forwarded(&self) {
+        let forwarded = {
+            let mut state = self.state.lock();
+            let asked = std::mem::take(&mut state.asked);
+            let is_forwarded =
+                |asked: &QueuedProposal| matches!(asked.what, ProposalKind::Forwarded(..));
+            let (forwarded, stays) = asked.into_iter().partition::<VecDeque<_>, _>(is_forwarded);
+            state.asked = stays;
+            forwarded
+        };
+        for asked in forwarded {
+            asked.what.refuse(Unavailable::NoQuorum { why: "another node is leader now".into() });
+        }
+    }
+
     /// Refuses, with `why`, the queued requests whose deadline has passed at `now`.
     pub(super) fn expire(&self, now: Time, why: &Unavailable) {
         let late: Vec<_> = {
@@ -404,5 +422,34 @@ impl BatchWaiters {
         for look in self.reads {
             look(Err(why.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node_environment::SystemEnvironment;
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// A node that does not lead any more refuses what other nodes have forwarded to it, and keeps
+    /// the requests of its own clients.
+    #[test]
+    fn only_forwarded_commands_are_turned_away() {
+        let queue = ProposalQueue::new(Arc::new(SystemEnvironment));
+        let (send, told) = channel();
+        let forward = || {
+            let send = send.clone();
+            let reply = move |reply: Result<_, _>| send.send(reply.err()).expect("it is received");
+            queue.forward(vec![Op::Settle.into(), Op::Settle.into()], Box::new(reply));
+        };
+        forward();
+        queue.ask(Op::Settle.into(), Box::new(|_| panic!("it stays queued")));
+        forward();
+        queue.read(Box::new(|_| panic!("it stays queued")));
+        queue.turn_away_forwarded();
+        let told: Vec<_> = told.try_iter().collect();
+        assert_eq!(told, [Some(RpcError::NotLeader(None)), Some(RpcError::NotLeader(None))]);
+        let NextBatch::Batch(batch) = queue.next(|| Time::ZERO) else { panic!("two requests") };
+        assert_eq!((batch.commands.commands.len(), batch.waiting.reads.len()), (1, 1));
     }
 }

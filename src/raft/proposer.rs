@@ -148,6 +148,7 @@ impl<C: ClusterTypes> Proposer<C> {
             let role = *self.role.borrow_watched();
             if !role.is_leader() {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
+                self.queue.turn_away_forwarded();
             } else if role != stamped {
                 // This node has become leader after the batch was stamped. Each leadership has a
                 // clock of its own, so the batch is stamped again.

@@ -18,6 +18,11 @@ const KILLS_LONG: usize = 100;
 /// How long no client is answered after a leader was killed: at the median, and in 95 of 100 kills.
 const GAP_MEDIAN: Duration = Duration::from_millis(500);
 const GAP_MOSTLY: Duration = Duration::from_secs(1);
+/// How often the leadership is transferred in a short and in a long run, and how long no client may
+/// be answered meanwhile. That is less than the timeout of a forwarded call, which is 1.5 s.
+const TRANSFERS: usize = 20;
+const TRANSFERS_LONG: usize = 200;
+const TRANSFER_GAP_MAX: Duration = Duration::from_secs(1);
 /// The minimum number of answers to clients between two kills.
 const ANSWERS: u64 = 300;
 /// The maximum by which one change of the leader may stretch a lease, as
@@ -76,6 +81,30 @@ fn the_leader_is_killed_again_and_again() {
     println!("all: {:?}", gaps.iter().map(Duration::as_millis).collect::<Vec<_>>());
     assert!(gaps[kills / 2] <= GAP_MEDIAN, "{gaps:?}");
     assert!(gaps[kills * 95 / 100 - 1] <= GAP_MOSTLY, "{gaps:?}");
+}
+
+/// The leadership moves again and again under load, and no client waits until a timeout: neither
+/// the old leader nor the new one waits for requests that it has forwarded to the other.
+#[test]
+fn the_leadership_is_transferred_under_load() {
+    let cluster = Cluster::of(3);
+    let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed());
+    let mut gaps = Vec::new();
+    let transfers = rounds(TRANSFERS, TRANSFERS_LONG);
+    for _ in 0..transfers {
+        load.go_on(ANSWERS);
+        let leader = cluster.leader();
+        load.gap();
+        cluster.ask(leader, &["transfer"]).ok();
+        load.go_on(ANSWERS);
+        gaps.push(load.gap());
+    }
+    load.end();
+    cluster.agree();
+    gaps.sort();
+    let (median, longest) = (gaps[transfers / 2], gaps[transfers - 1]);
+    println!("gap at a transfer: p50 {median:?}, max {longest:?}");
+    assert!(longest < TRANSFER_GAP_MAX, "{gaps:?}");
 }
 
 /// Clients that keep all processors at work delay no heartbeat for so long that a node calls an
