@@ -32,6 +32,7 @@ mod page;
 mod problems;
 mod profiles;
 mod prometheus;
+mod scale;
 mod sentences;
 mod sessions;
 mod several;
