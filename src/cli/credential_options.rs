@@ -12,6 +12,7 @@ use super::server_urls::{covers, urls};
 use crate::auth::name_in_certificate;
 use crate::client::http_transport::{ServerAccess, is_exposed};
 use crate::engine::ClientId;
+use crate::os_error::said;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -174,7 +175,7 @@ impl ServerKeyArgs {
     pub(super) fn access_without_credentials(&self, url: &str) -> CliResult<ServerAccess> {
         let layers = Layers { reads_environment: self.profile.is_none(), profile: None };
         let ca = layers.file(self.ca.as_ref(), CA, |_| &None)?;
-        let ca = ca.map(|ca| read(&ca.value)).transpose()?;
+        let ca = ca.as_ref().map(read).transpose()?;
         Ok(ServerAccess { url: url.to_owned(), token: None, ca, identity: None })
     }
 
@@ -292,9 +293,7 @@ fn is_yes(text: &str) -> bool {
 impl ServerCredentials {
     /// Reads the files.
     pub(super) fn read(&self) -> CliResult<ServerAccess> {
-        let file = |path: &Option<Sourced<PathBuf>>| {
-            path.as_ref().map(|path| read(&path.value)).transpose()
-        };
+        let file = |path: &Option<Sourced<PathBuf>>| path.as_ref().map(read).transpose();
         let token = file(&self.token_file)?;
         let exposed = urls(&self.url).into_iter().find(|url| is_exposed(url));
         if token.is_some()
@@ -322,15 +321,20 @@ impl ServerCredentials {
     /// Returns the client that the client certificate names.
     fn named_by_certificate(&self) -> CliResult<Option<Sourced<ClientId>>> {
         let Some(path) = &self.cert else { return Ok(None) };
-        let name = name_in_certificate(&read(&path.value)?);
+        let name = name_in_certificate(&read(path)?);
         let client = name.and_then(|name| ClientId::parse(&name).ok());
         Ok(client.map(|value| Sourced { value, source: OptionSource::Certificate }))
     }
 }
 
-fn read(path: &Path) -> CliResult<Vec<u8>> {
-    std::fs::read(path)
-        .map_err(|error| CliError::system(&format!("{} can't be read", path.display()), &error))
+fn read(path: &Sourced<PathBuf>) -> CliResult<Vec<u8>> {
+    let Sourced { value: path, source } = path;
+    std::fs::read(path).map_err(|error| {
+        let (path, why) = (path.display(), said(&error));
+        CliError::unavailable(format!(
+            "{path} can't be read: {why}; {source} names it: correct the path there, or the file"
+        ))
+    })
 }
 
 /// Warns if other users can read the token file, because anyone with the token can act as its

@@ -58,7 +58,8 @@ fn missing_files_are_explained() {
     let tls = said(69, &[&["serve", "--state", "none", "--grant-at-once"][..], &tls].concat());
     assert!(tls.contains(&format!("{none}: it can't be read: no such file")), "{tls}");
     let token = said(69, &["ls", "--server", "http://127.0.0.1:1", "--token-file", &none]);
-    assert!(token.contains("can't be read: no such file or directory"), "{token}");
+    let wanted = format!("{none} can't be read: no such file or directory; the command line names");
+    assert!(token.contains(&wanted), "{token}");
 }
 
 #[test]
