@@ -7,6 +7,7 @@
 //! - [`time`] reads the kernel's clocks; no other module does.
 //! - [`os_error`] formats operating system errors for messages.
 //! - [`random`] draws ids and jitter.
+//! - `log_output` writes the log as text or JSON, and never blocks a caller.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
 //! - `shares` counts what each identity takes of limited tables.
@@ -34,6 +35,7 @@ pub mod version;
 pub mod time;
 pub mod os_error;
 pub mod random;
+mod log_output;
 pub mod storage;
 mod audit_chain;
 mod shares;

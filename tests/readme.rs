@@ -79,6 +79,7 @@ documents! {
     library: "contrib/doc/library.md",
     limits: "contrib/doc/limits.md",
     line_protocol: "contrib/doc/line-protocol.md",
+    logs: "contrib/doc/logs.md",
     operations: "contrib/doc/operations.md",
     permissions: "contrib/doc/permissions.md",
     rules: "contrib/doc/rules.md",

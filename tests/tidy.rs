@@ -223,6 +223,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/shares.rs", &[]),
     ("src/version.rs", &[]),
     ("src/sleep_inhibitor.rs", &["time"]),
+    ("src/log_output/", &["time"]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
@@ -294,6 +295,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "status",
             "event_json",
             "metrics",
+            "random",
             "server",
         ],
     ),
@@ -325,6 +327,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "guard",
             "sleep_inhibitor",
             "version",
+            "log_output",
             "server",
             "cli",
         ],

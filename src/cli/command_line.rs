@@ -4,15 +4,16 @@ use super::exit::{CliResult, Exit};
 #[cfg(target_os = "linux")]
 use super::folder_snapshot;
 use super::guard;
+use super::log_options::{self, LogFormatArg, LogScope};
 #[cfg(target_os = "linux")]
 use super::mount_helper;
 use super::{
     audit, cert, cluster, config, doctor, events, generate, hold, lock_commands, ls, mount, output,
     run, serve, sim, top, umount, who,
 };
+use crate::log_output;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use log::LevelFilter;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -165,12 +166,22 @@ Examples:
 pub(super) struct Cli {
     #[command(subcommand)]
     command: CliCommand,
-    /// Print no progress of a wait
-    #[arg(short, long, global = true, hide_short_help = true)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        hide_short_help = true,
+        long_help = "Print no progress of a wait"
+    )]
     quiet: bool,
-    /// Log more on standard error; -vv logs still more
-    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count,
+        long_help = "Log more on standard error; -vv logs still more")]
     verbose: u8,
+    #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT", value_enum,
+        long_help = "Format of the log on standard error: text, or json with one object per line",
+        hide_possible_values = true, env = "LATCHFS_LOG_FORMAT",
+        default_value_t = LogFormatArg::Text)]
+    log_format: LogFormatArg,
 }
 
 #[derive(Debug, Subcommand)]
@@ -269,14 +280,16 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };
-    start_log(&cli);
+    log_options::start(&log_scope(&cli.command), cli.verbose, cli.log_format);
     if cli.quiet {
         output::be_quiet();
     }
-    match run(&cli.command) {
+    let done = match run(&cli.command) {
         Ok(()) => Exit::Done.into(),
         Err(failure) => output::tell(&failure).into(),
-    }
+    };
+    log_output::flush();
+    done
 }
 
 fn run(command: &CliCommand) -> CliResult {
@@ -337,32 +350,15 @@ fn misused(error: &clap::Error) -> ExitCode {
     Exit::Usage.into()
 }
 
-/// Starts logging to standard error. For a daemon in the background, whose standard error is a log
-/// file, the messages include the level `info` and timestamps.
-fn start_log(cli: &Cli) {
-    let command = &cli.command;
-    let in_log_file = match command {
-        CliCommand::Mount(args) => args.detached,
-        CliCommand::Guard(args) => args.is_detached(),
-        _ => false,
+/// Returns what the command logs.
+fn log_scope(command: &CliCommand) -> LogScope {
+    let (is_daemon, has_locks) = match command {
+        CliCommand::Serve(args) => (true, args.log_locks.is_on()),
+        CliCommand::Mount(args) => (args.detached || !args.background, args.log_locks.is_on()),
+        CliCommand::Guard(args) => (args.is_detached(), true),
+        _ => (false, true),
     };
-    let level = match cli.verbose {
-        0 if in_log_file => LevelFilter::Info,
-        0 => LevelFilter::Warn,
-        1 => LevelFilter::Info,
-        2 => LevelFilter::Debug,
-        _ => LevelFilter::Trace,
-    };
-    let mut log = env_logger::Builder::new();
-    log.filter_level(level).filter_module("fuser", LevelFilter::Error);
-    if matches!(command, CliCommand::Serve(_)) {
-        log.filter_module("latchfs::server::lock_log", LevelFilter::Info);
-    }
-    log.parse_default_env();
-    if !in_log_file {
-        log.format(|out, record| writeln!(out, "latchfs: {}", record.args()));
-    }
-    log.init();
+    LogScope { is_daemon, has_locks }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod name_argument;
 mod argument_types;
 mod environment;
 mod startup_warnings;
+mod log_options;
 mod storage_options;
 mod access_options;
 mod http_server;

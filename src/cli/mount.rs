@@ -8,6 +8,7 @@ use super::credential_options::{ServerCredentials, ServerKeyArgs, Sourced};
 use super::environment::host;
 use super::exit::{CliError, CliResult, Exit};
 use super::http_server;
+use super::log_options::LogLocksArgs;
 use super::output;
 use super::server_options;
 use super::signals::{self, Hangup};
@@ -91,7 +92,9 @@ pub(super) struct MountArgs {
     foreground: bool,
     /// Return as soon as the mount can be used
     #[arg(long)]
-    background: bool,
+    pub(super) background: bool,
+    #[command(flatten)]
+    pub(super) log_locks: LogLocksArgs,
     /// Report on standard output when the mount is ready, to the process that started it
     #[arg(long, hide = true)]
     pub(super) detached: bool,
@@ -244,6 +247,7 @@ fn serve(
     decider.on_failure(move |why| drop(failed.send(MountEvent::Failed(why))));
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
+    let log = args.log_locks.start(&locks)?;
     let ended = mount_all(args, each).and_then(|mounts| {
         let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
         let reload = || {
@@ -255,6 +259,7 @@ fn serve(
         server.into_iter().for_each(HttpServer::drain);
         ended.and(unmount_all(&mounts))
     });
+    drop(log);
     ended.and(decider.close())
 }
 
@@ -355,6 +360,8 @@ fn mount_all(
             tell_user(args, &format!("made the directory {}", mounted.dir().display()))?;
         }
         output::line(&mounted_line(&mounted, &config))?;
+        let (dir, client) = (mounted.dir().to_string_lossy(), config.client.as_str());
+        log::info!(dir = &*dir, client; "mounted");
         mounts.push(mounted);
     }
     Ok(mounts)
@@ -406,7 +413,9 @@ fn unmount_all(mounts: &[Mounted]) -> CliResult {
             Ok(Unmounted::Now(Gone::Detached)) => {
                 log::warn!("{dir} was busy; programs that have files open there get errors now");
             }
-            Ok(Unmounted::Now(Gone::Clean) | Unmounted::Before) => {}
+            Ok(Unmounted::Now(Gone::Clean) | Unmounted::Before) => {
+                log::info!(dir = &*mounted.dir().to_string_lossy(); "unmounted");
+            }
             Err(error) => {
                 failed = failed.and(Err(CliError::unavailable(format!(
                     "{dir} can't be unmounted: {}; try 'latchfs umount {dir}'",

@@ -1,6 +1,8 @@
 //! Standard output and standard error: sentences, JSON, and colours on a terminal.
 
 use super::exit::{CliError, CliResult, Exit};
+use crate::log_output;
+use log::Level;
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,8 +58,9 @@ impl TerminalStyle {
     }
 }
 
-/// Writes `text` to standard output, and flushes it.
+/// Writes `text` to standard output, and flushes it. Queued lines are on standard error before.
 pub(super) fn write(text: &str) -> CliResult {
+    log_output::flush();
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -84,11 +87,19 @@ pub(super) fn pause(millis: libc::c_int) -> CliResult {
     if found > 0 && out.revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
 
-/// Prints a sentence on standard error. A write error is ignored, because the reader may have
-/// closed standard error.
+/// Prints a sentence on standard error.
 pub(super) fn say(sentence: &str) {
+    say_as(Level::Info, sentence);
+}
+
+/// Prints a warning on standard error.
+pub(super) fn warn(sentence: &str) {
+    say_as(Level::Warn, sentence);
+}
+
+fn say_as(level: Level, sentence: &str) {
     if !SILENT.load(Ordering::Relaxed) {
-        let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
+        log_output::say(level, &harmless(sentence));
     }
 }
 
@@ -124,7 +135,7 @@ pub(super) fn harmless(text: &str) -> String {
 pub(super) fn tell(failure: &CliError) -> Exit {
     match failure {
         CliError::Said(exit, sentence) => {
-            say(sentence);
+            say_as(Level::Error, sentence);
             *exit
         }
         CliError::Silent(exit) => *exit,

@@ -6,6 +6,7 @@ use super::argument_types::{DurationArg, address, default_grace, default_ttl};
 use super::background;
 use super::exit::{CliError, CliResult, Exit};
 use super::http_server::{reload, start};
+use super::log_options::LogLocksArgs;
 use super::output;
 use super::peer_options::PeerArgs;
 use super::print_permissions;
@@ -17,10 +18,8 @@ use crate::engine::{Grace, Ttl};
 use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
-use crate::server::lock_log::LockLog;
 use crate::service::Locks;
 use crate::shares::LimitName;
-use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
@@ -60,19 +59,11 @@ pub(super) struct ServeArgs {
     /// When a node leaves or is removed, end the holds and waits of the client of its name
     #[arg(long, requires = "peer_listen")]
     release_on_node_removal: bool,
-    /// Whether the log has a line for each acquisition and release of a lock
-    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = LogSwitch::On)]
-    log_locks: LogSwitch,
+    #[command(flatten)]
+    pub(super) log_locks: LogLocksArgs,
     /// Print the table of permissions, and exit
     #[arg(long)]
     print_permissions: bool,
-}
-
-/// The value of `--log-locks`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogSwitch {
-    On,
-    Off,
 }
 
 /// The events for which the main thread of the server waits.
@@ -107,14 +98,16 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
-    let served = start(decider.locks(), &config).and_then(|server| {
-        let _log = args.lock_log(&decider.locks())?;
+    let served = args.log_locks.start(&decider.locks()).and_then(|_log| {
+        let server = start(decider.locks(), &config)?;
         let line = match args.line_listen {
             Some(listen) => {
                 Some(start_line(decider.locks(), (listen, &args.allow_follower), &config, &server)?)
             }
             None => None,
         };
+        let version = env!("CARGO_PKG_VERSION");
+        log::info!(address = server.address(), version; "server started");
         background::notify_manager();
         let ended = loop {
             match news.recv() {
@@ -129,18 +122,8 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         ended
     });
     let closed = decider.close();
+    log::info!("server stopped");
     served.and(closed)
-}
-
-impl ServeArgs {
-    /// Starts the log of acquisitions and releases, unless it is switched off.
-    fn lock_log(&self, locks: &Locks) -> CliResult<Option<LockLog>> {
-        if self.log_locks == LogSwitch::Off {
-            return Ok(None);
-        }
-        let started = LockLog::start(locks);
-        started.map(Some).map_err(|error| CliError::system("the log can't be started", &error))
-    }
 }
 
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.

@@ -2,6 +2,7 @@
 //! that SIGHUP may make it reload its files instead.
 
 use super::output;
+use crate::log_output;
 use crate::time::{Span, boot_now};
 use std::io;
 use std::mem::MaybeUninit;
@@ -53,6 +54,7 @@ pub(super) fn on_end(hangup: Hangup, then: impl FnOnce() + Send + 'static) -> io
         output::say(
             "a second signal, so this ends at once; leases are kept in the state directory",
         );
+        log_output::flush();
         process::exit(128 + second);
     };
     thread::Builder::new().name("signals".into()).spawn(watch).map(|_| ())

@@ -8,10 +8,10 @@ use crate::fuse::kernel::request_timeout::request_timeout;
 /// read before relying on the mount or server.
 pub(super) fn warn(of_state: Option<String>) {
     if let Some(warning) = of_state {
-        output::say(&warning);
+        output::warn(&warning);
     }
     if let Some(limit) = request_timeout() {
-        output::say(&format!(
+        output::warn(&format!(
             "{limit}: a program that waits longer for a lock ends the whole mount; set it to 0 by \
              'sysctl {}=0'",
             limit.setting

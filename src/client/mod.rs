@@ -11,8 +11,8 @@
 //! - `transport`, the connection to a server; `http_transport` over HTTP; `api_request`, `download`
 //!   and `server_probe` for single requests of the command line; `failover` over several servers.
 //! - `server_clock`, `sequence_mapping` (event numbers of the server and local ones),
-//!   `request_queue`, `request_keys`, `session_state`; `shared_state`, the data that the threads
-//!   share.
+//!   `request_queue`, `request_keys`, `session_state`, `connection_state`; `shared_state`, the data
+//!   that the threads share.
 //! - Three threads, each with its own connection: `request_pipeline` sends requests in order;
 //!   `session_keep_alive` keeps the session alive; `event_stream` reads the events.
 //! - `remote`, the lock service.
@@ -29,6 +29,7 @@ mod sequence_mapping;
 mod request_queue;
 mod request_keys;
 mod session_state;
+mod connection_state;
 mod shared_state;
 mod request_pipeline;
 mod session_keep_alive;

@@ -59,6 +59,11 @@ impl SessionState {
         Self { terms, id: None, until, kept_at, unanswered: false, given_up }
     }
 
+    /// Whether this client has a session, or tries to open one.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.terms.is_some()
+    }
+
     pub(super) fn contact(&self, now: Time) -> Contact {
         match self.id {
             _ if self.terms.is_none() => Contact::Connected,

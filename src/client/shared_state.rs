@@ -1,6 +1,7 @@
 //! The state that the threads of a client share: the data about the server, and the state of the
 //! connection to it. No mutex is held while a reply is delivered or a waiter is woken.
 
+use super::connection_state::ConnectionState;
 use super::request_keys::RequestKeys;
 use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
 use super::sequence_mapping::SequenceMapping;
@@ -66,15 +67,6 @@ pub(super) struct Counts {
     pub(super) sessions_lost: AtomicU64,
 }
 
-struct ConnectionState {
-    /// Whether the server answers requests.
-    asks_work: bool,
-    /// Whether the event stream from the server is open.
-    events_work: bool,
-    session: SessionState,
-    stopped: bool,
-}
-
 /// A lease of this client, with its expiry as this client computes it.
 struct KnownTenure {
     name: LockName,
@@ -94,8 +86,6 @@ impl ClientState {
             waiters: 0,
             sessions: 0,
         };
-        let state =
-            ConnectionState { asks_work: true, events_work: false, session, stopped: false };
         Self {
             server,
             name,
@@ -105,7 +95,7 @@ impl ClientState {
             queue: Mutex::default(),
             keys: Mutex::default(),
             asked: Condvar::new(),
-            state: Mutex::new(state),
+            state: Mutex::new(ConnectionState::new(session)),
             changed: Condvar::new(),
             tenures: Mutex::default(),
             about: Mutex::new(about),
@@ -226,7 +216,7 @@ impl ClientState {
 
     pub(super) fn asks_work(&self, work: bool) {
         self.change(|state| {
-            let before = std::mem::replace(&mut state.asks_work, work);
+            let before = state.set_asks(&self.name, work);
             if before && !work {
                 self.counts.breaks.fetch_add(1, Ordering::Relaxed);
             }
@@ -237,7 +227,7 @@ impl ClientState {
     /// Records whether the event stream is open. Without it, the client does not notice changes of
     /// locks.
     pub(super) fn events_work(&self, work: bool) {
-        let before = std::mem::replace(&mut self.state.lock().events_work, work);
+        let before = self.state.lock().set_events(&self.name, work);
         if before && !work {
             self.numbers.lock().cut();
             self.skip(1);
@@ -256,7 +246,7 @@ impl ClientState {
     /// Returns the state of the connection to the server.
     pub(super) fn contact(&self) -> Contact {
         let state = self.state.lock();
-        let up = state.asks_work && state.events_work;
+        let up = state.is_up();
         match state.session.contact(boot_now()) {
             Contact::Connected if !up => Contact::Jeopardy,
             contact => contact,
@@ -287,10 +277,8 @@ impl ClientState {
     pub(super) fn lose_session(&self, lost: SessionId) {
         let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
         self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
-        log::warn!(
-            "session {lost} with {} is over: the locks of open files of this mount are lost",
-            self.name
-        );
+        let (session, server) = (lost.as_u64(), &*self.name);
+        log::warn!(session, server; "session lost, with the locks of open files of this mount");
         *self.session_lost.lock() = Some((lost, client.clone()));
         self.tell_session_over(lost, client);
     }
@@ -332,7 +320,7 @@ impl ClientState {
         let mut state = self.state.lock();
         loop {
             let contact = state.session.contact(boot_now());
-            if state.asks_work && state.events_work && contact == Contact::Connected {
+            if state.is_up() && contact == Contact::Connected {
                 return true;
             }
             let left = limit.since(boot_now());

@@ -1,6 +1,7 @@
 //! The background task of a node with peers: it enrolls the node, keeps the leader's time up to
 //! date, and stops the node when it is no longer a member.
 
+use super::cluster_log::ClusterLog;
 use super::data_dir::Data;
 use super::data_dir_error::Stop;
 use super::leadership::{LeadershipRole, Metrics, metrics};
@@ -44,7 +45,7 @@ pub(super) struct MembershipTask {
 impl MembershipTask {
     /// Runs until the node must stop, and returns the reason.
     pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
-        let mut was_member = false;
+        let (mut was_member, mut cluster_log) = (false, ClusterLog::default());
         let enrolling = self.enroll();
         let mut enrolling = std::pin::pin!(enrolling);
         let (mut is_enrolled, mut news) = (false, self.requests.raft.server_metrics());
@@ -68,6 +69,8 @@ impl MembershipTask {
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
             }
+            let known = metrics::<TypeConfig>(&self.requests.raft);
+            cluster_log.see(&known, self.requests.is_lost(), &self.caller.contacts);
             self.requests.refresh_age(LOOK).await;
             self.requests.refresh_leader_time(LOOK).await;
             let is_member = self.is_member();

@@ -13,7 +13,8 @@
 //! - Time: `engine_clock`, `node_environment` (the clocks of the machine), `leader_clock` (the
 //!   engine's time on each node).
 //! - The state: `replica`, `state_machine`.
-//! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
+//! - Between the nodes: `node_address`, `peer_store`, `peer_contacts` (log lines about lost nodes),
+//!   and `rpc` (messages, and mutual TLS).
 //! - `cluster_types` and `timeout`: the modules from here to `node_pipeline` are generic over
 //!   the async runtime, so that a simulation can run them as well as a real node.
 //! - Leadership: `staleness`, `elections`, `leadership`.
@@ -22,7 +23,7 @@
 //!   process of the leader has ended, and `reset_in_parts` splits a reset of many locks.
 //! - The cluster: `membership`, `status_report`, `peer_config`, `cluster_name` and `bootstrap`
 //!   (the first start of declared nodes), `network` (how openraft reaches a node),
-//!   `membership_task`, `peer_service` (answers other nodes).
+//!   `cluster_log`, `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
 //!   `restore` creates a cluster from a backup, and `recover` reads a survivor of a lost one.
 //!   `fuzz` gives `tests/fuzz` access to the decoders.
@@ -44,6 +45,7 @@ pub(crate) mod replica;
 mod state_machine;
 mod node_address;
 pub(crate) mod peer_formats;
+mod peer_contacts;
 mod rpc;
 pub(crate) mod cluster_types;
 mod timeout;
@@ -63,6 +65,7 @@ mod status_report;
 mod peer_config;
 mod bootstrap;
 mod network;
+mod cluster_log;
 mod membership_task;
 mod peer_service;
 mod downgrade;

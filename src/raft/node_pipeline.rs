@@ -228,6 +228,11 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Some(self.environment.boot_now().since(as_of))
     }
 
+    /// Whether this node has lost the contact with a majority.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.reader.is_lost()
+    }
+
     /// Confirms the state of this node with the leader if it was not confirmed for a while, so that
     /// the age of a stale read is known.
     pub(super) async fn refresh_age(&self, patience: Span) {

@@ -115,7 +115,8 @@ impl ListeningPeers {
     pub(super) fn caller(&self, of: Identity, formats: &Arc<PeerFormats>) -> RpcIdentity {
         let (cluster, node) = (Some(of.cluster), of.node);
         let (tls, name) = (Some(self.tls.clone()), self.name.clone());
-        RpcIdentity { cluster, node, tls, name, formats: Arc::clone(formats) }
+        let (formats, contacts) = (Arc::clone(formats), Arc::default());
+        RpcIdentity { cluster, node, tls, name, formats, contacts }
     }
 
     /// Requests a node id in the cluster of the seeds.

@@ -1,15 +1,16 @@
-//! Logs each acquisition of a lock and each end of a tenure, as the original specification of the
-//! single lock asks, for debugging.
+//! Logs what happens to locks and sessions: grants, releases, expiries, steals, and numbers of
+//! renewals.
 //!
-//! A thread of its own writes the lines, so that no request waits for the log. It gathers the
-//! events of `GATHER`. A flood of changes has `LINES_MAX` lines a second, and the others are
-//! counted.
+//! A thread of its own makes the lines, so that no request waits for the log. It gathers the events
+//! of `GATHER`. In a cluster only the leader logs them, so that each has one line.
 
-use crate::engine::{Event, EventKind, TenureEnd};
+use crate::engine::{ClientId, Event, EventKind, SessionEnd, TenureEnd};
 use crate::service::Locks;
 use crate::service::event_log::EventWatch;
-use crate::time::{Time, boot_now};
+use crate::service::refusal_log::LOCKS_LOG as LOCKS;
+use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -19,14 +20,17 @@ use std::time::Duration;
 /// wakes the log at most so often.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Maximum number of lines at once, and in each second of a flood.
-const LINES_MAX: usize = 100;
+/// How long renewals are counted before a line has their number.
+const RENEWALS_SPAN: Span = Span::from_secs(60);
+
+/// Maximum number of clients whose renewals are counted apart.
+const RENEWERS_MAX: usize = 1_000;
 
 /// Number of events taken from the event log at a time.
 const BATCH: usize = 512;
 
-/// A running log of acquisitions and releases. Dropping it writes the lines that are due, and ends
-/// its thread.
+/// A running log of locks and sessions. Dropping it writes the lines that are due, and ends its
+/// thread.
 pub struct LockLog {
     signal: Arc<LogSignal>,
     thread: Option<JoinHandle<()>>,
@@ -45,17 +49,23 @@ struct LogState {
 }
 
 impl LockLog {
-    /// Starts to log the changes of all locks from now on.
+    /// Starts to log what happens to locks and sessions from now on.
     pub fn start(locks: &Locks) -> io::Result<Self> {
         let signal = Arc::new(LogSignal::default());
         let mut watch = locks.subscribe(None);
-        let mut budget = LineBudget { left: LINES_MAX, filled: boot_now() };
         let wakes = Arc::clone(&signal);
         watch.wake_by(Arc::new(move || wakes.tell(|state| state.has_events = true)));
         let waits = Arc::clone(&signal);
+        let mut writer = EventWriter {
+            locks: locks.clone(),
+            watch,
+            started: boot_now(),
+            renewals: RenewalCounts::default(),
+        };
         let run = move || loop {
-            let goes_on = waits.lines_are_due();
-            write_lines(&mut watch, budget.refill(boot_now()));
+            let goes_on = waits.lines_are_due(writer.renewals.due());
+            writer.write();
+            writer.renewals.write(!goes_on);
             if !goes_on {
                 return;
             }
@@ -85,103 +95,186 @@ impl LogSignal {
         }
     }
 
-    /// Waits until there are events and [`GATHER`] has passed, or the log is over. Returns whether
-    /// more events may come after those.
-    fn lines_are_due(&self) -> bool {
+    /// Waits until there are events and [`GATHER`] has passed, numbers of renewals are due, or the
+    /// log is over. Returns whether more events may come after those.
+    fn lines_are_due(&self, renewals: Option<Span>) -> bool {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| !state.has_events && !state.is_over);
-        self.changed.wait_while_for(&mut state, |state| !state.is_over, GATHER);
+        let waits = |state: &mut LogState| !state.has_events && !state.is_over;
+        match renewals {
+            Some(left) => {
+                self.changed.wait_while_for(&mut state, waits, left.as_duration());
+            }
+            None => self.changed.wait_while(&mut state, waits),
+        }
+        if state.has_events {
+            self.changed.wait_while_for(&mut state, |state| !state.is_over, GATHER);
+        }
         state.has_events = false;
         !state.is_over
     }
 }
 
-/// The number of lines that may be written now.
-struct LineBudget {
-    left: usize,
-    filled: Time,
+struct EventWriter {
+    locks: Locks,
+    watch: EventWatch,
+    /// When the log was started, on the boot clock.
+    started: Time,
+    renewals: RenewalCounts,
 }
 
-impl LineBudget {
-    /// Adds the lines for the time since the last call.
-    fn refill(&mut self, now: Time) -> &mut usize {
-        let more = now.since(self.filled).as_millis() as usize * LINES_MAX / 1_000;
-        self.left = (self.left + more).min(LINES_MAX);
-        self.filled = now;
-        &mut self.left
-    }
-}
-
-/// Logs the events since the last call in `lines` lines at most, and subtracts those from it. Only
-/// the last line of the log may exceed that.
-fn write_lines(watch: &mut EventWatch, lines: &mut usize) {
-    // One more line has the number of the others.
-    let max = lines.saturating_sub(1);
-    let (mut written, mut left_out) = (0, 0);
-    loop {
-        let batch = watch.take(BATCH);
-        left_out += batch.lost;
-        if batch.events.is_empty() {
-            break;
-        }
-        for line in batch.events.iter().filter_map(|(_, event)| line_of(event)) {
-            if written == max {
-                left_out += 1;
+impl EventWriter {
+    /// Logs the events since the last call. A node that does not lead drops them; a node that leads
+    /// drops those from before its start, which it has replayed.
+    fn write(&mut self) {
+        let mut lost = 0;
+        loop {
+            let batch = self.watch.take(BATCH);
+            if batch.events.is_empty() && batch.lost == 0 {
+                break;
+            }
+            if !self.locks.leads() {
                 continue;
             }
-            written += 1;
-            log::info!("{line}");
+            lost += batch.lost;
+            let (now, runs) = (self.locks.now(), boot_now().since(self.started));
+            for (_, event) in &batch.events {
+                if now.since(event.at) <= runs {
+                    log_event(event);
+                    self.renewals.add(event);
+                }
+            }
         }
-    }
-    *lines = lines.saturating_sub(written);
-    if left_out > 0 {
-        *lines = lines.saturating_sub(1);
-        log::info!("{left_out} more changes of locks came at once, and have no line");
+        if lost > 0 {
+            log::info!(target: LOCKS, lost; "more events came at once than the log can take");
+        }
     }
 }
 
-/// Returns the line for an event; `None` for an event that is no acquisition and no end of one. A
-/// steal has no line here, because the audit log reports it.
-fn line_of(event: &Event) -> Option<String> {
-    let (name, token, what) = match &event.what {
-        EventKind::Granted { name, holder, token, waited: None, .. } => {
-            (name, token, format!("acquired by {holder}"))
+fn log_event(event: &Event) {
+    match &event.what {
+        EventKind::Granted { name, holder, token, waited, .. } => {
+            let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
+            let waited_ms = waited.map_or(0, |(_, span)| span.as_millis());
+            log::info!(target: LOCKS, lock, client, token, waited_ms; "lock granted");
         }
-        EventKind::Granted { name, holder, token, waited: Some((_, span)), .. } => {
-            (name, token, format!("acquired by {holder} after {span} in the queue"))
+        EventKind::Renewed { name, holder, token } => {
+            let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
+            log::debug!(target: LOCKS, lock, client, token; "lease renewed");
+        }
+        EventKind::Expired { name, holder, token } => {
+            let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
+            log::info!(target: LOCKS, lock, client, token; "lease expired, grace begins");
         }
         EventKind::Ended { name, holder, token, held, end } => {
-            let what = match end {
-                TenureEnd::Released => format!("released by {holder} after {held}"),
-                TenureEnd::Lapsed => format!("lost by {holder} after {held}: the lease ran out"),
-                TenureEnd::Moved { to } => format!("moved to '{to}' by {holder}"),
-                TenureEnd::Replaced => format!("acquired anew by {holder}"),
-                TenureEnd::Stolen { .. } => return None,
-            };
-            (name, token, what)
+            let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
+            log_end(lock, client, token, held.as_millis(), end);
         }
-        _ => return None,
-    };
-    Some(format!("lock '{name}' was {what} (token {token})"))
+        EventKind::Joined { name, client, .. } => {
+            let (lock, client) = (name.as_str(), client.as_str());
+            log::debug!(target: LOCKS, lock, client; "queue joined");
+        }
+        EventKind::Left { name, client, why, .. } => {
+            let (lock, client, reason) = (name.as_str(), client.as_str(), format!("{why:?}"));
+            log::debug!(target: LOCKS, lock, client, reason = reason.as_str(); "queue left");
+        }
+        EventKind::SessionOpened { session, client } => {
+            let (session, client) = (session.as_u64(), client.as_str());
+            log::info!(target: LOCKS, session, client; "session opened");
+        }
+        EventKind::SessionOver { session, client, end } => {
+            let (session, client) = (session.as_u64(), client.as_str());
+            if matches!(end, SessionEnd::Expired) {
+                log::info!(target: LOCKS, session, client; "session expired");
+            } else {
+                log::info!(target: LOCKS, session, client; "session ended");
+            }
+        }
+        EventKind::Annotated { .. } | EventKind::SessionKept { .. } => {}
+    }
+}
+
+/// Logs the end of a tenure. Each way to end has a limit of lines of its own.
+fn log_end(lock: &str, client: &str, token: u64, held_ms: u64, end: &TenureEnd) {
+    match end {
+        TenureEnd::Released => {
+            log::info!(target: LOCKS, lock, client, token, held_ms; "lock released");
+        }
+        TenureEnd::Lapsed => {
+            log::info!(target: LOCKS, lock, client, token, held_ms, reason = "not renewed";
+                "lock lost");
+        }
+        TenureEnd::Moved { to } => {
+            log::info!(target: LOCKS, lock, client, token, to = to.as_str(); "lock moved");
+        }
+        TenureEnd::Replaced => {
+            log::info!(target: LOCKS, lock, client, token, held_ms; "lock acquired anew");
+        }
+        TenureEnd::Stolen { by, reason } => {
+            let (by, reason) = (by.as_str(), reason.as_str());
+            log::info!(target: LOCKS, lock, client, token, held_ms, by, reason; "lock stolen");
+        }
+    }
+}
+
+/// The numbers of renewals since [`RENEWALS_SPAN`], by client.
+#[derive(Default)]
+struct RenewalCounts {
+    since: Option<Time>,
+    by_client: BTreeMap<ClientId, u64>,
+    /// The renewals of further clients.
+    others: u64,
+}
+
+impl RenewalCounts {
+    fn add(&mut self, event: &Event) {
+        let EventKind::Renewed { holder, .. } = &event.what else { return };
+        self.since.get_or_insert_with(boot_now);
+        if let Some(count) = self.by_client.get_mut(holder) {
+            *count += 1;
+        } else if self.by_client.len() < RENEWERS_MAX {
+            self.by_client.insert(holder.clone(), 1);
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// Returns the time until the numbers are due; `None` without renewals.
+    fn due(&self) -> Option<Span> {
+        self.since.map(|since| (since + RENEWALS_SPAN).since(boot_now()))
+    }
+
+    /// Logs the numbers if they are due, or if the log ends.
+    fn write(&mut self, is_end: bool) {
+        if self.due().is_none_or(|left| left > Span::ZERO && !is_end) {
+            return;
+        }
+        let counts = std::mem::take(self);
+        for (client, renewals) in counts.by_client {
+            log::info!(target: LOCKS, client = client.as_str(), renewals; "leases renewed");
+        }
+        if counts.others > 0 {
+            log::info!(target: LOCKS, renewals = counts.others; "leases of more clients renewed");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Span;
+    use crate::engine::{LockName, Token};
 
-    /// In an earlier version a flood had 100 lines in each tenth of a second.
     #[test]
-    fn long_flood_has_100_lines_a_second() {
-        let mut budget = LineBudget { left: LINES_MAX, filled: Time::ZERO };
-        let (mut now, mut written) = (Time::ZERO, 0);
-        for _ in 0..100 {
-            now = now + Span::from_millis(100);
-            let lines = budget.refill(now);
-            assert!(*lines > 1, "each call has a line, and the number of the others");
-            written += std::mem::take(lines);
+    fn renewals_of_many_clients_take_bounded_memory_and_none_is_missing() {
+        let mut counts = RenewalCounts::default();
+        for number in 0..5_000_u64 {
+            let holder = ClientId::parse(&format!("c{}", number % 2_500)).expect("valid");
+            let name = LockName::parse("x").expect("valid");
+            let what = EventKind::Renewed { name, holder, token: Token::named(1) };
+            counts.add(&Event { at: Time::ZERO, what });
         }
-        assert_eq!(written, LINES_MAX + 99 * 10);
-        assert_eq!(*budget.refill(now + Span::from_secs(3_600)), LINES_MAX);
+        assert_eq!(counts.by_client.len(), RENEWERS_MAX);
+        assert_eq!(counts.by_client.values().sum::<u64>() + counts.others, 5_000);
+        counts.write(true);
+        assert_eq!(counts.due(), None);
     }
 }

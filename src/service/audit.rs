@@ -27,7 +27,7 @@ use std::time::Duration;
 /// recorded; steals and resets always are, since the log or journal has each of their requests.
 const WAITING_MAX: usize = 1 << 17;
 
-/// How many records of one write are also in the ordinary log; a reset can cause 100,000.
+/// How many summaries of refused requests are also in the ordinary log at a time.
 const LOGGED_MAX: usize = 16;
 
 /// How often to check whether engine time can be converted to wall-clock time, while records wait
@@ -410,14 +410,9 @@ impl AuditFiles {
     /// Writes records, and syncs those of administrators.
     fn write(&mut self, records: &VecDeque<AuditRecord>, at: impl Fn(&AuditRecord) -> Wall) {
         let (mut acts, mut expired) = (Vec::new(), Vec::new());
-        let mut stolen = 0;
         for record in records {
-            let is_steal = matches!(record.what, AuditWhat::Stolen { .. });
-            stolen += usize::from(is_steal);
-            if !self.are_there() || stolen <= LOGGED_MAX {
-                record.log();
-            }
             if !self.are_there() {
+                record.log();
                 continue;
             }
             let line = record.line(at(record));
@@ -433,9 +428,6 @@ impl AuditFiles {
             if acts.len() >= ACTS_PIECE {
                 self.append_acts(&mut acts);
             }
-        }
-        if stolen > LOGGED_MAX && self.are_there() {
-            log::warn!("{stolen} locks were taken from their holders; {AUDIT_FILE} has them all");
         }
         self.append_acts(&mut acts);
         self.append(1, &mut expired);

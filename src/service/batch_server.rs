@@ -16,6 +16,7 @@ use super::failure::Unavailable;
 use super::locks::Locks;
 use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
+use super::refusal_log::CommandSubject;
 use super::scoped_views;
 use crate::engine::codec::Malformed;
 use crate::engine::{Answer, Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal};
@@ -341,9 +342,12 @@ impl BatchServerState {
             return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
         let without_id = Command { request: None, ..command.clone() };
-        let locks = self.locks.clone();
+        let (locks, subject) = (self.locks.clone(), CommandSubject::of(&command.op));
         self.locks.submit_checked(command, check.clone(), move |answer| {
-            let then = |answer: Result<Answer, Unavailable>| {
+            let then = move |answer: Result<Answer, Unavailable>| {
+                if let (Some(subject), Ok(Err(refusal))) = (&subject, &answer) {
+                    subject.refused(refusal);
+                }
                 then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
             };
             match &answer {

@@ -45,6 +45,7 @@ mod replay;
 pub mod backup;
 pub mod local;
 mod batch_idempotency;
+pub mod refusal_log;
 pub mod batch_messages;
 pub mod batch_server;
 #[doc(hidden)]

@@ -66,7 +66,7 @@ fn a_reset_of_many_locks_delays_no_other_request() {
     let wanted = std::env::var("LATCHFS_RESET_HOLDS").ok();
     let delay_max = if wanted.is_some() { LONG_DELAY_MAX_US } else { DELAY_MAX_US };
     let holds = wanted.map_or(HOLDS, |count| count.parse().expect("a number"));
-    let cluster = Cluster::of(3);
+    let mut cluster = Cluster::of(3);
     let urls = cluster.urls();
     let leader = cluster.leader();
     let (slowest, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -116,6 +116,20 @@ fn a_reset_of_many_locks_delays_no_other_request() {
             (written == holds / CLIENTS * CLIENTS).then_some(())
         });
         assert_eq!(ended(&cluster, at), holds / CLIENTS * CLIENTS);
+    }
+    cluster.join();
+    let join = cluster.nodes.len() - 1;
+    eventually("it has joined", || {
+        let log = cluster.nodes[join].daemon.log();
+        log.contains("member of the cluster").then_some(())
+    });
+    for at in 0..=join {
+        let log = cluster.nodes[at].daemon.log();
+        let steals = log.lines().filter(|line| line.contains(" lock stolen ")).count();
+        println!("node {at}: {} lines, {steals} of them on steals", log.lines().count());
+        // The leader writes 100 lines of each kind in a second.
+        let (lines_max, steals_max) = if at == leader { (5_000, 2_000) } else { (100, 0) };
+        assert!(log.lines().count() <= lines_max && steals <= steals_max, "{log}");
     }
 }
 

@@ -26,6 +26,7 @@ mod faults;
 mod guards;
 mod histories;
 mod load;
+mod logs;
 mod members;
 mod mounts;
 mod nodes;

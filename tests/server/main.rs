@@ -10,6 +10,8 @@ mod fuzz;
 mod harness;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../durable/talk.rs"]
+mod talk;
 
 mod access;
 mod admin;
@@ -26,6 +28,7 @@ mod launchd;
 mod limits;
 mod listing;
 mod locks;
+mod logs;
 mod mounting;
 mod nodes;
 mod page;

@@ -9,6 +9,7 @@ use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::node_address::host_and_port;
+use crate::raft::peer_contacts::PeerContacts;
 use crate::raft::peer_formats::{PeerFormats, refuse};
 use crate::raft::types::{ClusterId, NodeId};
 use crate::service::batch_messages::PROTOCOL_HEADER;
@@ -39,12 +40,15 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) name: Option<ClusterName>,
     /// The newest format that each node of the cluster knows, updated from the responses to calls.
     pub(in crate::raft) formats: Arc<PeerFormats>,
+    /// Which of the other nodes can be reached, for the log.
+    pub(in crate::raft) contacts: Arc<PeerContacts>,
 }
 
 impl RpcIdentity {
     /// Returns the identity of a node that has no id yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>, name: Option<ClusterName>) -> Self {
-        Self { cluster: None, node: ANYBODY, tls, name, formats: Arc::default() }
+        let (formats, contacts) = (Arc::default(), Arc::default());
+        Self { cluster: None, node: ANYBODY, tls, name, formats, contacts }
     }
 
     /// Returns a connection to a node, which is opened at the first call.
@@ -105,6 +109,9 @@ impl RpcConnection {
         let mut sent = SendOutcome::No;
         let asked = timeout(patience.as_duration(), self.exchange(&path, body, &mut sent)).await;
         let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        if self.to != ANYBODY && node != ANYBODY {
+            self.caller.contacts.called(self.to, answer.as_ref().err().map(String::as_str));
+        }
         match (answer, sent) {
             (Ok((bytes, named)), _) => match decode_answer(&bytes) {
                 Ok(Ok(RpcResponse::Forwarded(place, mut answers))) => {

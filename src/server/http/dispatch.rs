@@ -4,6 +4,7 @@
 //! The checks run synchronously, and only the handler itself is asynchronous: the state of a
 //! waiting request stays small, which matters because thousands of requests may wait.
 
+use super::access_log::LoggedRequest;
 use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller::Caller;
@@ -23,7 +24,7 @@ use crate::engine::RefusalKind;
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
 use crate::shares::{Identity, TableShare};
-use crate::time::boot_now;
+use crate::time::{Span, boot_now};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -53,7 +54,11 @@ pub(super) fn router(app: &Arc<AppState>) -> Router {
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
     router.fallback(|request: Request| async move {
-        Problem::no_such_path(request.uri().path()).into_response()
+        let logged = LoggedRequest::of(&request);
+        let problem = Problem::no_such_path(request.uri().path());
+        let mut response = logged.refused(None, problem).into_response();
+        logged.answered(&mut response, None, Span::ZERO);
+        response
     })
 }
 
@@ -116,14 +121,20 @@ impl Service<Request> for PathService {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        let logged = LoggedRequest::of(&request);
         let (endpoint, number) = match self.endpoints.choose(&request) {
             Ok(chosen) => chosen,
-            Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),
+            Err(problem) => {
+                let mut response = logged.refused(None, problem).into_response();
+                logged.answered(&mut response, None, Span::ZERO);
+                return Box::pin(ready(Ok(response)));
+            }
         };
         let is_internal = matches!(self.endpoints, PathEndpoints::Door(..));
         let (app, received_at) = (Arc::clone(&self.app), boot_now());
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
+            let mut credential = None;
             let done = match begun {
                 Ok(begun) => {
                     let Begun { answering, caller, identity, asking } = begun;
@@ -134,6 +145,7 @@ impl Service<Request> for PathService {
                             .map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
                     };
                     let done = answering.await.and_then(charge);
+                    credential = caller.as_ref().map(|(grant, _)| Arc::clone(grant));
                     if let (Err(problem), Some((grant, origin))) = (&done, &caller) {
                         audit_refusal(&app, (grant, origin), endpoint.operation, problem);
                     }
@@ -141,8 +153,11 @@ impl Service<Request> for PathService {
                 }
                 Err(problem) => Err(problem),
             };
-            let mut response = done.unwrap_or_else(Problem::into_response);
-            app.requests.count(number, response.status(), boot_now().since(received_at));
+            let caller = credential.as_ref().map(|grant| &*grant.name);
+            let failed = |problem| logged.refused(caller, problem).into_response();
+            let (mut response, took) = (done.unwrap_or_else(failed), boot_now().since(received_at));
+            app.requests.count(number, response.status(), took);
+            logged.answered(&mut response, caller, took);
             if is_internal {
                 // The header tells latchfs clients the newest protocol version of this server, from
                 // which they choose the version of their next batch.

@@ -44,6 +44,7 @@ mod backup_routes;
 mod metrics;
 mod openapi;
 mod routes;
+mod access_log;
 mod dispatch;
 pub mod ca;
 mod listener;

@@ -197,6 +197,21 @@ impl Problem {
         (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }
 
+    /// Returns the kind of refusal that the problem is, if it is one.
+    pub(super) fn kind(&self) -> Option<RefusalKind> {
+        self.0.kind
+    }
+
+    /// Returns the explanation of the problem.
+    pub(super) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// Returns the lock of a conflict.
+    pub(super) fn lock(&self) -> Option<&str> {
+        self.0.more.get("name").and_then(Value::as_str)
+    }
+
     /// Whether the problem is a refusal of the kind `kind`.
     pub(super) fn is(&self, kind: RefusalKind) -> bool {
         self.0.kind == Some(kind)

@@ -256,6 +256,7 @@ fn problem() -> Value {
         ("holder?", text()),
         ("token?", number()),
         ("request?", text()),
+        ("request_id?", text()),
         ("waiting?", number()),
         ("expires_in_ms?", number()),
         ("expires_at?", time()),

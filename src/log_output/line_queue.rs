@@ -1,0 +1,243 @@
+//! The queue of log lines, and the thread that writes them. No caller waits for the log: when
+//! nobody reads it, lines beyond the bound of the queue are dropped and counted.
+
+use super::line_format::{LineStyle, format_line};
+use super::line_limits::LineLimits;
+use crate::time::{Span, Time, Wall, steady_now};
+use log::kv::Value;
+use log::{Level, Record};
+use parking_lot::{Condvar, Mutex};
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// Maximum size of the lines that wait for the thread.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// A queue with its thread. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct LineQueue(Arc<QueueShared>);
+
+struct QueueShared {
+    style: LineStyle,
+    limits: Mutex<LineLimits>,
+    state: Mutex<QueueState>,
+    /// Notified when the queue is no longer empty, or when the thread must look at the limits.
+    added: Condvar,
+    /// Notified when the thread has written lines.
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    lines: Vec<u8>,
+    /// The number of these lines.
+    count: u64,
+    /// The number of lines that are neither written nor in the queue.
+    dropped: u64,
+    /// Whether the thread is writing lines that it has taken.
+    writes: bool,
+    /// Whether a caller waits for the end of all lines.
+    is_end: bool,
+}
+
+impl LineQueue {
+    /// Starts a queue whose lines go to `out`.
+    pub(super) fn start(out: Box<dyn Write + Send>, style: LineStyle) -> io::Result<Self> {
+        let queue = Self(Arc::new(QueueShared {
+            style,
+            limits: Mutex::default(),
+            state: Mutex::default(),
+            added: Condvar::new(),
+            written: Condvar::new(),
+        }));
+        let shared = Arc::clone(&queue.0);
+        let (is_masked, masked) = channel();
+        let run = move || {
+            block_signals();
+            // The send fails only if the caller has panicked.
+            let _ = is_masked.send(());
+            shared.run(out);
+        };
+        thread::Builder::new().name("log".to_owned()).spawn(run)?;
+        masked.recv().map_err(io::Error::other)?;
+        Ok(queue)
+    }
+
+    /// Adds the line of a record, unless there are too many of its kind, or too many that wait.
+    pub(super) fn add(&self, record: &Record<'_>, now: Time) {
+        let mut limits = self.0.limits.lock();
+        let was_full = limits.next_due().is_some();
+        if !limits.admit(record, now) {
+            drop(limits);
+            if !was_full {
+                // The thread learns when the number is due. It has either not looked at the limits
+                // yet, or waits already, since it keeps the mutex in between.
+                drop(self.0.state.lock());
+                self.0.added.notify_one();
+            }
+            return;
+        }
+        drop(limits);
+        self.push(&format_line(record, Wall::now(), self.0.style));
+    }
+
+    /// Adds a line, unless too many wait.
+    pub(super) fn push(&self, line: &[u8]) {
+        self.0.push(line);
+    }
+
+    /// Waits until all lines are written, or `patience` is over.
+    pub(super) fn flush(&self, patience: Duration) {
+        let mut state = self.0.state.lock();
+        state.is_end = true;
+        self.0.added.notify_one();
+        let waits = |state: &mut QueueState| state.is_end || state.writes;
+        self.0.written.wait_while_for(&mut state, waits, patience);
+    }
+}
+
+/// Blocks all signals in this thread, which starts before the daemon blocks those that end it: the
+/// system would end the process by a signal that a thread does not block.
+#[allow(unsafe_code)]
+fn block_signals() {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set that it is given; pthread_sigmask reads the set and
+    // writes no old one.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
+impl QueueShared {
+    fn push(&self, line: &[u8]) {
+        let mut state = self.state.lock();
+        if state.lines.len() + line.len() > QUEUE_BYTES_MAX {
+            state.dropped += 1;
+            return;
+        }
+        let was_empty = state.lines.is_empty();
+        state.lines.extend_from_slice(line);
+        state.count += 1;
+        drop(state);
+        if was_empty {
+            self.added.notify_one();
+        }
+    }
+
+    /// Writes lines for as long as the process lives.
+    fn run(&self, mut out: Box<dyn Write + Send>) {
+        loop {
+            let is_end = self.wait();
+            self.sum_up(is_end);
+            let mut state = self.state.lock();
+            let (mut lines, count) =
+                (std::mem::take(&mut state.lines), std::mem::take(&mut state.count));
+            let dropped = std::mem::take(&mut state.dropped);
+            (state.writes, state.is_end) = (true, false);
+            drop(state);
+            if dropped > 0 {
+                let lost = "log lines were lost, since standard error was not read";
+                lines.extend(self.count_line(Level::Warn, lost, &[("lost", dropped.into())]));
+            }
+            let failed = out.write_all(&lines).is_err();
+            let mut state = self.state.lock();
+            state.writes = false;
+            if failed {
+                state.dropped += dropped + count;
+            }
+            drop(state);
+            self.written.notify_all();
+        }
+    }
+
+    /// Waits until there are lines to write, or numbers of suppressed lines. Returns whether a
+    /// caller waits for the end of all lines.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        while state.lines.is_empty() && !state.is_end {
+            let due = self.limits.lock().next_due();
+            match due.map(|due| due.since(steady_now())) {
+                Some(Span::ZERO) => break,
+                Some(left) => drop(self.added.wait_for(&mut state, left.as_duration())),
+                None => self.added.wait(&mut state),
+            }
+        }
+        state.is_end
+    }
+
+    /// Adds the lines with the numbers of suppressed lines that are due.
+    fn sum_up(&self, is_end: bool) {
+        let due = self.limits.lock().take_due(steady_now(), is_end);
+        for suppressed in due {
+            let fields = [
+                ("suppressed", Value::from(suppressed.count)),
+                ("like", Value::from(&*suppressed.message)),
+            ];
+            self.push(&self.count_line(suppressed.level, "more lines of one kind", &fields));
+        }
+    }
+
+    fn count_line(&self, level: Level, message: &str, fields: &[(&str, Value<'_>)]) -> Vec<u8> {
+        let mut record = Record::builder();
+        let fields = &fields;
+        record.level(level).target("latchfs::log").key_values(fields);
+        format_line(&record.args(format_args!("{message}")).build(), Wall::now(), self.style)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender};
+
+    /// A reader that takes nothing until it is told to.
+    struct Blocked {
+        begins: Receiver<()>,
+        is_open: bool,
+        taken: Sender<Vec<u8>>,
+    }
+
+    impl Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.is_open = self.is_open || self.begins.recv().is_ok();
+            self.taken.send(bytes.to_vec()).expect("the test reads");
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A caller never waits for a reader that has stopped, the memory has a bound, and each line is
+    /// either written or counted.
+    #[test]
+    fn queue_that_nobody_reads_is_bounded_and_counts_its_losses() {
+        let ((begin, begins), (taken, written)) = (channel(), channel());
+        let out = Box::new(Blocked { begins, is_open: false, taken });
+        let queue = LineQueue::start(out, LineStyle::Plain).expect("a thread");
+        let line = "x".repeat(1_023) + "\n";
+        for _ in 0..5_000 {
+            queue.0.push(line.as_bytes());
+            assert!(queue.0.state.lock().lines.len() <= QUEUE_BYTES_MAX);
+        }
+        queue.flush(Duration::from_millis(1));
+        begin.send(()).expect("the thread waits");
+        queue.flush(Duration::from_secs(60));
+        queue.0.push(b"last\n");
+        queue.flush(Duration::from_secs(60));
+        let all = String::from_utf8(written.try_iter().flatten().collect()).expect("text");
+        let lines = all.lines().filter(|line| line.starts_with('x')).count() as u64;
+        let lost = all.lines().filter_map(|line| line.split_once(" lost=")?.1.parse::<u64>().ok());
+        let lost: u64 = lost.sum();
+        assert!(lost >= 2_900, "the queue was full: {lost}");
+        assert_eq!(lines + lost, 5_000);
+        assert!(all.ends_with("last\n"));
+    }
+}

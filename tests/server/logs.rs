@@ -1,0 +1,257 @@
+//! The log of a server: its lines in both formats, request ids, and a log that nobody reads.
+
+use crate::harness::{LATCHFS, Scratch, Server, eventually};
+use crate::mounting::Dir;
+use crate::support::{run, signal};
+use crate::talk::Talk;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+/// Returns all whole lines of a log in JSON; fails if a line is not one object of JSON.
+#[track_caller]
+fn all_lines(log: &str) -> Vec<Value> {
+    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole
+        .map(|line| {
+            let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+            assert!(
+                ["time", "level", "target", "message"].iter().all(|key| value[*key].is_string()),
+                "{line}"
+            );
+            value
+        })
+        .collect()
+}
+
+/// Returns the lines of a log in JSON with the message `message`.
+#[track_caller]
+fn lines_in(log: &str, message: &str) -> Vec<Value> {
+    all_lines(log).into_iter().filter(|line| line["message"] == message).collect()
+}
+
+fn lines(server: &Server, message: &str) -> Vec<Value> {
+    lines_in(&server.log(), message)
+}
+
+#[test]
+fn json_log_has_lines_for_the_server_its_sessions_grants_and_refusals() {
+    let server = Server::start(&["--log-format", "json", "--grace", "1s"]);
+    let has = |message: &str| eventually(message, || lines(&server, message).first().cloned());
+    assert_eq!(has("server started")["address"], server.url["http://".len()..]);
+    let session = server.curl(&["-X", "POST", "/sessions?client=a&ttl=1s"]).is(201);
+    assert_eq!(has("session opened")["session"], session["session"]);
+    let token = server.curl(&["-X", "POST", "/locks/x?client=a&ttl=1s"]).is(200)["token"].clone();
+    let granted = has("lock granted");
+    assert_eq!((&granted["lock"], &granted["client"]), (&"x".into(), &"a".into()));
+    assert_eq!((&granted["token"], &granted["target"]), (&token, &"latchfs::locks".into()));
+    server.curl(&["-H", "X-Request-Id: r-1", "-X", "POST", "/locks/x?client=b"]).is(409);
+    let refused = has("request refused");
+    let fields = ["lock", "client", "kind", "request"].map(|key| refused[key].as_str());
+    assert_eq!(fields, [Some("x"), Some("b"), Some("E_LOCK_CONFLICT"), Some("r-1")]);
+    assert_eq!(has("lease expired, grace begins")["token"], token);
+    assert_eq!(has("lock lost")["reason"], "not renewed");
+    assert_eq!(has("session expired")["client"], "a");
+}
+
+#[test]
+fn request_ids_are_returned_and_logged() {
+    let server = Server::listen(&["--state", "none", "-vv", "--log-format", "json"]);
+    let id_of = |arguments: &[&str]| {
+        let reply = server.curl(arguments);
+        let id = reply.header("x-request-id").expect("each answer has an id").to_owned();
+        (id, reply)
+    };
+    let (given, reply) = id_of(&["-H", "X-Request-Id: job-7", "/nothing"]);
+    assert_eq!((&*given, &reply.json()["request_id"]), ("job-7", &"job-7".into()));
+    let long = format!("X-Request-Id: {}", "a".repeat(65));
+    for bad in ["X-Request-Id: a b", "X-Request-Id: a\"b", &long] {
+        assert_eq!(id_of(&["-H", bad, "/me"]).0.len(), 16, "a new id instead");
+    }
+    let line = eventually("the access", || {
+        lines(&server, "request answered").into_iter().find(|line| line["request"] == "job-7")
+    });
+    assert_eq!((&line["path"], &line["status"]), (&"/nothing".into(), &404.into()));
+    assert!(line["took_ms"].is_u64() && line["method"] == "GET", "{line}");
+}
+
+/// Clients choose names and ids; none of them can write a line of its own, and no token is logged.
+#[test]
+fn hostile_names_forge_no_line_and_secrets_are_not_logged() {
+    for format in ["text", "json"] {
+        let mut server = Server::listen(&["--state", "none", "-vvv", "--log-format", format]);
+        let hostile = "/locks/a%0AINFO%20forged%1b%5b2J?client=b%0Aforged%1b";
+        server.curl(&["-H", "Authorization: Bearer secret-1", "-X", "POST", hostile]);
+        server.curl(&["-H", "X-Request-Id: forged", "-X", "DELETE", hostile]);
+        server.signal(libc::SIGTERM);
+        server.wait();
+        let log = server.log();
+        assert!(log.contains("forged") && !log.contains('\x1b'), "{log}");
+        assert!(!log.contains("secret-1"), "{log}");
+        if format == "json" {
+            all_lines(&log);
+            continue;
+        }
+        let is_line = |line: &str| line.starts_with('2') || line.starts_with("latchfs: ");
+        assert!(log.lines().all(is_line), "{log}");
+    }
+}
+
+/// A server whose log nobody reads goes on, and ends when it is told to.
+#[test]
+fn full_pipe_blocks_no_request() {
+    let mut command = Command::new(LATCHFS);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none", "--grant-at-once"]);
+    command.arg("-vv").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program is there");
+    let (mut said, mut out) = (String::new(), BufReader::new(child.stdout.take().expect("piped")));
+    out.read_line(&mut said).expect("an address");
+    let url = said.split(' ').nth(3).expect("an address").trim().to_owned();
+    // A pipe has 64 KiB, and each of these requests a line of 800 bytes at least. There are several
+    // kinds of them.
+    let name = "n".repeat(800);
+    for way in ["POST", "GET", "DELETE"] {
+        let urls: Vec<_> = (0..99).map(|n| format!("{url}/locks/{name}{n}?client=a")).collect();
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "60", "-o", "/dev/null", "-X", way]).args(&urls);
+        let done = curl.output().expect("curl is there");
+        assert!(done.status.success(), "{done:?}");
+    }
+    signal(child.id().cast_signed(), libc::SIGTERM);
+    let ended = child.wait().expect("it is our child");
+    assert!(ended.success(), "{ended:?}");
+    let mut log = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
+    assert!(log.len() >= 60_000, "the pipe was full: {}", log.len());
+}
+
+/// The thread of the log starts before the signals are blocked that end a server in order.
+#[test]
+fn sigterm_ends_a_server_in_order_and_its_last_lines_are_written() {
+    for format in ["text", "json"] {
+        let mut server = Server::start(&["--log-format", format]);
+        server.curl(&["-X", "POST", "/locks/x?client=a"]).is(200);
+        server.signal(libc::SIGTERM);
+        assert_eq!(server.wait(), Some(0), "{}", server.log());
+        let log = server.log();
+        let last = log.lines().last().unwrap_or_default();
+        assert!(last.contains("server stopped") && log.ends_with('\n'), "{log}");
+        assert!(log.contains("lock granted"), "{log}");
+    }
+}
+
+/// Warnings at the start, a reload, a refused option of the engine and the error of a server that
+/// can't start are sentences in text, and records in JSON.
+#[test]
+fn each_line_of_a_json_log_is_one_object() {
+    let scratch = Scratch::new();
+    let tokens = scratch.path().join("tokens.toml");
+    let token =
+        "[[token]]\nname = \"t\"\nsecret = \"a secret of some length\"\nclients = [\"*\"]\n";
+    std::fs::write(&tokens, token).expect("our directory");
+    let path = tokens.to_str().expect("text");
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&tokens, private).expect("our file");
+    let mut server = Server::listen(&["--state", "none", "--log-format", "json", "--tokens", path]);
+    std::fs::write(&tokens, "[[nonsense").expect("our directory");
+    server.signal(libc::SIGHUP);
+    eventually("the reload", || server.log().contains("all stays as it was").then_some(()));
+    let mut command = Command::new(LATCHFS);
+    command.args(["serve", "--state", "none", "--listen", &server.url["http://".len()..]]);
+    command.args(["--insecure", "--log-format", "json"]).env("RUST_LOG", "latchfs=nonsense");
+    let failed = run(&mut command);
+    assert_eq!(failed.code, 69, "{failed:?}");
+    let said = all_lines(&failed.err);
+    let of = |level: &str, part: &str| {
+        let is_it = |line: &&Value| {
+            line["level"] == level && line["message"].as_str().is_some_and(|it| it.contains(part))
+        };
+        said.iter().filter(is_it).count()
+    };
+    assert_eq!(of("WARN", "RUST_LOG is ignored: "), 1, "{said:?}");
+    assert_eq!(of("ERROR", "in use"), 1, "{said:?}");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0), "{}", server.log());
+    assert_eq!(lines(&server, "server stopped").len(), 1);
+}
+
+/// A wrong `RUST_LOG` changes nothing, and a sentence says so.
+#[test]
+fn wrong_rust_log_is_told() {
+    let mut command = Command::new(LATCHFS);
+    command.args(["ls", "--server", "http://127.0.0.1:1"]).env("RUST_LOG", "info,latchfs=nonsense");
+    let lines = run(&mut command).exits(69);
+    let (first, rest) = lines.split_once('\n').expect("a line");
+    assert_eq!(
+        first,
+        "latchfs: RUST_LOG is ignored: error parsing logger filter: invalid logging spec \
+         'nonsense'; write a level, such as RUST_LOG=debug or RUST_LOG=latchfs::access=debug"
+    );
+    assert!(rest.starts_with("latchfs: the server "), "{lines}");
+}
+
+/// The lines of a reset say how many more there would be.
+#[test]
+fn reset_of_30_000_locks_has_few_lines() {
+    const LOCKS: usize = 30_000;
+    const CLIENTS: usize = 4;
+    let mut server = Server::start(&["--log-format", "json"]);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let url = &server.url;
+            scope.spawn(move || {
+                let mut talk = Talk::to(url).expect("it listens");
+                for number in 0..LOCKS / CLIENTS {
+                    let path = format!("/locks/c{client}n{number}?client=c{client}&ttl=1h");
+                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                }
+            });
+        }
+    });
+    let before = server.log().lines().count();
+    server.curl(&["-X", "POST", "/reset?client=admin&reason=r&all=true"]).is(200);
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0));
+    let log = server.log();
+    let lines: Vec<_> = all_lines(&log).split_off(before);
+    println!("{before} lines for {LOCKS} grants, and {} for the reset", lines.len());
+    assert!(lines.len() < 1_000, "{} lines", lines.len());
+    let written = lines.iter().filter(|line| line["message"] == "lock stolen").count() as u64;
+    let counted = |line: &Value| line["suppressed"].as_u64().or_else(|| line["lost"].as_u64());
+    let others: u64 = lines.iter().filter_map(counted).sum();
+    assert!(written >= 1 && written + others >= LOCKS as u64, "{written} and {others}");
+}
+
+/// A mount of a server logs its begin and its end, and the loss and the return of the server.
+#[test]
+fn mount_logs_its_server() {
+    let (dir, scratch) = (Dir::new(), Scratch::new());
+    let mut server = Server::start(&[]);
+    let path = scratch.path().join("log");
+    let mut mount = Command::new(LATCHFS);
+    mount.arg("mount").arg(dir.path()).args(["--foreground", "--client", "m", "--ttl", "2s"]);
+    mount.args(["--server", &server.url, "--log-format", "json"]).stdin(Stdio::null());
+    mount.stdout(Stdio::null()).stderr(std::fs::File::create(&path).expect("our directory"));
+    let mut mount = mount.spawn().expect("the program is there");
+    let log = || std::fs::read_to_string(&path).unwrap_or_default();
+    let has = |message: &str| eventually(message, || lines_in(&log(), message).first().cloned());
+    assert_eq!(
+        (&has("mounted")["client"], &has("mounted")["dir"]),
+        (&"m".into(), &dir.path().to_str().expect("text").into(),)
+    );
+    server.signal(libc::SIGKILL);
+    server.wait();
+    assert_eq!(has("connection to the server lost")["server"], server.url);
+    let again = ["--state", "none", "--grant-at-once"];
+    let _server = Server::at(&server.url["http://".len()..], &again);
+    eventually("it is connected again", || {
+        (lines_in(&log(), "connected to the server").len() == 2).then_some(())
+    });
+    signal(mount.id().cast_signed(), libc::SIGTERM);
+    assert!(mount.wait().expect("it is our child").success(), "{}", log());
+    has("unmounted");
+    for once in ["mounted", "connection to the server lost", "unmounted"] {
+        assert_eq!(lines_in(&log(), once).len(), 1, "{once}: {}", log());
+    }
+}
