@@ -136,8 +136,8 @@ fn fifteen_thousand_idle_connections() {
         println!("an idle connection takes {idle} bytes of memory");
         assert_eq!(count, COUNT);
         assert!(metric(&server, "latchfs_http_connections") >= COUNT as u64);
-        assert_eq!(server.curl(&["-XPOST", "/locks/other?client=other&ttl=60s"]).status, 200);
-        assert_eq!(server.curl(&["-XDELETE", "/locks/other?client=other"]).status, 200);
+        assert_eq!(server.curl(&["-XPOST", "/locks/other?client=other&ttl=60s"]).code, 200);
+        assert_eq!(server.curl(&["-XDELETE", "/locks/other?client=other"]).code, 200);
         assert!(idle <= IDLE_BYTES_MAX, "an idle connection takes {idle} bytes");
     });
 }
