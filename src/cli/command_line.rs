@@ -353,8 +353,10 @@ fn misused(error: &clap::Error) -> ExitCode {
 /// Returns what the command logs.
 fn log_scope(command: &CliCommand) -> LogScope {
     let (is_daemon, has_locks) = match command {
-        CliCommand::Serve(args) => (true, args.log_locks.is_on()),
-        CliCommand::Mount(args) => (args.detached || !args.background, args.log_locks.is_on()),
+        CliCommand::Serve(args) => (true, args.log_locks.is_on(false)),
+        CliCommand::Mount(args) => {
+            (args.detached || !args.background, args.log_locks.is_on(args.detached))
+        }
         CliCommand::Guard(args) => (args.is_detached(), true),
         _ => (false, true),
     };

@@ -8,6 +8,7 @@ use crate::service::Locks;
 use crate::service::refusal_log::LOCKS_LOG;
 use clap::ValueEnum;
 use log::LevelFilter;
+use std::env::VarError;
 
 /// The value of `--log-format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,9 +22,11 @@ pub(super) enum LogFormatArg {
 /// The option `--log-locks` of `serve` and `mount`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogLocksArgs {
-    /// Whether the log has lines about locks and sessions: granted, released, expired, refused
-    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = LogSwitch::On)]
-    log_locks: LogSwitch,
+    /// Whether the log has lines about locks and sessions: granted, released, expired, refused.
+    /// Without this option it has, unless a mount is in the background, where nothing limits the
+    /// length of its log file
+    #[arg(long, value_name = "SWITCH", value_enum)]
+    log_locks: Option<LogSwitch>,
 }
 
 /// The value of `--log-locks`.
@@ -34,13 +37,15 @@ enum LogSwitch {
 }
 
 impl LogLocksArgs {
-    pub(super) fn is_on(&self) -> bool {
-        self.log_locks == LogSwitch::On
+    /// Whether the log of a daemon has these lines. `is_detached` is whether the daemon has gone
+    /// into the background by itself.
+    pub(super) fn is_on(&self, is_detached: bool) -> bool {
+        self.log_locks.map_or(!is_detached, |switch| switch == LogSwitch::On)
     }
 
     /// Starts to log what happens to locks and sessions, unless that is switched off.
-    pub(super) fn start(&self, locks: &Locks) -> CliResult<Option<LockLog>> {
-        let started = self.is_on().then(|| LockLog::start(locks)).transpose();
+    pub(super) fn start(&self, locks: &Locks, is_detached: bool) -> CliResult<Option<LockLog>> {
+        let started = self.is_on(is_detached).then(|| LockLog::start(locks)).transpose();
         started.map_err(|error| CliError::system("the log of locks can't be started", &error))
     }
 }
@@ -63,10 +68,15 @@ pub(super) fn start(scope: &LogScope, verbose: u8, format: LogFormatArg) {
     };
     let mut filter = env_filter::Builder::new();
     filter.filter_level(level).filter_module("fuser", LevelFilter::Error);
-    if scope.is_daemon {
+    let variable = std::env::var("RUST_LOG");
+    if scope.is_daemon && !variable.as_ref().is_ok_and(|text| has_bare_level(text)) {
         filter.filter_module("latchfs", level.max(LevelFilter::Info));
     }
-    let wrong = std::env::var("RUST_LOG").ok().and_then(|text| filter.try_parse(&text).err());
+    let wrong = match variable {
+        Ok(text) => filter.try_parse(&text).err().map(|wrong| wrong.to_string()),
+        Err(VarError::NotUnicode(_)) => Some("it is not UTF-8".to_owned()),
+        Err(VarError::NotPresent) => None,
+    };
     if !scope.has_locks {
         filter.filter_module(LOCKS_LOG, LevelFilter::Off);
     }
@@ -80,5 +90,27 @@ pub(super) fn start(scope: &LogScope, verbose: u8, format: LogFormatArg) {
             "RUST_LOG is ignored: {wrong}; write a level, such as RUST_LOG=debug or \
              RUST_LOG=latchfs::access=debug"
         ));
+    }
+}
+
+/// Whether a value of `RUST_LOG` has a level without a target, which then is the level of all
+/// targets that it does not name.
+fn has_bare_level(text: &str) -> bool {
+    let directives = text.split('/').next().unwrap_or_default();
+    directives.split(',').any(|directive| directive.trim().parse::<LevelFilter>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_level_is_found_among_targets() {
+        for text in ["debug", "WARN", "hyper=info, off", "latchfs=debug,trace/regex"] {
+            assert!(has_bare_level(text), "{text}");
+        }
+        for text in ["", "latchfs", "latchfs=debug", "latchfs::locks=off/debug"] {
+            assert!(!has_bare_level(text), "{text}");
+        }
     }
 }

@@ -247,7 +247,7 @@ fn serve(
     decider.on_failure(move |why| drop(failed.send(MountEvent::Failed(why))));
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
-    let log = args.log_locks.start(&locks)?;
+    let log = args.log_locks.start(&locks, args.detached)?;
     let ended = mount_all(args, each).and_then(|mounts| {
         let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
         let reload = || {

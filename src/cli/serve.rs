@@ -98,7 +98,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
-    let served = args.log_locks.start(&decider.locks()).and_then(|_log| {
+    let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
         let server = start(decider.locks(), &config)?;
         let line = match args.line_listen {
             Some(listen) => {

@@ -104,6 +104,14 @@ impl Http {
             Some("https") => (true, 443),
             _ => return Err(wrong("is neither http nor https")),
         };
+        if authority.as_str().contains('@') {
+            // The credential is not repeated in the message.
+            return Err(Unusable(
+                "the server's URL has a user or password before the '@', which latchfs does not \
+                 send; leave them out, and name a file with the token by --token-file"
+                    .to_owned(),
+            ));
+        }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wrong("has a path"));
         }
@@ -478,6 +486,8 @@ mod tests {
         assert!(why("box:8080").contains("names no host") || why("box:8080").contains("neither"));
         assert!(why("ftp://box").contains("neither"), "{}", why("ftp://box"));
         assert!(why("http://box/path").contains("has a path"));
+        let secret = why("https://me:secret@box");
+        assert!(secret.contains("--token-file") && !secret.contains("secret"), "{secret}");
         assert_eq!(why("https://box"), "");
     }
 }

@@ -78,42 +78,61 @@ struct FieldWriter<'a> {
 
 impl<'kvs> VisitSource<'kvs> for FieldWriter<'_> {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
-        if self.style == LineStyle::Json {
-            self.line.push(',');
-            quote(self.line, key.as_str());
-            self.line.push(':');
-        } else {
-            let _ = write!(self.line, " {key}=");
-        }
-        value.visit(ValueWriter(self))
+        value.visit(ValueWriter { key: key.as_str(), fields: self })
     }
 }
 
-struct ValueWriter<'a, 'b>(&'a mut FieldWriter<'b>);
+/// Writes one field, unless its value is missing.
+struct ValueWriter<'a, 'b> {
+    key: &'a str,
+    fields: &'a mut FieldWriter<'b>,
+}
+
+impl ValueWriter<'_, '_> {
+    /// Writes the key, and returns the line, to which the value is still to be added.
+    fn begin(&mut self) -> &mut String {
+        let FieldWriter { line, style } = &mut *self.fields;
+        if *style == LineStyle::Json {
+            line.push(',');
+            quote(line, self.key);
+            line.push(':');
+        } else {
+            let _ = write!(line, " {}=", self.key);
+        }
+        line
+    }
+}
 
 impl VisitValue<'_> for ValueWriter<'_, '_> {
     fn visit_any(&mut self, value: Value<'_>) -> Result<(), Error> {
         self.visit_str(&value.to_string())
     }
 
+    fn visit_null(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn visit_u64(&mut self, value: u64) -> Result<(), Error> {
-        Ok(write!(self.0.line, "{value}")?)
+        Ok(write!(self.begin(), "{value}")?)
     }
 
     fn visit_i64(&mut self, value: i64) -> Result<(), Error> {
-        Ok(write!(self.0.line, "{value}")?)
+        Ok(write!(self.begin(), "{value}")?)
     }
 
     fn visit_bool(&mut self, value: bool) -> Result<(), Error> {
-        Ok(write!(self.0.line, "{value}")?)
+        Ok(write!(self.begin(), "{value}")?)
     }
 
     fn visit_str(&mut self, value: &str) -> Result<(), Error> {
         let is_word = |c: char| c.is_alphanumeric() || "-_./:@+,[]".contains(c);
-        if self.0.style != LineStyle::Json && !value.is_empty() && value.chars().all(is_word) {
-            escape(self.0.line, value);
+        let is_plain = !value.is_empty() && value.chars().all(is_word);
+        let is_json = self.fields.style == LineStyle::Json;
+        let line = self.begin();
+        if is_plain && !is_json {
+            escape(line, value);
         } else {
-            quote(self.0.line, value);
+            quote(line, value);
         }
         Ok(())
     }
@@ -150,7 +169,11 @@ fn escape_char(line: &mut String, c: char) {
         '\n' => line.push_str("\\n"),
         '\r' => line.push_str("\\r"),
         '\t' => line.push_str("\\t"),
-        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+        '\u{061c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}' => {
             let _ = write!(line, "\\u{:04x}", u32::from(c));
         }
         c if c.is_control() => {
@@ -163,6 +186,7 @@ fn escape_char(line: &mut String, c: char) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use log::kv::ToValue as _;
     use serde_json::Value as Json;
 
     /// Returns the line of a message with a lock's name and a token.
@@ -225,6 +249,19 @@ mod tests {
         assert_eq!(of("a b=c"), "INFO  lock granted lock=\"a b=c\" token=7\n");
         assert!(line("x", "y", LineStyle::Text { colored: true }).contains("\x1b[32mINFO \x1b[0m"));
         assert_eq!(line("x", "y", LineStyle::Plain), "latchfs: x lock=y token=7\n");
+    }
+
+    #[test]
+    fn field_without_a_value_is_left_out() {
+        let (token, client) = (None::<u64>, None::<&str>);
+        let fields: &[(&str, Value<'_>)] =
+            &[("token", token.to_value()), ("client", client.to_value()), ("n", 1_u64.into())];
+        for (style, wanted) in [(LineStyle::Plain, " n=1\n"), (LineStyle::Json, ",\"n\":1}\n")] {
+            let mut record = Record::builder();
+            let record = record.key_values(&fields).args(format_args!("refused")).build();
+            let line = String::from_utf8(format_line(&record, Wall::now(), style)).expect("text");
+            assert!(line.ends_with(wanted) && !line.contains("token"), "{line}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! nobody reads it, lines beyond the bound of the queue are dropped and counted.
 
 use super::line_format::{LineStyle, format_line};
-use super::line_limits::LineLimits;
+use super::line_limits::{LineLimits, SuppressedLines};
 use crate::time::{Span, Time, Wall, steady_now};
 use log::kv::Value;
 use log::{Level, Record};
@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// Maximum size of the lines that wait for the thread.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// How long the thread waits after a write that a non-blocking standard error did not take.
+const WRITE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A queue with its thread. Cheap to clone.
 #[derive(Clone)]
@@ -132,23 +135,27 @@ impl QueueShared {
 
     /// Writes lines for as long as the process lives.
     fn run(&self, mut out: Box<dyn Write + Send>) {
+        // Whether the last write has failed, perhaps in the middle of a line.
+        let mut is_torn = false;
         loop {
             let is_end = self.wait();
-            self.sum_up(is_end);
+            let sums = self.sums(is_end);
             let mut state = self.state.lock();
-            let (mut lines, count) =
-                (std::mem::take(&mut state.lines), std::mem::take(&mut state.count));
+            let mut lines = if is_torn { vec![b'\n'] } else { Vec::new() };
+            lines.append(&mut state.lines);
+            let count = std::mem::take(&mut state.count);
             let dropped = std::mem::take(&mut state.dropped);
             (state.writes, state.is_end) = (true, false);
             drop(state);
+            lines.extend(sums);
             if dropped > 0 {
                 let lost = "log lines were lost, since standard error was not read";
                 lines.extend(self.count_line(Level::Warn, lost, &[("lost", dropped.into())]));
             }
-            let failed = out.write_all(&lines).is_err();
+            is_torn = write_patiently(&mut *out, &lines).is_err();
             let mut state = self.state.lock();
             state.writes = false;
-            if failed {
+            if is_torn {
                 state.dropped += dropped + count;
             }
             drop(state);
@@ -171,16 +178,18 @@ impl QueueShared {
         state.is_end
     }
 
-    /// Adds the lines with the numbers of suppressed lines that are due.
-    fn sum_up(&self, is_end: bool) {
+    /// Returns the lines with the numbers of suppressed lines that are due. They do not go through
+    /// the queue, which may be full.
+    fn sums(&self, is_end: bool) -> Vec<u8> {
         let due = self.limits.lock().take_due(steady_now(), is_end);
-        for suppressed in due {
+        let line = |suppressed: SuppressedLines| {
             let fields = [
                 ("suppressed", Value::from(suppressed.count)),
                 ("like", Value::from(&*suppressed.message)),
             ];
-            self.push(&self.count_line(suppressed.level, "more lines of one kind", &fields));
-        }
+            self.count_line(suppressed.level, "more lines of one kind", &fields)
+        };
+        due.into_iter().flat_map(line).collect()
     }
 
     fn count_line(&self, level: Level, message: &str, fields: &[(&str, Value<'_>)]) -> Vec<u8> {
@@ -189,6 +198,21 @@ impl QueueShared {
         record.level(level).target("latchfs::log").key_values(fields);
         format_line(&record.args(format_args!("{message}")).build(), Wall::now(), self.style)
     }
+}
+
+/// Writes all bytes, and waits where the other end of a pipe or terminal has made it non-blocking
+/// for all who share it.
+fn write_patiently(out: &mut dyn Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(WRITE_PAUSE),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -239,5 +263,45 @@ mod tests {
         assert!(lost >= 2_900, "the queue was full: {lost}");
         assert_eq!(lines + lost, 5_000);
         assert!(all.ends_with("last\n"));
+    }
+    /// A disk that is full in the middle of a line, and then has space again.
+    struct FullOnce {
+        written: usize,
+        taken: Sender<Vec<u8>>,
+    }
+
+    impl Write for FullOnce {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.written += 1;
+            match self.written {
+                1 => Err(io::ErrorKind::WouldBlock.into()),
+                3 => Err(io::ErrorKind::StorageFull.into()),
+                _ => {
+                    let count = bytes.len().min(if self.written == 2 { 5 } else { usize::MAX });
+                    self.taken.send(bytes[..count].to_vec()).expect("the test reads");
+                    Ok(count)
+                }
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// No line is continued by another one, and a write is repeated that only had to wait.
+    #[test]
+    fn line_that_was_torn_is_ended_before_the_next_one() {
+        let (taken, written) = channel();
+        let out = Box::new(FullOnce { written: 0, taken });
+        let queue = LineQueue::start(out, LineStyle::Plain).expect("a thread");
+        for line in [b"first line\n", b"other line\n"] {
+            queue.0.push(line);
+            queue.flush(Duration::from_secs(60));
+        }
+        let all = String::from_utf8(written.try_iter().flatten().collect()).expect("text");
+        let (whole, loss): (Vec<_>, Vec<_>) = all.lines().partition(|line| !line.contains("lost"));
+        assert_eq!(whole, ["first", "other line"], "{all}");
+        assert!(matches!(*loss, [loss] if loss.ends_with(" lost=1")), "{all}");
     }
 }

@@ -14,6 +14,7 @@ use crate::time::{Wall, steady_now};
 use line_format::{LineStyle, format_line};
 use line_queue::LineQueue;
 use log::{Level, Log, Metadata, Record};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub(crate) fn start(config: LogConfig) {
     let log = LOG.get_or_init(|| LineLog { filter, style, queue: is_daemon.then(queue).flatten() });
     log::set_max_level(log.filter.filter());
     if log::set_logger(log).is_ok() {
-        report_panics(style);
+        report_panics(is_daemon);
     }
 }
 
@@ -79,14 +80,17 @@ pub(crate) fn flush() {
     }
 }
 
-/// Writes the message of a panic as a record in JSON, or else as the standard library does.
-fn report_panics(style: LineStyle) {
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if style == LineStyle::Json {
-            say(Level::Error, &panic.to_string());
-        } else {
-            before(panic);
+/// Writes the message of a panic of a daemon like its other lines, so that a standard error that
+/// nobody reads does not keep the daemon from ending. A command leaves it to the standard library.
+fn report_panics(is_daemon: bool) {
+    if !is_daemon {
+        return;
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        panic.to_string().lines().for_each(|line| say(Level::Error, line));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            trace.to_string().lines().for_each(|line| say(Level::Error, line));
         }
         flush();
     }));

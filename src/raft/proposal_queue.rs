@@ -279,10 +279,13 @@ impl ProposalQueue {
     /// takes the requests that this node forwards to it, and both would wait until a timeout.
     pub(super) fn turn_away_forwarded(&self) {
         let forwarded = {
-            let mut state = self.state.lock();
-            let asked = std::mem::take(&mut state.asked);
             let is_forwarded =
                 |asked: &QueuedProposal| matches!(asked.what, ProposalKind::Forwarded(..));
+            let mut state = self.state.lock();
+            if !state.asked.iter().any(is_forwarded) {
+                return;
+            }
+            let asked = std::mem::take(&mut state.asked);
             let (forwarded, stays) = asked.into_iter().partition::<VecDeque<_>, _>(is_forwarded);
             state.asked = stays;
             forwarded

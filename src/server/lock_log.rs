@@ -24,7 +24,7 @@ const GATHER: Duration = Duration::from_millis(100);
 const RENEWALS_SPAN: Span = Span::from_secs(60);
 
 /// Maximum number of clients whose renewals are counted apart.
-const RENEWERS_MAX: usize = 1_000;
+const RENEWERS_MAX: usize = 50;
 
 /// Number of events taken from the event log at a time.
 const BATCH: usize = 512;

@@ -7,6 +7,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
@@ -68,15 +69,18 @@ impl Connection {
     }
 }
 
-/// Starts a server that may have as many connections as the tests open, and logs no locks.
-fn server() -> (Server, SocketAddr) {
+/// Starts a server that may have as many connections as a test opens, and logs no locks. Only one
+/// of these tests runs at a time, because all share the open files of this process.
+fn server() -> (Server, SocketAddr, MutexGuard<'static, ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut files = getrlimit(Resource::Nofile);
     let at_least = |limit: Option<u64>| limit.map(|limit| limit.max(FILES));
     (files.current, files.maximum) = (at_least(files.current), at_least(files.maximum));
     setrlimit(Resource::Nofile, files).expect("root may open many files");
     let server = Server::start(&["--log-locks", "off"]);
     let address = server.url.strip_prefix("http://").expect("TCP").parse().expect("an address");
-    (server, address)
+    (server, address, turn)
 }
 
 fn run(clients: impl Future<Output = ()>) {
@@ -118,7 +122,7 @@ fn assert_nothing_expired(server: &Server) {
 #[test]
 fn fifteen_thousand_idle_connections() {
     const COUNT: usize = 15_000;
-    let (server, address) = server();
+    let (server, address, _turn) = server();
     run(async {
         let before = resident_bytes(&server);
         let open = each(OPENERS, move |opener| async move {
@@ -147,7 +151,7 @@ fn fifteen_thousand_idle_connections() {
 fn a_hundred_thousand_sessions_over_a_thousand_connections() {
     const CONNECTIONS: usize = 1_000;
     const SESSIONS_OF_EACH: usize = 100;
-    let (server, address) = server();
+    let (server, address, _turn) = server();
     let before = resident_bytes(&server);
     run(async {
         let kept = each(CONNECTIONS, move |number| async move {
@@ -181,7 +185,7 @@ fn a_thousand_busy_clients_lose_no_lease() {
     const CLIENTS: usize = 1_000;
     const TTL: Duration = Duration::from_secs(10);
     let length = Duration::from_secs(rounds(10, 600) as u64);
-    let (server, address) = server();
+    let (server, address, _turn) = server();
     run(async {
         let pairs = each(CLIENTS, move |number| async move {
             let mut connection = Connection::open(address, number).await;

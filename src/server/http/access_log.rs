@@ -1,5 +1,7 @@
 //! The ids of requests, and the log lines of each request: access and refusals.
 
+use super::lock_resource::steal_of;
+use super::previous;
 use super::problem::Problem;
 use super::response::Response;
 use crate::engine::RefusalKind;
@@ -61,7 +63,10 @@ impl LoggedRequest {
 
     /// Returns the lock in the path of the request.
     fn lock(&self) -> Option<Cow<'_, str>> {
-        let name = self.path.strip_prefix("/locks/")?;
+        let stolen = steal_of(&self.path).filter(|_| self.method == Method::POST);
+        let asked =
+            previous::lock_in(&self.path).filter(|_| previous::is_meant(&self.method, &self.path));
+        let name = stolen.or(asked).or_else(|| self.path.strip_prefix("/locks/"))?;
         Some(percent_decode_str(name).decode_utf8_lossy())
     }
 
@@ -93,6 +98,25 @@ fn new_id() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lock_of_a_refused_request_is_the_one_it_concerns() {
+        let lock = |method: &Method, path: &str| {
+            let request = LoggedRequest {
+                id: new_id(),
+                method: method.clone(),
+                path: path.to_owned(),
+                client: None,
+            };
+            request.lock().map(Cow::into_owned)
+        };
+        let named = |name: &str| Some(name.to_owned());
+        assert_eq!(lock(&Method::POST, "/locks/a%20b/steal"), named("a b"));
+        assert_eq!(lock(&Method::DELETE, "/locks/a/steal"), named("a/steal"));
+        assert_eq!(lock(&Method::GET, "/locks/a/previous"), named("a"));
+        assert_eq!(lock(&Method::PUT, "/locks/team/build"), named("team/build"));
+        assert_eq!(lock(&Method::GET, "/status"), None);
+    }
 
     #[test]
     fn only_short_plain_request_ids_are_taken_over() {

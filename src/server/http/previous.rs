@@ -16,7 +16,7 @@ use serde_json::json;
 const SUFFIX: &str = "/previous";
 
 /// Returns the name of the lock in `path`, if it is the path of what is remembered of a name.
-fn lock_in(path: &str) -> Option<&str> {
+pub(super) fn lock_in(path: &str) -> Option<&str> {
     let name = path.strip_prefix("/locks/")?.strip_suffix(SUFFIX)?;
     (!name.is_empty()).then_some(name)
 }
