@@ -3,12 +3,12 @@
 
 use crate::harness::Server;
 use crate::support::rounds;
+use latchfs::time::{Span, boot_now};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;
@@ -183,25 +183,25 @@ fn a_hundred_thousand_sessions_over_a_thousand_connections() {
 #[test]
 fn a_thousand_busy_clients_lose_no_lease() {
     const CLIENTS: usize = 1_000;
-    const TTL: Duration = Duration::from_secs(10);
-    let length = Duration::from_secs(rounds(10, 600) as u64);
+    const TTL_SECS: u64 = 10;
+    const KEEP_ALIVE_EVERY: Span = Span::from_secs(TTL_SECS / 3);
+    let length = Span::from_secs(rounds(10, 600) as u64);
     let (server, address, _turn) = server();
     run(async {
         let pairs = each(CLIENTS, move |number| async move {
             let mut connection = Connection::open(address, number).await;
-            let ttl = TTL.as_secs();
-            let path = format!("POST /sessions?client=c{number}&ttl={ttl}s");
+            let path = format!("POST /sessions?client=c{number}&ttl={TTL_SECS}s");
             let opened = connection.done(&path).await;
             let opened: serde_json::Value = serde_json::from_str(&opened).expect("JSON");
             let session = &opened["session"];
             let held = format!("POST /locks/held{number}?client=c{number}&session={session}");
             connection.done(&held).await;
-            let lock = format!("POST /locks/busy{number}?client=c{number}&ttl={ttl}s");
+            let lock = format!("POST /locks/busy{number}?client=c{number}&ttl={TTL_SECS}s");
             let unlock = format!("DELETE /locks/busy{number}?client=c{number}");
-            let (begun, mut kept, mut pairs) = (Instant::now(), Instant::now(), 0);
-            while begun.elapsed() < length {
-                if kept.elapsed() > TTL / 3 {
-                    kept = Instant::now();
+            let (begun, mut kept, mut pairs) = (boot_now(), boot_now(), 0);
+            while boot_now().since(begun) < length {
+                if boot_now().since(kept) > KEEP_ALIVE_EVERY {
+                    kept = boot_now();
                     connection.done(&format!("POST /sessions/{session}/keepalive")).await;
                 }
                 connection.done(&lock).await;
@@ -212,7 +212,7 @@ fn a_thousand_busy_clients_lose_no_lease() {
             pairs
         });
         let pairs: u64 = pairs.await.iter().sum();
-        println!("{CLIENTS} clients locked and unlocked {pairs} times in {length:?}");
+        println!("{CLIENTS} clients locked and unlocked {pairs} times in {length}");
         assert_eq!(metric(&server, "latchfs_locks_by_phase{phase=\"held\"}"), CLIENTS as u64);
     });
     assert_nothing_expired(&server);
