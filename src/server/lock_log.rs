@@ -23,7 +23,8 @@ const GATHER: Duration = Duration::from_millis(100);
 /// How long renewals are counted before a line has their number.
 const RENEWALS_SPAN: Span = Span::from_secs(60);
 
-/// Maximum number of clients whose renewals are counted apart.
+/// Maximum number of clients whose renewals are counted apart. All their lines are written at once,
+/// so it is below the limit of lines of one kind in a second, which would leave out the others.
 const RENEWERS_MAX: usize = 50;
 
 /// Number of events taken from the event log at a time.

@@ -146,7 +146,7 @@ fn fifteen_thousand_idle_connections() {
     });
 }
 
-/// 1,000 connections carry 100,000 sessions, each of which holds its lock through a keep-alive.
+/// 1,000 connections carry 100,000 sessions. Each session is kept alive once, and none expires.
 #[test]
 fn a_hundred_thousand_sessions_over_a_thousand_connections() {
     const CONNECTIONS: usize = 1_000;
