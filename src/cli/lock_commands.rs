@@ -319,7 +319,9 @@ fn not_held(name: &LockName, status: &Value, you: &Value, dir: Option<&Path>) ->
                      or take it with 'latchfs steal {name} --reason WHY'",
                     dir.join(name.as_str()).display()
                 ),
-                None => "only its holder can release it".to_owned(),
+                None => format!(
+                    "only its holder can release it; 'latchfs wait {name}' waits until it is free"
+                ),
             };
             format!("lock '{name}' is held by {holder}, not by {you}; {next}")
         }

@@ -105,6 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mount_in_the_background_logs_no_locks_unless_it_is_told_to() {
+        let is_on = |log_locks, is_detached| LogLocksArgs { log_locks }.is_on(is_detached);
+        assert!(is_on(None, false) && !is_on(None, true));
+        assert!(is_on(Some(LogSwitch::On), true) && !is_on(Some(LogSwitch::Off), false));
+    }
+
+    #[test]
     fn a_bare_level_is_found_among_targets() {
         for text in ["debug", "WARN", "hyper=info, off", "latchfs=debug,trace/regex"] {
             assert!(has_bare_level(text), "{text}");

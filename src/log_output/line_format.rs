@@ -205,10 +205,14 @@ mod tests {
         String::from_utf8(line).expect("text")
     }
 
-    const HOSTILE: [&str; 6] = [
+    /// The characters that end a line or change its direction, beside the control characters.
+    const ENDS_OR_TURNS: &str = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+
+    const HOSTILE: [&str; 7] = [
         "a\n2026-01-01T00:00:00.000Z INFO  forged",
         "\x1b[2J\x07\u{9b}31m\x7f\0",
         "\u{202e}dlrow\u{2028}",
+        "\u{61c}\u{200e}\u{200f}\u{2066}dlrow\u{2069}",
         "a b=c \"d\" \\",
         "",
         "{\"level\":\"ERROR\"}",
@@ -220,8 +224,10 @@ mod tests {
             for style in [LineStyle::Plain, LineStyle::Text { colored: false }, LineStyle::Json] {
                 let line = line(hostile, hostile, style);
                 let whole = line.strip_suffix('\n').expect("a newline at the end");
-                let is_safe = |c: char| !c.is_control() && !('\u{2028}'..='\u{202e}').contains(&c);
-                assert!(whole.chars().all(is_safe), "{whole:?}");
+                assert!(
+                    !whole.chars().any(|c| c.is_control() || ENDS_OR_TURNS.contains(c)),
+                    "{whole:?}"
+                );
             }
         }
     }
