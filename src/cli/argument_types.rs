@@ -24,7 +24,15 @@ impl fmt::Display for DurationArg<Grace> {
 }
 
 /// Parses a duration as people write it: `1h30m`, `1h 30m`, `1d`, or a bare number of seconds.
-pub(super) fn span(text: &str) -> Result<Span, TermError> {
+pub(super) fn span(text: &str) -> Result<Span, String> {
+    parsed(text).map_err(|error| match error {
+        TermError::NotADuration => error.to_string(),
+        TermError::TooShort => "a duration is not negative".to_owned(),
+        TermError::TooLong => "this is too long; without a limit, leave the option out".to_owned(),
+    })
+}
+
+fn parsed(text: &str) -> Result<Span, TermError> {
     if text.parse::<f64>().is_ok_and(f64::is_finite) {
         return parse_span(&format!("{text}s"));
     }
@@ -38,12 +46,12 @@ pub(super) fn span(text: &str) -> Result<Span, TermError> {
 
 /// Parses a ttl as people write it.
 pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
-    Ttl::new(span(text)?)
+    Ttl::new(parsed(text)?)
 }
 
 /// Parses a grace as people write it.
 pub(super) fn grace(text: &str) -> Result<Grace, TermError> {
-    Grace::new(span(text)?)
+    Grace::new(parsed(text)?)
 }
 
 /// Parses a ttl that has a default.
@@ -103,10 +111,13 @@ mod tests {
             assert_eq!(millis(text), Ok(wanted), "{text}");
         }
         for wrong in ["", " ", "1 30m", "1 s", "soon", "inf", "NaN", "1e3", "+3"] {
-            assert_eq!(millis(wrong), Err(TermError::NotADuration), "{wrong:?}");
+            assert_eq!(parsed(wrong), Err(TermError::NotADuration), "{wrong:?}");
         }
-        assert_eq!(millis("-3"), Err(TermError::TooShort));
-        assert_eq!(millis("99999999999999999999"), Err(TermError::TooLong));
+        assert_eq!(parsed("-3"), Err(TermError::TooShort));
+        assert_eq!(parsed("99999999999999999999"), Err(TermError::TooLong));
+        for wrong in ["-3", "99999999999999999999"] {
+            assert!(span(wrong).is_err_and(|why| !why.contains("ttl")), "{wrong}");
+        }
         assert!(ttl("0").is_err() && grace("0").is_ok() && ttl("30").is_ok());
     }
 

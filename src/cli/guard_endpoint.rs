@@ -64,6 +64,26 @@ fn view_around(path: &Path) -> CliResult<Option<GuardEndpoint>> {
     Ok(found.map(|at| GuardEndpoint::View(views.swap_remove(at))))
 }
 
+/// Returns the view of a folder, if root or this user shows it: any user can show a view, and let it
+/// tell anything.
+#[cfg(target_os = "linux")]
+fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
+    let mut views = views()?;
+    views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
+    let shows = |view: &MountPoint| {
+        let status = view_requests::ask(view, &json!({"do": "status"}), Waits::Never);
+        status.is_ok_and(|status| status["folder"].as_str().map(Path::new) == Some(folder))
+    };
+    Ok(views.into_iter().find(shows).map(GuardEndpoint::View))
+}
+
+/// Returns `None`: this system has no views.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps)]
+fn view_of(_folder: &Path) -> CliResult<Option<GuardEndpoint>> {
+    Ok(None)
+}
+
 /// Returns `None`: this system has no views.
 #[cfg(not(target_os = "linux"))]
 fn view_around(_path: &Path) -> CliResult<Option<GuardEndpoint>> {
@@ -116,7 +136,10 @@ impl GuardEndpoint {
             return Ok(view);
         }
         if let Some(folder) = PlainFolder::around(&path, place)? {
-            return Ok(Self::Folder(folder));
+            // The guard of a view may keep its state where only it knows (`--stage`).
+            let has_guard = place.is_given() || !matches!(folder.connect(), Ok(None));
+            let view = if has_guard { None } else { view_of(&folder.dir)? };
+            return Ok(view.unwrap_or(Self::Folder(folder)));
         }
         match given {
             None => only_view(),

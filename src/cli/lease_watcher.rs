@@ -8,6 +8,7 @@
 use super::exit::CliResult;
 use super::mount_client::{LockClient, no_answer};
 use crate::engine::LockName;
+use crate::engine::lease_terms::TTL_DEFAULT;
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -108,6 +109,16 @@ impl LeaseValidity {
     }
 }
 
+/// Returns for how long a lease is surely valid, from the status of its holder. After a restart of
+/// the daemon a lease may last as long as its process; when that daemon ends, the lease lasts for
+/// the default ttl.
+fn left(holder: &Value) -> Span {
+    match holder["lasts"].as_str() {
+        Some(_) => TTL_DEFAULT.span(),
+        None => Span::from_millis(holder["expires_in_ms"].as_u64().unwrap_or(0)),
+    }
+}
+
 impl LeaseReader {
     /// Returns a reader of the lease `token` on a lock of the mount at `dir`.
     pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
@@ -130,8 +141,7 @@ impl LeaseReader {
         let status = self.through.status()?;
         let more = status["holders"].as_array().into_iter().flatten();
         let own = std::iter::once(&status).chain(more).find(|holder| holder["token"] == self.token);
-        let left = own.map(|holder| holder["expires_in_ms"].as_u64().unwrap_or(0));
-        Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
+        Ok(own.map_or(Time::ZERO, |holder| asked_at + left(holder)))
     }
 
     /// Sleeps until the lock's status has changed, or for `period`.

@@ -69,11 +69,19 @@ fn listed(begun: &str) -> Option<Vec<CompletionCandidate>> {
     let request = json!({"do": "list", "prefix": begun, "limit": NAMES_MAX});
     let answer = target.ask().ok()?.ask(&request).ok()?;
     let locks = answer["locks"].as_array()?.iter().map(Status);
+    let locks = locks.filter(|lock| is_plain(&lock.text("name")));
     let candidate = |lock: Status<'_>| {
         let help = held_by(lock).into();
         CompletionCandidate::new(lock.text("name")).help(Some(help))
     };
     Some(locks.map(candidate).collect())
+}
+
+/// Whether a shell takes a name for itself. bash inserts completions as they are, so that the name
+/// `$(rm -rf .)`, which another client has chosen, would be a command.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    !name.starts_with('-') && name.chars().all(is_plain)
 }
 
 /// Returns those words of a command line that choose the mount or server.
@@ -97,6 +105,18 @@ fn target_words(mut line: impl Iterator<Item = OsString>) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_name_is_completed_that_a_shell_would_read_as_more_than_a_name() {
+        for name in ["build", "team/night-job", "deploy@2026-11-28", "größe", "a.b_c%20"] {
+            assert!(is_plain(name), "{name}");
+        }
+        let hostile =
+            ["x$(touch${IFS}pwned)", "a b", "it's", "a;b", "`id`", "~root", "-x", "a*", "a\nb"];
+        for name in hostile {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_begun_command_line_chooses_the_target() {

@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 /// How long a request to a mount is unanswered before the command says so. A running daemon answers
@@ -33,7 +33,8 @@ pub(super) trait LockClient: Send + Sync {
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Sends a request like [`Self::ask`], but fails if that would need a new connection.
+    /// Sends a request like [`Self::ask`] beside one that waits: fails if it would need a new
+    /// connection, or if the answer does not come soon.
     fn ask_connected(&self, request: &Value) -> CliResult<Value> {
         self.ask(request)
     }
@@ -122,6 +123,18 @@ impl ControlFile {
         Self { dir, silent: Arc::default() }
     }
 
+    /// Sends a request. It is written and its answer is read on a separate thread, because a
+    /// suspended daemon would block the caller for ever.
+    fn send(&self, request: &Value) -> CliResult<Receiver<io::Result<Vec<u8>>>> {
+        let (send, answer) = mpsc::channel();
+        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+        let asked = thread::Builder::new().name("ask".into()).spawn(move || {
+            let _ = send.send(exchange(&path, &request));
+        });
+        asked.map_err(|error| CliError::system("no thread can be made", &error))?;
+        Ok(answer)
+    }
+
     fn read(&self, answer: io::Result<Vec<u8>>) -> CliResult<Value> {
         let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
         serde_json::from_slice(&answer).map_err(|_| {
@@ -136,21 +149,33 @@ impl ControlFile {
 
 impl LockClient for ControlFile {
     fn wait(&self, request: &Value) -> CliResult<Value> {
+        // A program can't end while a daemon that was stopped has its request, so this waits until
+        // the daemon goes on, beyond any limit of the wait.
         let path = self.dir.join(".latchfs/ctl");
         let answer = exchange(&path, &request.to_string());
         understand(self.read(answer)?)
     }
 
-    fn ask(&self, request: &Value) -> CliResult<Value> {
-        let (send, answer) = mpsc::channel();
-        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
+        let answer = self.send(request)?;
         let dir = self.dir.display();
-        // The request is written and the answer is read on a separate thread, because a suspended
-        // daemon would block the caller for ever.
-        let asked = thread::Builder::new().name("ask".into()).spawn(move || {
-            let _ = send.send(exchange(&path, &request));
-        });
-        asked.map_err(|error| CliError::system("no thread can be made", &error))?;
+        if let Ok(answer) = answer.recv_timeout(HINT_AFTER.as_duration()) {
+            self.silent.store(false, Ordering::Relaxed);
+            return understand(self.read(answer)?);
+        }
+        let silent = format!(
+            "the daemon of {dir} has not answered for {HINT_AFTER}, as if it were stopped; this \
+             waits until it goes on"
+        );
+        if !self.silent.swap(true, Ordering::Relaxed) {
+            output::progress(&silent);
+        }
+        Err(CliError::unavailable(silent))
+    }
+
+    fn ask(&self, request: &Value) -> CliResult<Value> {
+        let answer = self.send(request)?;
+        let dir = self.dir.display();
         let is_silent = self.silent.load(Ordering::Relaxed);
         let left = if is_silent { Span::ZERO } else { MORE_PATIENCE };
         let answered = answer.recv_timeout(HINT_AFTER.as_duration()).or_else(|_| {

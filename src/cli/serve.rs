@@ -12,16 +12,17 @@ use super::peer_options::PeerArgs;
 use super::print_permissions;
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
-use super::storage_options::{self, StorageArgs};
+use super::storage_options::{self, LocalBackend, StorageArgs, StorageChoice};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
-use crate::raft::Stop;
+use crate::raft::{Peering, Stop};
 use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use crate::shares::LimitName;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
 
 /// The default address of the HTTP server, which only this machine can reach.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
@@ -68,6 +69,8 @@ pub(super) struct ServeArgs {
 
 /// The events for which the main thread of the server waits.
 enum ServeEvent {
+    /// The engine has started, or failed to.
+    Opened(CliResult<LocalBackend>),
     /// A signal has requested the end of the server.
     End,
     /// SIGHUP has requested that tokens and certificates are reloaded.
@@ -96,7 +99,10 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
-    let decider = kept.open_with_peers(peering)?;
+    let Some(decider) = open(kept, peering, &send, &news)? else {
+        log::info!("server stopped before it had begun");
+        return Ok(());
+    };
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
         let server = start(decider.locks(), &config)?;
@@ -111,6 +117,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         background::notify_manager();
         let ended = loop {
             match news.recv() {
+                Ok(ServeEvent::Opened(_)) => {}
                 Ok(ServeEvent::Reload) => reload(&server, || decider.reload()),
                 Ok(ServeEvent::Failed(why)) => break Err(storage_options::failed(&why)),
                 Ok(ServeEvent::End) | Err(_) => break Ok(()),
@@ -124,6 +131,32 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let closed = decider.close();
     log::info!("server stopped");
     served.and(closed)
+}
+
+/// Starts the engine in a thread of its own, since a node may wait for others as long as they are
+/// away. Returns `None` if a signal ends the server before.
+fn open(
+    storage: StorageChoice,
+    peering: Option<Peering>,
+    send: &Sender<ServeEvent>,
+    news: &Receiver<ServeEvent>,
+) -> CliResult<Option<LocalBackend>> {
+    let opened = send.clone();
+    let open = move || drop(opened.send(ServeEvent::Opened(storage.open_with_peers(peering))));
+    let thread = thread::Builder::new().name("open".to_owned()).spawn(open);
+    thread.map_err(|error| CliError::system("the engine can't be started", &error))?;
+    let mut reload = None;
+    loop {
+        match news.recv() {
+            Ok(ServeEvent::Opened(opened)) => {
+                // A reload that was requested meanwhile is done once the server runs.
+                reload.map_or(Ok(()), |reload| send.send(reload)).unwrap_or_default();
+                return opened.map(Some);
+            }
+            Ok(ServeEvent::End) | Err(_) => return Ok(None),
+            Ok(other) => reload = Some(other),
+        }
+    }
 }
 
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.

@@ -216,7 +216,7 @@ fn failed<H: ControlHost>(host: &H, name: &LockName, failure: RequestError) -> V
 }
 
 fn unavailable(why: &Unavailable) -> Value {
-    refusal(RefusalKind::ConsistencyUnavailable, &why.to_string())
+    refusal(why.kind(), &why.to_string())
 }
 
 /// Adds the status of the lock `name` to an answer.

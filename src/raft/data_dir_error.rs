@@ -98,8 +98,9 @@ impl fmt::Display for DataError {
             ),
             Self::Removed(path) => write!(
                 f,
-                "the node in {} was removed from its cluster, and never takes part again; move the \
-                 directory away, and join as a new node with --seed",
+                "the node in {} was removed from its cluster, or 'latchfs cluster recover' has begun a \
+                 new cluster with its data, so it never takes part again; move the directory away, \
+                 and join as a new node with --seed",
                 path.display()
             ),
             Self::Peers(error) => error.fmt(f),
@@ -265,7 +266,7 @@ impl fmt::Display for PeerError {
                 f,
                 "the node at {seed} is of another cluster than this data directory, which has \
                  begun one of its own; name an empty directory by --data to join, or start it \
-                 without --seed"
+                 without --seed {seed}"
             ),
             Self::Deaf => write!(
                 f,

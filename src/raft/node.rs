@@ -326,32 +326,29 @@ struct NodeComponents {
 }
 
 impl NodeComponents {
-    fn reporter(&self, cluster: ClusterId) -> Arc<Reporter> {
-        Arc::new(Reporter {
-            cluster,
-            raft: self.raft.clone(),
-            replica: Arc::clone(&self.replica),
-            gauges: self.gauges.clone(),
-            caller: self.caller.clone(),
-        })
-    }
-
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
-        let reporter = self.reporter(cluster);
         let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
-        let Self { caller, removed, peers, formats, .. } = self;
+        let Self { caller, removed, peers, formats, gauges, .. } = self;
         let parts = PipelineParts {
             raft,
             replica,
             transport: caller.clone().unwrap_or_else(|| Arc::new(RpcIdentity::nobody(None, None))),
             environment: Arc::new(SystemEnvironment),
-            elections: Arc::clone(&reporter.gauges.elections),
+            elections: Arc::clone(&gauges.elections),
             fatal: trouble,
             role: stand,
             is_alone,
             formats: Arc::clone(&formats),
         };
         let (requests, PipelineTasks { watcher, proposer }) = parts.build();
+        let reporter = Arc::new(Reporter {
+            cluster,
+            raft: requests.raft.clone(),
+            replica: Arc::clone(&requests.replica),
+            gauges,
+            caller: caller.clone(),
+            reader: Arc::clone(&requests.reader),
+        });
         let clock = Arc::clone(&requests.leader_clock);
         requests.replica.audit.set_clock(move |at| clock.boot_time(at).map(Wall::at_boot_time));
         tokio::spawn(watcher.run());

@@ -134,12 +134,13 @@ impl ListeningPeers {
     }
 
     /// Fails if a seed belongs to another cluster than this node, which is the only member of its
-    /// own: the seeds show that the node was meant to join theirs.
+    /// own: the seeds show that the node was meant to join theirs. A node of the declared cluster may
+    /// belong to another one: to that before `latchfs cluster recover`.
     pub(super) async fn refuse_strangers(
         &self,
         caller: &Arc<RpcIdentity>,
     ) -> Result<(), DataError> {
-        for seed in &self.seeds {
+        for seed in self.seeds.iter().filter(|seed| !self.initial.contains(seed)) {
             let mut line = caller.line(ANYBODY, seed);
             let told = line.call(RpcRequest::Status(false), SEED_PATIENCE).await;
             if let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told {
@@ -155,7 +156,8 @@ impl ListeningPeers {
 }
 
 /// Calls the nodes at `addresses`, and the leaders that they name, until the leader answers. The
-/// leader may receive the call more than once.
+/// leader may receive the call more than once. Nodes of another cluster are passed over unless all
+/// that answer are of another one.
 pub(super) async fn ask_leader(
     caller: &Arc<RpcIdentity>,
     addresses: &[String],
@@ -164,7 +166,7 @@ pub(super) async fn ask_leader(
 ) -> Result<RpcResponse, RpcFailure> {
     let until = steady_now() + patience;
     loop {
-        let mut last = RpcFailure::Unsent("there is nobody to ask".to_owned());
+        let (mut last, mut is_stranger) = (None, false);
         let mut ways: VecDeque<String> = addresses.iter().cloned().collect();
         // Redirects are limited: a node that has just lost its leader may name the previous one.
         let mut hints_left = addresses.len() + 1;
@@ -176,21 +178,23 @@ pub(super) async fn ask_leader(
                     hints_left -= 1;
                     ways.push_front(leader.to_string());
                 }
-                Err(
-                    trouble @ RpcFailure::Turned(
-                        RpcError::Refused(_) | RpcError::OtherCluster | RpcError::Removed,
-                    ),
-                ) => {
+                Err(trouble @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::Removed)) => {
                     return Err(trouble);
                 }
+                Err(RpcFailure::Turned(RpcError::OtherCluster)) => is_stranger = true,
                 Err(trouble) => {
                     log::info!("{address}: {}", said(&trouble));
-                    last = trouble;
+                    last = Some(trouble);
                 }
             }
         }
-        if steady_now() >= until {
-            return Err(last);
+        match last {
+            None if is_stranger => return Err(RpcFailure::Turned(RpcError::OtherCluster)),
+            last if steady_now() >= until => {
+                let nobody = || RpcFailure::Unsent("there is nobody to ask".to_owned());
+                return Err(last.unwrap_or_else(nobody));
+            }
+            _ => {}
         }
         sleep(jittered(JOIN_PAUSE).as_duration()).await;
     }

@@ -278,10 +278,13 @@ impl BackendStatus for RaftNode {
     }
 
     fn ready(&self) -> Result<(), Unavailable> {
-        match self.shared.node.requests.leader_clock.now() {
-            Some(_) => Ok(()),
-            None => Err(Unavailable::NoQuorum { why: "no leader has been elected yet".into() }),
-        }
+        let requests = &self.shared.node.requests;
+        let why = match requests.leader_clock.now() {
+            None => "no leader has been elected yet",
+            Some(_) if requests.is_lost() => "no majority of the nodes answers",
+            Some(_) => return Ok(()),
+        };
+        Err(Unavailable::NoQuorum { why: why.into() })
     }
 
     fn about(&self) -> About {

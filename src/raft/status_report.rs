@@ -4,6 +4,7 @@
 use super::elections::ElectionCounter;
 use super::fsync_latency::FsyncLatency;
 use super::leadership::{Metrics, metrics};
+use super::linearizable_read::LinearizableReader;
 use super::log::LogStore;
 use super::membership::{heard, voters};
 use super::node_address::NodeAddress;
@@ -54,9 +55,16 @@ pub(super) struct Reporter {
     pub(super) replica: Arc<Replica>,
     pub(super) gauges: Gauges,
     pub(super) caller: Option<Arc<RpcIdentity>>,
+    pub(super) reader: Arc<LinearizableReader<TypeConfig>>,
 }
 
 impl Reporter {
+    /// Returns the leader, unless this node has lost the contact with a majority: openraft then goes
+    /// on to name the last one.
+    fn leader(&self, metrics: &Metrics) -> Option<NodeId> {
+        metrics.current_leader.filter(|_| !self.reader.is_lost())
+    }
+
     /// Returns the status of this node; `with_state` adds a checksum of its state.
     pub(super) fn own(&self, with_state: bool) -> Member {
         let metrics = metrics::<TypeConfig>(&self.raft);
@@ -68,7 +76,7 @@ impl Reporter {
         };
         let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         member.term = metrics.current_term;
-        member.leader = metrics.current_leader;
+        member.leader = self.leader(&metrics);
         member.last_log = metrics.last_log_index.unwrap_or_default();
         member.committed = index(metrics.local_committed);
         member.applied = index(metrics.last_applied);
@@ -94,7 +102,8 @@ impl Reporter {
             asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
         }
         let mut nodes = futures_util::future::join_all(asked).await;
-        let leads = |node: &&MemberStatus| Some(node.member.id) == metrics.current_leader;
+        let known_leader = self.leader(&metrics);
+        let leads = |node: &&MemberStatus| Some(node.member.id) == known_leader;
         let leader = nodes.iter().find(leads).filter(|leader| leader.trouble.is_none());
         if let Some(last) = leader.map(|leader| leader.member.last_log) {
             for node in &mut nodes {
@@ -103,13 +112,7 @@ impl Reporter {
             }
         }
         let (cluster, elections) = (self.cluster.to_string(), self.gauges.elections.seen());
-        ClusterReport {
-            cluster,
-            asked: metrics.id,
-            leader: metrics.current_leader,
-            elections,
-            nodes,
-        }
+        ClusterReport { cluster, asked: metrics.id, leader: known_leader, elections, nodes }
     }
 
     /// Returns this node's view of the cluster, without calls to other nodes.

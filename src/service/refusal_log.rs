@@ -34,14 +34,27 @@ impl CommandSubject {
         Some(Self { lock: lock.cloned(), client: client.cloned(), token })
     }
 
+    /// The lock that the command concerns.
+    pub(crate) fn lock(&self) -> Option<&str> {
+        self.lock.as_ref().map(LockName::as_str)
+    }
+
+    /// The client for which the command acts.
+    pub(crate) fn client(&self) -> Option<&str> {
+        self.client.as_ref().map(ClientId::as_str)
+    }
+
+    /// The token that the command names.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.token.map(Token::as_u64)
+    }
+
     /// Logs a refusal of the command.
     pub(crate) fn refused(&self, refusal: &Refusal) {
-        let lock = self.lock.as_ref().map(LockName::as_str);
-        let client = self.client.as_ref().map(ClientId::as_str);
         log_refusal(&RefusalLine {
-            lock,
-            client,
-            token: self.token.map(Token::as_u64),
+            lock: self.lock(),
+            client: self.client(),
+            token: self.token(),
             kind: refusal.kind(),
             reason: &refusal.to_string(),
             request: None,

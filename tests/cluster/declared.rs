@@ -2,6 +2,8 @@
 
 use crate::net::{Daemon, LATCHFS, Machine, Net, Version, drain, eventually, run};
 use crate::nodes::{Cluster, Node, options, serve};
+use latchfs::time::{Span, boot_now};
+use std::fs;
 
 /// Machines, and the declaration of a cluster of their nodes.
 struct Declared {
@@ -77,6 +79,57 @@ fn declared_nodes_form_one_cluster_in_any_order() {
     let (code, status) = declared.cluster.curl(0, "GET", "/locks/build");
     assert_eq!(code, 200, "{status}");
     assert_eq!((&status["phase"], &status["token"]), (&token.1["phase"], &token.1["token"]));
+}
+
+/// A node that waits for others, at its first start or to join, ends at SIGTERM.
+#[test]
+fn a_node_that_waits_for_others_ends_at_sigterm() {
+    let declared = Declared::of(2);
+    let waiting = declared.start_waiting(0, "data");
+    let machine = &declared.machines[1];
+    let args = options(machine, "data", &["--seed", "10.9.9.9:7100"]);
+    let (joining, out) = Daemon::spawn(machine, Version::Current, args, "listening", vec![]);
+    drain(out);
+    eventually("it asks", || joining.log().contains("10.9.9.9:7100").then_some(()));
+    for daemon in [waiting, joining] {
+        let begun = boot_now();
+        daemon.signal(libc::SIGTERM);
+        let stat = format!("/proc/{}/stat", daemon.pid());
+        let is_over = || fs::read_to_string(&stat).expect("not waited for").contains(") Z ");
+        eventually("it ends", || is_over().then_some(()));
+        assert!(boot_now().since(begun) < Span::from_secs(5), "{}", daemon.log());
+        assert!(daemon.log().contains("server stopped before it had begun"), "{}", daemon.log());
+    }
+}
+
+/// A node of the lost cluster that comes back keeps neither the recovered node from starting, nor a
+/// new one from joining, although all are started with the declaration of before.
+#[test]
+fn an_old_node_does_not_stop_a_recovered_cluster() {
+    let mut declared = Declared::of(3);
+    declared.start_all();
+    for node in &mut declared.cluster.nodes {
+        node.daemon.kill();
+    }
+    let machine = &declared.machines[2];
+    let mut recover = machine.command(LATCHFS);
+    recover.args(["cluster", "recover", "--old-holders-are-gone", "--data"]);
+    run(recover.arg(machine.path("data")).arg("--to").arg(machine.path("new"))).ok();
+    declared.cluster.nodes[0].daemon.again();
+    let begun = |at: usize| {
+        let machine = &declared.machines[at];
+        Daemon::start(machine, declared.options(at, "new"), "listening")
+    };
+    let (recovered, joined) = (begun(2), begun(1));
+    declared.cluster.nodes[2].daemon = recovered;
+    declared.cluster.nodes[1].daemon = joined;
+    let granted = eventually("it grants", || {
+        let answer = declared.cluster.curl(1, "POST", "/locks/build?client=a");
+        (answer.0 == 200).then_some(answer.1)
+    });
+    assert_eq!(declared.cluster.curl(2, "GET", "/locks/build").1["token"], granted["token"]);
+    let (code, old) = declared.cluster.curl(0, "GET", "/locks/build");
+    assert_eq!(code, 503, "{old}");
 }
 
 /// More than three declared nodes become voters without a command.

@@ -45,7 +45,7 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     );
     // The old directory does not run again, so that it can't form a majority with another one.
     let refused = run(machine.command(LATCHFS).args(options(&machine, "data", &[]))).fails();
-    assert!(refused.contains("was removed from its cluster"), "{refused}");
+    assert!(refused.contains("'latchfs cluster recover' has begun a new cluster"), "{refused}");
     let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
     let at = at.expect("it is one of them");
     cluster.nodes[at].daemon = serve(&machine, "new", &[]);
@@ -66,7 +66,35 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     cluster.agree();
     // One directory is recovered once.
     let refused = recover(&machine, &["--force"]).fails();
-    assert!(refused.contains("was removed from its cluster"), "{refused}");
+    assert!(refused.contains("'latchfs cluster recover' has begun a new cluster"), "{refused}");
+}
+
+/// A survivor of a lost majority says so to load balancers and alerts, whether it was the leader or
+/// not, and is ready again when the majority is back.
+#[test]
+fn a_survivor_is_not_ready_and_has_no_leader() {
+    for is_leader in [false, true] {
+        let mut cluster = Cluster::of(3);
+        let survivor = (cluster.leader() + usize::from(!is_leader)) % 3;
+        let is_ready = |cluster: &Cluster| {
+            let ready = cluster.curl(survivor, "GET", "/readyz").0;
+            let leader = cluster.curl(survivor, "GET", "/cluster").1["leader"].clone();
+            let machine = &cluster.nodes[survivor].machine;
+            let mut curl = cluster.clients.command("curl");
+            let metrics = run(curl.args(["-s", &format!("{}/metrics", machine.url())])).ok();
+            let has_leader = metrics.contains("\nlatchfs_cluster_has_leader 1\n");
+            (ready, leader.is_u64(), has_leader)
+        };
+        eventually("all is well", || (is_ready(&cluster) == (200, true, true)).then_some(()));
+        for at in (0..3).filter(|at| *at != survivor) {
+            cluster.nodes[at].daemon.kill();
+        }
+        eventually("it knows", || (is_ready(&cluster) == (503, false, false)).then_some(()));
+        for at in (0..3).filter(|at| *at != survivor) {
+            cluster.nodes[at].daemon.again();
+        }
+        eventually("all is well", || (is_ready(&cluster) == (200, true, true)).then_some(()));
+    }
 }
 
 #[test]

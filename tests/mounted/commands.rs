@@ -2,7 +2,8 @@
 
 use crate::harness::*;
 use latchfs::time::{Span, boot_now};
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 /// `acquire`, `renew`, `release` and `status` work from scripts.
 #[test]
@@ -159,7 +160,7 @@ fn ls_of_no_locks_and_of_many() {
 fn ls_watch_shows_changes() {
     let m = mount();
     let mut command = Command::new(LATCHFS);
-    command.args(["ls", "--watch"]).stdout(std::process::Stdio::piped());
+    command.args(["ls", "--watch"]).stdout(Stdio::piped());
     let mut watch = m.within(&mut command).spawn().expect("the program was built");
     let said = lines(watch.stdout.take().expect("piped"));
     m.sh("mkdir build").ok();
@@ -291,6 +292,24 @@ fn commands_time_out_on_a_stopped_daemon() {
     assert!(said.contains("has not answered for 1s, as if it were stopped"), "{said}");
     assert!(took < Span::from_secs(15), "{took}");
     m.sh("mkdir build").ok();
+}
+
+/// A command that waits in a queue says that the daemon is stopped, and goes on when that does.
+#[test]
+fn a_wait_tells_that_the_daemon_is_stopped() {
+    let m = mount();
+    m.sh("mkdir build").ok();
+    let mut wait = Command::new(LATCHFS);
+    m.within(wait.args(["wait", "build", "--wait", "1h"])).current_dir("/").stderr(Stdio::piped());
+    let mut wait = wait.spawn().expect("the program is there");
+    let mut told = BufReader::new(wait.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(told.next().is_some_and(|line| line.contains("waiting for lock 'build', place 1")));
+    signal(m.pid(), libc::SIGSTOP);
+    let line = told.next().expect("it goes on");
+    signal(m.pid(), libc::SIGCONT);
+    assert!(line.contains("as if it were stopped; this waits until it goes on"), "{line}");
+    m.sh("rmdir build").ok();
+    assert!(wait.wait().expect("our child").success());
 }
 
 /// `doctor` runs all its checks on a mount, and reports each.

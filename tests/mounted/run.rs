@@ -290,6 +290,23 @@ fn a_restart_of_the_daemon_is_survived() {
     assert_eq!(m.phase("build"), "free");
 }
 
+/// So is that of a `hold` with the default ttl, which the new daemon binds to its process.
+#[test]
+fn a_hold_survives_a_restart_of_the_daemon() {
+    let mut m = Setup::new().start();
+    let mut job = Job::new(&m, "exec latchfs hold build 2>&1");
+    assert!(job.line().starts_with("holding build: token "));
+    let token = m.token("build");
+    m.crash();
+    m.start();
+    eventually("it is bound", || m.status("build")["lasts"].as_str().map(str::to_owned));
+    job.goes_on(Duration::from_secs(2));
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    signal(job.pid(), libc::SIGTERM);
+    job.says("released build");
+    assert_eq!(job.ends(), Some(0));
+}
+
 /// A suspended daemon. It is continued when this value is dropped, even if the test fails.
 struct Stopped(i32);
 

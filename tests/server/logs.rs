@@ -55,6 +55,36 @@ fn json_log_has_lines_for_the_server_its_sessions_grants_and_refusals() {
     assert_eq!(has("session expired")["client"], "a");
 }
 
+/// A refusal is logged with the client, the token and the lock of the refused command, wherever the
+/// request names them; a second name that does not count is not logged.
+#[test]
+fn refusals_are_logged_with_the_client_that_counts() {
+    let server = Server::start(&["--log-format", "json"]);
+    server.curl(&["-X", "POST", "/locks/x?client=a"]).is(200);
+    let refusal = |arguments: &[&str]| {
+        let before = lines(&server, "request refused").len();
+        assert!(server.curl(arguments).code >= 400, "{arguments:?}");
+        eventually("a line", || lines(&server, "request refused").get(before).cloned())
+    };
+    let form = refusal(&["-d", "client=b", "/locks/x"]);
+    assert_eq!((&form["client"], &form["lock"]), (&"b".into(), &"x".into()));
+    let json = ["-H", "Content-Type: application/json", "-d", "{\"client\":\"b\"}", "/locks/x"];
+    assert_eq!(refusal(&json)["client"], "b");
+    assert_eq!(refusal(&["-X", "POST", "/locks/x?client=victim&client=b"])["client"], "b");
+    let fenced = refusal(&["-X", "DELETE", "/locks/x?client=a&token=7"]);
+    assert_eq!((&fenced["client"], &fenced["token"]), (&"a".into(), &7.into()));
+    assert_eq!(refusal(&["-X", "DELETE", "/lock?client=c"])["lock"], "default");
+}
+
+/// Clients whose names are not UTF-8 are refused, since two of them could not be told apart.
+#[test]
+fn options_that_are_not_utf8_are_refused() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/x?client=%ff"]).is(400);
+    server.curl(&["-d", "client=%fe", "/locks/x"]).is(400);
+    server.curl(&["-X", "POST", "/locks/x?client=%c3%a4+b"]).is(200);
+}
+
 #[test]
 fn request_ids_are_returned_and_logged() {
     let server = Server::listen(&["--state", "none", "-vv", "--log-format", "json"]);

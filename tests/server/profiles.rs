@@ -205,6 +205,37 @@ fn refused_credentials_exit_with_77() {
     }
 }
 
+/// So does a lock to which the credentials give no access.
+#[test]
+fn locks_without_access_exit_with_77() {
+    let (scratch, user) = (Scratch::new(), User::new());
+    let (tokens, mine) = (scratch.path().join("tokens.toml"), scratch.path().join("token"));
+    let text = format!(
+        "[[token]]\nname = 'ci'\nsecret = '{SECRET}'\nclients = ['ci']\nlocks = ['team/']\n"
+    );
+    for (path, text) in [(&tokens, text.as_str()), (&mine, SECRET)] {
+        fs::write(path, text).expect("a fresh directory");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    }
+    let server = Server::start(&["--tokens", &tokens.display().to_string()]);
+    let mine = mine.display().to_string();
+    for command in [
+        &["acquire", "x"][..],
+        &["status", "x"],
+        &["who", "x"],
+        &["wait", "x"],
+        &["hold", "x"],
+        &["run", "x", "-c", "true"],
+        &["run", "--try", "x", "-c", "true"],
+        &["release", "x"],
+        &["renew", "x"],
+        &["ls", "x"],
+    ] {
+        let said = user.run(&[command, &["--server", &server.url, "--token-file", &mine]].concat());
+        assert_eq!(said.code, 77, "{command:?}: {said:?}");
+    }
+}
+
 #[test]
 fn refused_client_certificates_exit_with_77() {
     let (certs, foreign) = (Certs::make(), Certs::make());

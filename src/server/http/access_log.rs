@@ -6,12 +6,13 @@ use super::problem::Problem;
 use super::response::Response;
 use crate::engine::RefusalKind;
 use crate::random::random;
-use crate::service::refusal_log::{RefusalLine, log_refusal};
+use crate::service::refusal_log::{CommandSubject, RefusalLine, log_refusal};
 use crate::time::Span;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 /// The header with the id of a request, and with the same id in its answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -19,25 +20,31 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Maximum length of the id that a client gives to its request.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
+/// The command that a request submits, for its log lines; empty until the command is known.
+pub(super) type RequestSubject = Arc<OnceLock<CommandSubject>>;
+
 /// A request, for its log lines.
 pub(super) struct LoggedRequest {
     id: HeaderValue,
     method: Method,
     path: String,
-    client: Option<String>,
+    subject: RequestSubject,
 }
 
 impl LoggedRequest {
     /// Returns a request with the id that its client gave it, or else a new one.
     pub(super) fn of(request: &Request) -> Self {
-        let query = request.uri().query().unwrap_or_default();
-        let client = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "client");
         Self {
             id: id_in(request.headers()).unwrap_or_else(new_id),
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
-            client: client.map(|(_, client)| client.into_owned()),
+            subject: RequestSubject::default(),
         }
+    }
+
+    /// Returns the place for the command that the request submits.
+    pub(super) fn subject(&self) -> RequestSubject {
+        Arc::clone(&self.subject)
     }
 
     fn id(&self) -> &str {
@@ -48,11 +55,13 @@ impl LoggedRequest {
     /// its credential.
     pub(super) fn refused(&self, caller: Option<&str>, problem: Problem) -> Problem {
         if let Some(kind) = problem.kind().filter(|kind| *kind != RefusalKind::Invalid) {
-            let lock = problem.lock().map(Cow::from).or_else(|| self.lock());
+            let subject = self.subject.get();
+            let lock = problem.lock().or_else(|| subject?.lock()).map(Cow::from);
+            let lock = lock.or_else(|| self.lock());
             log_refusal(&RefusalLine {
                 lock: lock.as_deref(),
-                client: self.client.as_deref().or(caller),
-                token: None,
+                client: subject.and_then(CommandSubject::client).or(caller),
+                token: subject.and_then(CommandSubject::token),
                 kind,
                 reason: problem.detail(),
                 request: Some(self.id()),
@@ -75,7 +84,7 @@ impl LoggedRequest {
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
         let (status, took_ms) = (response.status().as_u16(), took.as_millis());
         let (method, path) = (self.method.as_str(), &*self.path);
-        let (client, request) = (self.client.as_deref(), self.id());
+        let (client, request) = (self.subject.get().and_then(CommandSubject::client), self.id());
         log::debug!(target: "latchfs::access",
             method, path, status, took_ms, client, caller, request; "request answered");
     }
@@ -106,7 +115,7 @@ mod tests {
                 id: new_id(),
                 method: method.clone(),
                 path: path.to_owned(),
-                client: None,
+                subject: RequestSubject::default(),
             };
             request.lock().map(Cow::into_owned)
         };

@@ -4,7 +4,7 @@
 //! The checks run synchronously, and only the handler itself is asynchronous: the state of a
 //! waiting request stays small, which matters because thousands of requests may wait.
 
-use super::access_log::LoggedRequest;
+use super::access_log::{LoggedRequest, RequestSubject};
 use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller::Caller;
@@ -132,7 +132,7 @@ impl Service<Request> for PathService {
         };
         let is_internal = matches!(self.endpoints, PathEndpoints::Door(..));
         let (app, received_at) = (Arc::clone(&self.app), boot_now());
-        let begun = begin(endpoint, Arc::clone(&app), request);
+        let begun = begin(endpoint, Arc::clone(&app), request, logged.subject());
         Box::pin(async move {
             let mut credential = None;
             let done = match begun {
@@ -200,6 +200,7 @@ fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
     request: Request,
+    subject: RequestSubject,
 ) -> Result<Begun, Problem> {
     let (head, body) = request.into_parts();
     let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
@@ -245,7 +246,7 @@ fn begin(
     let audited = Some((Arc::clone(&grant), Arc::clone(&caller.origin)));
     let payer = identity.clone();
     let body = Mutex::new(body);
-    let context = RequestContext { app, grant, caller, identity, params, head, body };
+    let context = RequestContext { app, grant, caller, identity, params, head, body, subject };
     let answering = (endpoint.run)(context);
     Ok(Begun { answering, caller: audited, identity: payer, asking })
 }

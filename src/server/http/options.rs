@@ -16,7 +16,7 @@ use axum::body::{Bytes, HttpBody};
 use axum::http::header::{CONTENT_TYPE, IF_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode, percent_decode_str};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
@@ -147,6 +147,10 @@ impl RequestOptions {
     }
 
     fn read_form(&mut self, params: &[Param], form: &[u8]) -> HandlerResult<()> {
+        // The parser replaces what is not UTF-8, which would make one client of two.
+        if percent_decode(form).decode_utf8().is_err() {
+            return Err(Problem::invalid("options are UTF-8, and these are not"));
+        }
         form_urlencoded::parse(form)
             .try_for_each(|(key, value)| self.take(params, &key, OptionValue::Text(&value), false))
     }

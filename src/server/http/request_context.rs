@@ -1,6 +1,7 @@
 //! The context of one request: its head, body and caller, and the calls to the lock service that
 //! handlers make on behalf of the request.
 
+use super::access_log::RequestSubject;
 use super::app_state::{AppState, ShutdownPhase};
 use super::caller::Caller;
 use super::parameters::Param;
@@ -12,6 +13,7 @@ use crate::engine::{
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::audit_trail::AuditedCaller;
+use crate::service::refusal_log::CommandSubject;
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};
@@ -59,6 +61,8 @@ pub(super) struct RequestContext {
     pub(super) head: Parts,
     /// The body of the request. The mutex is never contended; it only makes the request `Sync`.
     pub(super) body: Mutex<Body>,
+    /// The command that the request submits, for its log lines.
+    pub(super) subject: RequestSubject,
 }
 
 impl RequestContext {
@@ -210,6 +214,10 @@ impl RequestContext {
     /// Checks whether the caller may submit the command `op`, after looking up the owners of the
     /// sessions and queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
+        if let Some(subject) = CommandSubject::of(op) {
+            // A request that submits several commands is logged with its first one.
+            let _ = self.subject.set(subject);
+        }
         self.check_as(&self.grant, op).await
     }
 
