@@ -64,8 +64,8 @@ fn view_around(path: &Path) -> CliResult<Option<GuardEndpoint>> {
     Ok(found.map(|at| GuardEndpoint::View(views.swap_remove(at))))
 }
 
-/// Returns the view of a folder, if root or this user shows it: any user can show a view, and let it
-/// tell anything.
+/// Returns the view of a folder, if root or this user shows it: any user can show a view that tells
+/// anything.
 #[cfg(target_os = "linux")]
 fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
     let mut views = views()?;
@@ -79,7 +79,6 @@ fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
 
 /// Returns `None`: this system has no views.
 #[cfg(not(target_os = "linux"))]
-#[allow(clippy::unnecessary_wraps)]
 fn view_of(_folder: &Path) -> CliResult<Option<GuardEndpoint>> {
     Ok(None)
 }

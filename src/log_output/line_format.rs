@@ -206,7 +206,8 @@ mod tests {
     }
 
     /// The characters that end a line or change its direction, beside the control characters.
-    const ENDS_OR_TURNS: &str = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+    const ENDS_OR_TURNS: &str = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\
+                                 \u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
 
     const HOSTILE: [&str; 7] = [
         "a\n2026-01-01T00:00:00.000Z INFO  forged",

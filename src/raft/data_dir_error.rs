@@ -98,9 +98,9 @@ impl fmt::Display for DataError {
             ),
             Self::Removed(path) => write!(
                 f,
-                "the node in {} was removed from its cluster, or 'latchfs cluster recover' has begun a \
-                 new cluster with its data, so it never takes part again; move the directory away, \
-                 and join as a new node with --seed",
+                "the node in {} was removed from its cluster, or 'latchfs cluster recover' has \
+                 begun a new cluster with its data, so it never takes part again; move the \
+                 directory away, and join as a new node with --seed",
                 path.display()
             ),
             Self::Peers(error) => error.fmt(f),

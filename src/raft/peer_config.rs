@@ -134,8 +134,8 @@ impl ListeningPeers {
     }
 
     /// Fails if a seed belongs to another cluster than this node, which is the only member of its
-    /// own: the seeds show that the node was meant to join theirs. A node of the declared cluster may
-    /// belong to another one: to that before `latchfs cluster recover`.
+    /// own: the seeds show that the node was meant to join theirs. A node of the declared cluster
+    /// may belong to another one: to that before `latchfs cluster recover`.
     pub(super) async fn refuse_strangers(
         &self,
         caller: &Arc<RpcIdentity>,

@@ -59,8 +59,8 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Returns the leader, unless this node has lost the contact with a majority: openraft then goes
-    /// on to name the last one.
+    /// Returns the leader, unless this node has lost the contact with a majority: openraft then
+    /// goes on to name the last one.
     fn leader(&self, metrics: &Metrics) -> Option<NodeId> {
         metrics.current_leader.filter(|_| !self.reader.is_lost())
     }

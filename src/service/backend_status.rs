@@ -28,8 +28,8 @@ pub trait BackendStatus {
     fn urls(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Returns an error while no lock can be acquired: this node does not know the engine's time yet,
-    /// or it has lost the contact with a majority.
+    /// Returns an error while no lock can be acquired: this node does not know the engine's time
+    /// yet, or it has lost the contact with a majority.
     fn ready(&self) -> Result<(), Unavailable> {
         Ok(())
     }

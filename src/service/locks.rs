@@ -328,8 +328,8 @@ impl Locks {
         self.0.cluster_admin()
     }
 
-    /// Returns an error while no lock can be acquired: this node does not know the engine's time yet,
-    /// or it has lost the contact with a majority.
+    /// Returns an error while no lock can be acquired: this node does not know the engine's time
+    /// yet, or it has lost the contact with a majority.
     pub fn ready(&self) -> Result<(), Unavailable> {
         self.0.ready()
     }

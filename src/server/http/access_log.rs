@@ -3,6 +3,7 @@
 use super::lock_resource::steal_of;
 use super::previous;
 use super::problem::Problem;
+use super::request_context::RequestSubject;
 use super::response::Response;
 use crate::engine::RefusalKind;
 use crate::random::random;
@@ -12,16 +13,13 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The header with the id of a request, and with the same id in its answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Maximum length of the id that a client gives to its request.
 const REQUEST_ID_BYTES_MAX: usize = 64;
-
-/// The command that a request submits, for its log lines; empty until the command is known.
-pub(super) type RequestSubject = Arc<OnceLock<CommandSubject>>;
 
 /// A request, for its log lines.
 pub(super) struct LoggedRequest {

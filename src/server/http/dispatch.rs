@@ -4,7 +4,7 @@
 //! The checks run synchronously, and only the handler itself is asynchronous: the state of a
 //! waiting request stays small, which matters because thousands of requests may wait.
 
-use super::access_log::{LoggedRequest, RequestSubject};
+use super::access_log::LoggedRequest;
 use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller::Caller;
@@ -13,7 +13,7 @@ use super::lock_resource;
 use super::long_answer;
 use super::previous;
 use super::problem::Problem;
-use super::request_context::{HandlerFuture, RequestContext};
+use super::request_context::{HandlerFuture, RequestContext, RequestSubject};
 use super::response::Response;
 use super::routes::{PREVIOUS, ROUTES, Route, STEAL};
 use crate::auth::browser_checks::BrowserHeaders;

@@ -1,7 +1,6 @@
 //! The context of one request: its head, body and caller, and the calls to the lock service that
 //! handlers make on behalf of the request.
 
-use super::access_log::RequestSubject;
 use super::app_state::{AppState, ShutdownPhase};
 use super::caller::Caller;
 use super::parameters::Param;
@@ -25,12 +24,15 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use parking_lot::Mutex;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The future of a running handler.
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
+
+/// The command that a request submits, for its log lines; empty until the command is known.
+pub(super) type RequestSubject = Arc<OnceLock<CommandSubject>>;
 
 /// Maximum size of a request body, except for batches: several times a note of 1 KiB with names and
 /// clients.
