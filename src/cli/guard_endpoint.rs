@@ -135,10 +135,7 @@ impl GuardEndpoint {
             return Ok(view);
         }
         if let Some(folder) = PlainFolder::around(&path, place)? {
-            // The guard of a view may keep its state where only it knows (`--stage`).
-            let has_guard = place.is_given() || !matches!(folder.connect(), Ok(None));
-            let view = if has_guard { None } else { view_of(&folder.dir)? };
-            return Ok(view.unwrap_or(Self::Folder(folder)));
+            return Ok(Self::Folder(folder));
         }
         match given {
             None => only_view(),
@@ -148,6 +145,14 @@ impl GuardEndpoint {
                 given.display()
             ))),
         }
+    }
+
+    /// Returns the guard of the folder's view if this is a folder without a running guard: a guard
+    /// may keep its state where only it knows (`--stage`). That guard takes paths in its view only.
+    pub(super) fn or_view(self) -> CliResult<Self> {
+        let Self::Folder(folder) = &self else { return Ok(self) };
+        let view = if folder.connect()?.is_none() { view_of(&folder.dir)? } else { None };
+        Ok(view.unwrap_or(self))
     }
 
     /// Returns the view, or the folder, in which paths lie.

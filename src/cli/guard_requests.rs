@@ -173,7 +173,9 @@ pub(super) fn wait(args: &WaitArgs) -> CliResult {
 }
 
 pub(super) fn status(args: &StatusArgs) -> CliResult {
-    let status = args.at.find()?.status()?;
+    let found = args.at.find()?;
+    let endpoint = if args.at.place().is_given() { found } else { found.or_view()? };
+    let status = endpoint.status()?;
     if args.json {
         return output::json(&status);
     }

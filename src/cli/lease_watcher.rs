@@ -8,7 +8,7 @@
 use super::exit::CliResult;
 use super::mount_client::{LockClient, no_answer};
 use crate::engine::LockName;
-use crate::engine::lease_terms::TTL_DEFAULT;
+use crate::engine::lease_terms::GRACE_OF_PROCESS;
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -110,11 +110,11 @@ impl LeaseValidity {
 }
 
 /// Returns for how long a lease is surely valid, from the status of its holder. After a restart of
-/// the daemon a lease may last as long as its process; when that daemon ends, the lease lasts for
-/// the default ttl.
+/// the daemon a lease may last as long as its process. If that daemon is killed, nobody else gets
+/// the lock within the grace of such leases, which begins when an engine starts again.
 fn left(holder: &Value) -> Span {
     match holder["lasts"].as_str() {
-        Some(_) => TTL_DEFAULT.span(),
+        Some(_) => GRACE_OF_PROCESS.span(),
         None => Span::from_millis(holder["expires_in_ms"].as_u64().unwrap_or(0)),
     }
 }

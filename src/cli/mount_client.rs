@@ -115,12 +115,14 @@ pub(super) struct ControlFile {
     dir: PathBuf,
     /// Whether a request has timed out: later ones of the command do not wait again.
     silent: Arc<AtomicBool>,
+    /// Whether a request of [`LockClient::ask_connected`] has no answer yet.
+    is_asking: Arc<AtomicBool>,
 }
 
 impl ControlFile {
     /// Returns the control file of the mount at `dir`.
     pub(super) fn of(dir: PathBuf) -> Self {
-        Self { dir, silent: Arc::default() }
+        Self { dir, silent: Arc::default(), is_asking: Arc::default() }
     }
 
     /// Sends a request. It is written and its answer is read on a separate thread, because a
@@ -128,8 +130,10 @@ impl ControlFile {
     fn send(&self, request: &Value) -> CliResult<Receiver<io::Result<Vec<u8>>>> {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+        let is_asking = Arc::clone(&self.is_asking);
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
+            is_asking.store(false, Ordering::Relaxed);
         });
         asked.map_err(|error| CliError::system("no thread can be made", &error))?;
         Ok(answer)
@@ -157,16 +161,20 @@ impl LockClient for ControlFile {
     }
 
     fn ask_connected(&self, request: &Value) -> CliResult<Value> {
-        let answer = self.send(request)?;
         let dir = self.dir.display();
-        if let Ok(answer) = answer.recv_timeout(HINT_AFTER.as_duration()) {
-            self.silent.store(false, Ordering::Relaxed);
-            return understand(self.read(answer)?);
-        }
         let silent = format!(
             "the daemon of {dir} has not answered for {HINT_AFTER}, as if it were stopped; this \
              waits until it goes on"
         );
+        // One thread at most waits for a daemon that was stopped.
+        if self.is_asking.swap(true, Ordering::Relaxed) {
+            return Err(CliError::unavailable(silent));
+        }
+        let answer = self.send(request)?;
+        if let Ok(answer) = answer.recv_timeout(HINT_AFTER.as_duration()) {
+            self.silent.store(false, Ordering::Relaxed);
+            return understand(self.read(answer)?);
+        }
         if !self.silent.swap(true, Ordering::Relaxed) {
             output::progress(&silent);
         }

@@ -26,9 +26,6 @@ const SLOW_LOOK: Span = Span::from_secs(4);
 /// the reads of a long queue would cost the server the square of its length.
 const LOOK_PER_PLACE: Span = Span::from_millis(50);
 
-/// How much earlier a waiter may seem to have joined than it did: a status rounds to milliseconds.
-const ROUNDING: Span = Span::from_millis(2);
-
 /// The end of a wait, for the thread that tells its progress.
 #[derive(Default)]
 struct WaitOver {
@@ -37,9 +34,8 @@ struct WaitOver {
 }
 
 /// What the queue of a lock shows of one waiter.
+#[derive(Default)]
 struct QueueWatch {
-    /// When the waiter was about to join, on the boot clock.
-    asked_at: Time,
     /// When the waiter joined the queue, on the boot clock; by it the waiter is told from others of
     /// the same client.
     joined: Option<Time>,
@@ -60,9 +56,8 @@ pub(super) fn wait(
         return client.wait(request);
     }
     let over = Arc::new(WaitOver::default());
-    let mut watch = QueueWatch { asked_at: boot_now(), joined: None, told: String::new() };
     let (watched, asked, lock) = (Arc::clone(&over), Arc::clone(client), name.clone());
-    let tell = move || watched.tell(&mut watch, &*asked, &lock);
+    let tell = move || watched.tell(&*asked, &lock);
     // Without the thread the wait is the same, and silent.
     let _ = thread::Builder::new().name("progress".into()).spawn(tell);
     let answer = client.wait(request);
@@ -72,7 +67,8 @@ pub(super) fn wait(
 }
 
 impl WaitOver {
-    fn tell(&self, watch: &mut QueueWatch, client: &dyn LockClient, name: &LockName) {
+    fn tell(&self, client: &dyn LockClient, name: &LockName) {
+        let mut watch = QueueWatch::default();
         let mut pause = FIRST_LOOK;
         while !self.ends_within(pause) {
             // Twice as long, unless there is news.
@@ -113,8 +109,7 @@ impl QueueWatch {
     }
 
     /// Returns the place of this waiter, counted from 1, and when it has joined the queue. Of
-    /// several waiters of its client, the first look takes the first one that has joined since the
-    /// waiter asked.
+    /// several waiters of its client, the first look takes the last one.
     fn own_place(&self, status: &Value, you: &Value) -> Option<(u64, Time)> {
         let now = boot_now();
         let own = (1..).zip(status["waiters"].as_array()?).filter_map(|(place, waiter)| {
@@ -122,10 +117,7 @@ impl QueueWatch {
             (waiter["client"] == *you).then(|| (place, now - waited))
         });
         match self.joined {
-            None => {
-                let (mut since, last) = (own.clone(), own.last());
-                since.find(|(_, at)| *at + ROUNDING >= self.asked_at).or(last)
-            }
+            None => own.last(),
             Some(joined) => own.min_by_key(|(_, at)| at.since(joined).max(joined.since(*at))),
         }
     }
@@ -145,8 +137,7 @@ mod tests {
 
     #[test]
     fn a_line_is_told_once_for_each_change() {
-        let you = json!("me");
-        let mut watch = QueueWatch { asked_at: boot_now(), joined: None, told: String::new() };
+        let (mut watch, you) = (QueueWatch::default(), json!("me"));
         let mut line = |status| watch.news(&status, &you).map(|(line, _)| line.unwrap_or_default());
         let first = line(queue(&[("me", 900_000), ("a", 800_000), ("me", 0)], ""));
         assert_eq!(first.as_deref(), Some("place 3: it is held by h"));
@@ -158,20 +149,5 @@ mod tests {
         let noted = line(queue(&[("me", 900_100), ("me", 100)], "soon")).expect("it waits");
         assert_eq!(noted, "place 2: it is held by h (note: soon)");
         assert_eq!(line(json!({"phase": "free"})), None);
-    }
-
-    /// Of several waiters of one client that start together, each finds its own place.
-    #[test]
-    fn waiters_that_start_together_have_places_of_their_own() {
-        let asked = boot_now() - Span::from_millis(300);
-        let status = queue(&[("me", 400), ("me", 290), ("b", 200), ("me", 100)], "");
-        let place = |asked_at| {
-            let mut watch = QueueWatch { asked_at, joined: None, told: String::new() };
-            watch.news(&status, &json!("me")).map(|(_, place)| place)
-        };
-        assert_eq!(place(asked - Span::from_millis(110)), Some(1));
-        assert_eq!(place(asked), Some(2));
-        assert_eq!(place(asked + Span::from_millis(190)), Some(4));
-        assert_eq!(place(asked + Span::from_secs(1)), Some(4));
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn run(args: &WhoArgs) -> CliResult {
     let is_there = path.symlink_metadata().is_ok();
     if !args.target.names_lock(&args.file)? {
         match GuardEndpoint::find_any(Some(&path), &PlaceArgs::default()) {
-            Ok(endpoint) => return of_folder(args, &endpoint),
+            Ok(endpoint) => return of_folder(args, &endpoint.or_view()?),
             // A name alone is that of a lock, also where a file has it.
             Err(_) if is_there && args.file.as_encoded_bytes().contains(&b'/') => {
                 return Err(CliError::usage(format!(

@@ -1,6 +1,7 @@
 //! Limits how many lines of each kind the log has in a second, and counts the others. The place in
-//! the source that logs a record is its kind, so there are as many kinds as places. A client has at
-//! most half of the lines of a kind, so that a flood of one client leaves room for the others.
+//! the source that logs a record is its kind, so there are as many kinds as places. At most half of
+//! the lines of a kind name the same client, or none, so that a flood of one client leaves room for
+//! the others.
 
 use crate::time::{Span, Time};
 use log::kv::{Key, Value};
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 /// Maximum number of lines of one kind in a second.
 const LINES_MAX: u32 = 100;
 
-/// Maximum number of lines of one kind in a second about one client.
+/// Maximum number of lines of one kind in a second that name the same client, or none.
 const CLIENT_LINES_MAX: u32 = LINES_MAX / 2;
 
 /// The time in which lines are counted.
@@ -26,7 +27,7 @@ pub(super) struct LineLimits(HashMap<LogPlace, KindCount>);
 struct KindCount {
     begun: Time,
     count: u32,
-    /// The number of lines about each client; the name is empty for records without a client. There
+    /// The number of lines that name each client, and under an empty name those without one. There
     /// are at most [`LINES_MAX`] names, since only a line that is written adds one.
     by_client: HashMap<String, u32>,
     suppressed: Option<SuppressedLines>,
@@ -47,13 +48,13 @@ impl KindCount {
     }
 
     /// Whether one more line about a client is within the limits. If so, it is counted.
-    fn has_room_for(&mut self, client: String) -> bool {
-        let of_client = self.by_client.get(&client).copied().unwrap_or_default();
+    fn has_room_for(&mut self, client: &str) -> bool {
+        let of_client = self.by_client.get(client).copied().unwrap_or_default();
         if self.count >= LINES_MAX || of_client >= CLIENT_LINES_MAX {
             return false;
         }
         self.count += 1;
-        self.by_client.insert(client, of_client + 1);
+        self.by_client.insert(client.to_owned(), of_client + 1);
         true
     }
 }
@@ -67,7 +68,8 @@ impl LineLimits {
             *kind = KindCount::new(now);
         }
         let client = record.key_values().get(Key::from("client"));
-        if kind.has_room_for(client.as_ref().map(Value::to_string).unwrap_or_default()) {
+        let client = client.as_ref().and_then(Value::to_borrowed_str).unwrap_or_default();
+        if kind.has_room_for(client) {
             return true;
         }
         let message = || record.args().to_string().chars().take(200).collect();

@@ -266,7 +266,7 @@ impl fmt::Display for PeerError {
                 f,
                 "the node at {seed} is of another cluster than this data directory, which has \
                  begun one of its own; name an empty directory by --data to join, or start it \
-                 without --seed {seed}"
+                 without {seed} in --seed and --initial-cluster"
             ),
             Self::Deaf => write!(
                 f,

@@ -135,17 +135,23 @@ impl ListeningPeers {
 
     /// Fails if a seed belongs to another cluster than this node, which is the only member of its
     /// own: the seeds show that the node was meant to join theirs. A node of the declared cluster
-    /// may belong to another one: to that before `latchfs cluster recover`.
+    /// may belong to another one that has no leader: to that before `latchfs cluster recover`.
     pub(super) async fn refuse_strangers(
         &self,
         caller: &Arc<RpcIdentity>,
     ) -> Result<(), DataError> {
-        for seed in self.seeds.iter().filter(|seed| !self.initial.contains(seed)) {
-            let mut line = caller.line(ANYBODY, seed);
-            let told = line.call(RpcRequest::Status(false), SEED_PATIENCE).await;
-            if let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told {
-                return Err(PeerError::Settled(seed.clone()).into());
+        let nobody = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
+        for seed in &self.seeds {
+            let status = RpcRequest::Status(false);
+            let told = caller.line(ANYBODY, seed).call(status.clone(), SEED_PATIENCE).await;
+            let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told else { continue };
+            if self.initial.contains(seed) {
+                let told = nobody.line(ANYBODY, seed).call(status, SEED_PATIENCE).await;
+                if matches!(told, Ok(RpcResponse::Status(member)) if member.leader.is_none()) {
+                    continue;
+                }
             }
+            return Err(PeerError::Settled(seed.clone()).into());
         }
         Ok(())
     }
@@ -156,8 +162,8 @@ impl ListeningPeers {
 }
 
 /// Calls the nodes at `addresses`, and the leaders that they name, until the leader answers. The
-/// leader may receive the call more than once. Nodes of another cluster are passed over unless all
-/// that answer are of another one.
+/// leader may receive the call more than once. Nodes of another cluster are passed over, unless no
+/// other node answers.
 pub(super) async fn ask_leader(
     caller: &Arc<RpcIdentity>,
     addresses: &[String],
@@ -165,8 +171,9 @@ pub(super) async fn ask_leader(
     patience: Span,
 ) -> Result<RpcResponse, RpcFailure> {
     let until = steady_now() + patience;
+    let (mut has_stranger, mut has_own) = (false, false);
     loop {
-        let (mut last, mut is_stranger) = (None, false);
+        let mut last = None;
         let mut ways: VecDeque<String> = addresses.iter().cloned().collect();
         // Redirects are limited: a node that has just lost its leader may name the previous one.
         let mut hints_left = addresses.len() + 1;
@@ -181,20 +188,21 @@ pub(super) async fn ask_leader(
                 Err(trouble @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::Removed)) => {
                     return Err(trouble);
                 }
-                Err(RpcFailure::Turned(RpcError::OtherCluster)) => is_stranger = true,
+                Err(RpcFailure::Turned(RpcError::OtherCluster)) => has_stranger = true,
                 Err(trouble) => {
+                    has_own |= matches!(trouble, RpcFailure::Turned(_));
                     log::info!("{address}: {}", said(&trouble));
                     last = Some(trouble);
                 }
             }
         }
-        match last {
-            None if is_stranger => return Err(RpcFailure::Turned(RpcError::OtherCluster)),
-            last if steady_now() >= until => {
-                let nobody = || RpcFailure::Unsent("there is nobody to ask".to_owned());
-                return Err(last.unwrap_or_else(nobody));
-            }
-            _ => {}
+        let is_over = steady_now() >= until;
+        if has_stranger && !has_own && (is_over || last.is_none()) {
+            return Err(RpcFailure::Turned(RpcError::OtherCluster));
+        }
+        if is_over {
+            let nobody = || RpcFailure::Unsent("there is nobody to ask".to_owned());
+            return Err(last.unwrap_or_else(nobody));
         }
         sleep(jittered(JOIN_PAUSE).as_duration()).await;
     }

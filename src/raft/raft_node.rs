@@ -278,13 +278,14 @@ impl BackendStatus for RaftNode {
     }
 
     fn ready(&self) -> Result<(), Unavailable> {
-        let requests = &self.shared.node.requests;
-        let why = match requests.leader_clock.now() {
-            None => "no leader has been elected yet",
-            Some(_) if requests.is_lost() => "no majority of the nodes answers",
-            Some(_) => return Ok(()),
-        };
-        Err(Unavailable::NoQuorum { why: why.into() })
+        match self.shared.node.requests.leader_clock.now() {
+            Some(_) => Ok(()),
+            None => Err(Unavailable::NoQuorum { why: "no leader has been elected yet".into() }),
+        }
+    }
+
+    fn has_majority(&self) -> bool {
+        !self.shared.node.requests.is_lost()
     }
 
     fn about(&self) -> About {

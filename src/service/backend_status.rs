@@ -28,10 +28,14 @@ pub trait BackendStatus {
     fn urls(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Returns an error while no lock can be acquired: this node does not know the engine's time
-    /// yet, or it has lost the contact with a majority.
+    /// Returns an error while this node does not know the engine's time: until then no lock can be
+    /// shown or acquired.
     fn ready(&self) -> Result<(), Unavailable> {
         Ok(())
+    }
+    /// Whether this node has contact with a majority of its cluster: without it no lock is granted.
+    fn has_majority(&self) -> bool {
+        true
     }
     /// Whether this node orders the commands itself, instead of forwarding them to the leader.
     fn leads(&self) -> bool {

@@ -328,9 +328,19 @@ impl Locks {
         self.0.cluster_admin()
     }
 
-    /// Returns an error while no lock can be acquired: this node does not know the engine's time
-    /// yet, or it has lost the contact with a majority.
+    /// Returns an error while this node does not know the engine's time: until then no lock can be
+    /// shown or acquired.
     pub fn ready(&self) -> Result<(), Unavailable> {
         self.0.ready()
+    }
+
+    /// Returns an error while no lock is granted: as [`Self::ready`], or without a majority.
+    pub fn grants(&self) -> Result<(), Unavailable> {
+        self.0.ready()?;
+        if self.0.has_majority() {
+            Ok(())
+        } else {
+            Err(Unavailable::NoQuorum { why: "no majority of the nodes answers".into() })
+        }
     }
 }

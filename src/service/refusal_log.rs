@@ -6,6 +6,9 @@ use crate::engine::{ClientId, LockName, Op, Refusal, RefusalKind, Token};
 /// out.
 pub const LOCKS_LOG: &str = "latchfs::locks";
 
+/// The target of the log records about answered HTTP requests.
+pub(crate) const ACCESS_LOG: &str = "latchfs::access";
+
 /// The lock and the client of a command, for the log.
 pub(crate) struct CommandSubject {
     lock: Option<LockName>,
@@ -16,9 +19,16 @@ pub(crate) struct CommandSubject {
 impl CommandSubject {
     /// Returns the subject of a command; `None` if refusals are not logged.
     pub(crate) fn of(op: &Op) -> Option<Self> {
-        if !log::log_enabled!(target: LOCKS_LOG, log::Level::Info) {
-            return None;
-        }
+        log::log_enabled!(target: LOCKS_LOG, log::Level::Info).then(|| Self::named_in(op))
+    }
+
+    /// Returns the subject of a command that concerns all that a client has.
+    pub(crate) fn of_client(client: &ClientId) -> Self {
+        Self { lock: None, client: Some(client.clone()), token: None }
+    }
+
+    /// Returns the lock, the client and the token that a command names.
+    pub(crate) fn named_in(op: &Op) -> Self {
         let (lock, client, token) = match op {
             Op::Acquire(ask) => (Some(&ask.name), Some(&ask.client), None),
             Op::Renew(ask) => (Some(&ask.key.name), Some(&ask.key.client), ask.key.token),
@@ -31,7 +41,7 @@ impl CommandSubject {
             Op::OpenSession(ask) => (None, Some(&ask.client), None),
             Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) | Op::Reset(_) => (None, None, None),
         };
-        Some(Self { lock: lock.cloned(), client: client.cloned(), token })
+        Self { lock: lock.cloned(), client: client.cloned(), token }
     }
 
     /// The lock that the command concerns.

@@ -1,7 +1,7 @@
 //! Clusters whose nodes all start with the same declaration (`--initial-cluster`), in any order.
 
 use crate::net::{Daemon, LATCHFS, Machine, Net, Version, drain, eventually, run};
-use crate::nodes::{Cluster, Node, options, serve};
+use crate::nodes::{Cluster, Node, curl, options, serve};
 use latchfs::time::{Span, boot_now};
 use std::fs;
 
@@ -41,6 +41,15 @@ impl Declared {
         drain(out);
         eventually("it waits", || daemon.log().contains("and waits for").then_some(()));
         daemon
+    }
+
+    /// Begins a new cluster with the data of a node, in the directory `new`.
+    #[track_caller]
+    fn recover(&self, at: usize) {
+        let machine = &self.machines[at];
+        let mut recover = machine.command(LATCHFS);
+        recover.args(["cluster", "recover", "--old-holders-are-gone", "--data"]);
+        run(recover.arg(machine.path("data")).arg("--to").arg(machine.path("new"))).ok();
     }
 
     /// Starts all nodes, the first one of the declaration last, and waits until all vote.
@@ -111,10 +120,7 @@ fn an_old_node_does_not_stop_a_recovered_cluster() {
     for node in &mut declared.cluster.nodes {
         node.daemon.kill();
     }
-    let machine = &declared.machines[2];
-    let mut recover = machine.command(LATCHFS);
-    recover.args(["cluster", "recover", "--old-holders-are-gone", "--data"]);
-    run(recover.arg(machine.path("data")).arg("--to").arg(machine.path("new"))).ok();
+    declared.recover(2);
     declared.cluster.nodes[0].daemon.again();
     let begun = |at: usize| {
         let machine = &declared.machines[at];
@@ -130,6 +136,27 @@ fn an_old_node_does_not_stop_a_recovered_cluster() {
     assert_eq!(declared.cluster.curl(2, "GET", "/locks/build").1["token"], granted["token"]);
     let (code, old) = declared.cluster.curl(0, "GET", "/locks/build");
     assert_eq!(code, 503, "{old}");
+}
+
+/// Two survivors must not begin clusters beside each other, both of which would grant each lock:
+/// the second one does not start while the first one grants.
+#[test]
+fn a_second_recovered_cluster_does_not_start() {
+    let mut declared = Declared::of(3);
+    declared.start_all();
+    for node in &mut declared.cluster.nodes {
+        node.daemon.kill();
+    }
+    declared.recover(1);
+    declared.recover(2);
+    let _first = Daemon::start(&declared.machines[2], declared.options(2, "new"), "listening");
+    eventually("it leads", || {
+        (curl(&declared.machines[2], &declared.machines[2], "GET", "/locks/x").0 == 200)
+            .then_some(())
+    });
+    let second = &declared.machines[1];
+    let refused = run(second.command(LATCHFS).args(declared.options(1, "new"))).fails();
+    assert!(refused.contains("is of another cluster than this data directory"), "{refused}");
 }
 
 /// More than three declared nodes become voters without a command.

@@ -7,7 +7,7 @@ use super::request_context::RequestSubject;
 use super::response::Response;
 use crate::engine::RefusalKind;
 use crate::random::random;
-use crate::service::refusal_log::{CommandSubject, RefusalLine, log_refusal};
+use crate::service::refusal_log::{ACCESS_LOG, CommandSubject, RefusalLine, log_refusal};
 use crate::time::Span;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -83,7 +83,7 @@ impl LoggedRequest {
         let (status, took_ms) = (response.status().as_u16(), took.as_millis());
         let (method, path) = (self.method.as_str(), &*self.path);
         let (client, request) = (self.subject.get().and_then(CommandSubject::client), self.id());
-        log::debug!(target: "latchfs::access",
+        log::debug!(target: ACCESS_LOG,
             method, path, status, took_ms, client, caller, request; "request answered");
     }
 }

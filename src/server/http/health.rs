@@ -18,7 +18,7 @@ pub(super) fn alive() -> Response {
 pub(super) fn ready(call: &RequestContext) -> HandlerResult<Response> {
     match call.app.phase() {
         ShutdownPhase::Serving => {
-            call.app.locks.ready().map_err(RequestError::Unavailable)?;
+            call.app.locks.grants().map_err(RequestError::Unavailable)?;
             Ok(json(StatusCode::OK, &json!({ "status": "ready" })))
         }
         ShutdownPhase::Draining | ShutdownPhase::Closing => Err(Problem::closing()),

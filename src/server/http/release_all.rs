@@ -11,6 +11,7 @@ use crate::engine::{
     ClientId, LeaseKey, Leave, LeaveReason, LockName, LockView, Op, RefusalKind, Release, Ticket,
     Token,
 };
+use crate::service::refusal_log::CommandSubject;
 use crate::service::{List, RequestError, scoped_views};
 use axum::http::StatusCode;
 use serde_json::json;
@@ -39,6 +40,7 @@ struct Ended {
 pub(super) async fn release_all(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
+    call.name_subject(|| CommandSubject::of_client(&client));
     let request =
         AccessRequest { client: Some(&client), ..AccessRequest::of_nothing(Operation::ReleaseAll) };
     call.grant.may(&request, &[]).map_err(|denial| Problem::denied(&denial))?;
@@ -153,6 +155,7 @@ pub(super) async fn leave_queue(
     name: &LockName,
     client: &ClientId,
 ) -> HandlerResult<usize> {
+    call.name_subject(|| CommandSubject::of_client(client));
     let view = call.view(name).await?;
     let mut left = 0;
     for waiter in view.waiters.iter().filter(|waiter| waiter.client == *client) {

@@ -12,7 +12,7 @@ use crate::engine::{
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::audit_trail::AuditedCaller;
-use crate::service::refusal_log::CommandSubject;
+use crate::service::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};
@@ -22,6 +22,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
+use log::Level;
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -65,6 +66,12 @@ pub(super) struct RequestContext {
     pub(super) body: Mutex<Body>,
     /// The command that the request submits, for its log lines.
     pub(super) subject: RequestSubject,
+}
+
+/// Whether the log has lines about refusals or about requests.
+fn is_logged() -> bool {
+    log::log_enabled!(target: LOCKS_LOG, Level::Info)
+        || log::log_enabled!(target: ACCESS_LOG, Level::Debug)
 }
 
 impl RequestContext {
@@ -155,6 +162,7 @@ impl RequestContext {
         op: Op,
         request: Option<IdempotencyKey>,
     ) -> HandlerResult<Outcome> {
+        self.name_subject(|| CommandSubject::named_in(&op));
         if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
             self.grants()?;
         }
@@ -213,13 +221,18 @@ impl RequestContext {
         if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 
+    /// Notes the command of the request for its log lines. A request that submits several commands
+    /// is logged with its first one.
+    pub(super) fn name_subject(&self, subject: impl FnOnce() -> CommandSubject) {
+        if is_logged() {
+            let _ = self.subject.get_or_init(subject);
+        }
+    }
+
     /// Checks whether the caller may submit the command `op`, after looking up the owners of the
     /// sessions and queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
-        if let Some(subject) = CommandSubject::of(op) {
-            // A request that submits several commands is logged with its first one.
-            let _ = self.subject.set(subject);
-        }
+        self.name_subject(|| CommandSubject::named_in(op));
         self.check_as(&self.grant, op).await
     }
 
