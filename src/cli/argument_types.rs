@@ -27,8 +27,8 @@ impl fmt::Display for DurationArg<Grace> {
 pub(super) fn span(text: &str) -> Result<Span, String> {
     parsed(text).map_err(|error| match error {
         TermError::NotADuration => error.to_string(),
-        TermError::TooShort => "a duration is not negative".to_owned(),
-        TermError::TooLong => "this is too long; without a limit, leave the option out".to_owned(),
+        TermError::TooShort => "a duration is not negative; write it as 30s or 1h30m".to_owned(),
+        TermError::TooLong => "a duration is at most 584 years".to_owned(),
     })
 }
 

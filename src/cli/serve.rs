@@ -150,7 +150,10 @@ fn open(
         match news.recv() {
             Ok(ServeEvent::Opened(opened)) => {
                 // A reload that was requested meanwhile is done once the server runs.
-                reload.map_or(Ok(()), |reload| send.send(reload)).unwrap_or_default();
+                if let Some(reload) = reload {
+                    // The receiver is `news`, so the send does not fail.
+                    let _ = send.send(reload);
+                }
                 return opened.map(Some);
             }
             Ok(ServeEvent::End) | Err(_) => return Ok(None),

@@ -43,6 +43,12 @@ impl Declared {
         daemon
     }
 
+    fn kill_all(&mut self) {
+        for node in &mut self.cluster.nodes {
+            node.daemon.kill();
+        }
+    }
+
     /// Begins a new cluster with the data of a node, in the directory `new`.
     #[track_caller]
     fn recover(&self, at: usize) {
@@ -75,9 +81,7 @@ fn declared_nodes_form_one_cluster_in_any_order() {
     declared.start_all();
     let token = declared.cluster.curl(1, "POST", "/locks/build?client=a&ttl=1h");
     assert_eq!(token.0, 200, "{token:?}");
-    for node in &mut declared.cluster.nodes {
-        node.daemon.kill();
-    }
+    declared.kill_all();
     let first = declared.start_waiting(0, "other-data");
     for at in [1, 2] {
         declared.cluster.nodes[at].daemon.again();
@@ -117,9 +121,7 @@ fn a_node_that_waits_for_others_ends_at_sigterm() {
 fn an_old_node_does_not_stop_a_recovered_cluster() {
     let mut declared = Declared::of(3);
     declared.start_all();
-    for node in &mut declared.cluster.nodes {
-        node.daemon.kill();
-    }
+    declared.kill_all();
     declared.recover(2);
     declared.cluster.nodes[0].daemon.again();
     let begun = |at: usize| {
@@ -144,9 +146,7 @@ fn an_old_node_does_not_stop_a_recovered_cluster() {
 fn a_second_recovered_cluster_does_not_start() {
     let mut declared = Declared::of(3);
     declared.start_all();
-    for node in &mut declared.cluster.nodes {
-        node.daemon.kill();
-    }
+    declared.kill_all();
     declared.recover(1);
     declared.recover(2);
     let _first = Daemon::start(&declared.machines[2], declared.options(2, "new"), "listening");

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// A file is looked up in a view of either machine, and in the folder itself. What the guard there
-/// does not know, the server that the folder names is asked for; also if no guard runs.
+/// A file is looked up in a view of either machine, and in the folder itself. The server that the
+/// folder names is asked if the guard does not know the holder, or if no guard runs.
 #[test]
 fn who_names_the_holder_of_a_folder() {
     let machines = Machines::new();

@@ -149,7 +149,9 @@ impl RequestOptions {
     fn read_form(&mut self, params: &[Param], form: &[u8]) -> HandlerResult<()> {
         // The parser replaces what is not UTF-8, which would make one client of two.
         if percent_decode(form).decode_utf8().is_err() {
-            return Err(Problem::invalid("options are UTF-8, and these are not"));
+            return Err(Problem::invalid(
+                "options are UTF-8, and these are not; percent-encode them",
+            ));
         }
         form_urlencoded::parse(form)
             .try_for_each(|(key, value)| self.take(params, &key, OptionValue::Text(&value), false))
