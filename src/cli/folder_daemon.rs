@@ -56,14 +56,14 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
     // What the guard makes has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
     let terms = Terms { client: client.clone(), ttl: start.ttl.0, grace: GRACE_OF_FOLDER };
-    let decider = start.decider.open(&record, &opened.host, terms)?;
+    let decider = start.decider.open(&record, &opened.host, terms.clone())?;
     let locks = decider.locks();
     let served = guard_decider::check_engine(&record, &locks).and_then(|()| {
         let wanted = PartsRequest {
             record: &record,
             started: StartedRecord::new(folder, Some(record.clone())),
             place: &opened,
-            client: &client,
+            terms: &terms,
             local: local_patterns(&[])?,
             limits: SpaceLimits::NONE,
             unread: UnreadPolicy::NONE,

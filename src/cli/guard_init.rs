@@ -149,12 +149,13 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
     let place = StatePlace::open(folder, record, &state, host);
     let place = place.map_err(|error| unavailable(&error))?;
     let terms = Terms { client: client.clone(), ttl: TTL_DEFAULT, grace: GRACE_OF_FOLDER };
-    let decider = Decider::Server(server_options::connect(&args.access(url)?, Some(terms))?);
+    let decider =
+        Decider::Server(server_options::connect(&args.access(url)?, Some(terms.clone()))?);
     let wanted = PartsRequest {
         record,
         started: StartedRecord::new(folder, FolderRecord::read(folder).ok()),
         place: &place,
-        client: &client,
+        terms: &terms,
         local: local_patterns(&[])?,
         limits: SpaceLimits::NONE,
         unread: UnreadPolicy::NONE,

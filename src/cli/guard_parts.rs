@@ -1,7 +1,8 @@
 //! Puts the parts of a guard together: its lock, its sync barrier, and the guard of the folder.
 
 use super::exit::{CliError, CliResult};
-use crate::engine::{ClientId, LockName, Mode};
+use crate::client::Terms;
+use crate::engine::{LockName, Mode};
 use crate::fuse::kernel::mountinfo;
 use crate::guard::audit_log::AuditLog;
 use crate::guard::disk::Disk;
@@ -30,7 +31,8 @@ pub(super) struct PartsRequest<'a> {
     /// The record as it was when the command began.
     pub(super) started: StartedRecord,
     pub(super) place: &'a StatePlace,
-    pub(super) client: &'a ClientId,
+    /// The session to which the lock is bound.
+    pub(super) terms: &'a Terms,
     /// The files that belong to this machine.
     pub(super) local: PathPatterns,
     pub(super) limits: SpaceLimits,
@@ -57,8 +59,9 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     locks: Locks,
     wanted: PartsRequest<'_>,
 ) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
-    let PartsRequest { record, started, place, client, local, limits, unread, mode, first_marked } =
+    let PartsRequest { record, started, place, terms, local, limits, unread, mode, first_marked } =
         wanted;
+    let client = &terms.client;
     let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
     let engine = record.server.is_some().then(|| record.engine_id());
     let remembers = record.has_copies();
@@ -68,6 +71,7 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
         engine,
         name,
         client: client.clone(),
+        ttl: terms.ttl,
         holder_id,
         mode,
         remembers,

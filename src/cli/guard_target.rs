@@ -50,6 +50,8 @@ pub(super) struct GuardedLock {
     pub(super) name: String,
     /// Until when the lock is certainly held.
     pub(super) until: Time,
+    /// How long the lock stays held without a sign of life of the guard.
+    pub(super) ttl: Span,
 }
 
 impl GuardTarget {
@@ -89,7 +91,10 @@ impl GuardTarget {
             let begun = self.tell(&format!("{token} {}\n", u8::from(!was_held)))?;
             if begun["error"].is_null() {
                 let until = sure(&begun, token);
-                return Ok(GuardedLock { token, name, until });
+                // The guard of an earlier version does not say it.
+                let ttl = begun["ttl_ms"].as_u64().map(Span::from_millis);
+                let ttl = ttl.unwrap_or_else(|| until.since(boot_now()));
+                return Ok(GuardedLock { token, name, until, ttl });
             }
             // The guard has given the lock up before it knew of the use, or is about to.
             thread::sleep(LOOK.as_duration());

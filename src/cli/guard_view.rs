@@ -303,7 +303,7 @@ fn serve(
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
     let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
-    let decider = args.decider.open(record, &place.host, terms)?;
+    let decider = args.decider.open(record, &place.host, terms.clone())?;
     let locks = decider.locks();
     let served = guard_decider::check_engine(record, &locks).and_then(|()| {
         let policy = policy(args)?;
@@ -311,7 +311,7 @@ fn serve(
             record,
             started: StartedRecord::new(folder, Some(record.clone())),
             place: &place,
-            client: &client,
+            terms: &terms,
             local: policy.local.clone(),
             limits: limits(args),
             mode: args.mode.into(),

@@ -7,7 +7,7 @@ use super::folder_options::PlaceArgs;
 use super::guard_target::{GuardTarget, GuardedLock};
 use super::run::{CommandEnd, NOTICE_AFTER_STEAL, RunArgs, Watched, code_of, not_run, run_on_lost};
 use super::supervisor::{self, Inheritance, SupervisedLease};
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Span, Time};
 use std::path::Path;
 
 /// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a
@@ -65,17 +65,15 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> CliResult {
 }
 
 /// Returns how long before the end of the lease the command gets SIGTERM, and how long after
-/// SIGTERM it gets SIGKILL. All processes are then dead before the lease ends.
+/// SIGTERM it gets SIGKILL. All processes are then dead before the lease ends, also if this process
+/// has to wait for a busy machine three twentieths of the lease.
 fn ending_times(lock: &GuardedLock) -> impl Fn(Time) -> (Span, Span) + use<> {
-    // The lease was renewed not long ago.
-    let lease = lock.until.since(boot_now());
-    let part = |of: u64| Span::from_nanos(lease.as_nanos() / of);
-    let margin = part(5).min(ENDS_BEFORE);
-    let notice = part(10).min(NOTICE_AFTER_STEAL);
+    let ttl = lock.ttl;
+    let part = move |of: u64| Span::from_nanos(ttl.as_nanos() / of);
     move |sure| match sure {
         // The lock was stolen, or the guard is gone, or it waits for the end of the command.
-        Time::ZERO => (Span::ZERO, notice),
-        _ => (margin, notice),
+        Time::ZERO => (Span::ZERO, part(10).min(NOTICE_AFTER_STEAL)),
+        _ => (part(5).min(ENDS_BEFORE), part(20).min(NOTICE_AFTER_STEAL)),
     }
 }
 
@@ -86,4 +84,25 @@ fn why_lost(lock: &GuardedLock, path: &Path) -> String {
         lock.token,
         path.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock is taken at any time between two renewals of the lease. How soon the command ends
+    /// depends on the whole lease, not on what is left of it then.
+    #[test]
+    fn a_command_ends_a_fifth_of_the_whole_lease_before_its_end() {
+        let times_of = |ttl| {
+            let until = Time::from_secs(1);
+            ending_times(&GuardedLock { token: 1, name: "build".to_owned(), until, ttl })
+        };
+        let times = times_of(Span::from_secs(2));
+        let (margin, notice) = times(Time::from_secs(7));
+        assert_eq!((margin, notice), (Span::from_millis(400), Span::from_millis(100)));
+        assert_eq!(times(Time::ZERO), (Span::ZERO, Span::from_millis(200)));
+        let times = times_of(Span::from_secs(24 * 3_600));
+        assert_eq!(times(Time::from_secs(7)), (ENDS_BEFORE, NOTICE_AFTER_STEAL));
+    }
 }

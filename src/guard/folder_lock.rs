@@ -162,6 +162,11 @@ impl FolderLock {
         &self.identity.client
     }
 
+    /// Returns how long the lock stays held without a sign of life of this guard.
+    pub(crate) const fn ttl(&self) -> Span {
+        self.identity.ttl.span()
+    }
+
     /// Calls `tell` for each event that concerns the lock, from now on.
     pub(crate) fn follow(self: &Arc<Self>, tell: impl Fn(LockNews) + Send + Sync + 'static) {
         let mut watch = self.locks.subscribe(None);

@@ -302,7 +302,7 @@ impl StartedRecord {
     }
 }
 
-/// The names under which a guard holds the lock of its folder.
+/// As whom and how a guard holds the lock of its folder.
 #[derive(Debug, Clone)]
 pub(crate) struct LockIdentity {
     /// The engine that decides about the lock, as the folder's record says; `None` if it is an
@@ -312,6 +312,8 @@ pub(crate) struct LockIdentity {
     pub(crate) name: LockName,
     /// The client as which the guard holds the lock.
     pub(crate) client: ClientId,
+    /// How long the lock stays held without a sign of life of the guard.
+    pub(crate) ttl: engine::Ttl,
     /// The id of the guard's process, as a lock record shows it.
     pub(crate) holder_id: std::sync::Arc<str>,
     /// Whether the guard holds the lock alone, or other machines may hold it at the same time.

@@ -106,6 +106,7 @@ impl<D: Disk> Tenures<D> {
             "notes": notes,
             "trouble": self.lock().trouble(),
             "server": self.lock().server(),
+            "ttl_ms": self.lock().ttl().as_millis(),
             "surely_until_ms": surely_until_ms(self.lock().surely_until()),
             "used_by": self.uses.pids(),
             "must_end": self.uses.must_end(),
