@@ -18,6 +18,8 @@ pub enum DataError {
     /// The directory contains a file that belongs to another kind of directory, such as the
     /// journal of a node without Raft.
     Foreign(PathBuf),
+    /// The directory in which a new cluster is to begin contains this file.
+    NotEmpty(PathBuf),
     /// A file is damaged: its checksum is wrong, or it can't be decoded.
     Damaged {
         /// The path of the damaged file, or the log directory.
@@ -79,6 +81,13 @@ impl fmt::Display for DataError {
                 f,
                 "{} is there, so this is no data directory; if it is a state directory, name it \
                  with --state DIR, else name an empty one with --data DIR",
+                path.display()
+            ),
+            Self::NotEmpty(path) => write!(
+                f,
+                "{} is there, and a new cluster begins in an empty directory; name another one, or \
+                 remove this one if an earlier attempt has left it and no server was started with \
+                 it",
                 path.display()
             ),
             Self::Damaged { file, why } => {

@@ -15,7 +15,7 @@ pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), Da
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
     if let Some(found) = first_entry(&path)? {
-        return Err(DataError::Foreign(found));
+        return Err(DataError::NotEmpty(found));
     }
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Role::Data.not_a_directory(&path).into());

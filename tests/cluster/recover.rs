@@ -37,6 +37,12 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     assert_eq!(said.0, 200, "{said:?}");
     cluster.agree();
     let machine = survivor(&mut cluster);
+    // As an attempt leaves it that was killed.
+    let left = machine.path("new");
+    std::fs::create_dir(&left).and_then(|()| std::fs::write(left.join("node"), "")).expect("made");
+    let refused = recover(&machine, &[]).fails();
+    assert!(refused.contains("remove this one if an earlier attempt has left it"), "{refused}");
+    std::fs::remove_dir_all(&left).expect("removed");
     let said = recover(&machine, &[]).ok();
     assert!(said.contains("nothing is held"), "{said}");
     assert!(
