@@ -150,7 +150,11 @@ impl GuardEndpoint {
     /// Returns the guard of the folder's view if this is a folder without a running guard: a guard
     /// may keep its state where only it knows (`--stage`). That guard takes paths in its view only.
     pub(super) fn or_view(self) -> CliResult<Self> {
-        let Self::Folder(folder) = &self else { return Ok(self) };
+        let folder = match &self {
+            #[cfg(target_os = "linux")]
+            Self::View(_) => return Ok(self),
+            Self::Folder(folder) => folder,
+        };
         let view = if folder.connect()?.is_none() { view_of(&folder.dir)? } else { None };
         Ok(view.unwrap_or(self))
     }

@@ -66,7 +66,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> CliResult {
 
 /// Returns how long before the end of the lease the command gets SIGTERM, and how long after
 /// SIGTERM it gets SIGKILL. All processes are then dead before the lease ends, also if this process
-/// has to wait for a busy machine three twentieths of the lease.
+/// has to wait for a busy machine: with a lease of 2 s, for up to 300 ms.
 fn ending_times(lock: &GuardedLock) -> impl Fn(Time) -> (Span, Span) + use<> {
     let ttl = lock.ttl;
     let part = move |of: u64| Span::from_nanos(ttl.as_nanos() / of);

@@ -18,7 +18,7 @@ pub enum DataError {
     /// The directory contains a file that belongs to another kind of directory, such as the
     /// journal of a node without Raft.
     Foreign(PathBuf),
-    /// The directory in which a new cluster is to begin contains this file.
+    /// The directory in which a new cluster is to begin contains something.
     NotEmpty(PathBuf),
     /// A file is damaged: its checksum is wrong, or it can't be decoded.
     Damaged {
@@ -85,9 +85,9 @@ impl fmt::Display for DataError {
             ),
             Self::NotEmpty(path) => write!(
                 f,
-                "{} is there, and a new cluster begins in an empty directory; name another one, or \
-                 remove this one if an earlier attempt has left it and no server was started with \
-                 it",
+                "{} is not empty, and a new cluster begins in an empty directory; name another one, \
+                 or remove this one if an earlier attempt has left it and no server was started \
+                 with it",
                 path.display()
             ),
             Self::Damaged { file, why } => {

@@ -6,7 +6,7 @@ use super::types::{Heritage, Origin};
 use crate::storage::atomic_file::sync_names;
 use crate::storage::locked_dir::Role;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Creates the data directory of the first node of a new cluster that replaces a lost one.
 /// The directory must be empty or missing. It is created
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
-    if let Some(found) = first_entry(&path)? {
-        return Err(DataError::NotEmpty(found));
+    if !is_empty(&path)? {
+        return Err(DataError::NotEmpty(path));
     }
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Role::Data.not_a_directory(&path).into());
@@ -33,13 +33,13 @@ pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), Da
     made
 }
 
-/// Returns the path of any entry in a directory, or `None` if it is empty or missing.
-fn first_entry(path: &Path) -> Result<Option<PathBuf>, DataError> {
+/// Whether a directory is empty or missing.
+fn is_empty(path: &Path) -> Result<bool, DataError> {
     let mut entries = match fs::read_dir(path) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(DataError::io(path, error)),
     };
     let first = entries.next().transpose().map_err(|error| DataError::io(path, error))?;
-    Ok(first.map(|entry| entry.path()))
+    Ok(first.is_none())
 }

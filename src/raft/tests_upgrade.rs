@@ -151,7 +151,7 @@ fn nothing_is_restored_over_something() {
     RaftNode::open(&data).expect("it is new").close();
     let heritage = Heritage::of(&Engine::default(), 0, Span::ZERO).expect("there are tokens");
     let refused = restore(&data, heritage.clone(), Origin::Backup).expect_err("there is a node");
-    assert!(matches!(refused, DataError::Foreign(_)), "{refused}");
+    assert!(matches!(refused, DataError::NotEmpty(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
     let file = scratch.0.join("file");
     fs::write(&file, "x").expect("it is new");

@@ -37,12 +37,14 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     assert_eq!(said.0, 200, "{said:?}");
     cluster.agree();
     let machine = survivor(&mut cluster);
-    // As an attempt leaves it that was killed.
-    let left = machine.path("new");
-    std::fs::create_dir(&left).and_then(|()| std::fs::write(left.join("node"), "")).expect("made");
+    // As an attempt leaves both directories that was killed before it had marked the old one.
+    let (data, copy) = (machine.path("data"), machine.path("copy"));
+    run(machine.command("cp").arg("-a").arg(&data).arg(&copy)).ok();
+    recover(&machine, &[]).ok();
+    std::fs::remove_dir_all(&data).and_then(|()| std::fs::rename(&copy, &data)).expect("as before");
     let refused = recover(&machine, &[]).fails();
     assert!(refused.contains("remove this one if an earlier attempt has left it"), "{refused}");
-    std::fs::remove_dir_all(&left).expect("removed");
+    std::fs::remove_dir_all(machine.path("new")).expect("removed");
     let said = recover(&machine, &[]).ok();
     assert!(said.contains("nothing is held"), "{said}");
     assert!(

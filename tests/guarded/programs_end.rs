@@ -463,6 +463,7 @@ fn a_program_runs_under_the_lock_of_a_folder_without_a_view() {
     run(place.guard("take").args(["--ttl", "2s"])).ok();
     let second = Running::start(&mut place.under(&["sh", "-c", "until [ -e end ]; do :; done"]));
     eventually("the use", || (place.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    assert_eq!(place.status()["ttl_ms"], 2_000, "by which the program's end is counted");
     let refused = run(&mut place.guard("give")).exits(75);
     assert!(refused.contains("'latchfs run --guard' has started uses the lock"), "{refused}");
     fs::write(place.scratch.folder().join("end"), "").expect("writable");

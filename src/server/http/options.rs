@@ -64,8 +64,6 @@ pub(super) struct RequestOptions {
     /// Recorded only if the request has an Idempotency-Key.
     said: Vec<(String, String)>,
     is_keyed: bool,
-    /// The options that were given, as a bit for each place in the list of those that exist.
-    given: u64,
 }
 
 /// The consistency that a read request asks for.
@@ -142,7 +140,7 @@ impl RequestOptions {
         };
         members.iter().try_for_each(|(key, value)| match value {
             // An option whose JSON value is `null` counts as absent.
-            Value::Null if place_of(params, key, true).is_some() => Ok(()),
+            Value::Null if is_known(params, key, true) => Ok(()),
             Value::String(text) => self.take(params, key, OptionValue::Text(text), true),
             value => self.take(params, key, OptionValue::Json(value), true),
         })
@@ -166,7 +164,7 @@ impl RequestOptions {
         said: OptionValue<'_>,
         in_body: bool,
     ) -> HandlerResult<()> {
-        let Some(place) = place_of(params, key, in_body) else {
+        if !is_known(params, key, in_body) {
             let names: Vec<_> = params
                 .iter()
                 .filter(|param| matches!(param.place, ParamPlace::Option | ParamPlace::Query))
@@ -176,12 +174,7 @@ impl RequestOptions {
             let key = short(key);
             let detail = format!("there is no option '{key}' here; there are: {known}");
             return Err(Problem::invalid(detail));
-        };
-        let bit = 1 << place;
-        if self.given & bit != 0 {
-            return Err(Problem::invalid(format!("'{key}' is given twice; give it once")));
         }
-        self.given |= bit;
         self.set(key, said).map_err(|why| Problem::invalid(format!("'{key}': {why}")))?;
         if key != "client" {
             self.keep(key, said.as_sent());
@@ -329,9 +322,8 @@ impl<'a> OptionValue<'a> {
     }
 }
 
-/// Returns the place of an option in the list of those that exist here, or `None`.
-fn place_of(params: &[Param], key: &str, in_body: bool) -> Option<usize> {
-    params.iter().position(|param| {
+fn is_known(params: &[Param], key: &str, in_body: bool) -> bool {
+    params.iter().any(|param| {
         param.name == key
             && match param.place {
                 ParamPlace::Option => true,
@@ -454,7 +446,9 @@ fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Diges
     put(head.uri.path());
     put(client.as_str());
     let mut said: Vec<_> = options.said.iter().collect();
-    said.sort();
+    // The sort is stable, because the order of values matters for an option that is sent twice: the
+    // last one counts.
+    said.sort_by(|one, other| one.0.cmp(&other.0));
     for (option, value) in said {
         put(option);
         put(value);
