@@ -86,8 +86,8 @@ impl fmt::Display for DataError {
             Self::NotEmpty(path) => write!(
                 f,
                 "{} is not empty, and a new cluster begins in an empty directory; name another \
-                 one, or remove this one if an earlier attempt has left it and no server was started \
-                 with it",
+                 one, or remove this one if an earlier attempt has left it and no server was \
+                 started with it",
                 path.display()
             ),
             Self::Damaged { file, why } => {
