@@ -7,6 +7,7 @@ use super::environment::own_client;
 use super::exit::CliResult;
 use super::output::{self, harmless};
 use super::table::aligned;
+use super::target::mount_before_server;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -75,6 +76,12 @@ fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
         rows.extend(file.as_ref().map(|file| row(name, file, |path| path.display().to_string())));
     }
     rows.extend(found.plain_token.as_ref().map(|it| row("plain-token", it, bool::to_string)));
+    if key.profile_argument().is_none()
+        && let Some((dir, source)) = mount_before_server()?
+    {
+        let dir = harmless(&dir.display().to_string());
+        rows.insert(0, ("mount", dir, source.to_owned()));
+    }
     rows.push(match &found.client {
         Some(client) => row("client", client, ToString::to_string),
         None => ("client", own_client()?.to_string(), "host and user".to_owned()),
@@ -94,6 +101,12 @@ fn to_text(config: &Config, rows: &[Row]) -> String {
     }
     let cells = |(name, value, source): &Row| [(*name).to_owned(), value.clone(), source.clone()];
     lines.extend(aligned(&rows.iter().map(cells).collect::<Vec<_>>(), None));
+    if rows.iter().any(|(name, ..)| *name == "mount") {
+        lines.push(
+            "commands about locks use the mount; --server or --profile names a server instead"
+                .to_owned(),
+        );
+    }
     lines.push(String::new());
     lines.push(listed("files read", config.files().map(std::path::Path::display)));
     lines.push(listed("profiles", config.profiles().iter().map(|profile| &profile.name)));

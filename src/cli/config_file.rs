@@ -70,8 +70,8 @@ pub(super) struct NamedProfile {
 }
 
 impl Config {
-    /// Reads the configuration files. One that does not exist, or is out of this user's reach, is
-    /// left out.
+    /// Reads the configuration files. One that does not exist, or that belongs to another user and
+    /// is out of this user's reach, is left out.
     pub(super) fn read() -> CliResult<Self> {
         let home = directory_variable("HOME");
         let mut read = Vec::new();
@@ -86,7 +86,8 @@ impl Config {
                     read.push((path, file));
                 }
                 // HOME may be that of another user, as after 'su'.
-                Err(error) if is_out_of_reach(&error) && named.is_none() => {}
+                Err(error)
+                    if is_out_of_reach(&error) && named.is_none() && !is_own(&path, own_uid()) => {}
                 Err(error) => {
                     return Err(CliError::usage(format!(
                         "the configuration {} can't be used: {}",
@@ -170,6 +171,11 @@ fn own_path() -> Option<PathBuf> {
 
 fn is_out_of_reach(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+}
+
+/// Whether a file is there and belongs to this user.
+fn is_own(path: &Path, own: u32) -> bool {
+    path.metadata().is_ok_and(|found| found.uid() == own)
 }
 
 /// Reads a configuration file, which only its owner may be able to write: root or this user.

@@ -248,6 +248,17 @@ impl TargetArgs {
     }
 }
 
+/// Returns the mount that comes before a configured server, and what names it: `LATCHFS_DIR`, or
+/// the current directory.
+pub(super) fn mount_before_server() -> CliResult<Option<(PathBuf, &'static str)>> {
+    if let Some(dir) = variable("LATCHFS_DIR") {
+        return Ok(Some((dir.into(), "LATCHFS_DIR")));
+    }
+    let mounts = mounts()?;
+    let Some(here) = current_dir_in(&mounts) else { return Ok(None) };
+    Ok(Some((choose(None, Some(&here), &mounts, &[])?, "the current directory")))
+}
+
 /// Whether the current directory or the path `name` lies in a mount.
 fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
     let mounts = mounts()?;

@@ -96,7 +96,7 @@ pub struct Member {
     pub address: Arc<str>,
     /// The URL at which clients reach the member.
     pub url: Arc<str>,
-    /// The role of the member.
+    /// The role of the member, as openraft sees it.
     pub standing: Standing,
     /// The current term of the member.
     pub term: u64,
@@ -117,6 +117,17 @@ pub struct Member {
     pub syncing: Option<Syncing>,
     /// How long ago the leader last heard from the member, in milliseconds, if known.
     pub heard_ms: Option<u64>,
+}
+
+impl Member {
+    /// Returns the role of the member for reports: without the contact with a majority nobody
+    /// leads.
+    pub fn role(&self) -> Standing {
+        match self.standing {
+            Standing::Leader if self.leader != Some(self.id) => Standing::Voter,
+            standing => standing,
+        }
+    }
 }
 
 /// The latency of the last few hundred syncs of a log.

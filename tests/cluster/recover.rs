@@ -86,22 +86,25 @@ fn a_survivor_is_not_ready_and_has_no_leader() {
         let survivor = (cluster.leader() + usize::from(!is_leader)) % 3;
         let is_ready = |cluster: &Cluster| {
             let ready = cluster.curl(survivor, "GET", "/readyz").0;
-            let leader = cluster.curl(survivor, "GET", "/cluster").1["leader"].clone();
+            let report = cluster.curl(survivor, "GET", "/cluster").1;
+            let mut nodes = report["nodes"].as_array().expect("nodes").iter();
+            let leads = nodes.any(|node| node["role"] == "leader");
+            let leader = report["leader"].is_u64();
             let machine = &cluster.nodes[survivor].machine;
             let mut curl = cluster.clients.command("curl");
             let metrics = run(curl.args(["-s", &format!("{}/metrics", machine.url())])).ok();
             let has_leader = metrics.contains("\nlatchfs_cluster_has_leader 1\n");
-            (ready, leader.is_u64(), has_leader)
+            (ready, leads, leader, has_leader)
         };
-        eventually("all is well", || (is_ready(&cluster) == (200, true, true)).then_some(()));
+        eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
         for at in (0..3).filter(|at| *at != survivor) {
             cluster.nodes[at].daemon.kill();
         }
-        eventually("it knows", || (is_ready(&cluster) == (503, false, false)).then_some(()));
+        eventually("it knows", || (is_ready(&cluster) == (503, false, false, false)).then_some(()));
         for at in (0..3).filter(|at| *at != survivor) {
             cluster.nodes[at].daemon.again();
         }
-        eventually("all is well", || (is_ready(&cluster) == (200, true, true)).then_some(()));
+        eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
     }
 }
 

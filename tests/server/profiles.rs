@@ -363,6 +363,14 @@ fn config_show_names_the_source_of_each_value_and_no_secret() {
     assert!(advice.contains("[profiles.x] in /etc/latchfs/config.toml"), "{advice}");
     let none = User::new().run(&["config", "show"]).ok();
     assert!(none.contains("no server is configured"), "{none}");
+    // A mount comes first.
+    let user = user.with("LATCHFS_DIR", "/locks");
+    let said = user.run(&["config", "show"]).ok();
+    let row = said.lines().next().expect("a row").split_whitespace().collect::<Vec<_>>();
+    assert_eq!(row, ["mount", "/locks", "LATCHFS_DIR"]);
+    assert!(said.contains("commands about locks use the mount"), "{said}");
+    let said = user.run(&["config", "show", "--profile", "default"]).ok();
+    assert!(!said.contains("mount"), "{said}");
 }
 
 /// Root is not told where to send its credentials by the file of a user, and nobody by a file that
@@ -398,6 +406,9 @@ fn untrusted_configuration_files_are_not_used() {
     assert!(as_nobody().exits(64).contains("it belongs to another user"));
     chown(&own, Some(nobody), None).expect("root may");
     as_nobody().ok();
+    // The user's own file is not passed over silently.
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o000)).expect("root may");
+    assert!(as_nobody().exits(64).contains("can't be used: permission denied"));
     fs::set_permissions(&own, fs::Permissions::from_mode(0o666)).expect("root may");
     assert!(as_nobody().exits(64).contains("others than its owner may write it (mode 666)"));
 }

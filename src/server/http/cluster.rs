@@ -136,7 +136,7 @@ fn shown_node(node: &MemberStatus) -> Value {
         "name": &*member.name,
         "address": &*member.address,
         "url": &*member.url,
-        "role": member.standing.as_str(),
+        "role": member.role().as_str(),
         "reachable": node.trouble.is_none(),
         "trouble": node.trouble,
         "term": member.term,

@@ -90,9 +90,8 @@ fn of_requests(
 
 /// Writes the metrics of this node's Raft state.
 fn of_node(page: &mut MetricsPage, own: &Member) {
-    // Without a majority openraft still calls itself the leader.
-    let leads = u64::from(own.standing == Standing::Leader && own.leader == Some(own.id));
-    let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
+    let leads = u64::from(own.role() == Standing::Leader);
+    let votes = u64::from(!matches!(own.role(), Standing::Learner | Standing::Stranger));
     for (name, help, value) in [
         ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
         ("latchfs_cluster_leads", "Whether this node leads.", leads),
