@@ -2,9 +2,11 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
+use crate::auth::Authenticator;
 use crate::raft::PeerError;
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::service::{AdminAction, AuditEntry, Locks};
+use std::sync::Arc;
 
 /// Makes the server read its tokens and certificates again, also those for peers, and prints the
 /// result on standard error.
@@ -29,9 +31,18 @@ pub(super) fn reload(server: &HttpServer, peers: impl FnOnce() -> Result<(), Pee
     }));
 }
 
+/// Reads all credential files of a server.
+pub(super) fn authenticator(config: &HttpConfig) -> CliResult<Arc<Authenticator>> {
+    config.authenticator().map_err(|error| refused(&error))
+}
+
 /// Starts the HTTP server, and prints the address on which it listens.
-pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
-    let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
+pub(super) fn start(
+    locks: Locks,
+    config: &HttpConfig,
+    gate: Arc<Authenticator>,
+) -> CliResult<HttpServer> {
+    let server = HttpServer::start(locks, config, gate).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());
     let scheme = match (&config.listen, &config.credentials.tls) {
         (Listen::Unix(..), _) => "unix:",
@@ -39,7 +50,9 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> 
         (Listen::Tcp(_), None) => "http://",
     };
     let address = server.address();
-    output::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
+    output::announce(&format!(
+        "latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"
+    ))?;
     Ok(server)
 }
 

@@ -226,6 +226,7 @@ fn serve(
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
+    let gate = http.as_ref().map(http_server::authenticator).transpose()?;
     // A mount in a terminal ends with it, unless the mount has a server of its own.
     let reloads = args.listen.is_some() || server.is_some() && !io::stdin().is_terminal();
     let hangup =
@@ -249,7 +250,10 @@ fn serve(
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let log = args.log_locks.start(&locks, args.detached)?;
     let ended = mount_all(args, each).and_then(|mounts| {
-        let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
+        let server = http
+            .zip(gate)
+            .map(|(config, gate)| http_server::start(locks.clone(), &config, gate))
+            .transpose()?;
         let reload = || {
             if let Some(server) = &server {
                 http_server::reload(server, || Ok(()));
@@ -359,7 +363,11 @@ fn mount_all(
         if mounted.made_dir() {
             tell_user(args, &format!("made the directory {}", mounted.dir().display()))?;
         }
-        output::line(&mounted_line(&mounted, &config))?;
+        if args.detached {
+            output::line(&mounted_line(&mounted, &config))?;
+        } else {
+            output::announce(&mounted_line(&mounted, &config))?;
+        }
         let (dir, client) = (mounted.dir().to_string_lossy(), config.client.as_str());
         log::info!(dir = &*dir, client; "mounted");
         mounts.push(mounted);

@@ -72,6 +72,12 @@ pub(super) fn line(text: &str) -> CliResult {
     write(&format!("{text}\n"))
 }
 
+/// Writes a line that tells that a daemon has started to standard output, unless its log is in
+/// JSON: the log has a record of the same, and all output of such a daemon is in one format.
+pub(super) fn announce(text: &str) -> CliResult {
+    if log_output::is_json() { Ok(()) } else { line(text) }
+}
+
 /// Writes JSON to standard output, on several lines.
 pub(super) fn json(value: &Value) -> CliResult {
     line(&format!("{value:#}"))

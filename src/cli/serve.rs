@@ -5,7 +5,7 @@ use super::access_options::AccessArgs;
 use super::argument_types::{DurationArg, address, default_grace, default_ttl};
 use super::background;
 use super::exit::{CliError, CliResult, Exit};
-use super::http_server::{reload, start};
+use super::http_server::{authenticator, reload, start};
 use super::log_options::LogLocksArgs;
 use super::output;
 use super::peer_options::PeerArgs;
@@ -13,6 +13,7 @@ use super::print_permissions;
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
 use super::storage_options::{self, LocalBackend, StorageArgs, StorageChoice};
+use crate::auth::Authenticator;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{Peering, Stop};
@@ -21,6 +22,7 @@ use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use crate::shares::LimitName;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -90,6 +92,9 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering =
         args.peers.peering(&kept, (scheme, args.listen), args.access.refuse_serials.as_deref())?;
+    // All files are read before anything is bound or begun.
+    let gate = authenticator(&config)?;
+    let line = args.line_config(&config, &gate)?;
     warn(kept.warning());
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> ServeEvent| {
@@ -105,13 +110,8 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     };
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
-        let server = start(decider.locks(), &config)?;
-        let line = match args.line_listen {
-            Some(listen) => {
-                Some(start_line(decider.locks(), (listen, &args.allow_follower), &config, &server)?)
-            }
-            None => None,
-        };
+        let server = start(decider.locks(), &config, gate)?;
+        let line = line.map(|line| start_line(decider.locks(), line, &server)).transpose()?;
         let version = env!("CARGO_PKG_VERSION");
         log::info!(address = server.address(), version; "server started");
         background::notify_manager();
@@ -162,24 +162,37 @@ fn open(
     }
 }
 
+impl ServeArgs {
+    /// Returns the configuration of the line server; `None` without `--line-listen`.
+    fn line_config(
+        &self,
+        config: &HttpConfig,
+        gate: &Arc<Authenticator>,
+    ) -> CliResult<Option<LineConfig>> {
+        let Some(listen) = self.line_listen else { return Ok(None) };
+        let HttpConfig { ttl, grace, insecure, share, limits, .. } = *config;
+        let (gate, follow_addresses) = (Arc::clone(gate), self.allow_follower.clone());
+        let config =
+            LineConfig { listen, ttl, grace, gate, insecure, share, limits, follow_addresses };
+        config.check().map_err(|error| refused_line(&error))?;
+        Ok(Some(config))
+    }
+}
+
+fn refused_line(error: &line::LineStartError) -> CliError {
+    let exit = match error {
+        line::LineStartError::Open(..) => Exit::Usage,
+        line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
+    };
+    CliError::Said(exit, error.to_string())
+}
+
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.
-fn start_line(
-    locks: Locks,
-    (listen, followers): (SocketAddr, &[IpAddr]),
-    config: &HttpConfig,
-    server: &HttpServer,
-) -> CliResult<LineServer> {
-    let HttpConfig { ttl, grace, insecure, share, limits, .. } = *config;
-    let (gate, follow_addresses) = (server.gate(), followers.to_vec());
-    let config = LineConfig { listen, ttl, grace, gate, insecure, share, limits, follow_addresses };
-    let line = LineServer::start(locks, config).map_err(|error| {
-        let exit = match error {
-            line::LineStartError::Open(..) => Exit::Usage,
-            line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
-        };
-        CliError::Said(exit, error.to_string())
-    })?;
+fn start_line(locks: Locks, config: LineConfig, server: &HttpServer) -> CliResult<LineServer> {
+    let line = LineServer::start(locks, config).map_err(|error| refused_line(&error))?;
     server.add_metrics(line.metrics());
-    output::line(&format!("latchfs: line protocol listening on {}", line.address()))?;
+    output::announce(&format!("latchfs: line protocol listening on {}", line.address()))?;
+    let address = line.address().to_string();
+    log::info!(address = &*address; "line server started");
     Ok(line)
 }

@@ -2,6 +2,8 @@
 //! reloading.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
+use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
@@ -55,6 +57,42 @@ fn both_http_versions_work_over_tls() {
     server.curl(&["--cacert", &ca, "/healthz"]).is(200);
 }
 
+/// A mistake in the files of tokens, rights, certificates and keys is found before a cluster begins
+/// and before a socket is bound: the data directory is not even made, and a second try may differ.
+#[test]
+fn files_are_read_before_anything_is_begun() {
+    let certs = Certs::make();
+    let (cert, key) = (certs.path("server.pem"), certs.path("server.key"));
+    let (ca, broken, data) = (certs.path("ca.pem"), certs.path("broken"), certs.path("data"));
+    fs::write(&broken, "no PEM and no TOML: [").expect("it is new");
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    // An address that is taken: if it were bound first, the message would be about it.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let taken = listener.local_addr().expect("bound").to_string();
+    let missing = certs.path("missing");
+    let tls = ["--tls-cert", &cert, "--tls-key", &key];
+    for wrong in [
+        &["--tokens", &missing][..],
+        &["--tokens", &broken],
+        &["--tls-cert", &broken, "--tls-key", &key],
+        &["--tls-cert", &cert, "--tls-key", &missing],
+        &[&tls[..], &["--client-ca", &broken]].concat(),
+        &[&tls[..], &["--client-ca", &ca, "--certificate-rights", &broken]].concat(),
+        &[&tls[..], &["--client-ca", &ca, "--refuse-serials", &missing]].concat(),
+    ] {
+        let node = ["serve", "--listen", &taken, "--line-listen", &taken, "--data", &data];
+        let (code, said) = latchfs(&[&node[..], wrong].concat());
+        assert!(matches!(code, Some(64 | 69)), "{wrong:?}: {said}");
+        let file = wrong.iter().find(|word| said.contains(**word));
+        assert!(file.is_some() && !said.contains("listen on"), "{wrong:?}: {said}");
+        assert!(!fs::exists(&data).expect("readable"), "{wrong:?}: {said}");
+    }
+    let open = ["--listen", "127.0.0.1:0", "--line-listen", "0.0.0.0:0", "--data", &data];
+    let (code, said) = latchfs(&[&["serve"][..], &open].concat());
+    assert_eq!(code, Some(64), "{said}");
+    assert!(!fs::exists(&data).expect("readable"), "{said}");
+}
+
 #[test]
 fn client_certificate_limits_the_client_names() {
     let certs = Certs::make();
@@ -92,12 +130,12 @@ fn certificates_are_reloaded() {
     let mut old = server.events(&["--cacert", &ca(&certs), "/events"]);
     assert!(trusts(&certs) && !trusts(&newer));
     // A server keeps its old certificate if the new file is invalid.
-    std::fs::write(certs.path("server.pem"), "no certificate").expect("it is ours");
+    fs::write(certs.path("server.pem"), "no certificate").expect("it is ours");
     server.signal(libc::SIGHUP);
     eventually("it says so", || server.log().contains("all stays as it was").then_some(()));
     assert!(trusts(&certs));
     for file in ["server.pem", "server.key"] {
-        std::fs::copy(newer.path(file), certs.path(file)).expect("it is ours");
+        fs::copy(newer.path(file), certs.path(file)).expect("it is ours");
     }
     server.signal(libc::SIGHUP);
     eventually("the new certificate", || trusts(&newer).then_some(()));
@@ -110,7 +148,7 @@ fn certificates_are_reloaded() {
 fn keys_are_private_and_files_are_not_overwritten() {
     let certs = Certs::make();
     for name in ["ca.key", "server.key", "laptop1.key"] {
-        let mode = std::fs::metadata(certs.path(name)).expect("it was made").permissions().mode();
+        let mode = fs::metadata(certs.path(name)).expect("it was made").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
     let dir = certs.dir();

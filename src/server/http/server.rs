@@ -111,17 +111,27 @@ impl fmt::Display for HttpStartError {
 
 impl std::error::Error for HttpStartError {}
 
+impl HttpConfig {
+    /// Reads the files of tokens, rights, certificates and keys, for the server and all others of
+    /// this process. Nothing is bound or begun before they are known to be valid.
+    pub fn authenticator(&self) -> Result<Arc<Authenticator>, HttpStartError> {
+        let lack = self.credentials.lack(self.insecure);
+        if !self.listen.is_local() && !lack.is_nobody() {
+            return Err(HttpStartError::Open(self.listen.clone(), lack));
+        }
+        let gate = Authenticator::new(self.credentials.clone());
+        gate.map(Arc::new).map_err(HttpStartError::Credentials)
+    }
+}
+
 impl HttpServer {
     /// Starts listening on the socket and serving requests.
-    pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, HttpStartError> {
-        let credentials = &config.credentials;
-        let lack = credentials.lack(config.insecure);
-        if !config.listen.is_local() && !lack.is_nobody() {
-            return Err(HttpStartError::Open(config.listen.clone(), lack));
-        }
+    pub fn start(
+        locks: Locks,
+        config: &HttpConfig,
+        gate: Arc<Authenticator>,
+    ) -> Result<Self, HttpStartError> {
         raise_open_files();
-        let gate =
-            Arc::new(Authenticator::new(credentials.clone()).map_err(HttpStartError::Credentials)?);
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(counted_endpoints().count());
@@ -144,11 +154,6 @@ impl HttpServer {
     /// Returns the address or the socket path on which the server listens.
     pub fn address(&self) -> &str {
         &self.address
-    }
-
-    /// Returns the authenticator, which the other servers of this process share.
-    pub fn gate(&self) -> Arc<Authenticator> {
-        Arc::clone(&self.app.gate)
     }
 
     /// Registers a callback that adds metrics to the metrics page.

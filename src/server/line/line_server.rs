@@ -88,15 +88,23 @@ impl fmt::Display for LineStartError {
 
 impl std::error::Error for LineStartError {}
 
+impl LineConfig {
+    /// Refuses an address at which other machines could reach the server without authentication or
+    /// TLS.
+    pub fn check(&self) -> Result<(), LineStartError> {
+        let lack = self.gate.lacks(self.insecure);
+        if self.listen.ip().is_loopback() || lack.is_nobody() {
+            return Ok(());
+        }
+        Err(LineStartError::Open(self.listen, lack))
+    }
+}
+
 impl LineServer {
     /// Starts listening on the address and serving requests.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { ttl, grace, gate, insecure, share, limits, follow_addresses, .. } = config;
+        let LineConfig { ttl, grace, gate, share, limits, follow_addresses, .. } = config;
         let address = config.listen;
-        let lack = gate.lacks(insecure);
-        if !address.ip().is_loopback() && !lack.is_nobody() {
-            return Err(LineStartError::Open(address, lack));
-        }
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
