@@ -10,6 +10,10 @@ use std::fmt::Write as _;
 /// at most a quarter of that.
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
+/// The field with the time of the event that a record is about, which takes the place of the time
+/// at which its line is made.
+const EVENT_TIME: &str = "event_time";
+
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
@@ -34,6 +38,8 @@ pub(super) enum LineStyle {
 pub(super) fn format_line(record: &Record<'_>, at: Wall, style: LineStyle) -> Vec<u8> {
     let mut line = String::with_capacity(200);
     let level = record.level();
+    let own = record.key_values().get(Key::from_str(EVENT_TIME));
+    let at = own.map_or_else(|| at.to_string(), |own| own.to_string());
     match style {
         LineStyle::Plain => line.push_str("latchfs: "),
         LineStyle::Text { colored: false } => {
@@ -78,6 +84,9 @@ struct FieldWriter<'a> {
 
 impl<'kvs> VisitSource<'kvs> for FieldWriter<'_> {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
+        if key.as_str() == EVENT_TIME {
+            return Ok(());
+        }
         value.visit(ValueWriter { key: key.as_str(), fields: self })
     }
 }

@@ -73,6 +73,11 @@ pub(crate) fn say(level: Level, sentence: &str) {
     write(log, &line);
 }
 
+/// Whether the log of this process is in JSON.
+pub(crate) fn is_json() -> bool {
+    LOG.get().is_some_and(|log| log.style == LineStyle::Json)
+}
+
 /// Waits until the queued lines are written, for a limited time.
 pub(crate) fn flush() {
     if let Some(queue) = LOG.get().and_then(|log| log.queue.as_ref()) {

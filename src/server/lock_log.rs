@@ -2,12 +2,13 @@
 //! renewals.
 //!
 //! A thread of its own makes the lines, so that no request waits for the log. It gathers the events
-//! of `GATHER`. In a cluster only the leader logs them, so that each has one line.
+//! and the refusals of `GATHER`, and writes them in their order, each with its own time. In a
+//! cluster only the leader logs the events, so that each has one line.
 
 use crate::engine::{ClientId, Event, EventKind, SessionEnd, TenureEnd};
 use crate::service::Locks;
 use crate::service::event_log::EventWatch;
-use crate::service::refusal_log::LOCKS_LOG as LOCKS;
+use crate::service::refusal_log::{LOCKS_LOG as LOCKS, RefusalQueue};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ const BATCH: usize = 512;
 /// thread.
 pub struct LockLog {
     signal: Arc<LogSignal>,
+    refusals: Arc<RefusalQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,9 +58,14 @@ impl LockLog {
         let mut watch = locks.subscribe(None);
         let wakes = Arc::clone(&signal);
         watch.wake_by(Arc::new(move || wakes.tell(|state| state.has_events = true)));
+        let wakes = Arc::clone(&signal);
+        let refusals = RefusalQueue::start(locks.clone(), move || {
+            wakes.tell(|state| state.has_events = true);
+        });
         let waits = Arc::clone(&signal);
         let mut writer = EventWriter {
             locks: locks.clone(),
+            refusals: Arc::clone(&refusals),
             watch,
             started: boot_now(),
             renewals: RenewalCounts::default(),
@@ -72,12 +79,13 @@ impl LockLog {
             }
         };
         let thread = thread::Builder::new().name("lock-log".to_owned()).spawn(run)?;
-        Ok(Self { signal, thread: Some(thread) })
+        Ok(Self { signal, refusals, thread: Some(thread) })
     }
 }
 
 impl Drop for LockLog {
     fn drop(&mut self) {
+        self.refusals.end();
         self.signal.tell(|state| state.is_over = true);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has already been reported.
@@ -117,6 +125,7 @@ impl LogSignal {
 
 struct EventWriter {
     locks: Locks,
+    refusals: Arc<RefusalQueue>,
     watch: EventWatch,
     /// When the log was started, on the boot clock.
     started: Time,
@@ -124,9 +133,12 @@ struct EventWriter {
 }
 
 impl EventWriter {
-    /// Logs the events since the last call. A node that does not lead drops them; a node that leads
-    /// drops those from before its start, which it has replayed.
+    /// Logs the events and the refusals since the last call, in their order. A node that does not
+    /// lead drops the events; a node that leads drops those from before its start, which it has
+    /// replayed.
     fn write(&mut self) {
+        // They are taken first: the events before each of them are then in the event log.
+        let mut refusals = self.refusals.take();
         let mut lost = 0;
         loop {
             let batch = self.watch.take(BATCH);
@@ -138,81 +150,95 @@ impl EventWriter {
             }
             lost += batch.lost;
             let (now, runs) = (self.locks.now(), boot_now().since(self.started));
-            for (_, event) in &batch.events {
+            for (number, event) in &batch.events {
+                while refusals.front().is_some_and(|(next, _)| next <= number) {
+                    refusals.pop_front().iter().for_each(|(_, refusal)| refusal.log());
+                }
                 if now.since(event.at) <= runs {
-                    log_event(event);
+                    log_event(event, &self.locks.wall(event.at).to_string());
                     self.renewals.add(event);
                 }
             }
         }
+        refusals.iter().for_each(|(_, refusal)| refusal.log());
         if lost > 0 {
             log::info!(target: LOCKS, lost; "more events came at once than the log can take");
         }
     }
 }
 
-fn log_event(event: &Event) {
+/// Logs an event that happened at `event_time`.
+fn log_event(event: &Event, event_time: &str) {
     match &event.what {
         EventKind::Granted { name, holder, token, waited, .. } => {
             let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
             let waited_ms = waited.map_or(0, |(_, span)| span.as_millis());
-            log::info!(target: LOCKS, lock, client, token, waited_ms; "lock granted");
+            log::info!(target: LOCKS, event_time, lock, client, token, waited_ms; "lock granted");
         }
         EventKind::Renewed { name, holder, token } => {
             let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
-            log::debug!(target: LOCKS, lock, client, token; "lease renewed");
+            log::debug!(target: LOCKS, event_time, lock, client, token; "lease renewed");
         }
         EventKind::Expired { name, holder, token } => {
             let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
-            log::info!(target: LOCKS, lock, client, token; "lease expired, grace begins");
+            log::info!(target: LOCKS, event_time, lock, client, token;
+                "lease expired, grace begins");
         }
         EventKind::Ended { name, holder, token, held, end } => {
             let (lock, client, token) = (name.as_str(), holder.as_str(), token.as_u64());
-            log_end(lock, client, token, held.as_millis(), end);
+            log_end(lock, client, token, held.as_millis(), end, event_time);
         }
         EventKind::Joined { name, client, .. } => {
             let (lock, client) = (name.as_str(), client.as_str());
-            log::debug!(target: LOCKS, lock, client; "queue joined");
+            log::debug!(target: LOCKS, event_time, lock, client; "queue joined");
         }
         EventKind::Left { name, client, why, .. } => {
             let (lock, client, reason) = (name.as_str(), client.as_str(), format!("{why:?}"));
-            log::debug!(target: LOCKS, lock, client, reason = reason.as_str(); "queue left");
+            log::debug!(target: LOCKS, event_time, lock, client, reason = reason.as_str();
+                "queue left");
         }
         EventKind::SessionOpened { session, client } => {
             let (session, client) = (session.as_u64(), client.as_str());
-            log::info!(target: LOCKS, session, client; "session opened");
+            log::info!(target: LOCKS, event_time, session, client; "session opened");
         }
         EventKind::SessionOver { session, client, end } => {
             let (session, client) = (session.as_u64(), client.as_str());
             if matches!(end, SessionEnd::Expired) {
-                log::info!(target: LOCKS, session, client; "session expired");
+                log::info!(target: LOCKS, event_time, session, client; "session expired");
             } else {
-                log::info!(target: LOCKS, session, client; "session ended");
+                log::info!(target: LOCKS, event_time, session, client; "session ended");
             }
         }
-        EventKind::Annotated { .. } | EventKind::SessionKept { .. } => {}
+        // The service itself logs the end of a hold-off.
+        EventKind::Annotated { .. }
+        | EventKind::SessionKept { .. }
+        | EventKind::HoldOffEnded { .. } => {}
     }
 }
 
 /// Logs the end of a tenure. Each way to end has a limit of lines of its own.
-fn log_end(lock: &str, client: &str, token: u64, held_ms: u64, end: &TenureEnd) {
+fn log_end(lock: &str, client: &str, token: u64, held_ms: u64, end: &TenureEnd, event_time: &str) {
     match end {
         TenureEnd::Released => {
-            log::info!(target: LOCKS, lock, client, token, held_ms; "lock released");
+            log::info!(target: LOCKS, event_time, lock, client, token, held_ms; "lock released");
         }
         TenureEnd::Lapsed => {
-            log::info!(target: LOCKS, lock, client, token, held_ms, reason = "not renewed";
+            let reason = "not renewed";
+            log::info!(target: LOCKS, event_time, lock, client, token, held_ms, reason;
                 "lock lost");
         }
         TenureEnd::Moved { to } => {
-            log::info!(target: LOCKS, lock, client, token, to = to.as_str(); "lock moved");
+            log::info!(target: LOCKS, event_time, lock, client, token, to = to.as_str();
+                "lock moved");
         }
         TenureEnd::Replaced => {
-            log::info!(target: LOCKS, lock, client, token, held_ms; "lock acquired anew");
+            log::info!(target: LOCKS, event_time, lock, client, token, held_ms;
+                "lock acquired anew");
         }
         TenureEnd::Stolen { by, reason } => {
             let (by, reason) = (by.as_str(), reason.as_str());
-            log::info!(target: LOCKS, lock, client, token, held_ms, by, reason; "lock stolen");
+            log::info!(target: LOCKS, event_time, lock, client, token, held_ms, by, reason;
+                "lock stolen");
         }
     }
 }

@@ -109,8 +109,13 @@ impl Server {
     pub(crate) fn spawn(command: &mut Command, scratch: Scratch) -> Self {
         let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let is_json = command.get_args().any(|word| word == "json");
         let mut child = command.spawn().expect("the program is there");
         let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        if is_json {
+            let url = eventually("the server starts", || url_in_log(&scratch));
+            return Self { child, out, url, scratch };
+        }
         let mut line = String::new();
         out.read_line(&mut line).expect("it says something or ends");
         if line.starts_with("latchfs: mounted ") {
@@ -212,6 +217,14 @@ impl Server {
             (waiters == count).then_some(())
         });
     }
+}
+
+/// Returns the URL of a server that logs in JSON, once it has started.
+fn url_in_log(scratch: &Scratch) -> Option<String> {
+    let log = fs::read_to_string(scratch.path().join("log")).ok()?;
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let started = lines.into_iter().find(|line| line["message"] == "server started")?;
+    Some(format!("http://{}", started["address"].as_str()?))
 }
 
 /// Polls `look` until it returns a value; fails after a limit.
