@@ -2,6 +2,7 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
+use crate::engine::RefusalKind;
 use serde_json::Value;
 
 /// How long a request waits for the guard.
@@ -22,10 +23,10 @@ pub(super) fn parsed(answer: &[u8]) -> CliResult<Value> {
 
 /// Returns an answer, or the error that it names.
 pub(super) fn answered(answer: Value) -> CliResult<Value> {
-    match answer["error"].as_str() {
-        Some(why) => Err(CliError::Said(Exit::Conflict, why.to_owned())),
-        None => Ok(answer),
-    }
+    let Some(why) = answer["error"].as_str() else { return Ok(answer) };
+    let kind = RefusalKind::ALL.into_iter().find(|kind| answer["code"] == kind.as_str());
+    let exit = kind.map_or(Exit::Conflict, Exit::of);
+    Err(CliError::Said(exit, why.to_owned()))
 }
 
 /// Returns what a guard waits for, as its state says.

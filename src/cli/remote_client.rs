@@ -12,8 +12,8 @@ use crate::control::lease_options::LeaseOptions;
 use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refusal};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, ClientId, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView, Op, OpenId,
-    Outcome, Ownership, Patch, Process, QueuePolicy, RefusalKind, Tenure, Token, Ttl,
+    Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
+    Ownership, Patch, Process, QueuePolicy, RefusalKind, Tenure, Token, Ttl,
 };
 use crate::holder_id::Maker;
 use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
@@ -242,8 +242,8 @@ impl ControlHost for RemoteHost<'_> {
                 acquisition: 0,
                 previous: None,
             }),
-            WaitEnd::Left(LeaveReason::TimedOut) => ControlWaitEnd::Left,
-            WaitEnd::Left(_) | WaitEnd::Unknown => {
+            WaitEnd::Left(why) => ControlWaitEnd::Left(Some(why)),
+            WaitEnd::Unknown => {
                 ControlWaitEnd::Refused(refusal(RefusalKind::ConsistencyUnavailable, PLACE_LOST))
             }
         }

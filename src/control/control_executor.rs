@@ -6,8 +6,8 @@ use super::control_request::{
 };
 use super::lock_page;
 use crate::engine::{
-    Acquire, Firm, Handover, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy,
-    RefusalKind, Release, Renew, Steal, Token,
+    Acquire, Firm, Handover, LeaseKey, LeaveReason, LockName, Mode, Op, Outcome, Ownership, Patch,
+    QueuePolicy, RefusalKind, Release, Renew, Steal, Token,
 };
 use crate::service::{RequestError, Unavailable};
 use crate::status::status_of;
@@ -105,13 +105,14 @@ async fn wait<H: ControlHost>(
         }
         ControlWaitEnd::Failed(failure) => failed(host, &name, failure),
         ControlWaitEnd::Refused(answer) => answer,
-        ControlWaitEnd::Left => {
-            let sentence = match patience {
-                Some(patience) => format!(
+        ControlWaitEnd::Left(why) => {
+            let sentence = match (why, patience) {
+                (Some(LeaveReason::TimedOut), Some(patience)) => format!(
                     "timed out after {patience} waiting for lock '{name}'; see 'latchfs status \
                      {name}' for its holder, or wait longer"
                 ),
-                None => format!("the place in the queue of lock '{name}' is lost; try again"),
+                (Some(why), _) => format!("lock '{name}': {}; try again", why.sentence()),
+                (None, _) => format!("the place in the queue of lock '{name}' is lost; try again"),
             };
             short_status(host, &name, refusal(RefusalKind::LockConflict, &sentence)).await
         }

@@ -4,8 +4,8 @@
 use super::lease_options::LeaseOptions;
 use crate::auth::permissions::Operation;
 use crate::engine::{
-    Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, Outcome, Patch,
-    Process, Tenure, Token,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView, Op,
+    Outcome, Patch, Process, Tenure, Token,
 };
 use crate::service::{List, ListPage, RequestError, Unavailable};
 use crate::time::{Span, Time, Wall};
@@ -21,8 +21,8 @@ pub(crate) enum ControlWaitEnd {
     Failed(RequestError),
     /// The front end itself refused the request; holds the answer to send.
     Refused(Value),
-    /// The queue place is lost, because the wait timed out or the client was reset.
-    Left,
+    /// The request left the queue; `None` if it is not known why.
+    Left(Option<LeaveReason>),
     /// The program that sent the request is gone, so no answer is needed.
     Abandoned,
 }

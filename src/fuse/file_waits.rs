@@ -63,8 +63,8 @@ pub(crate) enum FileWaitEnd {
     Granted(Tenure),
     /// The request was refused, or got no answer.
     Failed(RequestError),
-    /// The request left the queue: its wait timed out, or its client was reset.
-    TimedOut,
+    /// The request left the queue; `None` if it is not known why.
+    Left(Option<LeaveReason>),
     /// The user has reached the limit on queue places.
     NoRoom(Full),
 }
@@ -206,9 +206,10 @@ impl FileWaits {
                     let refusal = Refusal { at: self.service.now(), reason };
                     FileWaitEnd::Failed(RequestError::Refused(refusal))
                 }
-                None => FileWaitEnd::TimedOut,
+                None => FileWaitEnd::Left(Some(LeaveReason::SessionOver)),
             },
-            WaitEnd::Left(_) | WaitEnd::Unknown => FileWaitEnd::TimedOut,
+            WaitEnd::Left(why) => FileWaitEnd::Left(Some(why)),
+            WaitEnd::Unknown => FileWaitEnd::Left(None),
         }
     }
 

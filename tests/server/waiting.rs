@@ -2,6 +2,7 @@
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
+use serde_json::json;
 
 /// A server keeps its waiting requests in their queues by a session. This is the time after which
 /// the session of a dead or suspended server has certainly expired, even on a loaded machine.
@@ -75,6 +76,31 @@ fn timed_out_wait_names_the_holder() {
     let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=0s"]).is(409);
     assert_eq!(refused["holder"], "a");
     server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
+}
+
+/// A waiter that is removed from the queue hears by whom, and not that its time is over.
+#[test]
+fn each_end_of_a_wait_has_its_own_sentence() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    for (ends, why, says) in [
+        (["DELETE", "/locks/build?client=b"], "asked", "given up by another request"),
+        (["POST", "/reset?of=b&client=root&reason=x"], "reset", "an administrator has ended"),
+    ] {
+        for key in [None, Some(format!("Idempotency-Key: {why}"))] {
+            let path = "/locks/build?client=b&wait=60s";
+            let mut words = vec!["-X", "POST"];
+            words.extend(key.iter().flat_map(|key| ["-H", key]));
+            words.push(path);
+            let waits = server.open(&words);
+            server.in_line("build", 1);
+            server.curl(&["-X", ends[0], ends[1]]).is(200);
+            let refused = waits.reply().is(409);
+            let said = refused["detail"].as_str().unwrap_or_default();
+            assert!(said.contains(says) && !said.contains("timed out"), "{refused}");
+            assert_eq!((&refused["why"], &refused["holder"]), (&json!(why), &json!("a")));
+        }
+    }
 }
 
 /// Two waiting requests with `reentrant` (the client may get the lock although it already holds it)

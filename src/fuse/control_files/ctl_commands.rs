@@ -162,7 +162,7 @@ impl ControlHost for CtlHost<'_> {
         match self.ctl.waits.join(by, patience, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => ControlWaitEnd::Granted(tenure),
             Some(FileWaitEnd::Failed(failure)) => ControlWaitEnd::Failed(failure),
-            Some(FileWaitEnd::TimedOut) => ControlWaitEnd::Left,
+            Some(FileWaitEnd::Left(why)) => ControlWaitEnd::Left(why),
             Some(FileWaitEnd::NoRoom(full)) => {
                 let sentence = full.to_string();
                 self.ctl.nodes.locks.refusals().full(caller, Act::Control, Some(&name), &full);

@@ -8,8 +8,8 @@
 
 use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
-    Acquire, FileType, Firm, LeaseKey, LockName, Op, Ownership, Patch, QueuePolicy, RefusalKind,
-    Release, Renew, Tenure,
+    Acquire, FileType, Firm, LeaseKey, LeaveReason, LockName, Op, Ownership, Patch, QueuePolicy,
+    RefusalKind, Release, Renew, Tenure,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
@@ -209,9 +209,9 @@ impl WaitFiles {
             Some(FileWaitEnd::NoRoom(full)) => {
                 fail(&file.open, refusals.full(caller, Act::Read, Some(name), &full));
             }
-            Some(FileWaitEnd::TimedOut) => {
-                let sentence =
-                    format!("the place in the queue of lock '{name}' is lost; read again");
+            Some(FileWaitEnd::Left(why)) => {
+                let why = why.map_or("the place in its queue is lost", LeaveReason::sentence);
+                let sentence = format!("lock '{name}': {why}; read again");
                 let (act, errno) = (Act::Read, Errno::ESTALE);
                 fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
             }

@@ -88,7 +88,7 @@ impl fmt::Display for SnapshotError {
             Self::NotQuiet(writers) => write!(
                 f,
                 "E_CONSISTENCY_UNAVAILABLE: {}; end the program or save there, wait longer with \
-                 --quiet, or take the snapshot as it is with --best-effort",
+                 --wait, or take the snapshot as it is with --best-effort",
                 writers.join(", ")
             ),
             Self::Shared => f.write_str(

@@ -15,9 +15,10 @@ use crate::engine::{
     Acquire, Holder, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
     QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
 };
+use crate::event_json::why_of;
 use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
 use crate::service::{RequestError, Unavailable};
-use crate::time::Span;
+use crate::time::{Span, Time};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -74,7 +75,7 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
             }
             WaitEnd::Left(why) => {
                 place.claim();
-                return Err(in_vain(call, &ask, why).await);
+                return Err(in_vain(call, &ask, Some(why)).await);
             }
             WaitEnd::Unknown => {
                 place.claim();
@@ -182,7 +183,7 @@ pub(super) async fn wait_by_id(
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
             Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
-                return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
+                return Err(in_vain(call, &ask, late(call, until)).await);
             }
             // The deadline passed before the request could enter the queue.
             Err(problem) if problem.is(RefusalKind::LockConflict) => {
@@ -218,10 +219,15 @@ pub(super) async fn wait_by_id(
                 }
                 return show(call, &ask, grant).await;
             }
-            WaitEnd::Left(why) => return Err(in_vain(call, &ask, why).await),
+            WaitEnd::Left(why) => return Err(in_vain(call, &ask, Some(why)).await),
             WaitEnd::Unknown => {}
         }
     }
+}
+
+/// Returns why a place in a queue is gone whose end nobody has seen, if its time is over.
+fn late(call: &RequestContext, until: Time) -> Option<LeaveReason> {
+    (call.app.locks.now() >= until).then_some(LeaveReason::TimedOut)
 }
 
 /// A place in a queue that is kept when the connection closes: a retry of the request finds it, or
@@ -275,10 +281,11 @@ async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> Handler
     show_tenure(call, &ask.name, &tenure, false).await
 }
 
-/// Returns the error for a wait that ended without the lock.
-async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Problem {
+/// Returns the error for a wait that ended without the lock. `why` is `None` if the place in the
+/// queue is gone and nobody has seen why.
+async fn in_vain(call: &RequestContext, ask: &Acquire, why: Option<LeaveReason>) -> Problem {
     let session = match ask.term {
-        LeaseTerms::Session(id) if why == LeaveReason::SessionOver => Some(id),
+        LeaseTerms::Session(id) if why == Some(LeaveReason::SessionOver) => Some(id),
         _ => None,
     };
     if let Some(id) = session {
@@ -286,7 +293,14 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
         let at = call.app.locks.now();
         return RequestError::Refused(Refusal { at, reason }).into();
     }
-    refused_now(call, ask, ("waited_in_vain", "timed out waiting for the lock")).await
+    let lost =
+        "the place in its queue is lost; ask again, under a new request key if there was one";
+    let problem =
+        refused_now(call, ask, ("waited_in_vain", why.map_or(lost, LeaveReason::sentence))).await;
+    match why {
+        Some(why) => problem.with("why", why_of(why)),
+        None => problem,
+    }
 }
 
 /// Returns a conflict with the given `reason` and explanation, and with the current holder of the
