@@ -22,11 +22,12 @@ use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::{Count, Histogram};
 use crate::service::event_log::EventWatch;
+use crate::service::hold_off_log;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
     About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
-    List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
-    page_of_children, page_of_leases, page_of_locks,
+    EventPlace, EventStart, List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then,
+    Unavailable, page_of_children, page_of_leases, page_of_locks,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -289,11 +290,13 @@ impl BackendStatus for RaftNode {
     }
 
     fn about(&self) -> About {
+        let hold_off = self.inspect(Engine::hold_off);
+        let state = hold_off_log::shown_place(&self.place, hold_off, |at| self.wall(at));
         let core = self.shared.node.requests.replica.look();
         About {
             kind: BackendKind::Embedded,
             contact: Contact::Connected,
-            state: self.place.clone(),
+            state,
             locks: core.engine.locks(),
             waiters: core.engine.waiters(),
             sessions: core.engine.sessions(),
@@ -312,6 +315,15 @@ impl BackendStatus for RaftNode {
         let cluster = self.shared.node.requests.replica.look().cluster;
         // 64 bits are enough to tell clusters apart; 0 stands for an engine without a cluster id.
         cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
+    }
+
+    fn event_place(&self, number: u64) -> Option<EventPlace> {
+        self.shared.node.requests.replica.places.place_of(number)
+    }
+
+    fn events_after(&self, place: EventPlace) -> EventStart {
+        let replica = &self.shared.node.requests.replica;
+        replica.places.after(place, replica.applied())
     }
 
     fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {

@@ -15,6 +15,7 @@ use crate::engine::{Answer, Engine, Event, Rules, SessionId};
 use crate::service::audit::Audit;
 use crate::service::counters::ServiceCounters;
 use crate::service::event_log::{EventLog, Wakers};
+use crate::service::{EventPlaces, hold_off_log};
 use crate::time::{Span, Time, Wall};
 use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
@@ -30,6 +31,8 @@ const TIME_EVERY: Span = Span::from_secs(2);
 pub(crate) struct Replica {
     core: Mutex<ReplicaState>,
     pub(crate) feed: Arc<EventLog>,
+    /// The places of the events in the log of the cluster.
+    pub(crate) places: EventPlaces,
     pub(crate) tally: ServiceCounters,
     pub(crate) audit: Audit,
     /// The numbers of entries with commands, and of commands, applied since the start.
@@ -93,7 +96,19 @@ impl Replica {
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
         let published = AtomicU64::new(core.applied.map_or(0, |applied| applied.index));
         let (core, progress) = (Mutex::new(core), Notify::new());
-        Self { core, feed, tally, audit, entries, commands, published, progress, environment }
+        let places = EventPlaces::default();
+        Self {
+            core,
+            feed,
+            places,
+            tally,
+            audit,
+            entries,
+            commands,
+            published,
+            progress,
+            environment,
+        }
     }
 
     /// Locks the state. No entry is applied while the guard is held, so hold it only briefly.
@@ -113,7 +128,10 @@ impl Replica {
     /// Publishes the events of entries to watchers from now on. Until this call, they are the
     /// events of entries that the start replays, and are dropped.
     pub(crate) fn go_live(&self) {
-        self.core.lock().telling = Telling::All;
+        let mut core = self.core.lock();
+        core.telling = Telling::All;
+        let (now, boot) = (core.engine.clock(), self.environment.boot_now());
+        hold_off_log::log_begin(&core.engine, |at| Wall::at_boot_time(boot + at.since(now)));
     }
 
     /// Applies an entry. Returns the answers to its commands, in order.
@@ -213,8 +231,13 @@ impl Replica {
         for event in &*events {
             self.tally.count_event(event);
         }
-        let wakers = if events.is_empty() { Wakers::default() } else { self.feed.publish(events) };
-        (answers, wakers)
+        hold_off_log::log_end(events);
+        if events.is_empty() {
+            return (answers, Wakers::default());
+        }
+        // No other entry is applied meanwhile, so these events get the next numbers.
+        self.places.add(index, self.feed.next(), events.len());
+        (answers, self.feed.publish(events))
     }
 
     /// Replaces the state with a snapshot of another node.
@@ -231,6 +254,7 @@ impl Replica {
         // The snapshot does not contain the events that led to its state. Skipping an event number
         // tells watchers that they have missed events and must read the state again.
         let wakers = self.feed.skip(1);
+        self.places.clear();
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
         wakers.wake();

@@ -5,6 +5,7 @@ use super::audit::AuditEntry;
 use super::callback::Then;
 use super::cluster_status::ClusterAdmin;
 use super::counters::{Count, Histogram};
+use super::event_places::{EventPlace, EventStart};
 use super::failure::Unavailable;
 use super::remote_status::RemoteStatus;
 use crate::engine::codec::EncodedState;
@@ -50,6 +51,17 @@ pub trait BackendStatus {
     /// restarts; 0 if it has none.
     fn engine_id(&self) -> u64 {
         0
+    }
+    /// Returns the place in the replicated log of the event with this number; `None` without such a
+    /// log, or if the place is forgotten.
+    fn event_place(&self, number: u64) -> Option<EventPlace> {
+        let _ = number;
+        None
+    }
+    /// Returns the number of the first event after a place in the replicated log.
+    fn events_after(&self, place: EventPlace) -> EventStart {
+        let _ = place;
+        EventStart::Forgotten
     }
     /// Passes the encoded state of the engine to `then`, as of one moment after all requests before
     /// this one; `None` if the engine is not in this process.

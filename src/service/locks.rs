@@ -5,13 +5,14 @@ use super::backend_status::{About, SessionOwner};
 use super::cluster_status::ClusterAdmin;
 use super::counters::{Count, Histogram};
 use super::event_log::EventWatch;
+use super::event_places::{EventPlace, EventStart};
 use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage, ListedNames};
 use super::remote_status::RemoteStatus;
 use crate::engine::codec::EncodedState;
 use crate::engine::{
-    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Phase, Reason, Refusal,
+    Answer, Child, Command, Engine, HoldOff, Limit, LockName, LockView, Op, Phase, Reason, Refusal,
     RequestId, SessionId, SessionView, Token,
 };
 use crate::time::{Time, Wall};
@@ -184,6 +185,17 @@ impl Locks {
         self.0.subscribe(since)
     }
 
+    /// Returns the place in the replicated log of the event with this number: see
+    /// [`BackendStatus::event_place`](super::BackendStatus::event_place).
+    pub fn event_place(&self, number: u64) -> Option<EventPlace> {
+        self.0.event_place(number)
+    }
+
+    /// Returns the number of the first event after a place in the replicated log.
+    pub fn events_after(&self, place: EventPlace) -> EventStart {
+        self.0.events_after(place)
+    }
+
     /// Returns the number of the next event.
     pub fn next_event(&self) -> u64 {
         self.0.next_event()
@@ -288,6 +300,14 @@ impl Locks {
         names
     }
 
+    /// Returns until when no lock is granted, and why, if the engine is in this process; `None` if
+    /// locks are granted.
+    pub fn hold_off(&self) -> Option<HoldOff> {
+        let mut hold_off = None;
+        self.0.look_at_engine(&mut |engine| hold_off = engine.hold_off());
+        hold_off.filter(|hold_off| hold_off.until > self.now())
+    }
+
     /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
     /// `after`, and returns the name of the last of them; `None` if none is left, or if the engine
     /// is not in this process.
@@ -336,11 +356,9 @@ impl Locks {
 
     /// Returns an error while no lock is granted: as [`Self::ready`], or without a majority.
     pub fn grants(&self) -> Result<(), Unavailable> {
-        self.0.ready()?;
-        if self.0.has_majority() {
-            Ok(())
-        } else {
-            Err(Unavailable::NoQuorum { why: "no majority of the nodes answers".into() })
+        if !self.0.has_majority() {
+            return Err(Unavailable::no_majority());
         }
+        self.0.ready()
     }
 }

@@ -7,12 +7,13 @@
 //! The modules in reading order:
 //!
 //! - `timer`, `callback`, `failure` (why there is no answer), `audit`.
-//! - The data of requests and answers: `paging`, `backend_status`, `remote_status`, `event_log`,
-//!   `counters`, `pending`, `cluster_status`.
+//! - The data of requests and answers: `paging`, `event_log`, `event_places`, `backend_status`,
+//!   `remote_status`, `counters`, `pending`, `cluster_status`.
 //! - `lock_service`, the trait; `locks`, the handle on it; on top of the handle `scoped_views` (the
 //!   locks below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
 //!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
-//! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`.
+//! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`;
+//!   `hold_off_log` says that nothing is granted yet.
 //! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.
 //! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
 
@@ -27,9 +28,10 @@ mod audit_file;
 mod refusal_summary;
 pub(crate) mod audit;
 mod paging;
+pub mod event_log;
+mod event_places;
 mod backend_status;
 mod remote_status;
-pub mod event_log;
 pub mod counters;
 mod pending;
 pub mod cluster_status;
@@ -43,6 +45,7 @@ mod clock_mapping;
 mod deferred_commands;
 mod replay;
 pub mod backup;
+pub(crate) mod hold_off_log;
 pub mod local;
 mod batch_idempotency;
 pub mod refusal_log;
@@ -54,6 +57,8 @@ pub mod fuzz;
 pub use audit::{ActionTarget, AdminAction, AuditEntry};
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use callback::Then;
+pub(crate) use event_places::EventPlaces;
+pub use event_places::{EventPlace, EventStart};
 pub use failure::{RequestError, Unavailable};
 pub use lock_service::{CacheableView, LockService, Retry};
 pub use locks::{Admission, Locks};

@@ -16,6 +16,7 @@ use crate::auth::permissions::Operation;
 use crate::engine::{Event, EventKind};
 use crate::event_json::{event_of, lost};
 use crate::service::event_log::EventBatch;
+use crate::service::{EventPlace, EventStart};
 use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
@@ -45,6 +46,9 @@ struct EventSubscriber {
     caller: Caller,
     grant: Arc<Grant>,
     prefix: String,
+    /// The place in the log of the cluster after which this stream begins: a node that has not come
+    /// so far yet skips the events before.
+    after: Option<EventPlace>,
     out: Sender<Bytes, Infallible>,
     _share: TableShare,
 }
@@ -60,7 +64,15 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     let share = call.share(&call.app.streams, 1)?;
     let (out, body) = Channel::new(PARTS_MAX);
     let RequestContext { app, caller, grant, .. } = call;
-    let reader = EventSubscriber { app, caller, grant, prefix: options.prefix, out, _share: share };
+    let reader = EventSubscriber {
+        app,
+        caller,
+        grant,
+        prefix: options.prefix,
+        after: None,
+        out,
+        _share: share,
+    };
     // The task that sends the events ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
@@ -116,10 +128,21 @@ impl EventSubscriber {
         }
     }
 
-    /// Returns the number of the first event to send (`None` for new events only), and whether the
-    /// last event that the client saw came from another run of the server.
-    fn since(&self, last: Option<&str>) -> (Option<u64>, bool) {
+    /// Returns the number of the first event to send (`None` for new events only), and whether
+    /// events may be missing before it: the last event that the client saw came from another run
+    /// of the server, or this node of its cluster has no record of it any more.
+    fn since(&mut self, last: Option<&str>) -> (Option<u64>, bool) {
         let Some(last) = last else { return (None, false) };
+        if let Some(place) = place_in(last, self.app.locks.engine_id()) {
+            return match self.app.locks.events_after(place) {
+                EventStart::At(number) => (Some(number), false),
+                EventStart::NotYet => {
+                    self.after = Some(place);
+                    (None, false)
+                }
+                EventStart::Forgotten => (Some(0), true),
+            };
+        }
         let seen = last.split_once('-').filter(|(server, _)| *server == self.app.instance);
         match seen.and_then(|(_, number)| number.parse::<u64>().ok()) {
             Some(number) => (Some(number.saturating_add(1)), false),
@@ -137,8 +160,15 @@ impl EventSubscriber {
             part(&mut written, None, "lost", &lost(batch.lost));
         }
         for (number, event) in batch.events.iter().filter(|(_, event)| self.sees(event)) {
+            let place = self.app.locks.event_place(*number);
+            if place.is_some() && place <= self.after {
+                continue;
+            }
             let value = event_of(*number, event, |at| self.app.locks.wall(at));
-            let id = format!("{}-{number}", self.app.instance);
+            let id = match place {
+                Some(place) => id_of(place, self.app.locks.engine_id()),
+                None => format!("{}-{number}", self.app.instance),
+            };
             let kind = value["event"].as_str().unwrap_or_default();
             part(&mut written, Some(&id), kind, &value);
         }
@@ -151,6 +181,20 @@ impl EventSubscriber {
             None => self.prefix.is_empty() && self.grant.may_hear(event),
         }
     }
+}
+
+/// Returns the id of an event by its place in the log of a cluster: each node gives it the same.
+fn id_of(EventPlace { entry, number }: EventPlace, cluster: u64) -> String {
+    format!("{cluster:x}.{entry}.{number}")
+}
+
+/// Returns the place in an id that [`id_of`] returned for an event of this cluster.
+fn place_in(id: &str, cluster: u64) -> Option<EventPlace> {
+    let mut parts = id.split('.');
+    let (of, entry, number) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_ours = u64::from_str_radix(of, 16) == Ok(cluster) && parts.next().is_none();
+    let place = EventPlace { entry: entry.parse().ok()?, number: number.parse().ok()? };
+    is_ours.then_some(place)
 }
 
 fn part(written: &mut String, id: Option<&str>, kind: &str, value: &Value) {
@@ -172,6 +216,7 @@ fn name_of(what: &EventKind) -> Option<&str> {
         | EventKind::Left { name, .. } => Some(name.as_str()),
         EventKind::SessionOpened { .. }
         | EventKind::SessionKept { .. }
-        | EventKind::SessionOver { .. } => None,
+        | EventKind::SessionOver { .. }
+        | EventKind::HoldOffEnded { .. } => None,
     }
 }
