@@ -66,6 +66,9 @@ impl Remote {
         if self.is_ready() {
             return None;
         }
+        if let Some(why) = self.hub.no_majority() {
+            return Some((why.kind(), why.to_string()));
+        }
         let denial = self.hub.server.denial().map(TransportError::Denied);
         let why = denial.or_else(|| self.hub.last_trouble());
         let why = why.unwrap_or_else(|| TransportError::Silent("it does not answer".to_owned()));

@@ -47,6 +47,8 @@ pub(super) struct ClientState {
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// The most recent error of a request or of the event stream, for troubleshooting.
     trouble: Mutex<Option<TransportError>>,
+    /// Why the last server that answered could not decide a request; `None` if it did.
+    unable: Mutex<Option<Unavailable>>,
     pub(super) counts: Counts,
     /// The id of the engine in use; 0 if it has none, or is not known yet.
     engine: AtomicU64,
@@ -102,6 +104,7 @@ impl ClientState {
             heard: Mutex::default(),
             session_lost: Mutex::default(),
             trouble: Mutex::default(),
+            unable: Mutex::default(),
             counts: Counts::default(),
             engine: AtomicU64::new(0),
             met: Mutex::new(false),
@@ -159,6 +162,7 @@ impl ClientState {
             }
             _ => None,
         });
+        *self.unable.lock() = unable.cloned();
         match unable {
             Some(why) if self.server.is_several() => {
                 let trouble = TransportError::Silent(why.to_string());
@@ -203,9 +207,17 @@ impl ClientState {
         }
     }
 
-    /// Returns the failure of a server that does not answer.
+    /// Returns the failure of a server that does not answer, or that has answered last that its
+    /// cluster has no majority.
     pub(super) fn no_answer(&self) -> Unavailable {
-        Unavailable::NoAnswer { server: Arc::clone(&self.name) }
+        let no_answer = || Unavailable::NoAnswer { server: Arc::clone(&self.name) };
+        self.no_majority().unwrap_or_else(no_answer)
+    }
+
+    /// Returns the failure of a cluster without a majority, if the last server that answered has
+    /// said so.
+    pub(super) fn no_majority(&self) -> Option<Unavailable> {
+        self.unable.lock().clone().filter(Unavailable::is_no_majority)
     }
 
     /// Whether the server answers requests. A call to a server that is known not to answer fails at

@@ -143,7 +143,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         loop {
             let left = until.since(self.environment.steady_now());
             if left == Span::ZERO {
-                return Err(Unavailable::NoQuorum { why });
+                return Err(self.unanswered(why));
             }
             let role = *self.role.borrow_watched();
             let tried = timeout::<C, _>(left, self.read_once(role, left)).await;
@@ -151,12 +151,17 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 Ok(Ok(at)) => return Ok(at),
                 Ok(Err(said)) => why = said,
                 Err(_) => {
-                    let why = "no majority of them answers".into();
-                    return Err(Unavailable::NoQuorum { why });
+                    return Err(self.unanswered("no majority of them has answered yet".into()));
                 }
             }
             pause::<C>(&*self.environment).await;
         }
+    }
+
+    /// Returns the failure of a request that this node could not decide in time. `why` is what kept
+    /// it, unless the cluster has no majority.
+    pub(super) fn unanswered(&self, why: Arc<str>) -> Unavailable {
+        if self.is_lost() { Unavailable::no_majority() } else { Unavailable::NoQuorum { why } }
     }
 
     async fn read_once(&self, role: LeadershipRole, left: Span) -> Result<Time, Arc<str>> {

@@ -169,12 +169,12 @@ impl<C: ClusterTypes> Proposer<C> {
                 Ok(ProposalOutcome::Nothing(why)) => {
                     if self.environment.steady_now() >= until {
                         self.queue.landed();
-                        batch.waiting.refuse(&Unavailable::NoQuorum { why });
+                        batch.waiting.refuse(&self.reader.unanswered(why));
                         return Ok(());
                     }
                 }
                 Ok(ProposalOutcome::Unknown(why)) => {
-                    let why = Unavailable::NoQuorum { why };
+                    let why = self.reader.unanswered(why);
                     batch = batch.refuse_unrepeatable(&why);
                 }
                 Err(why) => {
@@ -219,9 +219,9 @@ impl<C: ClusterTypes> Proposer<C> {
         match role {
             // A leader without a quorum could only write the entry to its own log, and the outcome
             // would be unknown. So it does not propose the entry.
-            LeadershipRole::Leads(_) if self.reader.is_lost() => {
-                Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
-            }
+            LeadershipRole::Leads(_) if self.reader.is_lost() => Ok(ProposalOutcome::Nothing(
+                "no majority of them has acknowledged the leader".into(),
+            )),
             LeadershipRole::Leads(leadership) => {
                 self.write(leadership, Arc::clone(commands), waiting).await
             }

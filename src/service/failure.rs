@@ -46,7 +46,25 @@ pub enum Unavailable {
     },
 }
 
+/// The cause of [`Unavailable::NoQuorum`] while a node has no contact with a majority.
+const NO_MAJORITY: &str = "no majority of the nodes answers";
+
+/// What ends the lack of a majority, as the end of a sentence.
+pub const MAJORITY_ADVICE: &str = "start nodes until a majority answers; if the data of so many \
+    is lost for good that none can, 'latchfs cluster recover' begins a new cluster with a node \
+    that is left";
+
 impl Unavailable {
+    /// Returns the failure of a node that has no contact with a majority.
+    pub fn no_majority() -> Self {
+        Self::NoQuorum { why: NO_MAJORITY.into() }
+    }
+
+    /// Whether there is no answer because the cluster has no majority.
+    pub fn is_no_majority(&self) -> bool {
+        matches!(self, Self::NoQuorum { why } if &**why == NO_MAJORITY)
+    }
+
     /// Returns the kind of this failure. A full disk counts as a limit: nothing was done, and the
     /// request can be retried.
     pub const fn kind(&self) -> RefusalKind {
@@ -109,6 +127,11 @@ impl fmt::Display for Unavailable {
                 f,
                 "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
                  again when the node is back"
+            ),
+            Self::NoQuorum { why } if self.is_no_majority() => write!(
+                f,
+                "the cluster has no majority: {why}, so nothing is granted, and the outcome of a \
+                 change is unknown; {MAJORITY_ADVICE}"
             ),
             Self::NoQuorum { why } => write!(
                 f,

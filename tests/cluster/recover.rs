@@ -51,6 +51,7 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
         said.contains("for 24h") && said.contains("the longest ttl in its data is 1h"),
         "{said}"
     );
+    assert!(said.contains("--old-holders-are-gone") && said.contains("grant-now"), "{said}");
     // The old directory does not run again, so that it can't form a majority with another one.
     let refused = run(machine.command(LATCHFS).args(options(&machine, "data", &[]))).fails();
     assert!(refused.contains("'latchfs cluster recover' has begun a new cluster"), "{refused}");
@@ -62,6 +63,8 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     assert_eq!(status["phase"], "free", "{status}");
     let (code, refused) = cluster.curl(at, "POST", "/locks/build?client=b");
     assert_eq!((code, refused["reason"].as_str()), (409, Some("hold_off")), "{refused}");
+    let (code, ready) = cluster.curl(at, "GET", "/readyz");
+    assert_eq!((code, ready["because"].as_str()), (503, Some("recovered")), "{ready}");
     let site = cluster.curl(at, "GET", "/locks/site").1;
     assert_eq!(site["previous"]["handover"], "clean", "{site}");
     // Others join with empty directories.
@@ -72,6 +75,15 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     }
     cluster.voters(3);
     cluster.agree();
+    // The others know it too, and any of them is asked to grant.
+    let other = (at + 1) % 3;
+    assert_eq!(cluster.curl(other, "GET", "/readyz").0, 503);
+    let done = cluster.curl(other, "POST", "/grant-now?client=root&reason=all+are+off");
+    assert_eq!(done.0, 200, "{done:?}");
+    for node in 0..3 {
+        eventually("it grants", || (cluster.curl(node, "GET", "/readyz").0 == 200).then_some(()));
+    }
+    token(&cluster.curl(at, "POST", "/locks/build?client=b"));
     // One directory is recovered once.
     let refused = recover(&machine, &["--force"]).fails();
     assert!(refused.contains("'latchfs cluster recover' has begun a new cluster"), "{refused}");
@@ -101,11 +113,34 @@ fn a_survivor_is_not_ready_and_has_no_leader() {
             cluster.nodes[at].daemon.kill();
         }
         eventually("it knows", || (is_ready(&cluster) == (503, false, false, false)).then_some(()));
+        says_that_no_majority_is_there(&cluster, survivor);
         for at in (0..3).filter(|at| *at != survivor) {
             cluster.nodes[at].daemon.again();
         }
         eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
     }
+}
+
+/// Checks that a node without a majority, and a client of all nodes, say so and name the way out.
+fn says_that_no_majority_is_there(cluster: &Cluster, survivor: usize) {
+    let own = cluster.nodes[survivor].machine.url();
+    let ready = cluster.curl(survivor, "GET", "/readyz").1;
+    assert_eq!(ready["reason"], "no_majority", "{ready}");
+    let all = cluster.urls().join(",");
+    for server in [&own, &all] {
+        for words in [&["ls"][..], &["status", "build"], &["acquire", "build"], &["doctor"]] {
+            let mut command = cluster.clients.command(LATCHFS);
+            let said = run(command.args(words).args(["--server", server]));
+            let said = said.out + &said.err;
+            assert!(said.contains("the cluster has no majority"), "{words:?} {server}: {said}");
+            assert!(said.contains("latchfs cluster recover"), "{words:?} {server}: {said}");
+        }
+    }
+    let mut command = cluster.clients.command(LATCHFS);
+    let status = run(command.args(["cluster", "status", "--server", &own])).ok();
+    assert!(status.contains("the cluster has no majority: 1 of 3 voters answer"), "{status}");
+    assert!(status.contains("latchfs cluster recover"), "{status}");
+    assert!(!status.contains("cluster remove"), "{status}");
 }
 
 #[test]

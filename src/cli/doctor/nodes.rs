@@ -6,6 +6,7 @@ use crate::cli::cluster::votes;
 use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::client::api_request::fetch;
+use crate::service::failure::MAJORITY_ADVICE;
 use crate::time::Span;
 use serde_json::Value;
 
@@ -42,8 +43,9 @@ pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Find
 fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut findings: Vec<_> = of_majority(report, &nodes, url).into_iter().collect();
+    let has_majority = has_majority(&nodes);
     for node in &nodes {
-        findings.extend(of_node(node, url));
+        findings.extend(of_node(node, url, has_majority));
     }
     findings.extend(of_voters(&nodes, url));
     if findings.is_empty() {
@@ -54,12 +56,16 @@ fn of_report(report: &Value, url: &str) -> Vec<Finding> {
 
 /// Returns a finding if the cluster can't grant locks, because it has no majority or no leader.
 fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
-    let voters = nodes.iter().filter(|node| votes(node));
-    let (count, there) = (voters.clone().count(), voters.filter(|node| answers(node)).count());
+    let (count, there) = voters(nodes);
     let needed = count / 2 + 1;
-    let says = if there < needed {
-        format!("{there} of {count} voters answer, and {needed} are needed: nothing is granted")
-    } else if report["leader"].is_null() {
+    if there < needed {
+        let says = format!(
+            "the cluster has no majority: {there} of {count} voters answer, and {needed} are \
+             needed, so nothing is granted"
+        );
+        return Some(Finding::wrong(CHECK, says, MAJORITY_ADVICE));
+    }
+    let says = if report["leader"].is_null() {
         "no node leads: nothing is granted, and nothing expires".to_owned()
     } else {
         return None;
@@ -70,19 +76,32 @@ fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     Some(Finding::wrong(CHECK, says, mend))
 }
 
-/// Returns a finding for each problem of one node.
-fn of_node(node: &Value, url: &str) -> Vec<Finding> {
+/// Returns the number of voters, and how many of them answer.
+fn voters(nodes: &[&Value]) -> (usize, usize) {
+    let voters = nodes.iter().filter(|node| votes(node));
+    (voters.clone().count(), voters.filter(|node| answers(node)).count())
+}
+
+fn has_majority(nodes: &[&Value]) -> bool {
+    let (count, there) = voters(nodes);
+    there > count / 2
+}
+
+/// Returns a finding for each problem of one node. Without a majority no node can be removed.
+fn of_node(node: &Value, url: &str, has_majority: bool) -> Vec<Finding> {
     let named = named(node);
     if !answers(node) {
         let why = node["trouble"].as_str().unwrap_or("it does not say why");
         let heard = node["heard_ms_ago"].as_u64().map(Span::from_millis);
         let heard = heard.map_or(String::new(), |ago| format!(", heard of {ago} ago"));
         let says = format!("{named} does not answer{heard}: {why}");
-        let mend = format!(
-            "start it on its machine, or see there what its log says; if its data is lost: latchfs \
-             cluster remove {} --server {url}",
-            node["id"]
-        );
+        let mut mend = "start it on its machine, or see there what its log says".to_owned();
+        if has_majority {
+            mend += &format!(
+                "; if its data is lost: latchfs cluster remove {} --server {url}",
+                node["id"]
+            );
+        }
         return vec![Finding::wrong(CHECK, says, mend)];
     }
     let mut findings = Vec::new();
@@ -232,6 +251,9 @@ mod tests {
         silent[2]["reachable"] = json!(false);
         let found = of_report(&json!({ "leader": 1, "nodes": silent }), "http://u");
         assert_eq!(found.len(), 3, "{found:?}");
-        assert_eq!(found[0].says, "1 of 3 voters answer, and 2 are needed: nothing is granted");
+        let says = "the cluster has no majority: 1 of 3 voters answer, and 2 are needed, so \
+                    nothing is granted";
+        assert_eq!(found[0].says, says);
+        assert!(found.iter().all(|one| !one.mend.as_deref().unwrap_or("").contains("remove")));
     }
 }
