@@ -79,6 +79,11 @@ fn fields_of(what: &EventKind) -> Value {
                 SessionEnd::Expired => "expired",
             },
         }),
+        EventKind::HoldOffEnded { by } => json!({
+            "event": "hold_off_ended",
+            "by": by.as_ref().map(|ask| ask.by.as_str()),
+            "reason": by.as_ref().map(|ask| ask.reason.as_str()),
+        }),
     }
 }
 
@@ -111,7 +116,8 @@ pub(crate) fn with_end(mut line: Value, held: Span, end: &TenureEnd) -> Value {
     line
 }
 
-const fn why_of(why: LeaveReason) -> &'static str {
+/// Returns the name of the reason why a waiter left a queue.
+pub(crate) const fn why_of(why: LeaveReason) -> &'static str {
     match why {
         LeaveReason::Asked => "asked",
         LeaveReason::Gone => "gone",

@@ -1,7 +1,7 @@
 //! The status of one lock as JSON, for `cat`, the control file and `latchfs status`. The fields of
 //! the single-lock HTTP API come first.
 
-use crate::engine::{Ends, Holder, Lease, LockView, Ownership, Phase, Previous};
+use crate::engine::{Ends, HoldOff, Holder, Lease, LockView, Ownership, Phase, Previous};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
@@ -21,6 +21,9 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
         put("phase", Phase::Free.as_str().into());
         if !view.waiters.is_empty() {
             put("waiters", waiters_of(view, shown));
+        }
+        if let Some(hold_off) = &view.hold_off {
+            put("hold_off", hold_off_of(*hold_off, view.at, wall));
         }
         if let Some(previous) = &view.previous {
             put("previous", previous_of(previous, wall));
@@ -53,10 +56,25 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     if view.holders.len() > 1 {
         put("holders", holders_of(view));
     }
+    if let Some(hold_off) = &view.hold_off {
+        put("hold_off", hold_off_of(*hold_off, view.at, wall));
+    }
     if let Some(previous) = &view.previous {
         put("previous", previous_of(previous, wall));
     }
     Value::Object(status)
+}
+
+/// Returns until when no lock is granted, and why. `now` is the engine's time; `wall` converts an
+/// engine time to wall-clock time, for display.
+pub fn hold_off_of(hold_off: HoldOff, now: Time, wall: impl Fn(Time) -> Wall) -> Value {
+    let until = wall(hold_off.until);
+    json!({
+        "until": until.to_string(),
+        "left_ms": millis(hold_off.until.since(now)),
+        "because": hold_off.cause.as_str(),
+        "detail": hold_off.sentence(until),
+    })
 }
 
 /// Returns what is remembered of the name of a lock: the number of its grants, and the last
@@ -148,7 +166,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        ClientId, Details, Lifetime, LockName, Mode, Process, Ticket, Token, WaiterView,
+        ClientId, Details, HoldOffCause, Lifetime, LockName, Mode, Process, Ticket, Token,
+        WaiterView,
     };
     use std::sync::Arc;
 
@@ -165,6 +184,7 @@ mod tests {
             waiters: Vec::new(),
             has_below: false,
             previous: None,
+            hold_off: None,
         }
     }
 
@@ -190,6 +210,18 @@ mod tests {
         let status = status_of(&free("build"), wall).to_string();
         let want = r#"{"name":"build","holder":"","is_expired":true,"phase":"free"}"#;
         assert_eq!(status, want);
+    }
+
+    #[test]
+    fn a_lock_that_is_not_granted_yet_says_until_when_and_why() {
+        let hold_off = HoldOff { until: Time::from_secs(40), cause: HoldOffCause::Recovered };
+        let status = status_of(&LockView { hold_off: Some(hold_off), ..free("build") }, wall);
+        let want = json!({
+            "until": "2024-01-15T10:30:10.000Z", "left_ms": 30_000, "because": "recovered",
+            "detail": "nothing is granted before 2024-01-15T10:30:10.000Z, because the cluster was \
+                       begun again by a node that was left",
+        });
+        assert_eq!((&status["phase"], &status["hold_off"]), (&json!("free"), &want));
     }
 
     #[test]

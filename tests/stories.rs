@@ -4,17 +4,18 @@
 //! A line `t=TIME CLIENT VERB WORDS...` is a command, and the indented lines below it are its
 //! expected results: `->` the answer, `*` each event, `+` what is remembered of each name, `=` the
 //! state of each lock afterwards. `#` begins a comment. `rules WORDS...` on the first line sets
-//! limits. An unknown word is an error.
+//! limits, and `hold-off=TIME` how long nothing is granted. An unknown word is an error.
 //! `UPDATE=1 cargo test --test stories` writes the actual results into the files.
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends,
-    Engine, Event, EventKind, Firm, Forget, Grace, Handover, IdempotencyKey, IfExists,
-    LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime, LockName, LockView, Mode,
-    Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase, Previous, QueuePolicy,
-    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rules, SessionEnd,
-    SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
+    AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndHoldOff, EndSession,
+    Ends, Engine, Event, EventKind, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause,
+    IdempotencyKey, IfExists, LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime,
+    LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase,
+    Previous, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
+    Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token,
+    Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -132,6 +133,10 @@ impl Stage {
         rules.requests_kept = words.span("requests-kept")?.unwrap_or(rules.requests_kept);
         rules.steal_grace = words.span("steal-grace")?.unwrap_or(rules.steal_grace);
         self.engine = Engine::new(rules);
+        if let Some(span) = words.span("hold-off")? {
+            let (until, cause) = (Time::ZERO + span, HoldOffCause::Restored);
+            self.engine.begin_hold_off(HoldOff { until, cause });
+        }
         words.end()
     }
 
@@ -216,13 +221,13 @@ impl Stage {
             }
             "steal" => {
                 let name = words.name()?;
-                let reason = words.value("reason").ok_or("for which reason?")?;
-                let reason = StealReason::parse(&reason).ok_or("no reason")?;
+                let reason = words.reason()?;
                 let term = words.term()?.unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
                 let (patch, at_once) = (words.patch(), words.flag("now"));
                 Op::Steal(Steal { name, client, reason, term, patch, at_once })
             }
             "reset" => Op::Reset(reset(client, words)?),
+            "grant-now" => Op::EndHoldOff(EndHoldOff { by: client, reason: words.reason()? }),
             "forget" => Op::Forget(Forget { name: words.name()?, by: client }),
             "open" => {
                 let ttl = words.ttl()?.unwrap_or(TTL_DEFAULT);
@@ -280,8 +285,7 @@ fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {
 
 /// Parses a reset, or a part of one.
 fn reset(client: ClientId, words: &mut Words) -> Result<Reset, String> {
-    let reason = words.value("reason").ok_or("for which reason?")?;
-    let reason = StealReason::parse(&reason).ok_or("no reason")?;
+    let reason = words.reason()?;
     let whose = match (words.value("of"), words.value("keep")) {
         (Some(one), _) => ResetScope::Of(parse_client(&one)?),
         (None, Some(kept)) => {
@@ -359,6 +363,11 @@ impl Words {
     ) -> Result<Option<T>, String> {
         let Some(value) = self.value(key) else { return Ok(None) };
         parse(&value).map(Some).ok_or(format!("{key}='{value}' can't be read"))
+    }
+
+    fn reason(&mut self) -> Result<StealReason, String> {
+        let reason = self.value("reason").ok_or("for which reason?")?;
+        StealReason::parse(&reason).ok_or_else(|| "no reason".to_owned())
     }
 
     fn number(&mut self, key: &str) -> Result<Option<u64>, String> {
@@ -480,6 +489,7 @@ fn say_answer(answer: &Answer) -> String {
             format!("reset {holds} holds, {waits} places in this part")
         }
         Ok(Outcome::Forgotten) => "forgotten".to_owned(),
+        Ok(Outcome::HoldOffEnded) => "locks are granted".to_owned(),
         Ok(Outcome::Replayed(replay)) => {
             let first = say_answer(&Ok(replay.first.clone()));
             format!("replayed from {}: {first}", moment(replay.at))
@@ -551,6 +561,10 @@ fn say_event(event: &Event) -> String {
             SessionEnd::Expired => format!("session {session} of {client} expired"),
             SessionEnd::Revoked => format!("session {session} of {client} revoked"),
         },
+        EventKind::HoldOffEnded { by: None } => "the hold-off is over".to_owned(),
+        EventKind::HoldOffEnded { by: Some(EndHoldOff { by, reason }) } => {
+            format!("the hold-off was ended by {by} ({})", reason.as_str())
+        }
     }
 }
 

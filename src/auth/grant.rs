@@ -258,6 +258,7 @@ impl Grant {
                 self.may_see_all() || self.may_speak_as(client).is_ok()
             }
             EventKind::SessionKept { .. } => self.may_see_all(),
+            EventKind::HoldOffEnded { .. } => true,
         }
     }
 
@@ -363,6 +364,7 @@ pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
         | Op::Move(_)
         | Op::OpenSession(_)
         | Op::Reset(_)
+        | Op::EndHoldOff(_)
         | Op::Forget(_) => vec![],
     }
 }

@@ -110,6 +110,7 @@ operations! {
     KeepAlive       "keep a session alive"        Owner  Any           Known;
     EndSession      "end a session"               Owner  Any           Known;
     Reset           "reset locks"                 Named  All           Steal;
+    GrantNow        "end a hold-off"              Named  All           Steal;
     BackUp          "back up all locks"           Any    All           Steal;
     FollowAll       "register a follower"         Any    All           Known;
     ShowMetrics     "show metrics"                Any    All           Known;
@@ -179,6 +180,9 @@ impl<'a> AccessRequest<'a> {
             Op::EndSession(_) => Self::of_nothing(Operation::EndSession),
             Op::Forget(ask) => both(Operation::ForgetName, &ask.by, &ask.name),
             Op::Reset(ask) => Self { client: Some(&ask.by), ..Self::of_nothing(Operation::Reset) },
+            Op::EndHoldOff(ask) => {
+                Self { client: Some(&ask.by), ..Self::of_nothing(Operation::GrantNow) }
+            }
         }
     }
 }

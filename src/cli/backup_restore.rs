@@ -1,5 +1,5 @@
-//! The commands that affect all locks at once: `cluster reset`, `cluster backup`, `cluster restore`
-//! and `cluster recover`.
+//! The commands that affect all locks at once: `cluster reset`, `cluster grant-now`, `cluster
+//! backup`, `cluster restore` and `cluster recover`.
 
 use super::argument_types::span;
 use super::credential_options::ServerKeyArgs;
@@ -11,11 +11,14 @@ use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
 use crate::client::transport::TransportError;
 use crate::engine::lease_terms::TTL_MAX;
-use crate::engine::{ClientId, Engine, Op, Outcome, Reset, ResetScope, StealReason};
+use crate::engine::{
+    ClientId, EndHoldOff, Engine, HoldOff, HoldOffCause, Op, Outcome, Reset, ResetScope,
+    StealReason,
+};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
 use crate::service::{LockService, RequestError as Unanswered, Retry};
-use crate::time::{Span, Wall};
+use crate::time::{Span, Time, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -100,17 +103,29 @@ struct HoldOffArgs {
 }
 
 impl HoldOffArgs {
-    fn span(&self) -> CliResult<Span> {
+    /// Returns how long nothing is granted; `None` to grant at once.
+    fn span(&self) -> CliResult<Option<Span>> {
         match self.hold_off {
-            _ if self.old_holders_are_gone => Ok(Span::ZERO),
+            _ if self.old_holders_are_gone => Ok(None),
             Some(span) if span == Span::ZERO || span > TTL_MAX => Err(CliError::usage(format!(
                 "--hold-off is the longest ttl that any client had: more than nothing, {TTL_MAX} \
                  at most; --old-holders-are-gone says that nobody holds anything"
             ))),
-            Some(span) => Ok(span),
-            None => Ok(TTL_MAX),
+            Some(span) => Ok(Some(span)),
+            None => Ok(Some(TTL_MAX)),
         }
     }
+}
+
+/// The arguments of `latchfs cluster grant-now`.
+#[derive(Debug, clap::Args)]
+pub(super) struct GrantNowArgs {
+    /// Why no client relies on an old lease any more, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// The client to ask as [default: the host's name and the user's]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    client: Option<ClientId>,
 }
 
 /// Ends the leases and queue places of the selected clients (`cluster reset`).
@@ -118,26 +133,45 @@ pub(super) fn reset(args: &ResetArgs, servers: &str, key: &ServerKeyArgs) -> Cli
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         CliError::usage("a reset needs a short reason, which the holders will read")
     })?;
-    let by = match &args.client {
-        Some(client) => client.clone(),
-        None => key.client_at(servers)?,
-    };
+    let by = client_of(args.client.as_ref(), servers, key)?;
     let whose = match &args.of {
         Some(one) => ResetScope::Of(one.clone()),
         None => ResetScope::AllBut(args.keep.clone()),
     };
+    match submit(Op::Reset(Reset::new(whose, by, reason)), servers, key)? {
+        Outcome::Reset { holds, waits } => {
+            output::line(&format!("ended {holds} holds and {waits} waits"))
+        }
+        _ => Err(CliError::unavailable("the server sent an unexpected answer")),
+    }
+}
+
+/// Ends the time in which a server grants nothing (`cluster grant-now`).
+pub(super) fn grant_now(args: &GrantNowArgs, servers: &str, key: &ServerKeyArgs) -> CliResult {
+    let reason = StealReason::parse(&args.reason)
+        .ok_or_else(|| CliError::usage("say shortly why no client relies on an old lease"))?;
+    let by = client_of(args.client.as_ref(), servers, key)?;
+    match submit(Op::EndHoldOff(EndHoldOff { by, reason }), servers, key)? {
+        Outcome::HoldOffEnded => output::line("locks are granted"),
+        _ => Err(CliError::unavailable("the server sent an unexpected answer")),
+    }
+}
+
+/// Returns the client to ask as: the one that was named, or that of this user.
+fn client_of(named: Option<&ClientId>, servers: &str, key: &ServerKeyArgs) -> CliResult<ClientId> {
+    named.map_or_else(|| key.client_at(servers), |client| Ok(client.clone()))
+}
+
+/// Submits an administrative command to the servers, and returns its outcome.
+fn submit(op: Op, servers: &str, key: &ServerKeyArgs) -> CliResult<Outcome> {
     let remote = server_options::connect(&key.access(servers)?, None)?;
     let (send, answer) = channel();
-    let op = Op::Reset(Reset::new(whose, by, reason));
     // The send can't fail: this function waits on the receiver `answer` until the reply has come.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
     match answer.recv() {
-        Ok(Ok(Ok(Outcome::Reset { holds, waits }))) => {
-            output::line(&format!("ended {holds} holds and {waits} waits"))
-        }
-        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server sent an unexpected answer")),
+        Ok(Ok(Ok(outcome))) => Ok(outcome.first()),
         Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
         Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
         Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
@@ -221,7 +255,7 @@ pub(super) fn restore(args: &RestoreArgs) -> CliResult {
     let Backup { taken, engine, .. } = backup::read(&bytes)
         .map_err(|error| CliError::unavailable(format!("{file} can't be restored: {error}")))?;
     let hold_off = args.hold_off.span()?;
-    let heritage = heritage_of(&engine, hold_off)?;
+    let heritage = heritage_of(&engine, hold_off, HoldOffCause::Restored)?;
     let tokens_from = heritage.baseline.tokens_from;
     raft::restore(&args.data, heritage, raft::Origin::Backup)
         .map_err(|error| CliError::unavailable(error.to_string()))?;
@@ -233,7 +267,12 @@ pub(super) fn restore(args: &RestoreArgs) -> CliResult {
     say_hold_off(&engine, hold_off, "the backup")
 }
 
-fn heritage_of(engine: &Engine, hold_off: Span) -> CliResult<raft::Heritage> {
+fn heritage_of(
+    engine: &Engine,
+    hold_off: Option<Span>,
+    cause: HoldOffCause,
+) -> CliResult<raft::Heritage> {
+    let hold_off = hold_off.map(|span| HoldOff { until: Time::ZERO + span, cause });
     let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
     raft::Heritage::of(engine, secs, hold_off).ok_or_else(|| {
         CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
@@ -241,16 +280,20 @@ fn heritage_of(engine: &Engine, hold_off: Span) -> CliResult<raft::Heritage> {
 }
 
 /// Says for how long the new cluster grants nothing. `known` is what the lost one is known from.
-fn say_hold_off(engine: &Engine, hold_off: Span, known: &str) -> CliResult {
-    if hold_off == Span::ZERO {
-        return Ok(());
-    }
+fn say_hold_off(engine: &Engine, hold_off: Option<Span>, known: &str) -> CliResult {
+    let Some(hold_off) = hold_off else {
+        return output::line(
+            "locks are granted at once, since no client relies on a lease of the lost servers",
+        );
+    };
     let longest = engine.longest_ttl().filter(|longest| *longest < hold_off);
     let longest = longest
         .map_or_else(String::new, |longest| format!("; the longest ttl in {known} is {longest}"));
     output::line(&format!(
-        "for {hold_off} of its running nothing is granted: somebody may still believe to hold what \
-         the lost servers granted{longest}"
+        "for {hold_off} of its running nothing is granted: a client may still rely on a lease of \
+         the lost servers{longest}\n--hold-off DURATION sets that time, and \
+         --old-holders-are-gone grants at once; on the running node, 'latchfs cluster grant-now \
+         --reason WHY' ends it"
     ))
 }
 
@@ -274,7 +317,7 @@ pub(super) fn recover(args: &RecoverArgs) -> CliResult {
         refuse_living(&survivor)?;
     }
     let engine = survivor.engine.clone();
-    let heritage = heritage_of(&engine, hold_off)?;
+    let heritage = heritage_of(&engine, hold_off, HoldOffCause::Recovered)?;
     let (node, tokens_from) = (survivor.node, heritage.baseline.tokens_from);
     survivor.succeed(&args.to, heritage).map_err(unavailable)?;
     let to = args.to.display();

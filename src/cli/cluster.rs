@@ -7,6 +7,7 @@ use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::server_options;
 use super::table::aligned;
+use crate::service::failure::MAJORITY_ADVICE;
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
@@ -80,6 +81,13 @@ enum ClusterCommand {
     /// The holders are notified, the reason is logged, and for a second no client may use the
     /// locks; then the next waiters get them. Needs credentials that may steal and see all locks.
     Reset(backup_restore::ResetArgs),
+    /// Grant locks now, although a server that began without its old leases grants nothing yet
+    ///
+    /// After 'cluster restore', 'cluster recover' and a start without state, nothing is granted for
+    /// some time, because a client may still rely on an old lease. This ends that time: say by
+    /// --reason how you know that no such client is left. Needs credentials that may steal and see
+    /// all locks.
+    GrantNow(backup_restore::GrantNowArgs),
     /// Write all that the server knows to a file, while it goes on
     Backup(backup_restore::BackupArgs),
     /// Begin a new cluster from a backup, when all nodes of the old one are lost
@@ -130,6 +138,9 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
             changed.map_err(|error| args.unless_unknown(*id, error))
         }
         ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.servers()?, &args.key),
+        ClusterCommand::GrantNow(now) => {
+            backup_restore::grant_now(now, &args.servers()?, &args.key)
+        }
         ClusterCommand::Backup(backup) => {
             backup_restore::back_up(backup, &args.servers()?, &args.key)
         }
@@ -242,6 +253,15 @@ fn syncs(node: &Value) -> String {
     both.map_or("-".to_owned(), |(median, worst)| format!("{median}-{worst}ms"))
 }
 
+/// Returns the remark that nothing is granted yet, if the report says so.
+fn not_granting(report: &Value) -> Option<String> {
+    let said = report["hold_off"]["detail"].as_str().map(output::harmless)?;
+    Some(format!(
+        "{said}; if no client relies on an old lease any more, end that with 'latchfs cluster \
+         grant-now --reason WHY'"
+    ))
+}
+
 /// Whether a node in the cluster's report is a voter, so that it counts for the quorum.
 pub(super) fn votes(node: &Value) -> bool {
     matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
@@ -261,13 +281,16 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let voters: Vec<_> = nodes.iter().filter(|node| votes(node)).collect();
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;
-    if report["leader"].is_null() {
+    lines.extend(not_granting(report));
+    let has_majority = there >= majority;
+    if report["leader"].is_null() && has_majority {
         lines.push("no leader: no lock is granted, and none expires".to_owned());
     }
     match voters.len() {
         0 | 1 => {}
-        count if there < majority => lines.push(format!(
-            "{there} of {count} voters answer, and {majority} are needed: nothing is granted"
+        count if !has_majority => lines.push(format!(
+            "the cluster has no majority: {there} of {count} voters answer, and {majority} are \
+             needed, so nothing is granted, and none can be removed; {MAJORITY_ADVICE}"
         )),
         2 => lines.push("both voters are needed; with three, one may fail".to_owned()),
         count => {
@@ -278,10 +301,16 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     for node in nodes.iter().filter(|node| node["reachable"] == false) {
         let id = &node["id"];
         let why = output::harmless(node["trouble"].as_str().unwrap_or_default());
-        lines.push(format!(
-            "node {id} does not answer ({why}); if its data is lost, remove it by 'latchfs cluster \
-             remove {id}', and let it join as a new node"
-        ));
+        // Without a majority no node can be removed.
+        let advice = if has_majority {
+            format!(
+                "; if its data is lost, remove it by 'latchfs cluster remove {id}', and let it \
+                 join as a new node"
+            )
+        } else {
+            String::new()
+        };
+        lines.push(format!("node {id} does not answer ({why}){advice}"));
     }
     lines
 }
@@ -314,8 +343,13 @@ mod tests {
         assert_eq!(lines[4], led);
         assert_eq!(lines[5], "2 of 3 voters answer; 0 more may fail");
         assert!(lines[6].contains("remove 9"), "{text}");
+        let held_off = json!({ "hold_off": { "detail": "nothing is granted before then" } });
+        let text = table(&held_off);
+        assert!(text.contains("nothing is granted before then; if no client"), "{text}");
         let two = json!([node(1, "voter", false), node(7, "voter", true)]);
         let text = table(&json!({ "leader": null, "nodes": two }));
-        assert!(text.contains("no leader") && text.contains("1 of 2 voters answer"), "{text}");
+        let said = "the cluster has no majority: 1 of 2 voters answer";
+        assert!(text.contains(said) && text.contains("latchfs cluster recover"), "{text}");
+        assert!(!text.contains("cluster remove"), "{text}");
     }
 }

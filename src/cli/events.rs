@@ -190,6 +190,11 @@ fn sentence(event: &Value) -> String {
         }
         "joined" => format!("{client} waits"),
         "left" => format!("{client} left the queue ({})", of.text("why").replace('_', " ")),
+        "hold_off_ended" => {
+            let by = of.text("by");
+            let by = if by.is_empty() { by } else { format!(" (by {by}: {})", of.text("reason")) };
+            return format!("{}  locks are granted from now on{by}", of.text("at"));
+        }
         "session_opened" => format!("{client} opened it"),
         "session_kept" => "kept alive".to_owned(),
         "session_over" => format!("{client} is done with it ({})", of.text("why")),
@@ -235,6 +240,8 @@ mod tests {
         assert_eq!(said(&stolen), "T  build  stolen from a by b: dead , held for 1ms");
         let left = json!({"event": "left", "client": "c", "why": "timed_out"});
         assert_eq!(said(&left), "T  build  c left the queue (timed out)");
+        let ended = json!({"event": "hold_off_ended", "by": "b", "reason": "off", "at": "T"});
+        assert_eq!(sentence(&ended), "T  locks are granted from now on (by b: off)");
         let session = json!({"event": "session_opened", "session": 5, "client": "c", "at": "T"});
         assert_eq!(sentence(&session), "T  session 5  c opened it");
         assert!(

@@ -90,6 +90,7 @@ impl ListArgs {
                 &format!("finished slots: {count}; 'latchfs ls --slots' lists them"),
             )),
         }
+        lines.extend(locks.iter().find_map(|lock| Status(lock).not_granting()));
         lines.join("\n") + "\n"
     }
 }
@@ -99,6 +100,9 @@ fn without_time(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(fields) = status.as_object_mut() {
         fields.remove("expires_in_ms");
+        if let Some(hold_off) = fields.get_mut("hold_off").and_then(Value::as_object_mut) {
+            hold_off.remove("left_ms");
+        }
         let waiters = fields.get_mut("waiters").and_then(Value::as_array_mut);
         for waiter in waiters.into_iter().flatten().filter_map(Value::as_object_mut) {
             waiter.remove("waited_ms");

@@ -45,6 +45,11 @@ impl Status<'_> {
         Some(self.text("lasts")).filter(|lasts| !lasts.is_empty())
     }
 
+    /// Returns until when nothing is granted, and why, if the status says so.
+    pub(super) fn not_granting(self) -> Option<String> {
+        self.0["hold_off"]["detail"].as_str().map(harmless)
+    }
+
     /// Returns the holder of the lock, or all holders of a shared lock.
     fn holders(self) -> Vec<String> {
         match self.0["holders"].as_array() {
@@ -119,7 +124,7 @@ pub(super) fn is_finished_slot(status: Status<'_>) -> bool {
 pub(super) fn held_by(status: Status<'_>) -> String {
     let holders = status.holders();
     let (Some(first), phase) = (holders.first(), status.phase()) else {
-        return "free, and not granted yet".to_owned();
+        return status.not_granting().unwrap_or_else(|| "free, and not granted yet".to_owned());
     };
     let more = match holders.len() {
         1 => String::new(),
@@ -194,6 +199,7 @@ pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
         facts.push(("process", status.text("holder_id")));
         facts.push(("note", status.text("note")));
     }
+    facts.extend(status.not_granting().map(|said| ("granted", said)));
     for (number, waiter) in (1..).zip(status.waiters()) {
         facts.push(("waiting", waiter.waiting(number, status.number("place"))));
     }

@@ -116,10 +116,11 @@ fn in_folder(folder: &str) -> String {
 fn lines(status: &Value) -> String {
     let status = Status(status);
     let name = status.text("name");
-    if status.phase() == "free" && status.waiters().is_empty() {
-        return format!("{name}: free\n");
-    }
-    let mut text = format!("{name}: {}; {}\n", held_by(status), status.terms());
+    let mut text = match (status.phase().as_str(), status.not_granting()) {
+        ("free", None) if status.waiters().is_empty() => return format!("{name}: free\n"),
+        ("free", Some(said)) => format!("{name}: free; {said}\n"),
+        _ => format!("{name}: {}; {}\n", held_by(status), status.terms()),
+    };
     let process = status.text("holder_id");
     if !process.is_empty() {
         let _ = writeln!(text, "process {process}");
@@ -145,5 +146,12 @@ mod tests {
              waiting 1. b, for 1s, since then\n"
         );
         assert_eq!(lines(&json!({"name": "x", "phase": "free"})), "x: free\n");
+        let detail = json!({"detail": "nothing is granted before then"});
+        let held_off = json!({"name": "x", "phase": "free", "hold_off": detail,
+            "waiters": [{"client": "b", "waited_ms": 1_000, "since": "then"}]});
+        assert_eq!(
+            lines(&held_off),
+            "x: free; nothing is granted before then\nwaiting 1. b, for 1s, since then\n"
+        );
     }
 }

@@ -28,19 +28,12 @@ impl Engine {
         rules: Rulebook,
         events: &mut Vec<Event>,
     ) -> Answer {
-        if let Err(refusal) = self.books.grants(&ask.name) {
-            return match ask.line {
-                QueuePolicy::Join(patience)
-                    if patience != Some(Span::ZERO) && rules >= Rulebook::Third =>
-                {
-                    self.join_early(ask, patience, rules, events)
-                }
-                QueuePolicy::Join(_) | QueuePolicy::Skip => Err(refusal),
-            };
-        }
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         self.books.may_remember(ask)?;
+        if let Some(answer) = self.put_off(ask, rules, events) {
+            return answer;
+        }
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
         let lock = match self.locks.slot(&ask.name) {
             Slot::Taken(lock) => lock,
@@ -160,19 +153,21 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Answer {
         self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
-        let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let own_place = ask.hold == Ownership::Exclusive(None)
             && !matches!(rules, Rulebook::First | Rulebook::Second);
         let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
-        let place = lock.line.iter().find(|(_, waiter)| !own_place && same(waiter));
+        let lock = self.locks.get(&ask.name);
+        let mut line = lock.into_iter().flat_map(|lock| lock.line.iter());
+        let place = line.find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
             let ticket = *ticket;
             self.books.remember_name(ask);
             return Ok(self.ask_again(ask, ticket, until, events));
         }
-        let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
+        let (ahead, max) = (lock.map_or(0, |lock| lock.line.len()), self.books.rules.waiters_max);
         self.books.limit(ahead, max, Limit::Waiters)?;
         self.books.remember_name(ask);
+        let lock = self.locks.get_or_new(&ask.name);
         let ticket = Ticket(self.books.next_ticket);
         self.books.next_ticket += 1;
         let waiter = QueuedWaiter::new(ask, self.books.clock, until);
@@ -247,11 +242,11 @@ impl Engine {
     }
 
     /// Grants the lock to waiters from the head of the queue on, as long as the lock can admit the
-    /// next one. Removes a lock that has neither leases nor waiters.
+    /// next one; to none during the hold-off. Removes a lock that has neither leases nor waiters.
     pub(super) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {
-            if !lock.admits(mode) || self.books.is_full(lock) {
+            if self.books.hold_off.is_some() || !lock.admits(mode) || self.books.is_full(lock) {
                 break;
             }
             let waiter = lock.line.remove(ticket).expect("the next waiter is in the queue");
@@ -271,8 +266,10 @@ impl Engine {
                 self.books.tell(events, EventKind::Left { name, client, ticket, why });
             }
         }
-        if matches!(lock.tenancy, Tenancy::Nobody) {
+        if matches!(lock.tenancy, Tenancy::Nobody) && self.books.hold_off.is_none() {
             assert!(lock.line.is_empty(), "a free lock serves its line");
+        }
+        if lock.is_idle() {
             self.locks.remove(name);
         }
     }
@@ -327,11 +324,6 @@ impl EngineState {
         }
     }
 
-    /// Refuses a request for a new lease if the text to be stored in the lock's file is too long.
-    pub(super) fn fits_new(&self, ask: &Acquire) -> Result<(), Refusal> {
-        self.fits(&ask.name, ask, &NOTHING_SAID)
-    }
-
     fn fits(&self, name: &LockName, ask: &Acquire, before: &Details) -> Result<(), Refusal> {
         if ask.patch.fits(before) {
             Ok(())
@@ -340,7 +332,7 @@ impl EngineState {
         }
     }
 
-    fn stance<'a>(&self, lock: &'a Lock, ask: &Acquire) -> ConflictCheck<'a> {
+    pub(super) fn stance<'a>(&self, lock: &'a Lock, ask: &Acquire) -> ConflictCheck<'a> {
         let leases = lock.leases().iter().map(|lease| (lease, self.ends(lease.life)));
         let (mode, has_line) = (lock.mode(), !lock.line.is_empty());
         Facts { leases, mode, has_line, now: self.clock }.stance(ask.into())

@@ -54,6 +54,7 @@ impl Engine {
             Op::EndSession(ask) => self.end_session(ask, events),
             Op::Reset(ask) => self.reset(ask, events),
             Op::Forget(ask) => self.forget(ask, events),
+            Op::EndHoldOff(ask) => self.end_hold_off(ask, events),
         }
     }
 }

@@ -1,21 +1,17 @@
 //! The baseline of an engine that replaces a lost one, restored from a backup or started without
 //! state. Its tokens and tickets were never issued before. During a hold-off after the start it
-//! grants nothing, since clients of the lost engine may still believe that they hold locks;
-//! requests that wait are queued meanwhile.
+//! grants nothing, since clients of the lost engine may still believe that they hold locks.
 //!
 //! No lease is carried over. A lock that is held in the backup may have been released and acquired
 //! by another client since, and a lock that is free in it may have been acquired: a client to which
 //! the new engine grants a lock must not share it with a client of the lost engine.
 
-use super::command::{Acquire, Answer, Rulebook};
-use super::event::Event;
-use super::lease::{Ends, Mode, TOKEN_MAX, Token};
-use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
-use super::name::{ClientId, LockName};
-use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::state::{Engine, EngineState, Rules};
+use super::hold_off::HoldOff;
+use super::lease::TOKEN_MAX;
+use super::lease_terms::Ttl;
+use super::state::{Engine, Rules};
 use super::tokens::TokenAllocator;
-use crate::time::{Span, Time, Wall};
+use crate::time::{Span, Wall};
 
 /// How far the tokens and tickets of a restored engine start above those of the backup. At a
 /// million commands a second, more than any node can apply, 2^40 numbers last for twelve days; at
@@ -31,14 +27,6 @@ const NUMBERS_A_SECOND: u64 = 1 << 20;
 /// tokens derived from it could repeat.
 const WALL_SECS_MIN: i64 = 1_577_836_800;
 
-/// The name shown as the holder of a lock that cannot be granted yet, because the engine was just
-/// started without the leases of its predecessor.
-const NOBODY: &str = "hold-off";
-
-fn nobody() -> ClientId {
-    ClientId::parse(NOBODY).expect("it is a name")
-}
-
 /// The baseline of an engine that replaces a lost one: its limits, its first token and ticket, and
 /// how long after its start it grants no lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,15 +37,15 @@ pub struct Baseline {
     pub tokens_from: u64,
     /// The first queue ticket that the engine issues.
     pub tickets_from: u64,
-    /// How long the engine grants nothing after its start.
-    pub hold_off: Span,
+    /// Until when the engine grants nothing; its time begins at [`Time::ZERO`].
+    pub hold_off: Option<HoldOff>,
 }
 
 impl Engine {
     /// Returns the baseline of the engine that replaces a lost one. `self` is the state of the lost
     /// engine, as read from a backup. `wall_secs` is the start of the new engine in seconds since
     /// 1970. Returns `None` if the new engine would have no tokens left.
-    pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
+    pub fn heritage(&self, wall_secs: u64, hold_off: Option<HoldOff>) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
         let tickets_from = self.books.next_ticket.saturating_add(NUMBERS_SKIPPED).max(by_time);
@@ -75,7 +63,9 @@ impl Engine {
         let mut engine = Self::new(heritage.rules);
         engine.books.mint = TokenAllocator::at(heritage.tokens_from.max(1));
         engine.books.next_ticket = heritage.tickets_from.max(1);
-        engine.books.shut_until = Time::ZERO + heritage.hold_off;
+        if let Some(hold_off) = heritage.hold_off {
+            engine.begin_hold_off(hold_off);
+        }
         engine
     }
 
@@ -93,35 +83,10 @@ impl Engine {
         (from < TOKEN_MAX).then_some(engine)
     }
 
-    /// Grants nothing until `until`, since an earlier engine, whose state is lost, may have granted
-    /// leases of up to `longest` (ttl and grace together). This engine refuses longer ones, so that
-    /// its successor does not have to wait longer either.
-    pub fn hold_off(&mut self, until: Time, longest: Span) {
-        (self.books.shut_until, self.books.longest) = (until, Some(longest));
-    }
-
-    /// Queues a request during the hold-off (the time after a start in which the engine grants no
-    /// lock). A placeholder lease holds the lock until the hold-off ends, and then the queue is
-    /// served.
-    pub(super) fn join_early(
-        &mut self,
-        ask: &Acquire,
-        patience: Option<Span>,
-        rules: Rulebook,
-        events: &mut Vec<Event>,
-    ) -> Answer {
-        self.books.may_lean_on(ask.hold, ask.term)?;
-        self.books.tokens_left()?;
-        self.books.may_remember(ask)?;
-        self.books.fits_new(ask)?;
-        if self.locks.get(&ask.name).is_none() {
-            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-            self.books.limit(held, max, Limit::Locks)?;
-            let (lock, begins) = (self.locks.get_or_new(&ask.name), self.books.shut_until);
-            self.books.keep_from_all(lock, (&ask.name, Mode::Exclusive), &nobody(), begins, events);
-        }
-        let until = patience.map(|span| self.books.clock + span);
-        self.join(ask, until, rules, events)
+    /// Refuses leases that last longer than `longest` (ttl and grace together) from now on, so that
+    /// an engine that follows this one without its state knows for how long to grant nothing.
+    pub const fn limit_leases(&mut self, longest: Span) {
+        self.books.longest = Some(longest);
     }
 
     /// Returns the longest ttl of all leases and sessions: how long a client may believe that it
@@ -134,34 +99,14 @@ impl Engine {
     }
 }
 
-impl EngineState {
-    /// Refuses to grant a lock during the hold-off, the time after a start in which clients of the
-    /// lost engine may still believe that they hold locks.
-    pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
-        if self.clock >= self.shut_until {
-            return Ok(());
-        }
-        let until = self.shut_until;
-        let ends =
-            Ends { expires_at: until, grace_until: until, ttl: TTL_DEFAULT, grace: Grace::NONE };
-        Err(self.refuse(Reason::Conflict(Conflict {
-            name: name.clone(),
-            holder: nobody(),
-            token: Token::named(0),
-            mode: Mode::Exclusive,
-            ends,
-            way: Way::Restored { until },
-            waiting: 0,
-            previous: self.previous(name),
-        })))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::GRACE_DEFAULT;
-    use crate::engine::{Command, LeaseTerms, Op, Outcome, Ownership, Patch, QueuePolicy, codec};
+    use crate::engine::command::{Acquire, Command, Op, Outcome, QueuePolicy};
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::name::{ClientId, LockName};
+    use crate::engine::{HoldOffCause, LeaseTerms, Mode, Ownership, Patch, codec};
+    use crate::time::Time;
 
     fn acquire(line: QueuePolicy) -> Command {
         let name = LockName::parse("build").expect("valid");
@@ -184,23 +129,23 @@ mod tests {
     fn nothing_is_granted_during_the_hold_off_and_no_token_repeats() {
         let mut lost = Engine::default();
         let highest = token(&mut lost, Time::from_secs(1_000));
-        let hold_off = Span::from_secs(60);
+        let until = Time::from_secs(60);
+        let hold_off = Some(HoldOff { until, cause: HoldOffCause::Restored });
         let heritage = lost.heritage(1_790_000_000, hold_off).expect("there are tokens");
         let mut engine = Engine::inheriting(&heritage);
         engine.check();
         for line in [QueuePolicy::Skip, QueuePolicy::Join(Some(Span::ZERO))] {
-            let early = Time::ZERO + hold_off - Span::from_nanos(1);
+            let early = until - Span::from_nanos(1);
             let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
             let said = refusal.to_string();
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
-            // The end of the hold-off (the time after a start in which the engine grants no lock)
-            // is part of the encoded state, so it survives a snapshot and the transfer of a
-            // snapshot to another node.
+            // The hold-off is part of the encoded state, so it survives a snapshot and its transfer
+            // to another node.
             let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
                 .expect("written");
             assert_eq!(again, engine);
         }
-        assert!(token(&mut engine, Time::ZERO + hold_off) > highest + NUMBERS_SKIPPED);
+        assert!(token(&mut engine, until) > highest + NUMBERS_SKIPPED);
         engine.check();
         let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
             .expect("written");
@@ -213,7 +158,7 @@ mod tests {
     fn engines_restored_from_one_backup_use_disjoint_numbers() {
         let lost = Engine::default();
         let at = |secs| {
-            let heritage = lost.heritage(secs, Span::ZERO).expect("there are tokens");
+            let heritage = lost.heritage(secs, None).expect("there are tokens");
             token(&mut Engine::inheriting(&heritage), Time::ZERO)
         };
         let (first, second) = (at(1_790_000_000), at(1_790_000_060));
@@ -221,17 +166,17 @@ mod tests {
         // Even if the wall clock is not set, the tokens of a restored engine start above those of
         // the backup.
         assert!(at(0) > NUMBERS_SKIPPED);
-        assert_eq!(lost.heritage(u64::MAX, Span::ZERO), None);
+        assert_eq!(lost.heritage(u64::MAX, None), None);
     }
 
     #[test]
     fn a_baseline_leaves_the_last_token_out() {
         let mut lost = Engine::default();
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED - 1);
-        let baseline = lost.heritage(0, Span::ZERO).expect("there are tokens");
+        let baseline = lost.heritage(0, None).expect("there are tokens");
         assert_eq!(baseline.tokens_from, TOKEN_MAX - 1);
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED);
-        assert_eq!(lost.heritage(0, Span::ZERO), None);
+        assert_eq!(lost.heritage(0, None), None);
         assert_eq!(NUMBERS_SKIPPED, 1_099_511_627_776, "2^40, more than a lost engine used");
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN)).is_some());
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN - 1)).is_none());
@@ -250,12 +195,12 @@ mod tests {
     }
 
     /// While a new engine grants no lock because leases of its predecessor may still last, requests
-    /// that wait are queued. They are served when this hold-off is over.
+    /// that wait are queued, without a holder. They are served when this hold-off is over.
     #[test]
     fn requests_queued_during_the_hold_off_are_served_after_it() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
-        let (until, longest) = (Time::from_secs(65), Span::from_secs(65));
-        engine.hold_off(until, longest);
+        let until = Time::from_secs(65);
+        engine.begin_hold_off(HoldOff { until, cause: HoldOffCause::NoState });
         let mut events = vec![];
         engine
             .apply(Time::from_secs(1), &acquire(QueuePolicy::Skip), &mut events)
@@ -264,19 +209,17 @@ mod tests {
         let waits =
             engine.apply(Time::from_secs(2), &acquire(QueuePolicy::Join(None)), &mut events);
         assert!(matches!(waits, Ok(Outcome::Waiting { ahead: 0, .. })), "{waits:?}");
-        let mut old = acquire(QueuePolicy::Join(None));
-        old.rules = Rulebook::Second;
-        engine.apply(Time::from_secs(3), &old, &mut events).expect_err("as it was then");
         engine.check();
         let settle = Op::Settle.into();
-        let holder = |engine: &mut Engine, at| {
+        let holders = |engine: &mut Engine, at| {
             engine.apply(at, &settle, &mut vec![]).expect("never refused");
             let view = engine.view(&LockName::parse("build").expect("valid"), at);
             engine.check();
-            view.holders[0].lease.holder.to_string()
+            let holders = view.holders.iter().map(|holder| holder.lease.holder.to_string());
+            (holders.collect::<Vec<_>>(), view.waiters.len())
         };
-        assert_eq!(holder(&mut engine, until - Span::from_nanos(1)), NOBODY);
-        assert_eq!(holder(&mut engine, until), "a");
+        assert_eq!(holders(&mut engine, until - Span::from_nanos(1)), (vec![], 1));
+        assert_eq!(holders(&mut engine, until), (vec!["a".to_owned()], 0));
     }
 
     /// An engine that starts without state grants no lock for as long as the leases of its
@@ -285,11 +228,11 @@ mod tests {
     fn no_lease_is_longer_than_the_next_start_waits() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
         let longest = TTL_DEFAULT.span() + GRACE_DEFAULT.span();
-        engine.hold_off(Time::ZERO, Span::from_nanos(longest.as_nanos() - 1));
+        engine.limit_leases(Span::from_nanos(longest.as_nanos() - 1));
         let refusal = engine.apply(Time::ZERO, &acquire(QueuePolicy::Skip), &mut vec![]);
         let refusal = refusal.expect_err("it lasts longer");
         assert_eq!(refusal.kind(), crate::engine::RefusalKind::Invalid, "{refusal}");
-        engine.hold_off(Time::ZERO, longest);
+        engine.limit_leases(longest);
         token(&mut engine, Time::ZERO);
     }
 

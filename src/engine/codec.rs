@@ -6,8 +6,8 @@
 
 use super::baseline::Baseline;
 use super::command::{
-    AcknowledgedKeys, Command, EndSession, Firm, IfExists, LeaseKey, Leave, Move, Op, OpenSession,
-    Outcome, QueuePolicy, Renew, RequestId, RequestOrder, ResetScope,
+    AcknowledgedKeys, Command, EndHoldOff, EndSession, Firm, IfExists, LeaseKey, Leave, Move, Op,
+    OpenSession, Outcome, QueuePolicy, Renew, RequestId, RequestOrder, ResetScope,
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
@@ -18,6 +18,7 @@ pub use super::encoding::{FORMAT_BASE, FORMAT_OLDEST, FORMAT_VERSION, Malformed}
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
 use super::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
+use super::hold_off::{HoldOff, HoldOffCause};
 use super::idempotency::IdempotencyRecord;
 use super::interner::Interner;
 use super::lease::{
@@ -109,11 +110,8 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    // The end of the hold-off (the time after a start in which the engine grants no lock) is
-    // written only if the engine has one, so that the state of any other engine has the same bytes
-    // as before hold-offs existed.
-    if books.shut_until > Time::ZERO || !books.remembered.is_empty() {
-        books.shut_until.put(&mut out);
+    if books.hold_off.is_some() || !books.remembered.is_empty() {
+        books.hold_off.put(&mut out);
     }
     // So are the remembered names.
     if !books.remembered.is_empty() {
@@ -142,6 +140,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     let mut known = Interner::default();
     let mut waiting = BTreeSet::new();
+    let mut has_lock_without_lease = false;
     for _ in 0..u64::take(from)? {
         let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
         for lease in lock.leases_mut() {
@@ -150,6 +149,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
         require_sound(&lock, &engine.books)?;
+        has_lock_without_lease |= lock.leases().is_empty();
         lock.leases().iter().for_each(|lease| engine.books.book(&name, lease));
         for (ticket, waiter) in lock.line.iter() {
             engine.books.book_waiter(&name, *ticket, waiter);
@@ -171,9 +171,11 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.restore_reply(id, reply);
     }
     if !from.is_empty() {
-        engine.books.shut_until = Time::take(from)?;
-        require(engine.books.shut_until > Time::ZERO || !from.is_empty())?;
+        let hold_off: Option<HoldOff> = Codec::take(from)?;
+        require(hold_off.is_some_and(|it| it.until > engine.books.clock) || !from.is_empty())?;
+        hold_off.into_iter().for_each(|hold_off| engine.begin_hold_off(hold_off));
     }
+    require(engine.hold_off().is_some() || !has_lock_without_lease)?;
     if !from.is_empty() {
         require(format >= WITH_HANDOVERS)?;
         engine.books.take_names(from)?;
@@ -191,7 +193,7 @@ fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
         Lifetime::Session(id) => known(id),
         Lifetime::Own { .. } => true,
     };
-    require(!lock.leases().is_empty() && lock.leases().iter().all(lives))?;
+    require(!lock.is_idle() && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
     // A stored token or ticket must be below the next one to be issued. Otherwise the engine would
     // issue the same number twice.
@@ -225,6 +227,8 @@ wire_text! {
 
 wire_struct! {
     Baseline { rules, tokens_from, tickets_from, hold_off }
+    HoldOff { until, cause }
+    EndHoldOff { by, reason }
     Ends { expires_at, grace_until, ttl, grace }
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
     LeaseKey { name, client, token }
@@ -342,7 +346,7 @@ wire_enum! {
     Op {
         0 Settle, 1 Acquire(ask), 2 Renew(ask), 3 Annotate(ask), 4 Release(ask), 5 Leave(ask),
         6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
-        11 Reset(ask), 12 Forget(ask),
+        11 Reset(ask), 12 Forget(ask), 13 EndHoldOff(ask),
     }
     QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
@@ -350,6 +354,7 @@ wire_enum! {
     IfExists { 0 Replace, 1 Refuse }
     SessionEnd { 0 Closed, 1 Expired, 2 Revoked }
     HandoverEnd { 0 Open, 1 Released, 2 Expired, 3 Stolen, 4 Session, 5 Unknown }
+    HoldOffCause { 0 NoState, 1 Restored, 2 Recovered }
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     ResetScope { 0 AllBut(kept), 1 Of(client) }
     Mode { 0 Exclusive, 1 Shared }
@@ -364,5 +369,6 @@ wire_enum! {
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
         10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
         14 ResetPart { holds, waits }, 15 Forgotten,
+        16 HoldOffEnded,
     }
 }

@@ -3,6 +3,7 @@
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::handover::Handover;
+pub use super::hold_off::EndHoldOff;
 use super::lease::{LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token};
 use super::lease_terms::{Grace, Ttl};
 use super::limits::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
@@ -42,9 +43,8 @@ pub enum Rulebook {
     Second,
     /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
     /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
-    /// request that belongs to no open file has a place of its own. During the hold-off after a
-    /// restore, requests may be queued until locks are granted again. While the table of request
-    /// ids is full, new ids are refused.
+    /// request that belongs to no open file has a place of its own. While the table of request ids
+    /// is full, new ids are refused.
     #[default]
     Third,
     /// The third rules, except that a new id takes the place of an old one while the table of
@@ -82,6 +82,8 @@ pub enum Op {
     Reset(Reset),
     /// Forget a name that is remembered beyond a tenure: an administrative operation.
     Forget(Forget),
+    /// Grant locks from now on, although the hold-off is not over: an administrative operation.
+    EndHoldOff(EndHoldOff),
 }
 
 impl Op {

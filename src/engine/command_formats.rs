@@ -57,7 +57,8 @@ impl Op {
             Self::Acquire(Acquire { remember: true, .. })
             | Self::Annotate(Annotate { handover: Some(_), .. })
             | Self::Release(Release { handover: Some(_), .. })
-            | Self::Forget(_) => WITH_HANDOVERS,
+            | Self::Forget(_)
+            | Self::EndHoldOff(_) => WITH_HANDOVERS,
             _ => FORMAT_BASE,
         }
     }
@@ -101,7 +102,7 @@ impl Outcome {
     /// Returns the lowest format that can hold the outcome.
     pub fn format(&self) -> u8 {
         match self {
-            Self::Forgotten => WITH_HANDOVERS,
+            Self::Forgotten | Self::HoldOffEnded => WITH_HANDOVERS,
             Self::Replayed(replay) => replay.first.format(),
             outcome => of_previous(outcome.tenure().and_then(|tenure| tenure.previous.as_ref())),
         }
@@ -128,7 +129,8 @@ impl Refusal {
     pub fn format(&self) -> u8 {
         match &*self.reason {
             Reason::Conflict(conflict) => of_previous(conflict.previous.as_ref()),
-            Reason::NotRemembered(_)
+            Reason::HoldOff { .. }
+            | Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
             | Reason::OldHandover { .. }
             | Reason::NoHandoversYet
@@ -144,7 +146,7 @@ impl Refusal {
 impl LockView {
     /// Returns the lowest format that can hold the view.
     pub const fn format(&self) -> u8 {
-        of_previous(self.previous.as_ref())
+        if self.hold_off.is_some() { WITH_HANDOVERS } else { of_previous(self.previous.as_ref()) }
     }
 }
 
@@ -180,7 +182,8 @@ pub fn answer_for(format: u8, answer: Answer) -> Answer {
 /// Returns a view as a latchfs of this `format` knows it: see [`answer_for`].
 pub fn view_for(format: u8, view: LockView) -> LockView {
     let previous = view.previous.clone().filter(|_| format >= WITH_HANDOVERS);
-    LockView { previous, ..view }
+    let hold_off = view.hold_off.filter(|_| format >= WITH_HANDOVERS);
+    LockView { previous, hold_off, ..view }
 }
 
 const fn of_previous(previous: Option<&Arc<Previous>>) -> u8 {

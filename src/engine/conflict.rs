@@ -5,7 +5,7 @@ use super::lease::{Ends, Lease, Mode, Ownership, Phase, Token};
 use super::lock::{Wish, admits, own_among};
 use super::name::ClientId;
 use super::refusal::Way;
-use super::view::{Holder, LockView};
+use super::view::{LockView, Obstacle};
 use crate::time::Time;
 
 /// The relation between a request and the leases of a lock that is held.
@@ -16,6 +16,18 @@ pub(super) enum ConflictCheck<'a> {
     Beside,
     /// The request conflicts with this lease. The [`Way`] says how.
     Conflict(&'a Lease, Way),
+}
+
+impl ConflictCheck<'_> {
+    /// Whether the request, which wants the mode `want` of a lock with the mode `have`, would begin
+    /// a tenure: one of a new holder, or one with a new token.
+    pub(super) fn begins_tenure(&self, have: Mode, want: Mode) -> bool {
+        match self {
+            Self::Own(_) => (have, want) == (Mode::Shared, Mode::Exclusive),
+            Self::Beside => true,
+            Self::Conflict(..) => false,
+        }
+    }
 }
 
 /// The parts of a held lock that decide whether a request conflicts with it. `L` yields the leases,
@@ -81,26 +93,30 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
 }
 
 impl LockView {
-    /// Returns the holder that conflicts with an acquire that does not wait, and how it conflicts.
-    /// The result is what the engine would answer at this moment, but needs no command.
+    /// Returns what is in the way of an acquire that does not wait. The result is what the engine
+    /// would answer at this moment, but needs no command.
     pub fn in_the_way(
         &self,
         client: &ClientId,
         hold: Ownership,
         mode: Mode,
         takes_over: Option<Token>,
-    ) -> Option<(&Holder, Way)> {
+    ) -> Option<Obstacle<'_>> {
         if self.holders.is_empty() {
-            return None;
+            return self.hold_off.map(Obstacle::HoldOff);
         }
         let leases = self.holders.iter().map(|holder| (&holder.lease, holder.ends));
         let has_line = !self.waiters.is_empty();
         let facts = Facts { leases, mode: self.mode, has_line, now: self.at };
         let wish = Wish { client, hold, mode, takes_over };
-        let ConflictCheck::Conflict(lease, way) = facts.stance(wish) else {
-            return None;
-        };
-        let holder = self.holders.iter().find(|holder| holder.lease.token == lease.token);
-        holder.map(|holder| (holder, way))
+        match facts.stance(wish) {
+            ConflictCheck::Conflict(lease, way) => {
+                let mut holders = self.holders.iter();
+                let holder = holders.find(|holder| holder.lease.token == lease.token);
+                holder.map(|holder| Obstacle::Lease(holder, way))
+            }
+            check if check.begins_tenure(self.mode, mode) => self.hold_off.map(Obstacle::HoldOff),
+            ConflictCheck::Own(_) | ConflictCheck::Beside => None,
+        }
     }
 }

@@ -21,6 +21,9 @@ pub(super) enum Due {
     Lease(Token, LockName),
     /// The remembered answer to a request with an id may be dropped.
     Reply(Arc<RequestId>),
+    /// The hold-off is over. This variant comes last, so that waiters whose time is over at the
+    /// same moment are gone.
+    HoldOff,
 }
 
 /// All deadlines of an engine, in order of time.

@@ -1,5 +1,6 @@
 //! Events: the state changes of the engine, in the order in which they happened.
 
+use super::hold_off::EndHoldOff;
 use super::lease::{Mode, Ownership, SessionId, StealReason, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
@@ -113,6 +114,11 @@ pub enum EventKind {
         /// How the session ended.
         end: SessionEnd,
     },
+    /// The engine grants locks again: its hold-off is over.
+    HoldOffEnded {
+        /// The command that ended it before its time, if one did.
+        by: Option<EndHoldOff>,
+    },
 }
 
 /// How a tenure, a client's possession of a lock under one fencing token, ended.
@@ -152,6 +158,19 @@ pub enum LeaveReason {
     SessionOver,
     /// An administrator reset the client.
     Reset,
+}
+
+impl LeaveReason {
+    /// Returns why a wait has ended without the lock, as a part of a sentence.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::Asked => "the place in its queue was given up by another request of the client",
+            Self::Gone => "the program or connection that waited for it is gone",
+            Self::TimedOut => "timed out waiting for the lock",
+            Self::SessionOver => "the session of the waiting request is over",
+            Self::Reset => "an administrator has ended all waits of the client",
+        }
+    }
 }
 
 /// How a session ended.

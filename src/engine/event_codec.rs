@@ -20,11 +20,17 @@ wire_struct! {
 /// The byte before the mode of an encoded view, which differs from the byte of each mode: what is
 /// remembered of the name follows, and then the mode.
 const AFTER_PREVIOUS: u8 = 2;
+/// The same, before the hold-off.
+const AFTER_HOLD_OFF: u8 = 3;
 
 impl Codec for LockView {
     fn put(&self, out: &mut Vec<u8>) {
         self.name.put(out);
         self.at.put(out);
+        if let Some(hold_off) = &self.hold_off {
+            out.push(AFTER_HOLD_OFF);
+            hold_off.put(out);
+        }
         if let Some(previous) = &self.previous {
             out.push(AFTER_PREVIOUS);
             previous.put(out);
@@ -37,11 +43,13 @@ impl Codec for LockView {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (name, at) = (Codec::take(from)?, Codec::take(from)?);
+        let has_hold_off = take_flag(from, AFTER_HOLD_OFF)?;
+        let hold_off = if has_hold_off { Some(Codec::take(from)?) } else { None };
         let has_previous = take_flag(from, AFTER_PREVIOUS)?;
         let previous = if has_previous { Some(Codec::take(from)?) } else { None };
         let (mode, holders) = (Codec::take(from)?, Codec::take(from)?);
         let (waiters, has_below) = (Codec::take(from)?, Codec::take(from)?);
-        Ok(Self { name, at, mode, holders, waiters, has_below, previous })
+        Ok(Self { name, at, mode, holders, waiters, has_below, previous, hold_off })
     }
 }
 
@@ -100,6 +108,7 @@ wire_enum! {
         7 SessionOpened { session, client },
         8 SessionKept { session },
         9 SessionOver { session, client, end },
+        10 HoldOffEnded { by },
     }
     TenureEnd { 0 Released, 1 Lapsed, 2 Moved { to }, 3 Replaced, 4 Stolen { by, reason } }
     Reason {
@@ -121,9 +130,10 @@ wire_enum! {
         15 HandoverNeedsToken(name),
         16 OldHandover { name, named, current },
         17 NoHandoversYet,
+        18 HoldOff { name, hold_off, waiting },
     }
     LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared, 5 Handover }
-    Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
+    Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until } }
 }
 
 /// A tag and the maximum. A share is encoded as the limit of its table, which every version

@@ -32,6 +32,10 @@ impl Engine {
                 }
                 Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
                 Due::Reply(request) => drop(self.books.replies.remove(&request)),
+                Due::HoldOff => {
+                    self.books.hold_off = None;
+                    self.grant_again(None, events);
+                }
             }
         }
         self.books.clock = until;

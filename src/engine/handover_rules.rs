@@ -17,6 +17,9 @@ impl Engine {
     /// remembered, and on the order of its handovers.
     pub(super) fn forget(&mut self, ask: &Forget, events: &mut Vec<Event>) -> Answer {
         if let Some(lock) = self.locks.get(&ask.name) {
+            if lock.leases().is_empty() {
+                self.may_grant(&ask.name)?;
+            }
             let foremost = self.books.foremost(lock);
             let way = match self.books.ends(foremost.life).phase(self.books.clock) {
                 _ if foremost.acquired_at > self.books.clock => {

@@ -19,7 +19,7 @@ impl Engine {
         let mut waiting = 0;
         let mut due = 0;
         for (name, lock) in self.locks.iter() {
-            check_tenancy(lock);
+            self.check_tenancy(lock);
             waiting += lock.line.len();
             for lease in lock.leases() {
                 assert!(tokens.insert(lease.token), "no two leases have one token");
@@ -36,6 +36,7 @@ impl Engine {
         assert_eq!(self.recounted_usage(), self.books.usage, "the usage of clients is counted");
         due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
         due += self.books.replies.iter().filter(|(_, reply)| reply.until < Time::NEVER).count();
+        due += usize::from(self.books.hold_off.is_some());
         assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");
         if let Some(next) = self.books.agenda.next() {
             assert!(next > self.books.clock, "what is due has happened");
@@ -98,7 +99,8 @@ impl Engine {
         }
         if let Some(waiter) = lock.line.values().next() {
             let to_be_had = lock.admits(waiter.mode) && !self.books.is_full(lock);
-            assert!(!to_be_had, "nobody waits for what is to be had");
+            let is_put_off = self.books.hold_off.is_some();
+            assert!(!to_be_had || is_put_off, "nobody waits for what is to be had");
         }
     }
 
@@ -150,16 +152,17 @@ impl Engine {
         let lines = self.locks.values().map(|lock| lock.line.len());
         assert!(lines.max().unwrap_or(0) <= rules.waiters_max, "lines are limited");
     }
-}
 
-fn check_tenancy(lock: &Lock) {
-    match &lock.tenancy {
-        Tenancy::Nobody => panic!("a free lock is not stored"),
-        Tenancy::Exclusive(_) => {}
-        Tenancy::Shared(leases) => {
-            assert!(!leases.is_empty(), "a free lock is not stored");
-            let oldest_first = leases.windows(2).all(|pair| pair[0].token < pair[1].token);
-            assert!(oldest_first, "sharers stand in the order of their tokens");
+    fn check_tenancy(&self, lock: &Lock) {
+        assert!(!lock.is_idle(), "a free lock is not stored");
+        match &lock.tenancy {
+            Tenancy::Nobody => assert!(self.books.hold_off.is_some(), "a free lock is granted"),
+            Tenancy::Exclusive(_) => {}
+            Tenancy::Shared(leases) => {
+                assert!(!leases.is_empty(), "a free lock is not stored");
+                let oldest_first = leases.windows(2).all(|pair| pair[0].token < pair[1].token);
+                assert!(oldest_first, "sharers stand in the order of their tokens");
+            }
         }
     }
 }

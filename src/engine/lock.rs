@@ -10,7 +10,7 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A lock that is held. A free lock is not stored at all.
+/// A lock that is held or waited for. Any other lock is not stored at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Lock {
     pub(super) tenancy: Tenancy,
@@ -55,8 +55,8 @@ impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
 /// The leases of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Tenancy {
-    /// The lock has no lease. This occurs only inside one command, between the end of one lease and
-    /// the start of the next.
+    /// The lock has no lease. This occurs inside one command, between the end of one lease and the
+    /// start of the next, and during the hold-off.
     #[default]
     Nobody,
     /// One exclusive lease.

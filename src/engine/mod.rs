@@ -27,11 +27,12 @@
 //! 8. Sessions: one keep-alive renews all leases that are bound to a session.
 //! 9. Steal: a lock that is taken away stays unusable for the steal grace.
 //! 10. Idempotency: a repeated request has one effect and gets the first answer.
+//! 13. Hold-off: an engine without the leases of its predecessor grants nothing for a time.
 //!
 //! The modules in reading order:
 //!
 //! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
-//!   `details` (note, text, process and file attributes), `lease`, `request_id`.
+//!   `details` (note, text, process and file attributes), `lease`, `hold_off`, `request_id`.
 //! - The interface: `event`, `refusal`, `refusal_sentences`, `outcome`, `command`, `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
@@ -40,7 +41,8 @@
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
 //!   `session_lifecycle` (rule 8), `handover_rules` (what is remembered of a name),
 //!   `stolen_tenures` (holders that may not hear of a steal), `transfer` (moves and rule 9),
-//!   `reset`, `baseline` (a start after the loss of all replicas), `request_replay` (rule 10);
+//!   `reset`, `hold_off_rules` (rule 13), `baseline` (a start after the loss of all replicas),
+//!   `request_replay` (rule 10);
 //!   `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
@@ -53,6 +55,7 @@ pub mod lease_terms;
 pub mod limits;
 pub mod details;
 pub mod lease;
+mod hold_off;
 mod handover;
 pub mod event;
 pub mod refusal;
@@ -80,6 +83,7 @@ mod handover_rules;
 mod stolen_tenures;
 mod transfer;
 mod reset;
+mod hold_off_rules;
 mod baseline;
 mod request_codec;
 mod request_replay;
@@ -95,8 +99,8 @@ mod event_codec;
 
 pub use baseline::Baseline;
 pub use command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, Forget,
-    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
+    Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
     Tenure,
 };
@@ -104,6 +108,7 @@ pub use command_formats::{answer_for, answer_format, view_for};
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 pub use handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
+pub use hold_off::{HoldOff, HoldOffCause};
 pub use interner::Interner;
 pub use lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, StealReason,
@@ -114,7 +119,7 @@ pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
 pub use state::{Engine, Rules};
 pub use usage::Usage;
-pub use view::{Child, Holder, LockView, SessionView, WaiterView};
+pub use view::{Child, Holder, LockView, Obstacle, SessionView, WaiterView};
 
 #[cfg(test)]
 mod tests;
@@ -122,6 +127,8 @@ mod tests;
 mod tests_codec;
 #[cfg(test)]
 mod tests_handover;
+#[cfg(test)]
+mod tests_hold_off;
 #[cfg(test)]
 mod tests_queries;
 #[cfg(test)]

@@ -61,6 +61,8 @@ pub enum Outcome {
     },
     /// The name is not remembered, or is remembered no more.
     Forgotten,
+    /// The engine grants locks.
+    HoldOffEnded,
     /// The request had no effect, because it had been applied before.
     Replayed(Box<Replay>),
 }

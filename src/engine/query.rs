@@ -113,12 +113,15 @@ impl Engine {
         let mut children = Vec::new();
         while children.len() < limit {
             let mut range = self.locks.range::<str, _>((Bound::Included(&*from), Bound::Unbounded));
-            let Some((name, lock)) = range.next() else { return (children, None) };
+            // A lock without a lease, which waits for the end of the hold-off, has no entry.
+            let Some((name, lock)) = range.find(|(_, lock)| !lock.leases().is_empty()) else {
+                return (children, None);
+            };
             let Some(rest) = name.as_str().strip_prefix(&prefix) else { return (children, None) };
             if let Some((part, _)) = rest.split_once('/') {
                 let dir = format!("{prefix}{part}");
-                // A directory that is itself a lock was already returned under its own name.
-                if !self.locks.contains_key(dir.as_str())
+                // A directory that is itself a held lock was already returned under its own name.
+                if self.locks.get(dir.as_str()).is_none_or(|lock| lock.leases().is_empty())
                     && let Ok(name) = LockName::parse(&dir)
                 {
                     children.push(Child { name, lock: None });
@@ -175,11 +178,11 @@ impl Engine {
 
     fn show(&self, name: &LockName, lock: Option<&Lock>, now: Time, has_below: bool) -> LockView {
         let (previous, at) = (self.books.previous(name), now.max(self.books.clock));
-        let name = name.clone();
+        let (name, hold_off) = (name.clone(), self.books.hold_off);
         let Some(lock) = lock else {
             let (holders, waiters) = (Vec::new(), Vec::new());
             let mode = Mode::Exclusive;
-            return LockView { name, at, mode, holders, waiters, has_below, previous };
+            return LockView { name, at, mode, holders, waiters, has_below, previous, hold_off };
         };
         let waiters = lock.line.iter().map(|(ticket, waiter)| WaiterView {
             client: waiter.client.clone(),
@@ -195,6 +198,7 @@ impl Engine {
             waiters: waiters.collect(),
             has_below,
             previous,
+            hold_off,
         }
     }
 

@@ -2,6 +2,7 @@
 //! nothing.
 
 use super::handover::Previous;
+use super::hold_off::HoldOff;
 use super::lease::{Ends, Mode, SessionId, Token};
 use super::limits::LimitedField;
 use super::name::{ClientId, LockName};
@@ -23,6 +24,15 @@ pub enum Reason {
     /// Another client holds the lock, or the client itself holds it in a way that excludes this
     /// request.
     Conflict(Conflict),
+    /// The engine grants no lock before a time.
+    HoldOff {
+        /// The name of the lock.
+        name: LockName,
+        /// Until when no lock is granted, and why.
+        hold_off: HoldOff,
+        /// The number of waiters in the queue of the lock.
+        waiting: usize,
+    },
     /// The client that made the request does not hold the lock.
     NotHeld {
         /// The name of the lock.
@@ -137,13 +147,6 @@ pub enum Way {
         /// The time at which the stolen lock becomes usable.
         until: Time,
     },
-    /// The engine has been restored from a backup, or was started without state, and does not know
-    /// the leases of the engine before it: one of their clients may still believe that it holds the
-    /// lock.
-    Restored {
-        /// The time from which the engine grants locks again.
-        until: Time,
-    },
 }
 
 /// The maximum that was reached, with its value.
@@ -195,7 +198,8 @@ pub enum ShareOf {
 /// errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
-    /// Another client holds the lock, or may still take it back within its grace.
+    /// Another client holds the lock, or may still take it back within its grace, or no lock is
+    /// granted yet.
     LockConflict,
     /// The caller is not the holder.
     LockNotHeld,
@@ -249,7 +253,7 @@ impl Refusal {
     /// Returns the kind of this refusal.
     pub const fn kind(&self) -> RefusalKind {
         match *self.reason {
-            Reason::Conflict(_) => RefusalKind::LockConflict,
+            Reason::Conflict(_) | Reason::HoldOff { .. } => RefusalKind::LockConflict,
             Reason::NotHeld { .. } => RefusalKind::LockNotHeld,
             Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
                 RefusalKind::LockExpired

@@ -1,6 +1,7 @@
 //! The sentences of refusals: each with the subject, the reason and the next step. The next step
 //! depends on the interface by which the reader asks for locks.
 
+use super::hold_off::HoldOff;
 use super::lease::Ends;
 use super::limits::TEXT_BYTES_MAX;
 use super::name::LockName;
@@ -42,6 +43,7 @@ impl Refusal {
     fn say(&self, by: Interface, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.reason {
             Reason::Conflict(conflict) => conflict.say(self.at, by, f),
+            Reason::HoldOff { name, hold_off, .. } => by.say_hold_off(name, *hold_off, self.at, f),
             Reason::NotHeld { name, client, holder: None } => {
                 write!(f, "lock '{name}' is free, so {client} has nothing to renew or release; ")?;
                 by.say_acquire(name, f)
@@ -174,11 +176,6 @@ impl Conflict {
                     Interface::Http => f.write_str(by.wait()),
                 }
             }
-            Way::Restored { until } => {
-                write!(f, "lock '{name}': nothing is granted for {} more, ", until.since(at))?;
-                write!(f, "since a client may still believe in a lease from before this server ")?;
-                write!(f, "began without it; {}", by.wait())
-            }
             Way::StealGrace { until } => {
                 write!(f, "lock '{name}' was taken over by {holder}, and nobody may use it for ")?;
                 write!(f, "{} more; try again then", until.since(at))
@@ -202,6 +199,24 @@ impl Interface {
             Self::Commands => write!(f, "acquire it with 'mkdir' or 'latchfs acquire {name}'"),
             Self::Http => write!(f, "acquire it first"),
         }
+    }
+
+    /// Writes that a lock is not granted before the end of a hold-off.
+    fn say_hold_off(
+        self,
+        name: &LockName,
+        HoldOff { until, cause }: HoldOff,
+        at: Time,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let left = until.since(at);
+        write!(f, "lock '{name}': nothing is granted for {left} more, because {cause}, and a ")?;
+        write!(f, "client may still rely on a lease from before; {}; if no such ", self.wait())?;
+        write!(f, "client is left, an administrator may end this with ")?;
+        f.write_str(match self {
+            Self::Commands => "'latchfs cluster grant-now --reason WHY'",
+            Self::Http => "POST /grant-now?reason=WHY",
+        })
     }
 
     /// Writes the advice how the holder of a lease goes on with it.

@@ -3,6 +3,7 @@
 use super::command::{Op, RequestId};
 use super::deadlines::{Deadlines, Due};
 use super::event::{Event, EventKind};
+use super::hold_off::HoldOff;
 use super::idempotency::IdempotencyTable;
 use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId, Token};
 use super::lock_table::LockTable;
@@ -71,9 +72,8 @@ pub(super) struct EngineState {
     pub(super) next_ticket: u64,
     /// The number of waiters in all queues.
     pub(super) waiting: usize,
-    /// The time before which the engine grants no lock, because it was restored from a backup, or
-    /// was started without the state of its predecessor.
-    pub(super) shut_until: Time,
+    /// Until when the engine grants no lock, and why.
+    pub(super) hold_off: Option<HoldOff>,
     /// The longest permitted sum of ttl and grace. `None` permits any: only an engine whose state
     /// is not persisted has this limit, so that a restart without state knows how long old leases
     /// can last. The limit is not part of the encoded state.
@@ -100,7 +100,7 @@ impl Engine {
             mint: TokenAllocator::default(),
             next_ticket: 1,
             waiting: 0,
-            shut_until: Time::ZERO,
+            hold_off: None,
             longest: None,
             sessions: BTreeMap::new(),
             usage: UsageTable::default(),
@@ -150,18 +150,12 @@ impl Engine {
         self.books.rules
     }
 
-    /// Returns the time until which the engine grants no lock because it was started without the
-    /// leases of its predecessor; `None` if it grants locks now.
-    pub fn shut_until(&self) -> Option<Time> {
-        (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
-    }
-
     /// Replaces the limits. Locks, waiters and holders that already exceed them stay.
     pub fn set_rules(&mut self, rules: Rules) {
         self.books.rules = rules;
     }
 
-    /// Returns the number of locks that are held.
+    /// Returns the number of locks that are held or waited for.
     pub fn locks(&self) -> usize {
         self.locks.len()
     }

@@ -5,7 +5,7 @@ use super::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
 use super::limits::LimitedField;
-use super::lock::{Lock, QueuedWaiter};
+use super::lock::{Lock, QueuedWaiter, Tenancy};
 use super::model::sound;
 use super::session::Session;
 use super::tests::{Lab, ask, client, name, own, shared, waiting};
@@ -146,8 +146,10 @@ fn events_answers_and_views_are_read_as_written() {
 #[test]
 fn baselines_and_rules_are_read_as_written() {
     let rules = Rules { locks_max: 7, ..Rules::default() };
-    let baseline = Baseline { rules, tokens_from: 8, tickets_from: 9, hold_off: Span::ZERO };
-    survives(&baseline);
+    for cause in [HoldOffCause::NoState, HoldOffCause::Restored, HoldOffCause::Recovered] {
+        let hold_off = Some(HoldOff { until: Time::from_secs(7), cause });
+        survives(&Baseline { rules, tokens_from: 8, tickets_from: 9, hold_off });
+    }
     let mut bytes = vec![];
     codec::encode_rules(&rules, &mut bytes);
     assert_eq!(codec::decode_rules(&bytes), Ok(rules));
@@ -296,16 +298,23 @@ fn states_that_contradict_themselves_are_refused() {
             (reply.until, reply.replay.first) = (Time::NEVER, Outcome::Waiting { ticket, ahead });
         }),
         ("a reply is kept for ever", |state| state.replies[0].1.until = Time::NEVER),
-        ("the hold-off ends at the beginning", |state| state.tail = vec![0]),
-        ("bytes are left", |state| state.tail = vec![1, 0]),
+        ("there is no hold-off", |state| state.tail = vec![0]),
+        ("the hold-off is over", |state| state.tail = vec![1, 0, 0]),
+        ("the cause of the hold-off is unknown", |state| state.tail = vec![1, 9, 3]),
+        ("a lock is only waited for", |state| state.locks[0].1.tenancy = Tenancy::Nobody),
+        ("bytes are left", |state| state.tail = vec![1, 9, 0, 0]),
     ];
     for (damage, make) in damages {
         let mut state = State::sound();
         make(&mut state);
         assert_eq!(state.decode().err(), Some(Malformed), "{damage}");
     }
-    let held_off = State { tail: vec![9], ..State::sound() }.decode().expect("it is sound");
-    assert_eq!(held_off.shut_until(), Some(Time::from_nanos(9)));
+    let mut state = State { tail: vec![1, 9, 0], ..State::sound() };
+    state.locks[0].1.tenancy = Tenancy::Nobody;
+    let held_off = state.decode().expect("it is sound");
+    let hold_off = HoldOff { until: Time::from_nanos(9), cause: HoldOffCause::NoState };
+    assert_eq!(held_off.hold_off(), Some(hold_off));
+    held_off.check();
 }
 
 /// In a state of any format but the oldest, request ids that are out of order are an error.

@@ -9,7 +9,7 @@ use super::limits::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
 use super::refusal::{Limit, Reason, RefusalKind};
 use super::state::{Engine, Rules};
 use super::tests::{Lab, ask, client, key, name};
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 fn remembering(lock: &str, who: &str) -> Acquire {
     Acquire { remember: true, ..ask(lock, who) }
@@ -37,7 +37,7 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
     lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("it is held");
     lab.granted(remembering("y", "b"));
     assert_eq!(last(&lab).end, HandoverEnd::Released);
-    let heritage = lab.engine.heritage(1_790_000_000, Span::ZERO).expect("there are tokens");
+    let heritage = lab.engine.heritage(1_790_000_000, None).expect("there are tokens");
     let mut restored = Engine::inheriting(&heritage);
     for known in lab.engine.remembered_names() {
         restored.take_over(known);

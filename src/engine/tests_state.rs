@@ -100,7 +100,8 @@ fn a_reset_needs_a_token_for_each_lock() {
 /// Returns an engine that grants no lock for a minute, as after a start without the leases of its
 /// predecessor.
 fn held_off() -> Lab {
-    let (rules, hold_off) = (Rules::default(), Span::from_secs(60));
+    let (rules, until) = (Rules::default(), Time::from_secs(60));
+    let hold_off = Some(HoldOff { until, cause: HoldOffCause::Restored });
     let baseline = Baseline { rules, tokens_from: 1, tickets_from: 1, hold_off };
     Lab { engine: Engine::inheriting(&baseline), ..Lab::new() }
 }
@@ -109,12 +110,12 @@ fn held_off() -> Lab {
 fn a_hold_off_is_over_at_its_end() {
     let until = Time::from_secs(60);
     let mut lab = held_off();
-    assert_eq!(lab.engine.shut_until(), Some(until));
+    assert_eq!(lab.engine.hold_off().map(|it| it.until), Some(until));
     lab.now = until - Span::from_nanos(1);
     lab.does(Op::Settle).expect("settled");
-    assert_eq!(lab.engine.shut_until(), Some(until));
+    assert_eq!(lab.engine.hold_off().map(|it| it.until), Some(until));
     lab.at(60).does(Op::Settle).expect("settled");
-    assert_eq!(lab.engine.shut_until(), None);
+    assert_eq!(lab.engine.hold_off(), None);
 }
 
 /// While the engine grants no lock after a start without state, a queued request waits until its

@@ -21,6 +21,7 @@ impl Engine {
         if ask.from.name == ask.to {
             return Err(self.books.refuse(Reason::SameName(ask.to.clone())));
         }
+        self.may_grant(&ask.to)?;
         let replaced = self.replaceable(ask)?;
         self.has_room(ask)?;
         let mode = self.locks.get(&ask.from.name).map_or(Mode::Exclusive, |lock| lock.mode());
@@ -115,7 +116,7 @@ impl Engine {
     /// steal, or when their leases have expired.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
-        self.books.grants(&ask.name)?;
+        self.may_grant(&ask.name)?;
         self.books.may_lean_on(Ownership::Exclusive(None), ask.term)?;
         if !ask.patch.fits(&Details::default()) {
             return Err(self.books.refuse(Reason::TextTooLong(ask.name.clone())));

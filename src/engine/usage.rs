@@ -70,7 +70,8 @@ impl UsageTable {
             EventKind::Renewed { .. }
             | EventKind::Annotated { .. }
             | EventKind::Expired { .. }
-            | EventKind::SessionKept { .. } => {}
+            | EventKind::SessionKept { .. }
+            | EventKind::HoldOffEnded { .. } => {}
         }
     }
 

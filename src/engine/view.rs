@@ -2,8 +2,10 @@
 //! are rendered.
 
 use super::handover::Previous;
+use super::hold_off::HoldOff;
 use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
 use super::name::{ClientId, LockName};
+use super::refusal::Way;
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -25,6 +27,17 @@ pub struct LockView {
     /// The last handover of the name and the number of its grants; `None` if the name is not
     /// remembered.
     pub previous: Option<Arc<Previous>>,
+    /// Until when no lock is granted, and why; `None` if locks are granted.
+    pub hold_off: Option<HoldOff>,
+}
+
+/// What is in the way of a request for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle<'a> {
+    /// A holder conflicts with the request in this way.
+    Lease(&'a Holder, Way),
+    /// No lock is granted.
+    HoldOff(HoldOff),
 }
 
 /// One holder of a lock: its lease, and when that ends.

@@ -300,7 +300,8 @@ impl CachedNames {
             // events report the end of each of its leases.
             EventKind::SessionOpened { .. }
             | EventKind::SessionKept { .. }
-            | EventKind::SessionOver { .. } => {}
+            | EventKind::SessionOver { .. }
+            | EventKind::HoldOffEnded { .. } => {}
         }
     }
 

@@ -215,9 +215,13 @@ pub(crate) fn in_the_way(
 }
 
 /// Returns the refusal that an acquire of the lock by `client` would get; `None` if the lock is
-/// free.
+/// free and is granted.
 fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
-    let holder = view.holder()?;
+    let Some(holder) = view.holder() else {
+        let (name, waiting) = (view.name.clone(), view.waiters.len());
+        let reason = view.hold_off.map(|hold_off| Reason::HoldOff { name, hold_off, waiting })?;
+        return Some(Refusal { at: view.at, reason: Box::new(reason) });
+    };
     let lease = &holder.lease;
     let way = match holder.ends.phase(view.at) {
         _ if lease.acquired_at > view.at => Way::StealGrace { until: lease.acquired_at },

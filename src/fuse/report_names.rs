@@ -96,7 +96,7 @@ mod tests {
             let (at, mode) = (crate::time::Time::ZERO, crate::engine::Mode::Exclusive);
             let (holders, waiters) = (Vec::new(), Vec::new());
             let name = name(text);
-            LockView { name, at, mode, holders, waiters, has_below, previous: None }
+            LockView { name, at, mode, holders, waiters, has_below, previous: None, hold_off: None }
         };
         for text in ["build", "team/build", "100%", "%2F", "a%/b"] {
             for has_below in [false, true] {

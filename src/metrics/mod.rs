@@ -61,6 +61,12 @@ impl ServiceMetrics {
         page.gauge("latchfs_locks", help, about.locks as u64);
         page.gauge("latchfs_waiters", "Waiters in all queues.", about.waiters as u64);
         page.gauge("latchfs_sessions", "Open sessions.", about.sessions as u64);
+        if about.kind == BackendKind::Embedded {
+            let left = self.locks.hold_off().map(|it| it.until.since(self.locks.now()));
+            let help = "Seconds until locks are granted after a start without the old leases.";
+            page.family("latchfs_hold_off_seconds", help, MetricKind::Gauge);
+            page.duration(Vec::new(), left.unwrap_or_default().as_duration());
+        }
         if let Some(ids) = self.locks.request_ids() {
             let help = "Requests whose answers are remembered.";
             page.gauge("latchfs_request_ids", help, ids as u64);

@@ -57,6 +57,7 @@ pub(super) fn weight_of(command: &Command) -> usize {
             part + spared + ask.by.as_str().len() + ask.reason.as_str().len()
         }
         Op::Forget(ask) => ask.name.as_str().len() + ask.by.as_str().len(),
+        Op::EndHoldOff(ask) => ask.by.as_str().len() + ask.reason.as_str().len(),
         Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
     };
     size_of::<Command>() + id + acknowledged + said
@@ -114,8 +115,8 @@ mod tests {
     use crate::engine::codec::Codec;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Move,
-        Release, Reset, Steal, StealReason,
+        Acquire, Annotate, ClientId, EndHoldOff, Forget, Handover, IfExists, LeaseTerms, LockName,
+        Move, Release, Reset, Steal, StealReason,
     };
     use crate::raft::types::{Commands, LogId};
     use crate::time::Time;
@@ -153,6 +154,7 @@ mod tests {
             Op::Forget(Forget { name: name("f"), by: client() }),
             Op::Move(Move { from: key(), to: name("t"), over: IfExists::Refuse }),
             Op::Steal(steal),
+            Op::EndHoldOff(EndHoldOff { by: client(), reason: reason() }),
             Op::Reset(Reset::new(whose, client(), reason())),
         ]
         .map(Command::from)

@@ -324,8 +324,9 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
         Op::Forget(ask) => ask.name == *name,
-        // `EndSession` may end any lease of the session, and `Reset` any lease at all.
-        Op::EndSession(_) | Op::Reset(_) => true,
+        // `EndSession` may end any lease of the session, and `Reset` any lease at all. At the end
+        // of the hold-off any lock may be granted.
+        Op::EndSession(_) | Op::Reset(_) | Op::EndHoldOff(_) => true,
     }
 }
 

@@ -7,13 +7,14 @@ use super::snapshot;
 use super::{DataError, Heritage, Origin, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, Engine, Forget, IdempotencyKey, LeaseKey,
-    LeaseTerms, LockName, Op, Outcome, Ownership, Phase, Release, RequestId, Rules,
+    Acquire, Answer, ClientId, Command, Digest, Engine, Forget, HoldOff, HoldOffCause,
+    IdempotencyKey, LeaseKey, LeaseTerms, LockName, Op, Outcome, Ownership, Phase, Release,
+    RequestId, Rules,
 };
 use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch, Submission, decode_told};
 use crate::service::batch_server::{BatchServer, Limits};
 use crate::service::{BackendStatus, LockService, Locks, Retry};
-use crate::time::Span;
+use crate::time::{Span, Time};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -124,7 +125,8 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
         node.inspect(|engine| Heritage::of(engine, 1_790_000_000, hold_off))
             .expect("there are tokens")
     };
-    let (slow, at_once) = (heritage(&node, Span::from_secs(60)), heritage(&node, Span::ZERO));
+    let hold_off = HoldOff { until: Time::from_secs(60), cause: HoldOffCause::Restored };
+    let (slow, at_once) = (heritage(&node, Some(hold_off)), heritage(&node, None));
     let id = node.engine_id();
     node.close();
     restore(&new, slow, Origin::Backup).expect("there is room");
@@ -149,7 +151,7 @@ fn nothing_is_restored_over_something() {
     let scratch = UpgradeScratch::new();
     let data = scratch.0.join("data");
     RaftNode::open(&data).expect("it is new").close();
-    let heritage = Heritage::of(&Engine::default(), 0, Span::ZERO).expect("there are tokens");
+    let heritage = Heritage::of(&Engine::default(), 0, None).expect("there are tokens");
     let refused = restore(&data, heritage.clone(), Origin::Backup).expect_err("there is a node");
     assert!(matches!(refused, DataError::NotEmpty(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
@@ -169,7 +171,7 @@ fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
     let data = scratch.0.join("data");
     fs::create_dir(&data).expect("it is new");
     let rules = Rules { requests_kept: Span::from_secs(3), ..Rules::default() };
-    let baseline = Heritage::of(&Engine::new(rules), 0, Span::ZERO).expect("there are tokens");
+    let baseline = Heritage::of(&Engine::new(rules), 0, None).expect("there are tokens");
     restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
     let does = |node: &RaftNode, op: Op, key: Option<&str>| {
         let id = key.map(|key| RequestId { caller: "a".into(), key: key.into() });
@@ -215,7 +217,7 @@ fn an_older_member_and_a_full_table_of_ids() {
     let data = scratch.0.join("data");
     fs::create_dir(&data).expect("it is new");
     let full = Rules { requests_max: 1, ..Rules::default() };
-    let baseline = Heritage::of(&Engine::new(full), 0, Span::ZERO).expect("there are tokens");
+    let baseline = Heritage::of(&Engine::new(full), 0, None).expect("there are tokens");
     restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
     let known = |format_max, keys: [&'static str; 3]| {
         let node = Arc::new(RaftNode::open_with(&data, None, format_max).expect("it has begun"));

@@ -1,8 +1,8 @@
 //! The types of the log: openraft's type configuration, and the contents of an entry.
 
 use crate::engine::codec::{Codec, Decoder, FORMAT_BASE, Malformed, WITH_HANDOVERS, require};
-use crate::engine::{Answer, Baseline, Command, Engine, RememberedName, Rules};
-use crate::time::{Span, Time};
+use crate::engine::{Answer, Baseline, Command, Engine, HoldOff, RememberedName, Rules};
+use crate::time::Time;
 use openraft::EntryPayload;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
@@ -116,7 +116,7 @@ impl Heritage {
     /// Returns what the cluster takes over that replaces the one of `engine`, as read from a
     /// backup. `wall_secs` is the start of the new cluster in seconds since 1970. `None` if no
     /// tokens would be left.
-    pub fn of(engine: &Engine, wall_secs: u64, hold_off: Span) -> Option<Self> {
+    pub fn of(engine: &Engine, wall_secs: u64, hold_off: Option<HoldOff>) -> Option<Self> {
         let baseline = engine.heritage(wall_secs, hold_off)?;
         Some(Self { baseline, names: engine.remembered_names() })
     }

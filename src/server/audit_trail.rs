@@ -43,12 +43,13 @@ impl AuditedCaller<'_> {
         written.await.unwrap_or_default();
     }
 
-    /// Records an administrative command before it is submitted: a steal or a reset. The records of
+    /// Records an administrative command before it is submitted, such as a steal. The records of
     /// what it has done follow, and it is answered when all of them are on disk.
     pub(crate) fn commands(self, locks: &Locks, op: &Op) {
         let (operation, target) = match op {
             Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
             Op::Forget(ask) => (Operation::ForgetName, Some(ActionTarget::Lock(&ask.name))),
+            Op::EndHoldOff(_) => (Operation::GrantNow, None),
             Op::Reset(ask) => (
                 Operation::Reset,
                 match &ask.whose {

@@ -12,7 +12,9 @@ use super::audit_file::{
     ACTS_PIECE, AUDIT_FILE, AuditFiles, EXPIRED_FILE, LinePlace, PIECE, REFUSED, last_place,
 };
 use super::refusal_summary::{RefusalSummary, RefusedRequest, log_line};
-use crate::engine::{ClientId, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token};
+use crate::engine::{
+    ClientId, EndHoldOff, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token,
+};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
@@ -155,6 +157,7 @@ struct AuditRecord {
 enum AuditWhat {
     Stolen { name: LockName, from: ClientId, token: Token, by: ClientId, reason: StealReason },
     Expired { name: LockName, from: ClientId, token: Token, by: Option<ClientId> },
+    HoldOffEnded(EndHoldOff),
     Act(Value),
 }
 
@@ -162,7 +165,7 @@ impl AuditWhat {
     /// Returns the index of the file of the record.
     const fn file(&self) -> usize {
         match self {
-            Self::Stolen { .. } | Self::Act(_) => 0,
+            Self::Stolen { .. } | Self::HoldOffEnded(_) | Self::Act(_) => 0,
             Self::Expired { .. } => 1,
         }
     }
@@ -170,7 +173,7 @@ impl AuditWhat {
 
 /// Whether an operation is answered only when its audit records are on disk.
 pub(crate) const fn is_audited(op: &Op) -> bool {
-    matches!(op, Op::Steal(_) | Op::Reset(_) | Op::Forget(_))
+    matches!(op, Op::Steal(_) | Op::Reset(_) | Op::Forget(_) | Op::EndHoldOff(_))
 }
 
 impl Audit {
@@ -294,6 +297,9 @@ impl Drop for Audit {
 
 /// Returns the record of an event, if it needs one. `next` are the events that follow it.
 fn recorded(event: &Event, next: &[Event]) -> Option<AuditWhat> {
+    if let EventKind::HoldOffEnded { by: Some(ask) } = &event.what {
+        return Some(AuditWhat::HoldOffEnded(ask.clone()));
+    }
     let EventKind::Ended { name, holder, token, end, .. } = &event.what else { return None };
     let (name, from, token) = (name.clone(), holder.clone(), *token);
     match end {
@@ -460,13 +466,14 @@ impl AuditRecord {
     }
 
     fn line(&self, at: Wall) -> Value {
-        let (act, name, from, token, by) = match &self.what {
+        let (act, tenure, by) = match &self.what {
             AuditWhat::Act(act) => return act.clone(),
+            AuditWhat::HoldOffEnded(ask) => ("grant-now", None, Some(&ask.by)),
             AuditWhat::Stolen { name, from, token, by, .. } => {
-                ("steal", name, from, token, Some(by))
+                ("steal", Some((name, from, token)), Some(by))
             }
             AuditWhat::Expired { name, from, token, by } => {
-                ("expire", name, from, token, by.as_ref())
+                ("expire", Some((name, from, token)), by.as_ref())
             }
         };
         let mut line = json!({ "at": at.to_string(), "act": act });
@@ -474,12 +481,16 @@ impl AuditRecord {
             line["entry"] = entry.into();
             line["line"] = number.into();
         }
-        line["name"] = name.as_str().into();
-        line["from"] = from.as_str().into();
-        line["token"] = token.as_u64().into();
+        if let Some((name, from, token)) = tenure {
+            line["name"] = name.as_str().into();
+            line["from"] = from.as_str().into();
+            line["token"] = token.as_u64().into();
+        }
         line["by"] = by.map(ClientId::as_str).into();
-        if let AuditWhat::Stolen { reason, .. } = &self.what {
-            line["reason"] = reason.as_str().into();
+        match &self.what {
+            AuditWhat::Stolen { reason, .. } => line["reason"] = reason.as_str().into(),
+            AuditWhat::HoldOffEnded(ask) => line["reason"] = ask.reason.as_str().into(),
+            AuditWhat::Expired { .. } | AuditWhat::Act(_) => {}
         }
         line
     }

@@ -567,7 +567,9 @@ mod tests {
         assert_eq!(*refusal.reason, Reason::NoHandoversYet);
         let previous = Some(Arc::new(Previous { seq: 3, last: None }));
         let (mode, holders, waiters) = (Mode::Exclusive, vec![], vec![]);
-        let view = LockView { name, at, mode, holders, waiters, has_below: false, previous };
+        let hold_off = None;
+        let view =
+            LockView { name, at, mode, holders, waiters, has_below: false, previous, hold_off };
         let reply = ItemReply::Viewed(view.clone());
         let told = BatchResponse { stamp, replies: vec![reply.clone()] };
         let bytes = encode_told(&told);

@@ -152,7 +152,8 @@ impl ServiceCounters {
             EventKind::SessionOver { end: Expired, .. } => 10,
             EventKind::SessionOver { .. }
             | EventKind::SessionKept { .. }
-            | EventKind::Annotated { .. } => return,
+            | EventKind::Annotated { .. }
+            | EventKind::HoldOffEnded { .. } => return,
         };
         self.add(index);
     }

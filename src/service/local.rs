@@ -15,6 +15,7 @@ use super::counters::{Count, Histogram, ServiceCounters};
 use super::deferred_commands::{DeferredAnswers, DeferredCommand};
 use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
+use super::hold_off_log;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::nested_names::ParentCheck;
 use super::paging::ListedNames::{InUse, Remembered};
@@ -25,8 +26,8 @@ use super::stale_read::StaleReads;
 use super::timer::Alarm;
 use crate::engine::codec::EncodedState;
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Rules, SessionId, SessionView,
-    Token,
+    Answer, Child, Command, Engine, Event, HoldOff, HoldOffCause, LockName, LockView, Op, Rules,
+    SessionId, SessionView, Token,
 };
 use crate::os_error::said;
 use crate::storage::{StateDir, StateError};
@@ -112,7 +113,9 @@ impl Local {
             io::Error::other(format!("the clock shows {wall}, and the first token follows from it"))
         })?;
         if let Some(longest) = longest {
-            engine.hold_off(timeline.now() + longest, longest);
+            let (until, cause) = (timeline.now() + longest, HoldOffCause::NoState);
+            engine.begin_hold_off(HoldOff { until, cause });
+            engine.limit_leases(longest);
         }
         Self::start(engine, Store::None, Audit::to_log()?, u64::MAX, timeline)
     }
@@ -144,6 +147,7 @@ impl Local {
             Store::Kept(dir) => dir.path().display().to_string(),
             Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
         };
+        hold_off_log::log_begin(&engine, |at| Wall::at_boot_time(timeline.boot(at)));
         let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
         let core = LocalState { engine, state, events, record, reserved, owed };
         audit.set_clock(move |at| Some(Wall::at_boot_time(timeline.boot(at))));
@@ -199,10 +203,7 @@ impl BackendStatus for Local {
 
     fn about(&self) -> About {
         let (place, core) = (&self.shared.place, self.shared.settled().1);
-        let state = match core.engine.shut_until() {
-            Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
-            None => place.clone(),
-        };
+        let state = hold_off_log::shown_place(place, core.engine.hold_off(), |at| self.wall(at));
         About {
             kind: BackendKind::Embedded,
             contact: Contact::Connected,
@@ -385,8 +386,8 @@ impl LocalShared {
             core.take_back();
         }
         core.events.iter().for_each(|event| self.tally.count_event(event));
-        let wall = |at| Wall::at_boot_time(self.timeline.boot(at));
-        self.audit.enter(None, &core.events, wall);
+        hold_off_log::log_end(&core.events);
+        self.audit.enter(None, &core.events, |at| Wall::at_boot_time(self.timeline.boot(at)));
         let wakers = if quiet { Wakers::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
         self.cut_back(core);

@@ -57,6 +57,7 @@ impl PendingRequest {
             Op::EndSession(_) => ("end-session", None, None),
             Op::Forget(ask) => ("forget", Some(&ask.name), Some(&ask.by)),
             Op::Reset(ask) => ("reset", None, Some(&ask.by)),
+            Op::EndHoldOff(ask) => ("grant-now", None, Some(&ask.by)),
         };
         Self { stage, command, lock: lock.cloned(), client: client.cloned(), age }
     }

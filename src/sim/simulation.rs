@@ -192,7 +192,7 @@ async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, Heritage)> 
         let Some(leader) = world.leader() else { continue };
         let asked = now();
         let (send, backup) = oneshot::channel();
-        let look = |engine: &Engine, _| Heritage::of(engine, 0, Span::ZERO);
+        let look = |engine: &Engine, _| Heritage::of(engine, 0, None);
         leader.requests.look(None, look, Box::new(move |heritage| drop(send.send(heritage))));
         if let Ok(Ok(Ok(Some(mut heritage)))) =
             SimTypeConfig::timeout(LOOK_AGAIN.as_duration(), backup).await

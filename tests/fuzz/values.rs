@@ -1,6 +1,6 @@
 //! Generators of values that latchfs encodes: commands, engines, batches and their answers.
 
-use latchfs::engine::command::{Annotate, EndSession};
+use latchfs::engine::command::{Annotate, EndHoldOff, EndSession};
 use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::GRACE_DEFAULT;
@@ -120,6 +120,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
             Op::Annotate(Annotate { key, patch, handover })
         }),
         1 => (name(), client()).prop_map(|(name, by)| Op::Forget(Forget { name, by })),
+        1 => client().prop_map(hold_off_ended),
         1 => moved,
         1 => steal,
         1 => opened,
@@ -134,6 +135,10 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         ),
         1 => Just(Op::Settle),
     ]
+}
+
+fn hold_off_ended(by: ClientId) -> Op {
+    Op::EndHoldOff(EndHoldOff { by, reason: StealReason::parse("because").expect("a reason") })
 }
 
 pub(crate) fn command() -> impl Strategy<Value = Command> {

@@ -2,8 +2,8 @@
 //! times close to deadlines, so that commands often affect each other.
 
 use super::super::command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, Forget,
-    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
+    Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
@@ -226,6 +226,10 @@ impl Draw {
             39 => Op::Reset(self.reset()),
             _ if self.handovers.one_in(2) => {
                 Op::Forget(Forget { name: self.name(), by: self.client() })
+            }
+            _ if self.handovers.one_in(4) => {
+                let reason = StealReason::parse("none is left").expect("a reason");
+                Op::EndHoldOff(EndHoldOff { by: self.client(), reason })
             }
             _ => Op::Settle,
         }

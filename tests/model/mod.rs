@@ -13,8 +13,8 @@ mod draw;
 mod naive;
 
 use super::{
-    Answer, Command, Engine, Event, EventKind, Lifetime, LockName, Mode, Op, Outcome, QueuePolicy,
-    Reason, Rules, TenureEnd, Token, codec,
+    Answer, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, Lifetime, LockName, Mode,
+    Obstacle, Op, Outcome, QueuePolicy, Reason, Rules, TenureEnd, Token, codec,
 };
 use crate::time::{Span, Time};
 use draw::{Dice, Draw};
@@ -32,6 +32,19 @@ const RUNS: u64 = 300;
 /// The input of a run: the limits of the engine, and the commands with their times.
 pub(crate) type Script = (Rules, Vec<(Time, Command)>);
 
+/// The hold-off of a run, and when it begins. In practice an engine begins with it; here it also
+/// begins while locks are held.
+type HoldOffOfRun = Option<(Time, HoldOff)>;
+
+/// Returns the hold-off of the run with this seed: every other run has none.
+fn hold_off_of(seed: u64) -> HoldOffOfRun {
+    let mut dice = Dice::new(seed.rotate_left(8));
+    let from = Time::ZERO + Span::from_millis(dice.next() % 15_000);
+    let until = from + Span::from_millis(1 + dice.next() % 15_000);
+    let cause = HoldOffCause::Restored;
+    (dice.next() % 2 == 0).then_some((from, HoldOff { until, cause }))
+}
+
 /// Both implementations of the rules, and the state for properties that are checked independently
 /// of them.
 struct Pair {
@@ -42,13 +55,15 @@ struct Pair {
     /// The time until which each lease was promised to its holder, by the token of the lease. The
     /// lease must not run out earlier.
     promised: BTreeMap<Token, Time>,
+    /// The hold-off that is to begin.
+    hold_off: HoldOffOfRun,
     /// For each lock that a steal or a reset has taken from its holder, the end of the steal grace
     /// (1 s): no later request may be granted the lock before.
     kept: BTreeMap<LockName, Time>,
 }
 
 impl Pair {
-    fn new(rules: &Rules) -> Self {
+    fn new(rules: &Rules, hold_off: HoldOffOfRun) -> Self {
         let names = ["a", "b", "b/x", "c", "b!", "never"];
         Self {
             engine: Engine::new(*rules),
@@ -56,12 +71,17 @@ impl Pair {
             names: names.map(|name| LockName::parse(name).expect("a name")).into(),
             highest: None,
             promised: BTreeMap::new(),
+            hold_off,
             kept: BTreeMap::new(),
         }
     }
 
     /// Applies a command to both implementations and compares the results.
     fn step(&mut self, at: Time, command: &Command) -> Result<Answer, String> {
+        if let Some((_, hold_off)) = self.hold_off.take_if(|(from, _)| *from <= at) {
+            self.engine.begin_hold_off(hold_off);
+            self.naive.begin_hold_off(hold_off);
+        }
         let mut settled = self.engine.clone();
         settled.apply(at, &Op::Settle.into(), &mut vec![]).expect("time passing is never refused");
         let mut events = vec![];
@@ -122,6 +142,11 @@ impl Pair {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
+                    if self.engine.hold_off().is_some_and(|hold_off| *at < hold_off.until)
+                        && !matches!(command.op, Op::Reset(_))
+                    {
+                        return Err(format!("{name} is granted during the hold-off"));
+                    }
                     // A reset takes a lock from its holders. For the steal grace (1 s), a
                     // placeholder lease in the name of the client that requested the reset keeps
                     // all clients, including that one, from the lock.
@@ -188,14 +213,18 @@ fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
     let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode, ask.takes_over);
-    let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
+    let foreseen = foreseen.map(|obstacle| match obstacle {
+        Obstacle::Lease(holder, way) => Some((holder.lease.token, way)),
+        Obstacle::HoldOff(_) => None,
+    });
     match answer {
         // The prediction may be wrong for a client that already waits in the queue and now requests
         // the lock in a weaker mode: the client may be granted the lock from the queue.
         Ok(Outcome::Granted(_)) if ask.line != QueuePolicy::Skip => Ok(()),
         Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
         Err(refusal) => match &*refusal.reason {
-            Reason::Conflict(no) => same("foresight", &foreseen, &Some((no.token, no.way))),
+            Reason::Conflict(no) => same("foresight", &foreseen, &Some(Some((no.token, no.way)))),
+            Reason::HoldOff { .. } => same("foresight", &foreseen, &Some(None)),
             _ => Ok(()),
         },
         Ok(_) if foreseen.is_none() => Err("waits, and nothing was seen in the way".to_owned()),
@@ -212,10 +241,10 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Resu
 
 /// Draws new commands and applies them to both implementations. Returns the commands, and the first
 /// difference if there was one.
-fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
+fn run(seed: u64, commands: usize, hold_off: HoldOffOfRun) -> (Script, Result<(), String>) {
     let mut draw = Draw::new(seed);
     let rules = draw.rules();
-    let mut pair = Pair::new(&rules);
+    let mut pair = Pair::new(&rules, hold_off);
     let mut script = (rules, vec![]);
     for _ in 0..commands {
         // A panic while a command is drawn is not caught, because it is a bug of the generator and
@@ -227,25 +256,30 @@ fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
             Err(why) => return (script, Err(why)),
         }
     }
-    let done = guarded(|| replays(&script.0, &script.1, &pair.engine));
+    let done = guarded(|| replays(&script.0, &script.1, hold_off, &pair.engine));
     (script, done)
 }
 
 /// Runs a script again, on a new pair of implementations. Fails at the first difference between the
 /// two.
-fn rerun((rules, commands): &Script) -> Result<(), String> {
+fn rerun((rules, commands): &Script, hold_off: HoldOffOfRun) -> Result<(), String> {
     guarded(|| {
-        let mut pair = Pair::new(rules);
+        let mut pair = Pair::new(rules, hold_off);
         for (at, command) in commands {
             let _answer = pair.step(*at, command)?;
         }
-        replays(rules, commands, &pair.engine)
+        replays(rules, commands, hold_off, &pair.engine)
     })
 }
 
 /// Checks that the same commands, after being encoded and decoded, lead to the same engine state,
 /// byte for byte.
-fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<(), String> {
+fn replays(
+    rules: &Rules,
+    commands: &[(Time, Command)],
+    mut hold_off: HoldOffOfRun,
+    end: &Engine,
+) -> Result<(), String> {
     let mut again = Engine::new(*rules);
     for (at, command) in commands {
         let mut bytes = vec![];
@@ -253,6 +287,9 @@ fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<
         let read = codec::decode_command(codec::FORMAT_VERSION, &bytes)
             .map_err(|_| "a command can't be read")?;
         same("a command and its bytes", &read, &(*at, command.clone()))?;
+        if let Some((_, hold_off)) = hold_off.take_if(|(from, _)| *from <= *at) {
+            again.begin_hold_off(hold_off);
+        }
         let _answer = again.apply(read.0, &read.1, &mut vec![]);
     }
     if codec::encode_engine(&again) == codec::encode_engine(end) {
@@ -291,10 +328,11 @@ fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
 }
 
 fn explain(seed: u64, script: Script) -> String {
-    let script = shrink(script, |script| rerun(script).is_err());
-    let why = rerun(&script).expect_err("it failed before");
+    let hold_off = hold_off_of(seed);
+    let script = shrink(script, |script| rerun(script, hold_off).is_err());
+    let why = rerun(&script, hold_off).expect_err("it failed before");
     let mut text = format!("LATCHFS_SEED={seed} fails; what is left of it:\n");
-    writeln!(text, "{:?}", script.0).expect("a string takes all");
+    writeln!(text, "{:?}, {hold_off:?}", script.0).expect("a string takes all");
     for (at, command) in &script.1 {
         writeln!(text, "{at} ({}ns): {command:?}", at.as_nanos()).expect("a string takes all");
     }
@@ -306,7 +344,7 @@ fn check(seed: u64) -> Result<(), String> {
     let mut seeds = Dice::new(seed);
     for _ in 0..RUNS {
         let seed = seeds.next();
-        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN) {
+        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN, hold_off_of(seed)) {
             return Err(explain(seed, script));
         }
     }
@@ -317,7 +355,7 @@ fn check(seed: u64) -> Result<(), String> {
 fn the_engine_does_what_the_naive_rules_do() {
     if let Ok(seed) = std::env::var("LATCHFS_SEED") {
         let seed = seed.parse().expect("LATCHFS_SEED is a number, as a failure printed it");
-        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN) {
+        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN, hold_off_of(seed)) {
             panic!("{}", explain(seed, script));
         }
         return;
@@ -349,7 +387,7 @@ fn a_failure_is_shrunk_to_its_cause() {
 
 /// Runs random commands on both implementations, fails unless they agree, and returns the commands.
 pub(crate) fn sound(seed: u64, commands: usize) -> Script {
-    let (script, done) = run(seed, commands);
+    let (script, done) = run(seed, commands, None);
     done.expect("the model check runs well");
     script
 }

@@ -4,14 +4,15 @@
 
 use super::super::command::Firm;
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, EndSession, Forget, IdempotencyKey, IfExists, LeaseKey,
-    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
-    ResetPart, ResetScope, Rulebook, Steal, Tenure,
+    Acquire, Annotate, Answer, Command, EndHoldOff, EndSession, Forget, IdempotencyKey, IfExists,
+    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
+    RequestId, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::super::details::Details;
 use super::super::details::{Patch, TextPatch};
 use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use super::super::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use super::super::hold_off::HoldOff;
 use super::super::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
@@ -72,14 +73,15 @@ impl Bond {
 }
 
 /// The next event that is caused by time alone. At equal times sessions expire first, then the
-/// timeouts of waiters, then leases, then stored answers that are dropped; within each kind the
-/// lowest id comes first.
+/// timeouts of waiters, then leases, then stored answers that are dropped, then the hold-off;
+/// within each kind the lowest id comes first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Session(SessionId),
     Patience(Ticket),
     Lease(Token),
     Forget(RequestId),
+    HoldOff,
 }
 
 /// The state of the naive implementation: the leases on all locks, all queues, all sessions, and
@@ -100,6 +102,8 @@ pub(super) struct Naive {
     /// For each remembered name whose lock was taken from its only holder: that holder and its
     /// token, until it acknowledges that by a release.
     stolen: Vec<(LockName, ClientId, Token)>,
+    /// Until when no lock is granted, and why.
+    hold_off: Option<HoldOff>,
     events: Vec<Event>,
 }
 
@@ -119,8 +123,14 @@ impl Naive {
             replies,
             remembered,
             stolen,
+            hold_off: None,
             events,
         }
+    }
+
+    /// Grants no lock until the end of `hold_off`.
+    pub(super) fn begin_hold_off(&mut self, hold_off: HoldOff) {
+        self.hold_off = Some(hold_off).filter(|hold_off| hold_off.until > self.now);
     }
 
     pub(super) fn apply(&mut self, at: Time, command: &Command) -> (Answer, Vec<Event>) {
@@ -293,6 +303,10 @@ impl Naive {
             Op::EndSession(ask) => self.end_session(ask),
             Op::Reset(ask) => Ok(self.reset(ask)),
             Op::Forget(ask) => self.forget(ask),
+            Op::EndHoldOff(ask) => {
+                self.grant_again(Some(ask.clone()));
+                Ok(Outcome::HoldOffEnded)
+            }
         }
     }
 
@@ -332,8 +346,7 @@ impl Naive {
     }
 
     fn locks(&self) -> usize {
-        let names = self.held.iter().enumerate();
-        names.filter(|(i, held)| !self.held[..*i].iter().any(|h| h.name == held.name)).count()
+        self.names().len()
     }
 
     /// Returns the lease that blocks the lock for the longest time; of several such leases, the
@@ -358,7 +371,7 @@ impl Naive {
 
     pub(super) fn view(&self, name: &LockName) -> LockView {
         let below = format!("{name}/");
-        let has_below = self.held.iter().any(|held| held.name.as_str().starts_with(&below));
+        let has_below = self.names().iter().any(|known| known.as_str().starts_with(&below));
         let shown = |held: &Held| {
             let mut lease = held.lease.clone();
             if let Lifetime::Session(id) = lease.life {
@@ -381,11 +394,13 @@ impl Naive {
             waiters: self.waiting_for(name).map(waiter).collect(),
             has_below,
             previous: self.previous(name),
+            hold_off: self.hold_off,
         }
     }
 
     pub(super) fn names(&self) -> Vec<LockName> {
-        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
+        let held = self.held.iter().map(|held| held.name.clone());
+        let mut names: Vec<_> = held.chain(self.line.iter().map(|w| w.name.clone())).collect();
         names.sort();
         names.dedup();
         names
@@ -408,6 +423,7 @@ impl Naive {
                 }
                 Next::Lease(token) => self.lease_due(token, due),
                 Next::Forget(request) => self.replies.retain(|(known, ..)| known.id != request),
+                Next::HoldOff => self.grant_again(None),
             }
         }
         self.now = until;
@@ -429,7 +445,8 @@ impl Naive {
         });
         let replies = self.replies.iter().filter(|(_, until, _)| *until < Time::NEVER);
         let replies = replies.map(|(r, until, _)| (*until, Next::Forget(r.id.clone())));
-        sessions.chain(patience).chain(leases).chain(replies).min()
+        let hold_off = self.hold_off.map(|hold_off| (hold_off.until, Next::HoldOff));
+        sessions.chain(patience).chain(leases).chain(replies).chain(hold_off).min()
     }
 
     fn lease_due(&mut self, token: Token, due: Time) {
@@ -510,7 +527,7 @@ impl Naive {
     /// the present holders. A waiter whose timeout has passed or whose session has ended leaves the
     /// queue without the lock.
     fn serve(&mut self, name: &LockName) {
-        loop {
+        while self.hold_off.is_none() {
             let Some(first) = self.waiting_for(name).next().cloned() else { return };
             let (holders, mode) = (self.on(name).count(), self.mode(name));
             let both_share = mode == Mode::Shared && first.ask.mode == Mode::Shared;
@@ -533,6 +550,36 @@ impl Naive {
                 self.wait_is_over(first.ticket, &Outcome::Granted(tenure));
             }
         }
+    }
+
+    /// Ends the hold-off, if there is one, and serves the queues of all locks, ordered by name.
+    fn grant_again(&mut self, by: Option<EndHoldOff>) {
+        if self.hold_off.take().is_none() {
+            return;
+        }
+        self.tell(EventKind::HoldOffEnded { by });
+        for name in self.names() {
+            self.serve(&name);
+        }
+    }
+
+    /// Refuses what would begin a tenure of the lock during the hold-off.
+    fn may_grant(&self, name: &LockName) -> Result<(), Refusal> {
+        let Some(hold_off) = self.hold_off else { return Ok(()) };
+        let waiting = self.waiting_for(name).count();
+        self.no(Reason::HoldOff { name: name.clone(), hold_off, waiting })
+    }
+
+    /// Queues or refuses a request that would begin a tenure. During the hold-off only.
+    fn put_off(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
+        let patience = match ask.line {
+            QueuePolicy::Join(patience) if patience != Some(Span::ZERO) => patience,
+            _ => return self.may_grant(&ask.name).map(|()| Outcome::Settled),
+        };
+        if self.on(&ask.name).next().is_none() && self.waiting_for(&ask.name).next().is_none() {
+            self.has_room_for_a_lock()?;
+        }
+        self.join(ask, patience.map(|patience| self.now + patience), rules)
     }
 
     fn end(&mut self, token: Token, end: TenureEnd) {
@@ -581,6 +628,9 @@ impl Naive {
         for id in leans_on(ask.hold, ask.term).into_iter().flatten() {
             self.is_session(id)?;
         }
+        if self.on(name).next().is_none() && self.hold_off.is_some() {
+            return self.put_off(ask, rules);
+        }
         if self.on(name).next().is_none() {
             self.has_room_for_a_lock()?;
             self.fits(name, &ask.patch, &Details::default())?;
@@ -605,10 +655,18 @@ impl Naive {
             match other {
                 _ if own.mode != *mode && by_file => (own.lease.clone(), Way::Own),
                 Some(other) if own.mode != *mode => (other.lease, Way::Held),
-                _ => return self.go_on(ask, own, rules),
+                _ => {
+                    if (own.mode, *mode) == (Mode::Shared, Mode::Exclusive) {
+                        self.may_grant(name)?;
+                    }
+                    return self.go_on(ask, own, rules);
+                }
             }
         } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
             if self.waiting_for(name).next().is_none() {
+                if self.hold_off.is_some() {
+                    return self.put_off(ask, rules);
+                }
                 if self.on(name).count() >= self.rules.holders_max {
                     return self.no(Reason::Limit(Limit::Holders(self.rules.holders_max)));
                 }
@@ -950,6 +1008,7 @@ impl Naive {
         if from.name == *to {
             return self.no(Reason::SameName(to.clone()));
         }
+        self.may_grant(to)?;
         let goal: Vec<_> = self.on(to).cloned().collect();
         if !goal.is_empty() {
             let foremost = self.foremost(to);
@@ -984,6 +1043,7 @@ impl Naive {
     }
 
     fn steal(&mut self, ask: &Steal) -> Answer {
+        self.may_grant(&ask.name)?;
         if let LeaseTerms::Session(id) = ask.term {
             self.is_session(id)?;
         }
@@ -1258,6 +1318,9 @@ impl Naive {
     }
 
     fn forget(&mut self, ask: &Forget) -> Answer {
+        if self.on(&ask.name).next().is_none() && self.waiting_for(&ask.name).next().is_some() {
+            self.may_grant(&ask.name)?;
+        }
         if self.on(&ask.name).next().is_some() {
             let foremost = self.foremost(&ask.name);
             let until = foremost.acquired_at;

@@ -295,6 +295,8 @@ fn no_state_holds_off() {
         let why = text(&json(&m.sh("cat .latchfs/why").ok())["message"]);
         assert!(why.contains("nothing is granted for") && why.contains("wait"), "{form}: {why}");
     }
+    let hold_off = &json(&m.sh("cat .latchfs/server").ok())["hold_off"];
+    assert_eq!(hold_off["because"], "no_state", "{hold_off}");
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
     // The read of `.latchfs/wait/build` returns as soon as the mount may grant locks again.

@@ -2,7 +2,7 @@
 //! backup.
 
 use crate::harness::{Scratch, Server, latchfs};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 
 fn acquire(server: &Server, name: &str, client: &str) -> u64 {
@@ -110,6 +110,9 @@ fn backup_is_restored_as_a_new_cluster() {
     let (code, said) = restore(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("nothing is granted") && said.contains("24h"), "{said}");
+    for option in ["--hold-off DURATION", "--old-holders-are-gone", "cluster grant-now"] {
+        assert!(said.contains(option), "{option}: {said}");
+    }
     assert!(said.contains("the longest ttl in the backup is 1h"), "{said}");
     let (code, said) = restore(&["--old-holders-are-gone"]);
     assert_eq!(code, Some(69), "there is something now: {said}");
@@ -118,6 +121,24 @@ fn backup_is_restored_as_a_new_cluster() {
     let no = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
     assert_eq!(no["reason"], "hold_off", "{no}");
     assert!(no["retry_after_ms"].as_u64() > Some(86_000_000), "{no}");
+    let ready = server.curl(&["/readyz"]).is(503);
+    assert_eq!(ready["because"], "restored", "{ready}");
+    let (_, said) = latchfs(&["cluster", "status", "--server", &server.url]);
+    assert!(said.contains("nothing is granted before") && said.contains("grant-now"), "{said}");
+    // The hold-off is over also after a restart.
+    let (code, said) =
+        latchfs(&["cluster", "grant-now", "--reason", "all are off", "--server", &server.url]);
+    assert_eq!(code, Some(0), "{said}");
+    drop(server);
+    let server = Server::listen(&["--data", &new]);
+    server.curl(&["/readyz"]).is(200);
+    assert!(acquire(&server, "build", "b") > last + (1 << 39));
+    let audit = fs::read_to_string(format!("{new}/audit.log")).expect("it is written");
+    let lines = audit.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let lines: Vec<Value> = lines.collect();
+    let act = lines.iter().find(|line| line["act"] == "grant-now").expect("it is recorded");
+    assert_eq!(act["reason"], "all are off", "{act}");
+    assert!(lines.iter().any(|line| line["act"] == "end a hold-off"), "{audit}");
     drop(server);
     let again = path("again");
     let (code, said) =

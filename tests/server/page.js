@@ -234,6 +234,7 @@ async function minority(browser) {
   assert(!await doubt.isVisible(), 'it knows');
   await asked('kill');
   await doubt.filter({ hasText: /was so \d+s ago/ }).waitFor();
+  await page.locator('#contact[data-ready=no]').filter({ hasText: 'grants nothing' }).waitFor();
   assert(await build.isVisible(), 'the stale state is shown');
   await page.getByRole('table', { name: /1 of 2 voters answer; 2 are needed: nothing is granted/ }).waitFor();
   assert(!await page.getByText('Nothing is held').isVisible());
@@ -263,6 +264,25 @@ async function minority(browser) {
   assert.strictEqual(await page.locator('#nodes-rows tr').count(), 2);
 }
 
+// A server that grants nothing yet says so, and who waits is shown without a holder.
+async function heldOff(browser) {
+  const page = await (await browser.newContext({ viewport: { width: 1180, height: 900 } })).newPage();
+  const waits = fetch(url + '/locks/build?client=b&wait=1h', { method: 'POST' });
+  await page.goto(url + '/');
+  await page.locator('#contact[data-state=live][data-ready=no]').filter({ hasText: 'grants nothing' }).waitFor();
+  const shut = page.getByRole('alert').filter({ hasText: /nothing is granted before .*began without the leases/ });
+  await shut.filter({ hasText: /lasts for 59m \d\ds|lasts for 1h/ }).waitFor();
+  const build = row(page, 'build');
+  await build.locator('.waiters').filter({ hasText: /^1$/ }).waitFor();
+  assert.strictEqual(await build.locator('.holder').innerText(), 'nobody');
+  told('says that nothing is granted');
+  await http('POST', '/grant-now?client=root&reason=all+are+off');
+  await page.locator('#contact[data-state=live][data-ready=yes]').filter({ hasText: 'live' }).waitFor();
+  await shut.waitFor({ state: 'hidden' });
+  await build.locator('.holder').filter({ hasText: /^b$/ }).waitFor();
+  assert((await waits).ok);
+}
+
 const views = require('./page_views.js')({ url, pictures, told, asked, http, row, go });
 (async () => {
   const browser = await chromium.launch({
@@ -271,7 +291,7 @@ const views = require('./page_views.js')({ url, pictures, told, asked, http, row
       '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
   try {
-    await { everything, tokens, nodes, minority, ...views }[scene](browser);
+    await { everything, tokens, nodes, minority, heldOff, ...views }[scene](browser);
   } finally { await browser.close(); }
   told('done');
   process.exit(0);

@@ -97,6 +97,13 @@ fn page_works_in_a_browser() {
     }
 }
 
+/// During a hold-off the page says that nothing is granted.
+#[test]
+fn page_says_that_nothing_is_granted_yet() {
+    let server = Server::listen(&["--state", "none", "--max-ttl", "1h"]);
+    Browser::start(&server.url, "heldOff").until("done");
+}
+
 /// The status page of a cluster node shows all nodes, and which of them does not answer.
 #[test]
 fn page_of_a_node_shows_all_nodes() {
@@ -190,7 +197,7 @@ fn page_shows_5000_locks_within_a_second() {
 #[test]
 fn page_is_small() {
     let page = Server::start(&[]).curl(&["/"]);
-    assert!(page.body.len() <= 60_000, "{} bytes", page.body.len());
+    assert!(page.body.len() <= 62_000, "{} bytes", page.body.len());
     for foreign in ["src=\"http", "href=\"http", "@import", "url(", "innerHTML", "eval("] {
         assert!(!page.body.contains(foreign), "{foreign}");
     }

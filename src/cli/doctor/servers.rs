@@ -3,8 +3,11 @@
 use super::finding::Finding;
 use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
+use crate::cli::output::harmless;
+use crate::client::api_request::fetch;
 use crate::client::http_transport::Http;
 use crate::client::server_probe::{Stuck, probe};
+use crate::service::failure::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
@@ -16,6 +19,9 @@ const SKEW_SHOWN_MS: u64 = 2_000;
 /// The round trip above which a server counts as slow: a quarter of the 2 s after which a mount
 /// retries.
 const ROUND_TRIP_SLOW: Span = Span::from_millis(500);
+
+/// Timeout of the readiness probe.
+const PATIENCE: Span = Span::from_secs(2);
 
 /// Returns the findings about the server at `url`: whether it is reachable and accepts the
 /// credentials, then its latency and its clock.
@@ -34,10 +40,45 @@ pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
             let says = format!("{url} accepts these credentials and speaks this protocol version");
             let mut findings = vec![Finding::well(check, says)];
             findings.extend(of_answers(url, heard));
+            findings.extend(not_ready(url, key)?);
             findings
         }
         Err(stuck) => vec![stuck_at(check, url, &stuck)],
     })
+}
+
+/// Returns a finding if the server grants no lock now, from its readiness probe.
+fn not_ready(url: &str, key: &ServerKeyArgs) -> CliResult<Option<Finding>> {
+    Ok(match fetch(&key.access(url)?, "GET", "/readyz", PATIENCE) {
+        Ok((503, problem)) => Some(of_problem(url, &problem)),
+        // Another check reports a server that does not answer.
+        Ok(_) | Err(_) => None,
+    })
+}
+
+/// Returns the finding about a server whose readiness probe failed with this problem.
+fn of_problem(url: &str, problem: &Value) -> Finding {
+    let says = problem["detail"].as_str().map_or_else(
+        || format!("{url} is not ready, and does not say why"),
+        |detail| format!("{url} is not ready: {}", harmless(detail)),
+    );
+    let mend = match problem["reason"].as_str() {
+        Some("hold_off") => format!(
+            "wait; or if no client relies on an old lease any more: latchfs cluster grant-now \
+             --server {url} --reason WHY"
+        ),
+        Some("no_majority") => MAJORITY_ADVICE.to_owned(),
+        _ => format!("latchfs cluster status --server {url}"),
+    };
+    Finding::wrong("server", says, mend)
+}
+
+/// Returns the finding about a mount whose own lock service grants no lock yet.
+fn of_hold_off(about: &Value) -> Option<Finding> {
+    let said = about["hold_off"]["detail"].as_str().map(harmless)?;
+    let dir = about["dir"].as_str().map(harmless).unwrap_or_default();
+    let mend = "wait; --grant-at-once skips that, where no earlier holder can be alive";
+    Some(Finding::wrong("mount", format!("{dir}: {said}"), mend))
 }
 
 fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
@@ -78,7 +119,9 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
 pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     let check = "server";
     let (server, dir) = (&about["server"], about["dir"].as_str().unwrap_or_default());
-    let Some(url) = server["url"].as_str() else { return Vec::new() };
+    let Some(url) = server["url"].as_str() else {
+        return of_hold_off(about).into_iter().collect();
+    };
     let contact = about["contact"].as_str().unwrap_or_default();
     let why = server["trouble"].as_str().unwrap_or("it does not answer");
     let mend = format!("latchfs doctor --server {url}, with the credentials of the mount");
@@ -160,6 +203,9 @@ mod tests {
             assert!(found[0].says.ends_with("no answer in time"), "{found:?}");
         }
         assert_eq!(of_mount(&json!({"kind": "embedded"})), []);
+        let held_off = json!({"dir": "/locks", "hold_off": {"detail": "nothing is granted"}});
+        let [found] = &of_mount(&held_off)[..] else { panic!("one finding") };
+        assert!(found.is_wrong() && found.says == "/locks: nothing is granted", "{found:?}");
     }
 
     /// No lock depends on wall clocks, so a difference between them is reported as odd and not as a

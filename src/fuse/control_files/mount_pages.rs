@@ -7,6 +7,7 @@ use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::metrics::{Exposition, MetricKind, ServiceMetrics};
 use crate::service::RemoteStatus;
+use crate::status::hold_off_of;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -77,6 +78,9 @@ impl MountPages {
             "open_files": self.opens.count(),
             "bound_to_processes": self.bindings.count(),
         });
+        if let Some(hold_off) = service.hold_off() {
+            page["hold_off"] = hold_off_of(hold_off, service.now(), |at| service.wall(at));
+        }
         if let Some(RemoteStatus { server, heard, trouble }) = service.connection() {
             page["server"] = json!({
                 "url": &*server,

@@ -2,8 +2,8 @@
 //! conflicting lock.
 
 use crate::engine::{
-    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LeaseKey, LockName, Mode, Op,
-    OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
+    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LeaseKey, LockName, Mode, Obstacle,
+    Op, OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::errno::Act;
@@ -199,8 +199,12 @@ impl PosixLocks {
         view.holders.retain(|holder| !own(holder.lease.hold));
         let taken_over = self.own_lease(&open, asked.ino, &name).map(|(_, token)| token);
         let hold = Ownership::OpenFile(OpenId { session: session.session, number: asked.fh });
-        let Some((holder, _)) = view.in_the_way(&open.client, hold, mode, taken_over) else {
-            return Ok(nothing);
+        let holder = match view.in_the_way(&open.client, hold, mode, taken_over) {
+            None => return Ok(nothing),
+            Some(Obstacle::Lease(holder, _)) => holder,
+            Some(Obstacle::HoldOff(_)) => {
+                return Ok(LockFound { start: 0, end: TO_END, kind: libc::F_WRLCK, pid: 0 });
+            }
         };
         let maker = holder.lease.details.holder_id().and_then(|id| Maker::parse(id));
         // A pid of another machine means nothing here.

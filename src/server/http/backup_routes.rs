@@ -1,4 +1,4 @@
-//! The endpoints of administrative operations on all locks: `/reset` and `/backup`.
+//! The endpoints of administrative operations on all locks: `/reset`, `/grant-now` and `/backup`.
 
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::event_replay::{self, unexpected};
@@ -9,7 +9,7 @@ use super::request_context::{RequestContext, told};
 use super::response::{Response, json, text};
 use super::schema::Schema;
 use crate::auth::permissions::Operation;
-use crate::engine::{Op, Outcome, Reset};
+use crate::engine::{EndHoldOff, Op, Outcome, Reset};
 use crate::service::backup;
 use axum::http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
@@ -42,6 +42,36 @@ pub(super) const BACKUP: &[Endpoint] = &[endpoint(
         &[403, 404, 503],
     ),
 )];
+
+/// The endpoints at `/grant-now`.
+pub(super) const GRANT_NOW: &[Endpoint] = &[endpoint(
+    Method::POST,
+    Operation::GrantNow,
+    |call| Box::pin(grant_now(call)),
+    doc(
+        "endHoldOff",
+        "Grant locks from now on, although the time is not over in which nothing is granted after \
+         a start without state, a restore or a recovery.",
+        &[CLIENT, REASON, IDEMPOTENCY_KEY],
+        (200, Schema::Changed),
+        &[400, 403, 415, 503],
+    ),
+)];
+
+/// Handles `POST /grant-now`, which ends the hold-off.
+async fn grant_now(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
+    let by = options.client(&call)?;
+    let request = request_id(&call, &options, &by)?;
+    let Some(reason) = options.reason else {
+        let detail = "say by 'reason' why no client can rely on an old lease any more";
+        return Err(Problem::invalid(detail));
+    };
+    match call.decide(Op::EndHoldOff(EndHoldOff { by, reason }), request).await?.first() {
+        Outcome::HoldOffEnded => Ok(json(StatusCode::OK, &json!({ "done": true }))),
+        other => Err(unexpected(&other)),
+    }
+}
 
 /// Handles `POST /reset`, which ends all leases, queues and sessions.
 async fn reset(mut call: RequestContext) -> HandlerResult {

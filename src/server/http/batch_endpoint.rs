@@ -196,7 +196,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Vec<Pen
 
 /// Returns the names of all kinds of batch items, each with the operation whose permissions it
 /// needs.
-pub(crate) fn batch_requests() -> [(&'static str, Operation); 20] {
+pub(crate) fn batch_requests() -> [(&'static str, Operation); 21] {
     [
         ("settle", Operation::ShowTime),
         ("acquire", Operation::Acquire),
@@ -210,6 +210,7 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 20] {
         ("keep-alive", Operation::KeepAlive),
         ("end-session", Operation::EndSession),
         ("reset", Operation::Reset),
+        ("grant-now", Operation::GrantNow),
         ("forget", Operation::ForgetName),
         ("view", Operation::LookUpLock),
         ("list", Operation::ListLocks),

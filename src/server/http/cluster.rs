@@ -13,6 +13,7 @@ use crate::service::cluster_status::{
     ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
 use crate::service::{ActionTarget, RequestError, Unavailable};
+use crate::status::hold_off_of;
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -95,7 +96,12 @@ async fn show(mut call: RequestContext) -> HandlerResult {
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
     let report: ClusterReport = told(report.await)?;
-    Ok(json(StatusCode::OK, &shown(&report)))
+    let mut shown = shown(&report);
+    if let Some(hold_off) = call.app.locks.hold_off() {
+        let locks = &call.app.locks;
+        shown["hold_off"] = hold_off_of(hold_off, locks.now(), |at| locks.wall(at));
+    }
+    Ok(json(StatusCode::OK, &shown))
 }
 
 /// Handles `GET /cluster/pending`.

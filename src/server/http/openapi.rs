@@ -20,7 +20,7 @@ const TAGS: [(&str, &str, &[&str]); 5] = [
     ("locks", "Locks, their queues and their handovers.", &["locks", "check", "reset"]),
     ("default lock", "One lock with the smallest interface.", &["lock"]),
     ("sessions", "Sessions, which keep many leases alive.", &["sessions"]),
-    ("cluster", "The nodes of the cluster, and their state.", &["cluster", "backup"]),
+    ("cluster", "The nodes of the cluster, and their state.", &["cluster", "backup", "grant-now"]),
     (
         "server",
         "What a server tells about itself, and what happened at it.",

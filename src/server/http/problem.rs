@@ -3,7 +3,7 @@
 
 use super::response::Response;
 use crate::auth::Denial;
-use crate::engine::{Conflict, Reason, RefusalKind, Way};
+use crate::engine::{Conflict, HoldOff, Reason, RefusalKind, Way};
 use crate::service::{RequestError, Unavailable};
 use crate::time::{Span, Time};
 use axum::body::Body;
@@ -75,7 +75,6 @@ const fn way_of(way: Way) -> &'static str {
         Way::Own => "own",
         Way::Behind => "behind",
         Way::StealGrace { .. } => "steal_grace",
-        Way::Restored { .. } => "hold_off",
     }
 }
 
@@ -139,12 +138,24 @@ impl Problem {
 
     /// Converts an error of the lock service to a problem.
     pub(super) fn from_failure(failure: &RequestError) -> Self {
-        let RequestError::Refused(refusal) = failure else {
-            return Self::of(failure.kind(), failure.to_string());
+        let refusal = match failure {
+            RequestError::Refused(refusal) => refusal,
+            RequestError::Unavailable(why) => {
+                let problem = Self::of(failure.kind(), failure.to_string());
+                return if why.is_no_majority() {
+                    problem.with("reason", "no_majority")
+                } else {
+                    problem
+                };
+            }
         };
         let problem = Self::of(failure.kind(), refusal.for_http());
         match &*refusal.reason {
             Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
+            Reason::HoldOff { name, hold_off, waiting } => problem
+                .not_before(hold_off, refusal.at)
+                .with("name", name.as_str())
+                .with("waiting", *waiting),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
             Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
             Reason::AcquiredAgain { current, .. } => problem.with("acquisition", *current),
@@ -157,7 +168,7 @@ impl Problem {
     /// Adds the conflicting holder, and the time after which the client should retry.
     fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
-            Way::StealGrace { until } | Way::Restored { until } => until,
+            Way::StealGrace { until } => until,
             _ => conflict.ends.grace_until,
         };
         let mut problem = self
@@ -174,6 +185,13 @@ impl Problem {
             problem = problem.come_again_in(free_at.since(now));
         }
         problem
+    }
+
+    /// Adds that nothing is granted before the end of a hold-off, and why.
+    pub(super) fn not_before(self, hold_off: &HoldOff, now: Time) -> Self {
+        self.with("reason", "hold_off")
+            .with("because", hold_off.cause.as_str())
+            .come_again_in(hold_off.until.since(now))
     }
 
     fn come_again_in(self, span: Span) -> Self {

@@ -190,7 +190,14 @@ impl RequestContext {
             Reason::Conflict(conflict) => Some((conflict.token, conflict.previous.clone())),
             _ => None,
         };
+        let until = match &*refusal.reason {
+            Reason::HoldOff { hold_off, .. } => Some(self.app.locks.wall(hold_off.until)),
+            _ => None,
+        };
         let problem = Problem::from(RequestError::Refused(refusal));
+        if let Some(until) = until {
+            return problem.with("until", until.to_string());
+        }
         let Some((winner, previous)) = conflict else { return problem };
         let problem = self.with_previous(previous.as_deref(), problem);
         self.with_request_of(winner, problem)

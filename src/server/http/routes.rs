@@ -249,6 +249,7 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/reset", pattern: Some("/reset"), endpoints: backup_routes::RESET },
+    Route { path: "/grant-now", pattern: Some("/grant-now"), endpoints: backup_routes::GRANT_NOW },
     Route { path: "/backup", pattern: Some("/backup"), endpoints: backup_routes::BACKUP },
     Route { path: "/metrics", pattern: Some("/metrics"), endpoints: METRICS },
     Route { path: "/cluster", pattern: Some("/cluster"), endpoints: cluster::SHOW },

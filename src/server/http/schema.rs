@@ -120,6 +120,17 @@ fn previous() -> Value {
     ])
 }
 
+/// Returns the schema of a time in which nothing is granted.
+fn hold_off() -> Value {
+    let causes = ["no_state", "restored", "recovered"];
+    object(&[
+        ("until", time()),
+        ("left_ms", number()),
+        ("because", json!({ "type": "string", "enum": causes })),
+        ("detail", text()),
+    ])
+}
+
 /// Returns the schema of one of several holders of a shared lock.
 fn holder() -> Value {
     object(&[
@@ -158,6 +169,7 @@ fn status() -> Value {
         ("note?", text()),
         ("waiters?", list(&waiter())),
         ("holders?", list(&holder())),
+        ("hold_off?", hold_off()),
         ("previous?", previous()),
     ])
 }
@@ -227,6 +239,7 @@ fn cluster() -> Value {
         ("leader", number_or_null()),
         ("elections", number()),
         ("elected_ms_ago", number_or_null()),
+        ("hold_off?", hold_off()),
         ("nodes", list(&node)),
     ])
 }
@@ -251,6 +264,9 @@ fn problem() -> Value {
         ("detail", text()),
         ("kind?", text()),
         ("reason?", text()),
+        ("because?", text()),
+        ("why?", text()),
+        ("until?", time()),
         ("message?", text()),
         ("name?", text()),
         ("holder?", text()),

@@ -240,7 +240,8 @@ fn message_of(event: &Event) -> Option<String> {
         | EventKind::Left { .. }
         | EventKind::SessionOpened { .. }
         | EventKind::SessionKept { .. }
-        | EventKind::SessionOver { .. } => None,
+        | EventKind::SessionOver { .. }
+        | EventKind::HoldOffEnded { .. } => None,
     }
 }
 

@@ -5,10 +5,10 @@ use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, Annotate, ClientId, EndSession, Firm, Forget, IfExists, LeaseKey, LeaseTerms, Leave,
-    LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided, Ownership, Patch,
-    QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal, StealReason,
-    Ticket,
+    Acquire, Annotate, ClientId, EndHoldOff, EndSession, Firm, Forget, IfExists, LeaseKey,
+    LeaseTerms, Leave, LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided,
+    Ownership, Patch, QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal,
+    StealReason, Ticket,
 };
 use latchfs::service::batch_messages::{
     ANY_START, BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
@@ -59,6 +59,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
         }
         ("POST", "/check") => format!("/check?name={lock}&token=1"),
         ("POST", "/reset") => format!("/reset?of=nobody&client={client}&reason=why"),
+        ("POST", "/grant-now") => format!("/grant-now?client={client}&reason=why"),
         ("GET" | "DELETE", "/sessions/{session}") | ("POST", "/sessions/{session}/keepalive") => {
             session()
         }
@@ -185,6 +186,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
         }
         "keep-alive" => Op::KeepAlive(session()),
         "end-session" => Op::EndSession(EndSession { session: session(), end: SessionEnd::Closed }),
+        "grant-now" => Op::EndHoldOff(EndHoldOff { by: client(), reason: reason() }),
         "forget" => Op::Forget(Forget { name: name(), by: client() }),
         "reset" => {
             let whose = ResetScope::Of(ClientId::parse("nobody").expect("a client"));

@@ -289,8 +289,12 @@ impl<R> Table<R> {
     ) {
         let number = asking.number;
         let ino = asking.ask.ino;
-        let Reason::Conflict(conflict) = &*refusal.reason else {
-            return answer(asking, Err(No::Refused(Box::new(refusal))), todo);
+        let conflict = match &*refusal.reason {
+            Reason::Conflict(conflict) => conflict,
+            Reason::HoldOff { .. } => {
+                return answer(asking, Err(No::Busy(Some(Box::new(refusal)))), todo);
+            }
+            _ => return answer(asking, Err(No::Refused(Box::new(refusal))), todo),
         };
         // The cluster has a member of an older version, with which no lease is taken over.
         let waits_for_itself = asking.ask.takes_over == Some(conflict.token);
