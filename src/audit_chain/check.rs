@@ -186,6 +186,12 @@ impl AuditCheck {
             return self.fault(at, format!("has event {}: {says}", line.event));
         }
         if line.event > 1 {
+            let gone = line.event - 1;
+            self.report.notes.push(format!(
+                "the log begins with event {}: older files were removed as it grew, and with them \
+                 events 1 to {gone}, which this check can't see",
+                line.event
+            ));
             return;
         }
         let own = RecordHash::from_hasher(self.earlier.clone());

@@ -102,6 +102,21 @@ impl fmt::Display for OptionSource {
 }
 
 impl ServerKeyArgs {
+    /// Returns the options as arguments of a command.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let profile = self.profile.as_ref().map(OsString::from);
+        let file = |path: &Option<PathBuf>| path.clone().map(OsString::from);
+        let valued = [
+            ("--profile", profile),
+            ("--token-file", file(&self.token_file)),
+            ("--ca", file(&self.ca)),
+            ("--cert", file(&self.cert)),
+            ("--key", file(&self.key)),
+        ];
+        let valued = valued.into_iter().filter_map(|(name, value)| Some([name.into(), value?]));
+        valued.flatten().chain(self.plain_token.then(|| "--plain-token".into())).collect()
+    }
+
     /// Returns the name that `--profile` gives.
     pub(super) fn profile_argument(&self) -> Option<&str> {
         self.profile.as_deref()
@@ -180,16 +195,15 @@ impl ServerKeyArgs {
     }
 
     /// Returns the access to a server that a folder names. Anyone who can write to the folder can
-    /// name another server there. So credentials are sent only if a CA that the user has named
-    /// vouches for the server, or if the user's configuration names the server too.
+    /// name another server there, and have a certificate for it that a public CA has signed. So
+    /// credentials are sent only if the user's configuration names the server too.
     pub(super) fn access_of_folder(&self, url: &str) -> CliResult<ServerAccess> {
         let access = self.access(url)?;
         let has_credentials = access.token.is_some() || access.identity.is_some();
-        let is_verified = access.ca.is_some() && urls(url).iter().all(|url| is_https(url));
-        if has_credentials && !is_verified && !self.is_configured(url)? {
+        if has_credentials && !self.is_configured(url)? {
             return Err(CliError::usage(format!(
                 "the folder names the server {url}, to which your credentials would be sent; pass \
-                 --server {url} if you trust it"
+                 --server {url} if you trust it, or name it in LATCHFS_SERVER or in a profile"
             )));
         }
         Ok(access)
@@ -199,10 +213,6 @@ impl ServerKeyArgs {
     pub(super) fn client_at(&self, url: &str) -> CliResult<ClientId> {
         self.credentials(url)?.client_or_own()
     }
-}
-
-fn is_https(url: &str) -> bool {
-    url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
 /// The sources of options below the command line.

@@ -13,8 +13,14 @@ use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::guard::folder_record::{FolderRecord, another_engine};
 use crate::service::local::Local;
 use crate::service::{LockService, Locks};
+use crate::storage::atomic_file::{Durable, replace};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use std::{fs, io};
+
+/// The file in this machine's part of the state directory of a folder with the server that the
+/// folder's record named when the guard last started.
+const KNOWN_SERVER: &str = "server";
 
 /// The options that say where the lock of a folder lives.
 #[derive(Debug, clap::Args)]
@@ -55,6 +61,7 @@ impl DeciderArgs {
     ) -> CliResult<Decider> {
         let server = self.dir.as_deref().map(server_of_mount).transpose()?;
         let named = self.key.named_server(server.as_ref().or(self.server.as_ref()))?;
+        check_known_server(record, host_dir, named.is_some())?;
         let server = named.clone().or_else(|| record.server.clone());
         match (server, &self.state) {
             (Some(url), None) => {
@@ -80,6 +87,33 @@ impl DeciderArgs {
                  and name a place for stages by --stage DIR"
             ))),
         }
+    }
+}
+
+/// Compares the server that the record of a folder names with the one that it named when this
+/// machine's guard last started, and remembers it. Anyone who can write to the folder can name
+/// another one, which would grant the lock to two machines. `is_named`: the user names the server.
+fn check_known_server(record: &FolderRecord, host_dir: &Path, is_named: bool) -> CliResult {
+    let path = host_dir.join(KNOWN_SERVER);
+    let named_by = |record: &FolderRecord| {
+        let server = record.server.as_deref().unwrap_or("this machine");
+        format!("{server}, engine {}", record.engine)
+    };
+    let recorded = named_by(record);
+    let known = match fs::read_to_string(&path) {
+        Ok(known) => Some(known.trim_end().to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(CliError::system(&path.display().to_string(), &error)),
+    };
+    match known {
+        Some(known) if known == recorded => Ok(()),
+        Some(known) if !is_named => Err(CliError::usage(format!(
+            "the record of this folder named {known} when its guard last started here, and names \
+             {recorded} now; if you have moved the lock there, name the server once by --server URL"
+        ))),
+        _ => replace(&path, &[recorded.as_bytes(), b"\n"], Durable::Yes)
+            .map(drop)
+            .map_err(|error| CliError::system(&path.display().to_string(), &error)),
     }
 }
 

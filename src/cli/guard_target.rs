@@ -55,19 +55,28 @@ pub(super) struct GuardedLock {
 }
 
 impl GuardTarget {
-    /// Returns the guard of a view, or of a folder that has none, and starts a watcher for it. Must
-    /// be called while the process has one thread.
-    pub(super) fn of(path: &Path, place: &PlaceArgs, ttl: Option<Ttl>) -> CliResult<Self> {
+    /// Returns the guard of a view, or of a folder that has none, and starts a watcher for it. The
+    /// guard of a folder is started with the ttl and with the options `key`, which name the
+    /// credentials. Must be called while the process has one thread.
+    pub(super) fn of(
+        path: &Path,
+        place: &PlaceArgs,
+        ttl: Option<Ttl>,
+        key: Vec<OsString>,
+    ) -> CliResult<Self> {
         let endpoint = GuardEndpoint::find(Some(path), place)?;
-        if ttl.is_some() && !matches!(endpoint, GuardEndpoint::Folder(_)) {
+        let has_options = ttl.is_some() || !key.is_empty();
+        if has_options && !matches!(endpoint, GuardEndpoint::Folder(_)) {
             return Err(CliError::usage(
-                "the guard of a view has --ttl itself; leave the option out here",
+                "the guard of a view has its ttl and its credentials itself; leave these options \
+                 out here",
             ));
         }
         let watcher =
             start_watcher(&endpoint).map_err(|error| CliError::system("the watcher", &error))?;
         let mut start = vec!["guard".into(), "take".into(), endpoint.dir().into()];
         start.extend(place.arguments());
+        start.extend(key);
         start.extend(
             ttl.into_iter().flat_map(|ttl| ["--ttl".into(), ttl.span().to_string().into()]),
         );

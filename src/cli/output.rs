@@ -131,10 +131,10 @@ pub(super) fn progress(sentence: &str) {
     }
 }
 
-/// Replaces control characters by spaces, because a note that another user wrote must not control
-/// this user's terminal.
+/// Replaces control characters, and those that change the direction of text, by spaces: a note or a
+/// file name that another user chose must not control this user's terminal.
 pub(super) fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if log_output::controls_terminal(c) { ' ' } else { c }).collect()
 }
 
 /// Prints a failed command's message on standard error, and returns its exit code.
@@ -162,5 +162,6 @@ mod tests {
     #[test]
     fn control_characters_in_a_note_are_replaced() {
         assert_eq!(harmless("a\x1b[2Jb\nc"), "a [2Jb c");
+        assert_eq!(harmless("fdp.\u{202e}a\u{2066}b"), "fdp. a b");
     }
 }

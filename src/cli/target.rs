@@ -19,7 +19,7 @@ use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::time::Span;
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -115,6 +115,11 @@ impl TargetArgs {
     /// Returns the client that the options name.
     pub(super) fn client(&self) -> Option<ClientId> {
         self.client.clone()
+    }
+
+    /// Returns the options that name credentials, as arguments of a command.
+    pub(super) fn key_arguments(&self) -> Vec<OsString> {
+        self.key.arguments()
     }
 
     /// Returns the client that sends a request which is about no particular lock.

@@ -391,6 +391,9 @@ mod tests {
         drop(log);
         append(&open(&dir), "three");
         assert_eq!(faults(&dir), Vec::<String>::new());
+        let report = check_files(&dir).expect("readable").expect("a log");
+        let gone = "the log begins with event 5: older files were removed";
+        assert!(report.notes[0].starts_with(gone), "{:?}", report.notes);
         let older = dir.join(ROTATED);
         let text = fs::read_to_string(&older).expect("there");
         fs::write(&older, text.split_inclusive('\n').skip(1).collect::<String>()).expect("written");

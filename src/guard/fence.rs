@@ -270,7 +270,7 @@ impl<D: Disk> Fence<'_, D> {
     /// older tenure reaches the old inode, which has no name any more. The copy passes through the
     /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
     /// this fence replaces no file any more, however late its system call goes on: it fails with
-    /// ENOENT.
+    /// ENOENT. A file that has got the name meanwhile stays: the next round of the fence looks at it.
     pub(super) fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
             Err(error) if leads_to_no_file(&error) => return Ok(None),
@@ -288,12 +288,68 @@ impl<D: Disk> Fence<'_, D> {
         let named = format!("{RENEWED}{}", look.id.inode);
         let copy = Place::new(in_place, &named);
         self.disk.link(&new, copy)?;
-        match self.disk.rename(copy, at, IfThere::Replace) {
-            // A directory has got the name; the next round removes the copy.
-            Err(error) if error.raw_os_error() == Some(libc::EISDIR) => return Ok(None),
-            renamed => renamed?,
-        }
+        let is_replaced = self.replace_file(&old, copy, at)?;
         self.disk.sync_dir(&dir)?;
-        Ok(Some(look))
+        Ok(is_replaced.then_some(look))
+    }
+
+    /// Gives the name `at` to the file `copy` if the file `old` still has it, and removes `old`. The
+    /// copy may have taken long, so another file may have got the name meanwhile: it keeps it.
+    fn replace_file(
+        &self,
+        old: &D::File,
+        copy: Place<'_, D::Dir>,
+        at: Place<'_, D::Dir>,
+    ) -> io::Result<bool> {
+        let old = self.disk.look_file(old)?.id;
+        if self.disk.id_of(at)? != old {
+            return Ok(false);
+        }
+        self.disk.exchange(copy, at)?;
+        let is_old = self.disk.id_of(copy)? == old;
+        if is_old {
+            self.disk.remove_file(copy)?;
+        } else {
+            self.disk.exchange(copy, at)?;
+        }
+        Ok(is_old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::barrier_store::test_disk::TestFolder;
+    use super::super::linux_disk::LinuxDisk;
+    use super::*;
+    use std::fs;
+
+    /// A file gets the name while the copy of the old one is made.
+    #[test]
+    fn a_file_that_gets_the_name_during_a_copy_stays() {
+        let test = TestFolder::new();
+        for (path, content) in [("file", "old"), ("stages/copy", "copy"), ("lost/none", "")] {
+            test.put(path, content.as_bytes());
+        }
+        let (folder, disk) = (test.folder(), LinuxDisk);
+        let dir = |name: &str| disk.open_dir(Place::new(&folder, name)).expect("made");
+        let (stages, lost) = (dir("stages"), LostFiles::open(&disk, dir("lost")).expect("a dir"));
+        let fence = Fence {
+            disk: &disk,
+            folder: &folder,
+            stages: &stages,
+            lost: &lost,
+            is_held: &|| true,
+            live: None,
+        };
+        let (copy, at) = (Place::new(&stages, "copy"), Place::new(&folder, "file"));
+        let old = disk.open_file(at).expect("a file");
+        test.put("new", b"new");
+        fs::rename(test.path("new"), test.path("file")).expect("renamed past the view");
+        assert!(!fence.replace_file(&old, copy, at).expect("nothing fails"));
+        assert_eq!(fs::read(test.path("file")).expect("there"), b"new");
+        let new = disk.open_file(at).expect("a file");
+        assert!(fence.replace_file(&new, copy, at).expect("it has the name"));
+        assert_eq!(fs::read(test.path("file")).expect("there"), b"copy");
+        assert!(!test.path("stages/copy").exists(), "the old file is gone");
     }
 }

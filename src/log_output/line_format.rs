@@ -171,21 +171,21 @@ fn start_of(text: &str) -> impl Iterator<Item = char> {
     text[..end].chars().chain((end < text.len()).then_some('\u{2026}'))
 }
 
-/// Appends a character, or its escape if it is a control character, ends a line, or changes the
-/// direction in which a terminal writes.
+/// Whether a character is a control character, ends a line, or changes the direction in which a
+/// terminal writes.
+pub(crate) fn controls_terminal(c: char) -> bool {
+    let turns_or_ends = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns_or_ends || c.is_control()
+}
+
+/// Appends a character, or its escape if it controls the terminal.
 fn escape_char(line: &mut String, c: char) {
     match c {
         '\n' => line.push_str("\\n"),
         '\r' => line.push_str("\\r"),
         '\t' => line.push_str("\\t"),
-        '\u{061c}'
-        | '\u{200e}'
-        | '\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2066}'..='\u{2069}' => {
-            let _ = write!(line, "\\u{:04x}", u32::from(c));
-        }
-        c if c.is_control() => {
+        c if controls_terminal(c) => {
             let _ = write!(line, "\\u{:04x}", u32::from(c));
         }
         c => line.push(c),

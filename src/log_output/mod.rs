@@ -8,7 +8,7 @@ mod line_format;
 mod line_limits;
 mod line_queue;
 
-pub(crate) use line_format::LogFormat;
+pub(crate) use line_format::{LogFormat, controls_terminal};
 
 use crate::time::{Wall, steady_now};
 use line_format::{LineStyle, format_line};

@@ -151,6 +151,27 @@ fn a_new_server_at_the_same_address_is_adopted_by_a_new_id() {
     moved_to_another_server(&machines);
 }
 
+/// A peer exchanges the server in the record of the folder while no guard runs: the guard does not
+/// follow it, since the new server would grant the lock beside the old one.
+#[test]
+fn a_server_that_the_record_names_anew_is_not_followed() {
+    let machines = Machines::new();
+    machines.start(1, &[]).end();
+    let other = machines.first.0.join("other").display().to_string();
+    let other = Server::start_at("127.0.0.1:0", &["--data", &other]);
+    let path = machines.first.folder().join(".latchfs/folder");
+    let text = fs::read_to_string(&path).expect("there");
+    fs::write(&path, text.replace(&machines.server.url, &other.url)).expect("a peer may write");
+    let mut command = latchfs();
+    command.arg("guard").arg(machines.first.folder()).arg(machines.first.0.join("refused-view"));
+    command.args(["--client", "m1"]).arg("--stage").arg(machines.first.0.join("state"));
+    let why = run(&mut command).exits(64);
+    assert!(why.contains(&machines.server.url) && why.contains(&other.url), "{why}");
+    fs::write(&path, text).expect("as it was");
+    let one = machines.start(1, &[]);
+    fs::write(one.path("a"), "under the known server").expect("ready");
+}
+
 /// A server that keeps nothing has no engine that could be told from another one.
 #[test]
 fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {

@@ -87,12 +87,26 @@ fn servers_that_refuse_this_machine_are_found() {
     assert!(says[0].contains("refuses this machine"), "{says:?}");
     let token = [&own[..], &["--token-file", &secret]].concat();
     is_healthy(&scratch.folder(), &[&token[..], &["--server", &server.url]].concat());
+    // `run --guard` starts the guard with the credentials that it was given.
+    let mut job = latchfs();
+    job.args(["run", "--guard"]).arg(scratch.folder()).args(&token);
+    job.env("LATCHFS_SERVER", &server.url);
+    run(job.args(["--", "true"])).ok();
     // Only the folder names the server: the token is sent to no server that nobody vouches for.
     let doctor = run(latchfs().args(["doctor", "--strict"]).arg(scratch.folder()).args(&token));
     assert!(doctor.exits(64).contains("to which your credentials would be sent"));
     let options = ["--client", "m1", "--token-file", &secret];
     let mut guard = latchfs();
     guard.arg("guard").arg(scratch.folder()).arg(scratch.0.join("view")).args(options);
+    assert!(run(&mut guard).exits(64).contains("to which your credentials would be sent"));
+    // A named CA makes no difference: a public one signs a certificate for any server.
+    let record = scratch.folder().join(".latchfs/folder");
+    let text = fs::read_to_string(&record).expect("the record of the folder");
+    let text = text.replace(&server.url, "https://127.0.0.1:1");
+    fs::write(&record, text).expect("a peer may write it");
+    let certs = scratch.0.join("certs");
+    run(latchfs().args(["cert", "ca", "--dir"]).arg(&certs)).ok();
+    guard.arg("--ca").arg(certs.join("ca.pem"));
     assert!(run(&mut guard).exits(64).contains("to which your credentials would be sent"));
 }
 

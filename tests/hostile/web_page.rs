@@ -2,6 +2,8 @@
 
 use crate::server_harness::Server;
 use latchfs::time::{Span, boot_now};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 /// The time within which the victim must get its answer during the attack.
 const PROMPT: Span = Span::from_secs(1);
@@ -66,4 +68,19 @@ fn foreign_hosts_and_origins_are_refused() {
     picture("/locks/build").is(200);
     let own = format!("Origin: {}", server.url);
     server.curl(&["-H", &own, "-X", "DELETE", "/locks/build?client=victim"]).is(200);
+}
+
+/// A proxy may check the first of two Host headers, and the server the second one.
+#[test]
+fn a_request_with_two_hosts_is_refused() {
+    let server = Server::start(&[]);
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let request = "GET /locks HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\
+                   Connection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer, and the end of the connection");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("more than one Host header"), "{answer}");
 }

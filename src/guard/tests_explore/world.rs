@@ -307,9 +307,14 @@ impl Model {
             (Some(Mutant::CopyBesideStages), Step::Link(file, to)) => {
                 storage.apply(guard, &Step::Link(*file, beside_stages(to)))
             }
-            (Some(Mutant::CopyBesideStages), Step::Rename { from, to, must_be_new }) => {
-                let (from, to, must_be_new) = (beside_stages(from), to.clone(), *must_be_new);
-                storage.apply(guard, &Step::Rename { from, to, must_be_new })
+            (Some(Mutant::CopyBesideStages), Step::Exchange(from, to)) => {
+                storage.apply(guard, &Step::Exchange(beside_stages(from), to.clone()))
+            }
+            (Some(Mutant::CopyBesideStages), Step::IdOf(at)) => {
+                storage.apply(guard, &Step::IdOf(beside_stages(at)))
+            }
+            (Some(Mutant::CopyBesideStages), Step::RemoveFile(at)) => {
+                storage.apply(guard, &Step::RemoveFile(beside_stages(at)))
             }
             (Some(Mutant::ForeignReplaced), Step::Exchange(from, to)) => {
                 let (from, to, must_be_new) = (from.clone(), to.clone(), false);

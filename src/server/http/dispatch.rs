@@ -29,7 +29,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::ready;
@@ -260,6 +260,9 @@ fn check_page(
     origin: &ConnectionOrigin,
     only_reads: bool,
 ) -> Result<(), Problem> {
+    if head.headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(Problem::invalid("the request has more than one Host header; send one"));
+    }
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let host = head.uri.authority().map(Authority::as_str).or_else(|| text("host"));
     let headers = BrowserHeaders { host, origin: text("origin"), site: text("sec-fetch-site") };
