@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 
 /// Where the system bus listens, unless `DBUS_SYSTEM_BUS_ADDRESS` says otherwise.
@@ -113,6 +114,9 @@ impl Bus {
     fn connect() -> Result<Self, String> {
         let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_else(|_| BUS.to_owned());
         let address = socket_address(&address)?;
+        // If nobody listens, rustbus leaves a socket open, also in the commands of this process.
+        let path = address.path().ok_or("the system bus has no path")?;
+        UnixStream::connect(path).map_err(failed)?;
         let mut connection = DuplexConn::connect_to_bus(address, true).map_err(failed)?;
         close_on_exec(connection.send.as_raw_fd());
         close_on_exec(connection.recv.as_raw_fd());

@@ -70,7 +70,8 @@ fn servers_that_refuse_this_machine_are_found() {
     let _kernel = kernel_stays();
     let scratch = Scratch::new();
     let tokens = scratch.0.join("tokens");
-    let of_m1 = "[[token]]\nname = \"m1\"\nsecret = \"the secret of m1\"\nclients = [\"m1\"]\n";
+    let of_m1 = "[[token]]\nname = \"m1\"\nsecret = \"the secret of m1\"\nclients = [\"m1\"]\n\
+                 locks = [\"folder-\"]\n";
     fs::write(&tokens, of_m1).expect("written");
     run(Command::new("chmod").arg("600").arg(&tokens)).ok();
     let (data, tokens) = (scratch.0.join("server"), tokens.display().to_string());

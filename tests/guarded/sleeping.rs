@@ -226,6 +226,28 @@ fn a_forged_signal_gives_nothing_up() {
     assert_eq!(state(&guard), "reading");
 }
 
+/// Whether the guard has a thread of this name.
+fn has_thread(guard: &Guard, name: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", guard.pid())).expect("it runs").flatten();
+    let comm = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+    tasks.filter_map(|task| comm(task).ok()).any(|comm| comm.trim_end() == name)
+}
+
+/// Returns the descriptors of the guard beyond standard error that a command of it would inherit.
+fn inherited_by_commands(guard: &Guard) -> Vec<String> {
+    let infos = fs::read_dir(format!("/proc/{}/fdinfo", guard.pid())).expect("it runs").flatten();
+    let is_inherited = |info: &fs::DirEntry| {
+        let text = fs::read_to_string(info.path()).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags.is_some_and(|flags| {
+            i32::from_str_radix(flags.trim(), 8).expect("octal") & libc::O_CLOEXEC == 0
+        })
+    };
+    let names =
+        infos.filter(is_inherited).map(|info| info.file_name().into_string().expect("a number"));
+    names.filter(|name| !["0", "1", "2"].contains(&name.as_str())).collect()
+}
+
 #[test]
 fn a_guard_needs_no_bus_and_no_answer_of_it() {
     let scratch = Scratch::new();
@@ -238,6 +260,10 @@ fn a_guard_needs_no_bus_and_no_answer_of_it() {
         command.env("DBUS_SYSTEM_BUS_ADDRESS", address).env("RUST_LOG", "info");
         let guard = Guard::start_as(command, &scratch, "view", &[]);
         fs::write(guard.path("a"), "as ever").expect("free");
+        if lines == 1 {
+            eventually("the end of the attempt", || (!has_thread(&guard, "sleep")).then_some(()));
+            assert_eq!(inherited_by_commands(&guard), Vec::<String>::new());
+        }
         let log = guard.end();
         assert_eq!(log.matches("about to sleep").count(), lines, "{log}");
         assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
