@@ -143,6 +143,16 @@ impl fmt::Display for Identity {
     }
 }
 
+/// How many places of a table an identity may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShareLimit {
+    /// The places of the identity itself.
+    pub(crate) one: usize,
+    /// The places of all identities together, with which the identity finds no more place. It is
+    /// higher for those to whom the others must leave something.
+    pub(crate) all: usize,
+}
+
 /// A limited table, and what each identity has taken of it. Clones share the table.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedTable(Arc<TableInner>);
@@ -151,14 +161,15 @@ pub(crate) struct SharedTable(Arc<TableInner>);
 struct TableInner {
     /// The name of the contents of the table, for messages.
     items: &'static str,
-    all_max: usize,
-    one_max: usize,
+    limit: ShareLimit,
     taken: Mutex<TakenPlaces>,
 }
 
 #[derive(Debug, Default)]
 struct TakenPlaces {
     all: usize,
+    /// The places without those that an identity has beyond its share: it alone pays for these.
+    within_shares: usize,
     by: HashMap<Identity, usize>,
 }
 
@@ -167,9 +178,131 @@ struct TakenPlaces {
 pub(crate) struct TableShare {
     table: SharedTable,
     who: Identity,
-    /// The share of the identity.
-    one_max: usize,
+    limit: ShareLimit,
     amount: usize,
+}
+
+/// The limits of a table that local users share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UserLimits {
+    /// The places of one user.
+    pub(crate) one: usize,
+    /// The places with which users other than the exempt ones get no more.
+    pub(crate) users: usize,
+    /// The places of all users, the exempt ones included.
+    pub(crate) all: usize,
+}
+
+impl UserLimits {
+    /// Returns the limits of a table with `all` places: one user may take half of them, and an
+    /// eighth is kept for the exempt users.
+    pub(crate) const fn of(all: usize) -> Self {
+        Self { one: all / 2, users: all - all / 8, all }
+    }
+}
+
+/// A table that local users share. Root and the user who runs this process are exempt from the
+/// share of one user, and what the other users leave is theirs: they could end the process anyway.
+/// Clones share the table.
+#[derive(Debug, Clone)]
+pub(crate) struct UserTable {
+    table: SharedTable,
+    limits: UserLimits,
+    own: u32,
+}
+
+impl UserTable {
+    /// Returns an empty table of a process that the user `own` runs.
+    pub(crate) fn new(items: &'static str, limits: UserLimits, own: u32) -> Self {
+        Self { table: SharedTable::new(items, limits.all, limits.one), limits, own }
+    }
+
+    fn limit(&self, uid: u32) -> ShareLimit {
+        let UserLimits { one, users, all } = self.limits;
+        let is_exempt = uid == 0 || uid == self.own;
+        let one = if is_exempt { usize::MAX } else { one };
+        ShareLimit { one, all: if is_exempt { all } else { users } }
+    }
+
+    /// Returns a share of a user that has no place yet.
+    pub(crate) fn empty_share(&self, uid: u32) -> TableShare {
+        self.table.empty_share(&Identity::User(uid), self.limit(uid))
+    }
+
+    /// Takes `amount` places for a user, or fails if that exceeds a limit.
+    pub(crate) fn take(&self, uid: u32, amount: usize) -> Result<TableShare, TableFull> {
+        self.table.take_within(&Identity::User(uid), amount, self.limit(uid))
+    }
+
+    /// Takes `amount` places for a user even beyond the limits.
+    pub(crate) fn take_always(&self, uid: u32, amount: usize) -> TableShare {
+        let mut share = self.empty_share(uid);
+        share.grow_always(amount);
+        share
+    }
+
+    /// Checks that a user may take `more` places.
+    pub(crate) fn room(&self, uid: u32, more: usize) -> Result<(), TableFull> {
+        self.table.room(&Identity::User(uid), more, self.limit(uid))
+    }
+
+    /// Returns the number of places that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.table.taken()
+    }
+}
+
+/// The places of a table that one thing takes, for example the bytes of a file, by the users who
+/// made it grow.
+#[derive(Debug)]
+pub(crate) struct Charges {
+    table: UserTable,
+    /// The share of each user, in the order of their first charge.
+    parts: Vec<(u32, TableShare)>,
+}
+
+impl Charges {
+    /// Returns no charges yet.
+    pub(crate) const fn new(table: UserTable) -> Self {
+        Self { table, parts: Vec::new() }
+    }
+
+    /// Returns all places.
+    pub(crate) fn amount(&self) -> usize {
+        self.parts.iter().map(|(_, share)| share.amount()).sum()
+    }
+
+    fn part_of(&mut self, uid: u32) -> &mut TableShare {
+        let at = self.parts.iter().position(|(of, _)| *of == uid).unwrap_or_else(|| {
+            self.parts.push((uid, self.table.empty_share(uid)));
+            self.parts.len() - 1
+        });
+        &mut self.parts[at].1
+    }
+
+    /// Takes `more` places for a user, or fails if that exceeds a limit.
+    pub(crate) fn grow(&mut self, uid: u32, more: usize) -> Result<(), TableFull> {
+        self.part_of(uid).grow(more)
+    }
+
+    /// Changes the number of places to `amount`, even beyond the limits. What is added is the
+    /// user's; what is freed was that of the last user who was charged.
+    pub(crate) fn set(&mut self, uid: u32, amount: usize) {
+        let before = self.amount();
+        if amount > before {
+            self.part_of(uid).grow_always(amount - before);
+            return;
+        }
+        let mut less = before - amount;
+        while let Some((_, share)) = self.parts.last_mut().filter(|_| less > 0) {
+            let freed = less.min(share.amount());
+            share.shrink(freed);
+            less -= freed;
+            if share.amount() == 0 {
+                self.parts.pop();
+            }
+        }
+    }
 }
 
 /// Why a table has no place for an identity.
@@ -185,46 +318,47 @@ impl SharedTable {
     /// Returns an empty table of `all_max` places for `items`, of which one identity may take
     /// `one_max`.
     pub(crate) fn new(items: &'static str, all_max: usize, one_max: usize) -> Self {
-        Self(Arc::new(TableInner { items, all_max, one_max, taken: Mutex::default() }))
+        let limit = ShareLimit { one: one_max, all: all_max };
+        Self(Arc::new(TableInner { items, limit, taken: Mutex::default() }))
     }
 
     /// Takes `amount` places for an identity, unless that exceeds its share or the table.
     pub(crate) fn take(&self, who: &Identity, amount: usize) -> Result<TableShare, TableFull> {
-        self.take_within(who, amount, self.0.one_max)
+        self.take_within(who, amount, self.0.limit)
     }
 
-    fn empty_share(&self, who: &Identity, one_max: usize) -> TableShare {
-        TableShare { table: self.clone(), who: who.clone(), one_max, amount: 0 }
+    /// Returns a share of an identity that has no place yet.
+    pub(crate) fn empty_share(&self, who: &Identity, limit: ShareLimit) -> TableShare {
+        TableShare { table: self.clone(), who: who.clone(), limit, amount: 0 }
     }
 
-    /// Takes `amount` places for an identity whose share is `one_max`.
+    /// Takes `amount` places for an identity with a limit of its own.
     pub(crate) fn take_within(
         &self,
         who: &Identity,
         amount: usize,
-        one_max: usize,
+        limit: ShareLimit,
     ) -> Result<TableShare, TableFull> {
-        let mut share = self.empty_share(who, one_max);
+        let mut share = self.empty_share(who, limit);
         share.grow(amount)?;
         Ok(share)
     }
 
     /// Takes `amount` places even beyond the limits, for a request that can't be refused any more.
     pub(crate) fn take_always(&self, who: &Identity, amount: usize) -> TableShare {
-        let mut share = self.empty_share(who, self.0.one_max);
+        let mut share = self.empty_share(who, self.0.limit);
         share.grow_always(amount);
         share
     }
 
-    /// Checks that an identity whose share is `one_max` may take `more` places.
-    #[cfg(target_os = "linux")]
+    /// Checks that an identity with a limit of its own may take `more` places.
     pub(crate) fn room(
         &self,
         who: &Identity,
         more: usize,
-        one_max: usize,
+        limit: ShareLimit,
     ) -> Result<(), TableFull> {
-        self.0.room(&self.0.taken.lock(), who, more, one_max)
+        self.0.room(&self.0.taken.lock(), who, more, limit)
     }
 
     /// Returns the number of places that are taken.
@@ -239,14 +373,14 @@ impl TableInner {
         taken: &TakenPlaces,
         who: &Identity,
         more: usize,
-        one_max: usize,
+        limit: ShareLimit,
     ) -> Result<(), TableFull> {
         let fits = |has: usize, max: usize| more <= max.saturating_sub(has);
-        if !fits(taken.by.get(who).copied().unwrap_or(0), one_max) {
-            return Err(TableFull { items: self.items, who: Some(who.clone()), max: one_max });
+        if !fits(taken.by.get(who).copied().unwrap_or(0), limit.one) {
+            return Err(TableFull { items: self.items, who: Some(who.clone()), max: limit.one });
         }
-        if !fits(taken.all, self.all_max) {
-            return Err(TableFull { items: self.items, who: None, max: self.all_max });
+        if !fits(taken.within_shares, limit.all) {
+            return Err(TableFull { items: self.items, who: None, max: limit.all });
         }
         Ok(())
     }
@@ -256,8 +390,8 @@ impl TableShare {
     /// Takes `more` places, unless that exceeds the share of the identity or the table.
     pub(crate) fn grow(&mut self, more: usize) -> Result<(), TableFull> {
         let mut taken = self.table.0.taken.lock();
-        self.table.0.room(&taken, &self.who, more, self.one_max)?;
-        taken.add(&self.who, more);
+        self.table.0.room(&taken, &self.who, more, self.limit)?;
+        taken.add(&self.who, more, self.limit.one);
         drop(taken);
         self.amount += more;
         Ok(())
@@ -265,22 +399,29 @@ impl TableShare {
 
     /// Takes `more` places even beyond the limits.
     pub(crate) fn grow_always(&mut self, more: usize) {
-        self.table.0.taken.lock().add(&self.who, more);
+        self.table.0.taken.lock().add(&self.who, more, self.limit.one);
         self.amount += more;
+    }
+
+    /// Changes the number of places to `amount`, even beyond the limits.
+    pub(crate) fn set(&mut self, amount: usize) {
+        if amount >= self.amount {
+            self.grow_always(amount - self.amount);
+        } else {
+            self.shrink(self.amount - amount);
+        }
+    }
+
+    /// Returns the number of places.
+    pub(crate) const fn amount(&self) -> usize {
+        self.amount
     }
 
     /// Frees `less` places.
     pub(crate) fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         let mut taken = self.table.0.taken.lock();
-        taken.all -= less;
-        // The entry of an identity is removed with its last place.
-        if let Some(has) = taken.by.get_mut(&self.who) {
-            *has -= less;
-            if *has == 0 {
-                taken.by.remove(&self.who);
-            }
-        }
+        taken.remove(&self.who, less, self.limit.one);
         drop(taken);
         self.amount -= less;
     }
@@ -293,16 +434,43 @@ impl Drop for TableShare {
 }
 
 impl TakenPlaces {
-    fn add(&mut self, who: &Identity, more: usize) {
+    fn add(&mut self, who: &Identity, more: usize, one_max: usize) {
         if more == 0 {
             return;
         }
         self.all += more;
-        if let Some(has) = self.by.get_mut(who) {
-            *has += more;
-        } else {
-            self.by.insert(who.clone(), more);
+        let has = match self.by.get_mut(who) {
+            Some(has) => has,
+            None => self.by.entry(who.clone()).or_default(),
+        };
+        self.within_shares += (*has + more).min(one_max) - (*has).min(one_max);
+        *has += more;
+    }
+
+    /// Frees places of an identity, whose entry is removed with its last place.
+    fn remove(&mut self, who: &Identity, less: usize, one_max: usize) {
+        let Some(has) = self.by.get_mut(who) else { return };
+        self.all -= less;
+        self.within_shares -= (*has).min(one_max) - (*has - less).min(one_max);
+        *has -= less;
+        if *has == 0 {
+            self.by.remove(who);
         }
+    }
+}
+
+impl TableFull {
+    /// Returns the user whose share is used up; `None` if the table is full.
+    pub(crate) const fn user(&self) -> Option<u32> {
+        match self.who {
+            Some(Identity::User(uid)) => Some(uid),
+            _ => None,
+        }
+    }
+
+    /// Returns the limit.
+    pub(crate) const fn max(&self) -> usize {
+        self.max
     }
 }
 
@@ -353,9 +521,50 @@ mod tests {
         assert!(share.grow(10).is_ok());
         share.grow_always(5);
         assert!(share.grow(1).is_err());
+        let anns =
+            table.take(&Identity::User(1_001), 50).expect("what is beyond a share counts not");
+        drop(anns);
         share.shrink(6);
         assert!(share.grow(1).is_ok());
         assert_eq!(table.taken(), 50);
+        drop(share);
+        assert_eq!(table.0.taken.lock().within_shares, 0);
+    }
+
+    #[test]
+    fn one_user_leaves_half_and_all_users_leave_a_part_to_root() {
+        let (eve, ann, own) = (1_000, 1_001, 7);
+        let table = UserTable::new("bytes", UserLimits::of(80), own);
+        let eves = table.take(eve, 40).expect("her share");
+        assert_eq!(table.take(eve, 1).expect_err("no more").user(), Some(eve));
+        let anns = table.take(ann, 30).expect("what is left for users");
+        let full = table.take(ann, 1).expect_err("the rest is kept");
+        assert_eq!((full.user(), full.max()), (None, 70));
+        for exempt in [0, own] {
+            assert!(table.take(exempt, 10).is_ok(), "{exempt}");
+            assert!(table.room(exempt, 11).is_err(), "{exempt}");
+        }
+        drop((eves, anns));
+        assert!(table.take(0, 80).is_ok());
+        assert_eq!(table.taken(), 0);
+    }
+
+    #[test]
+    fn each_user_is_charged_for_what_the_user_adds() {
+        let (eve, ann) = (1_000, 1_001);
+        let table = UserTable::new("bytes", UserLimits::of(80), 0);
+        let mut file = Charges::new(table.clone());
+        file.grow(ann, 10).expect("her share");
+        file.grow(eve, 40).expect("her share");
+        assert_eq!(file.grow(eve, 1).expect_err("no more").user(), Some(eve));
+        assert!(table.room(ann, 20).is_ok(), "she has not paid for it");
+        file.set(eve, 5);
+        assert_eq!((file.amount(), table.taken()), (5, 5));
+        assert!(table.room(eve, 40).is_ok());
+        file.set(eve, 45);
+        assert!(table.room(eve, 1).is_err());
+        drop(file);
+        assert_eq!(table.taken(), 0);
     }
 
     #[test]

@@ -266,12 +266,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The view alone uses the FUSE layer; the other parts of a guard are tested without a mount.
     (
         "src/guard/view/",
-        &["time", "os_error", "engine", "service", "holder_id", "auth", "fuse", "guard"],
+        &["time", "shares", "os_error", "engine", "service", "holder_id", "auth", "fuse", "guard"],
     ),
     (
         "src/guard/",
         &[
             "time",
+            "shares",
             "os_error",
             "storage",
             "audit_chain",

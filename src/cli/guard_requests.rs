@@ -212,7 +212,18 @@ pub(super) fn lost(args: &LostArgs) -> CliResult {
         (None, Some(number)) => json!({"do": "drop", "number": number}),
         (None, None) => json!({"do": "lost"}),
     };
-    let answer = args.at.find()?.ask(&request, Waits::UntilStopped, None)?;
+    let place = args.at.find()?;
+    let ask = |request: &Value| place.ask(request, Waits::UntilStopped, None);
+    let mut answer = ask(&request)?;
+    let mut last = u64::MAX;
+    while let Some(before) = answer["next"].as_u64().filter(|next| *next < last) {
+        last = before;
+        let page = ask(&json!({"do": "lost", "before": before}))?;
+        answer["next"] = page["next"].clone();
+        if let (Value::Array(files), Value::Array(more)) = (&mut answer["lost"], &page["lost"]) {
+            files.extend(more.iter().cloned());
+        }
+    }
     if args.json {
         return output::json(&answer);
     }

@@ -103,10 +103,11 @@ impl<D: Disk> FolderGuard<D> {
         is_shared_storage: bool,
     ) -> io::Result<Self> {
         let lost_dir = disk.reopen_dir(&dirs.lost)?;
-        let lost = LostFiles::open(&*disk, lost_dir)?;
+        let space = Arc::new(Space::new(SpaceLimits::NONE));
+        let lost = LostFiles::open(&*disk, lost_dir, Arc::clone(&space))?;
         Ok(Self {
             lost,
-            space: Arc::new(Space::new(SpaceLimits::NONE)),
+            space,
             gate: Gate::new(Arc::clone(&clock)),
             clock,
             stage: RwLock::new(None),
@@ -132,7 +133,11 @@ impl<D: Disk> FolderGuard<D> {
     /// Limits the space of unpublished content and lost files.
     pub(crate) fn limit(mut self, limits: SpaceLimits) -> io::Result<Self> {
         self.space = Arc::new(Space::new(limits));
-        self.count_lost()?;
+        let lost_dir = self.disk.reopen_dir(&self.dirs.lost)?;
+        self.lost = LostFiles::open(&*self.disk, lost_dir, Arc::clone(&self.space))?;
+        if limits != SpaceLimits::NONE {
+            self.lost.refresh(&*self.disk)?;
+        }
         Ok(self)
     }
 
@@ -169,25 +174,9 @@ impl<D: Disk> FolderGuard<D> {
         self.is_shared_storage
     }
 
-    /// Counts the bytes of the lost files anew, for example after one was dropped.
-    pub(crate) fn count_lost(&self) -> io::Result<()> {
-        if !self.space.is_limited() {
-            return Ok(());
-        }
-        let bytes = self.lost.bytes(&*self.disk)?;
-        self.space.set_lost(bytes);
-        Ok(())
-    }
-
-    /// Fails if there is no space for a new change.
-    pub(crate) fn check_space(&self) -> Result<(), NoSpace> {
-        self.space.check().or_else(|_| {
-            // A person may have removed lost files, or another machine of the same storage.
-            if let Err(error) = self.count_lost() {
-                log::warn!("the lost files can't be counted: {error}");
-            }
-            self.space.check()
-        })
+    /// Fails if there is no space for a new change of a user.
+    pub(crate) fn check_space(&self, uid: u32) -> Result<(), NoSpace> {
+        self.space.check(uid)
     }
 
     /// Returns the bytes of unpublished content and of lost files.
@@ -234,9 +223,6 @@ impl<D: Disk> FolderGuard<D> {
         }
         for renewed in &fenced.renewed {
             stage.own.record(renewed, false);
-        }
-        if fenced.kept > 0 {
-            self.count_lost()?;
         }
         *self.stage.write() = Some(Arc::new(stage));
         self.is_fenced.store(false, Ordering::Release);
@@ -297,8 +283,8 @@ impl<D: Disk> FolderGuard<D> {
         (uid, path, is_exclusive): (u32, &OsStr, bool),
     ) -> io::Result<Arc<StagedFile<D>>> {
         let file = self.disk.unnamed_file(near, mode)?;
-        let staged =
-            StagedFile::new(file, pass.tenure(), uid, path, is_exclusive, Arc::clone(&self.space));
+        let space = self.space.staged(uid);
+        let staged = StagedFile::new(file, pass.tenure(), uid, path, is_exclusive, space);
         let staged = Arc::new(staged);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut unpublished = self.unpublished.lock();

@@ -24,8 +24,11 @@ pub(crate) const ACCEPT_PATIENCE: Span = Span::from_secs(60);
 pub(crate) enum GuardRequest {
     /// Show the state of the guard.
     Status,
-    /// List the lost files.
-    Lost,
+    /// List a page of the lost files: those with the highest numbers.
+    Lost {
+        /// The number below which all are.
+        before: u64,
+    },
     /// Put the lost file with this number into the folder.
     Restore(u64),
     /// Remove the lost file with this number.
@@ -125,7 +128,7 @@ impl GuardRequest {
         let [number, token] = ["number", "token"].map(|name| asked[name].as_u64().unwrap_or(0));
         Ok(match asked["do"].as_str() {
             Some("status") => Self::Status,
-            Some("lost") => Self::Lost,
+            Some("lost") => Self::Lost { before: asked["before"].as_u64().unwrap_or(u64::MAX) },
             Some("restore") => Self::Restore(number),
             Some("drop") => Self::Drop(number),
             Some("take") => {
@@ -145,9 +148,17 @@ impl GuardRequest {
         })
     }
 
-    /// Whether the request may wait for the lock.
+    /// Whether the request may wait for the lock, or for the disk.
     pub(crate) const fn may_wait(&self) -> bool {
-        matches!(self, Self::Take { .. } | Self::Accept(_) | Self::Snapshot(_))
+        matches!(
+            self,
+            Self::Take { .. }
+                | Self::Accept(_)
+                | Self::Snapshot(_)
+                | Self::Lost { .. }
+                | Self::Restore(_)
+                | Self::Drop(_)
+        )
     }
 }
 

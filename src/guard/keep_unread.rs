@@ -4,7 +4,7 @@
 use super::disk::{Disk, Look};
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
-use super::lost_files::{LostDescription, LostReason};
+use super::lost_files::{KnownLost, LostDescription, LostReason};
 use super::stage::Stage;
 use super::tenure::Owner;
 use super::unread::{UnreadPolicy, UnreadRefusal};
@@ -74,7 +74,6 @@ impl<D: Disk> FolderGuard<D> {
         let about = LostDescription::now(path, found.uid, Some(stage.tenure), reason);
         match self.lost.keep_name(&*self.disk, at, &about) {
             Ok(number) => {
-                self.space.add_lost(found.size);
                 if let (LostReason::Unread, Some(kept)) = (reason, &mut *self.unread_kept.lock()) {
                     kept.push_back((number, found.size));
                 }
@@ -91,8 +90,8 @@ impl<D: Disk> FolderGuard<D> {
         let kept = match &mut *kept {
             Some(kept) => kept,
             unknown => {
-                let found = self.lost.find(&*self.disk, |it| it.reason == LostReason::Unread)?;
-                unknown.insert(found.into_iter().map(|it| (it.number, it.size)).collect())
+                let of = |number, file: &KnownLost| file.is_unread().then_some((number, file.size));
+                unknown.insert(self.lost.find(&*self.disk, of)?.into())
             }
         };
         let mut all: u64 = kept.iter().map(|(_, size)| size).sum();
@@ -104,7 +103,7 @@ impl<D: Disk> FolderGuard<D> {
                 _ => all -= size,
             }
         }
-        self.count_lost()
+        Ok(())
     }
 
     /// Whether a version must be kept that is about to lose its name by a change of an owner.

@@ -30,7 +30,8 @@ impl<D: Disk> FolderGuard<D> {
             let found = self.to_copy(path).map_err(|error| failed(path, &error))?;
             bytes = bytes.saturating_add(found.map_or(0, |(_, found)| found.size));
         }
-        self.count_lost().map_err(|error| format!("the lost files can't be counted: {error}"))?;
+        let counted = self.lost.refresh(&*self.disk);
+        counted.map_err(|error| format!("the lost files can't be counted: {error}"))?;
         let room = self.space.has_room_for_lost(bytes);
         room.map_err(|full| format!("what other machines do not know can't be kept: {full}"))?;
         let mut kept = Vec::new();
@@ -46,7 +47,6 @@ impl<D: Disk> FolderGuard<D> {
                 }
             }
         }
-        self.space.add_lost(bytes);
         self.may_have_late_copies.fetch_or(late_marker.is_some(), Ordering::Relaxed);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl<D: Disk> FolderGuard<D> {
             for (number, _) in copies.iter().filter(|(_, marker)| told.contains(marker)) {
                 self.lost.remove(&*self.disk, *number)?;
             }
-            if told.is_empty() { Ok(()) } else { self.count_lost() }
+            Ok(())
         });
         if let Err(error) = removed {
             log::warn!("copies that a late marker names stay among the lost files: {error}");
@@ -98,7 +98,10 @@ impl<D: Disk> FolderGuard<D> {
 
     /// Returns the copies that a late marker names, with the file of the marker.
     fn late_copies(&self) -> io::Result<Vec<(u64, String)>> {
-        let found = self.lost.find(&*self.disk, |about| about.late_marker.is_some())?;
-        Ok(found.into_iter().filter_map(|it| Some((it.number, it.about.late_marker?))).collect())
+        let disk = &*self.disk;
+        let found =
+            self.lost.find(disk, |number, file| file.has_late_marker().then_some(number))?;
+        let marker = |number| self.lost.description(disk, number).ok()?.late_marker;
+        Ok(found.into_iter().filter_map(|number| Some((number, marker(number)?))).collect())
     }
 }

@@ -78,6 +78,11 @@ pub(crate) fn id_in(found: &Statx) -> FileId {
     }
 }
 
+/// Returns the bytes on the disk in the attributes of a file.
+pub(crate) const fn allocated_in(found: &Statx) -> u64 {
+    found.stx_blocks.saturating_mul(512)
+}
+
 /// Returns the look in the attributes of a file.
 pub(crate) fn look_in(found: &Statx) -> Look {
     let time = |at: rustix::fs::StatxTimestamp| {
@@ -107,7 +112,7 @@ pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileTy
 }
 
 /// Calls `visit` for each entry of a directory, without `.` and `..`, until it breaks.
-fn each_entry(
+pub(crate) fn each_entry(
     dir: BorrowedFd<'_>,
     mut visit: impl FnMut(&OsStr, u64, FileType) -> ControlFlow<()>,
 ) -> io::Result<()> {
@@ -324,6 +329,10 @@ impl Disk for LinuxDisk {
 
     fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
         Ok(look_in(&stat_at(at.dir.as_fd(), at.name)?))
+    }
+
+    fn allocated(&self, at: Place<'_, OwnedFd>) -> io::Result<u64> {
+        Ok(allocated_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
     fn look_file(&self, file: &File) -> io::Result<Look> {

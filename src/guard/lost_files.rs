@@ -4,11 +4,15 @@
 //! A lost file is `lost/N`, with a description `lost/N.json`.
 
 use super::disk::{Disk, Place};
+use super::space::{LostSpace, Space};
 use super::tenure::TenureId;
 use crate::time::Wall;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many bytes are removed from the end of a lost file, one after the other, until there is room
@@ -116,30 +120,51 @@ impl LostDescription {
     }
 }
 
-/// A lost file as it was found in their directory.
-pub(super) struct FoundLost {
-    /// Its number.
-    pub(super) number: u64,
+/// What is known of a lost file without a look at its description.
+pub(super) struct KnownLost {
+    /// The user that wrote the content.
+    pub(super) uid: u32,
     /// Its size in bytes.
     pub(super) size: u64,
-    /// Its description.
-    pub(super) about: LostDescription,
+    reason: LostReason,
+    has_late_marker: bool,
+    _space: LostSpace,
+}
+
+impl KnownLost {
+    /// Whether the file is a version of another machine that no program had opened.
+    pub(super) fn is_unread(&self) -> bool {
+        self.reason == LostReason::Unread
+    }
+
+    /// Whether the file is a copy that a late marker names.
+    pub(super) const fn has_late_marker(&self) -> bool {
+        self.has_late_marker
+    }
 }
 
 /// The directory of the lost files.
 pub(crate) struct LostFiles<D: Disk> {
     dir: D::Dir,
+    space: Arc<Space>,
     /// A number below which all numbers were given out.
     next: AtomicU64,
+    /// The lost files by their numbers, once the directory was read.
+    known: Mutex<Option<BTreeMap<u64, KnownLost>>>,
+}
+
+/// Returns the number of a lost file in its name.
+fn number_in(name: &OsStr) -> Option<u64> {
+    name.to_str()?.parse().ok()
 }
 
 impl<D: Disk> LostFiles<D> {
-    /// Opens the lost files in the directory `dir`.
-    pub(crate) fn open(disk: &D, dir: D::Dir) -> io::Result<Self> {
+    /// Opens the lost files in the directory `dir`, which take their part of `space`.
+    pub(crate) fn open(disk: &D, dir: D::Dir, space: Arc<Space>) -> io::Result<Self> {
         let entries = disk.entries(&dir)?;
         let number = |name: &OsStr| name.to_str()?.strip_suffix(".json")?.parse::<u64>().ok();
         let last = entries.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0);
-        Ok(Self { dir, next: AtomicU64::new(last + 1) })
+        Ok(Self { dir, space, next: AtomicU64::new(last + 1), known: Mutex::default() })
     }
 
     /// Puts an open file aside that has no name. Returns its number among the lost files. If the
@@ -172,6 +197,7 @@ impl<D: Disk> LostFiles<D> {
         disk.link(file, Place::new(&self.dir, &number.to_string())).inspect_err(|_| {
             let _ = disk.remove_file(Place::new(&self.dir, &format!("{number}.json")));
         })?;
+        self.add_known(disk, number, about);
         Ok(number)
     }
 
@@ -185,6 +211,7 @@ impl<D: Disk> LostFiles<D> {
         let number = self.describe(disk, about)?;
         let to = number.to_string();
         disk.rename(from, Place::new(&self.dir, &to), super::disk::IfThere::Fail)?;
+        self.add_known(disk, number, about);
         Ok(number)
     }
 
@@ -205,50 +232,104 @@ impl<D: Disk> LostFiles<D> {
 
     /// Removes a lost file.
     pub(crate) fn remove(&self, disk: &D, number: u64) -> io::Result<()> {
-        disk.remove_file(Place::new(&self.dir, &number.to_string()))?;
+        let removed = disk.remove_file(Place::new(&self.dir, &number.to_string()));
+        if removed.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+            return removed;
+        }
+        if let Some(known) = &mut *self.known.lock() {
+            known.remove(&number);
+        }
+        removed?;
         disk.remove_file(Place::new(&self.dir, &format!("{number}.json")))
     }
 
-    /// Returns the lost files whose description has a property, the oldest first.
-    pub(super) fn find(
-        &self,
-        disk: &D,
-        has_property: impl Fn(&LostDescription) -> bool,
-    ) -> io::Result<Vec<FoundLost>> {
-        let mut found = Vec::new();
-        for entry in disk.entries(&self.dir)? {
-            let Some(number) = entry.name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
-                continue;
-            };
-            let about = disk.open_to_read(Place::new(&self.dir, &format!("{number}.json")));
-            let about = about.and_then(|file| {
-                let mut bytes = vec![0; DESCRIPTION_BYTES_MAX];
-                let count = disk.read(&file, 0, &mut bytes)?;
-                Ok(serde_json::from_slice::<LostDescription>(&bytes[..count])?)
-            });
-            // Another guard may have removed it, or a person may have changed it.
-            if let Ok(about) = about
-                && has_property(&about)
-                && let Ok(look) = disk.look(Place::new(&self.dir, &entry.name))
-            {
-                found.push(FoundLost { number, size: look.size, about });
-            }
-        }
-        found.sort_unstable_by_key(|file| file.number);
-        Ok(found)
+    /// Returns the description of a lost file.
+    pub(crate) fn description(&self, disk: &D, number: u64) -> io::Result<LostDescription> {
+        let file = disk.open_to_read(Place::new(&self.dir, &format!("{number}.json")))?;
+        let mut bytes = vec![0; DESCRIPTION_BYTES_MAX];
+        let count = disk.read(&file, 0, &mut bytes)?;
+        Ok(serde_json::from_slice(&bytes[..count])?)
     }
 
-    /// Returns the bytes of all lost files.
-    pub(crate) fn bytes(&self, disk: &D) -> io::Result<u64> {
-        let mut bytes: u64 = 0;
-        for entry in disk.entries(&self.dir)? {
-            if entry.name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
-                // Another guard may have removed the file since.
-                let found = disk.look(Place::new(&self.dir, &entry.name));
-                bytes = bytes.saturating_add(found.map_or(0, |found| found.size));
+    /// Returns what is to be remembered of a lost file, and takes the space that it has.
+    fn known(&self, disk: &D, number: u64, about: &LostDescription) -> io::Result<KnownLost> {
+        let name = number.to_string();
+        let (at, uid) = (Place::new(&self.dir, &name), about.uid);
+        let (size, bytes) = (disk.look(at)?.size, disk.allocated(at)?);
+        Ok(KnownLost {
+            uid,
+            size,
+            reason: about.reason,
+            has_late_marker: about.late_marker.is_some(),
+            _space: self.space.lost(uid, bytes),
+        })
+    }
+
+    fn add_known(&self, disk: &D, number: u64, about: &LostDescription) {
+        if let Some(known) = &mut *self.known.lock()
+            && let Ok(file) = self.known(disk, number, about)
+        {
+            known.insert(number, file);
+        }
+    }
+
+    /// Looks for lost files that another guard or a person has added or removed. Reads the names
+    /// in the directory, and the descriptions of new files only.
+    pub(crate) fn refresh(&self, disk: &D) -> io::Result<()> {
+        let entries = disk.entries(&self.dir)?;
+        let there: BTreeSet<_> =
+            entries.iter().filter_map(|entry| number_in(&entry.name)).collect();
+        let mut new = there.clone();
+        if let Some(known) = &mut *self.known.lock() {
+            // One that was added since the names were read is kept.
+            let last = there.last().copied().unwrap_or(0);
+            known.retain(|number, _| *number > last || there.contains(number));
+            new.retain(|number| !known.contains_key(number));
+        }
+        // The descriptions are read without the mutex: a save may be about to put a file aside.
+        let mut added = Vec::new();
+        for number in new {
+            let about = self.description(disk, number);
+            // Another guard may have removed it, or a person may have changed it.
+            if let Ok(about) = about
+                && let Ok(file) = self.known(disk, number, &about)
+            {
+                added.push((number, file));
             }
         }
-        Ok(bytes)
+        let mut known = self.known.lock();
+        let known = known.get_or_insert_default();
+        for (number, file) in added {
+            known.entry(number).or_insert(file);
+        }
+        Ok(())
+    }
+
+    /// Returns the lost files of which `of` returns something, the oldest first. Reads the
+    /// directory only if it was not read before.
+    pub(super) fn find<T>(
+        &self,
+        disk: &D,
+        of: impl Fn(u64, &KnownLost) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        if self.known.lock().is_none() {
+            self.refresh(disk)?;
+        }
+        let known = self.known.lock();
+        let all = known.iter().flatten();
+        Ok(all.filter_map(|(number, file)| of(*number, file)).collect())
+    }
+
+    /// Returns the newest lost files with numbers below `before` that a user may see, at most
+    /// `count` of them.
+    pub(crate) fn newest(
+        &self,
+        (before, count): (u64, usize),
+        may_see: impl Fn(u32) -> bool,
+    ) -> Vec<u64> {
+        let known = self.known.lock();
+        let below = known.iter().flat_map(|known| known.range(..before).rev());
+        below.filter(|(_, file)| may_see(file.uid)).map(|(number, _)| *number).take(count).collect()
     }
 
     /// Returns the directory of the lost files.

@@ -41,7 +41,7 @@ impl<D: Disk> FolderGuard<D> {
     ) -> SaveState {
         match kept {
             Ok(number) => {
-                self.space.add_lost(staged.give_space());
+                staged.give_space();
                 SaveState::PutAside(Some(number))
             }
             Err(error) => {

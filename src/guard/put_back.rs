@@ -57,8 +57,8 @@ impl<D: Disk> FolderGuard<D> {
         let from = disk.open_to_read(Place::new(&from_dir, &from_name))?;
         let (dir, name) = disk.open_parent(self.folder(), OsStr::new(path.as_str()))?;
         let at = Place::new(&dir, &name);
-        let bytes = disk.look(at).map_or(0, |found| found.size);
-        self.count_lost()?;
+        let bytes = disk.allocated(at).unwrap_or(0);
+        self.lost.refresh(disk)?;
         self.space.has_room_for_lost(bytes).map_err(|full| io::Error::other(full.to_string()))?;
         let file = disk.unnamed_file(&dir, MODE_AT_FIRST)?;
         disk.copy(&from, &file)?;
@@ -87,8 +87,6 @@ impl<D: Disk> FolderGuard<D> {
         let found = self.disk().look(at)?;
         let (path, tenure) = (OsStr::new(path.as_str()), Some(stage.tenure));
         let about = LostDescription::now(path, found.uid, tenure, LostReason::PutBack);
-        self.lost().keep_name(self.disk(), at, &about)?;
-        self.space.add_lost(found.size);
-        Ok(())
+        self.lost().keep_name(self.disk(), at, &about).map(drop)
     }
 }

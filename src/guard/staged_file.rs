@@ -1,11 +1,10 @@
 //! A file that a program of the view writes as a whole: it has no name before it is published.
 
 use super::disk::Disk;
-use super::space::{NoSpace, Space};
+use super::space::{GrowingPart, NoSpace, StagedSpace};
 use super::tenure::TenureId;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
-use std::sync::Arc;
 
 /// The effect of the end of a tenure on the files that were being saved.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,9 +37,8 @@ pub(crate) struct StagedFile<D: Disk> {
     /// The user that opened the file.
     pub(crate) uid: u32,
     state: Mutex<StagedState>,
-    space: Arc<Space>,
-    /// The bytes of space that the content takes.
-    counted: Mutex<u64>,
+    /// The space that the content takes; `None` once it was published or put aside.
+    space: Mutex<Option<StagedSpace>>,
 }
 
 struct StagedState {
@@ -59,31 +57,22 @@ impl<D: Disk> StagedFile<D> {
         uid: u32,
         path: &OsStr,
         is_exclusive: bool,
-        space: Arc<Space>,
+        space: StagedSpace,
     ) -> Self {
         let path = path.to_owned();
         let state = StagedState { save: SaveState::Unpublished, path, is_exclusive };
-        Self { file, tenure, uid, state: Mutex::new(state), space, counted: Mutex::new(0) }
+        Self { file, tenure, uid, state: Mutex::new(state), space: Mutex::new(Some(space)) }
     }
 
-    /// Takes the space for `bytes` of content that end at the offset `end`. Holes of the file take
-    /// none.
-    pub(crate) fn reserve(&self, end: u64, bytes: u64) -> Result<(), NoSpace> {
-        let mut counted = self.counted.lock();
-        let more = end.saturating_sub(*counted).min(bytes);
-        if more > 0 {
-            self.space.take(more)?;
-            *counted += more;
-        }
-        Ok(())
+    /// Takes the space for a part of the content that a user is about to write.
+    pub(crate) fn reserve(&self, uid: u32, part: GrowingPart) -> Result<(), NoSpace> {
+        self.space.lock().as_mut().map_or(Ok(()), |space| space.reserve(uid, part))
     }
 
-    /// Sets the counted bytes to the size of the file, which is not more than was reserved.
-    pub(crate) fn settle(&self, size: u64) {
-        let mut counted = self.counted.lock();
-        if size < *counted {
-            self.space.give(*counted - size);
-            *counted = size;
+    /// Sets the space of the content to the bytes that it has on the disk after a change by a user.
+    pub(crate) fn settle(&self, uid: u32, bytes: u64) {
+        if let Some(space) = &mut *self.space.lock() {
+            space.settle(uid, bytes);
         }
     }
 
@@ -122,11 +111,9 @@ impl<D: Disk> StagedFile<D> {
         }
     }
 
-    /// Gives the space back after the content was published or put aside. Returns the bytes.
-    pub(super) fn give_space(&self) -> u64 {
-        let counted = std::mem::take(&mut *self.counted.lock());
-        self.space.give(counted);
-        counted
+    /// Gives the space back after the content was published or put aside.
+    pub(super) fn give_space(&self) {
+        *self.space.lock() = None;
     }
 
     /// Replaces the state by the result of `change`, which no other thread sees half done.
@@ -134,11 +121,5 @@ impl<D: Disk> StagedFile<D> {
         let mut state = self.state.lock();
         let StagedState { save, path, .. } = &mut *state;
         change(save, path)
-    }
-}
-
-impl<D: Disk> Drop for StagedFile<D> {
-    fn drop(&mut self) {
-        self.give_space();
     }
 }

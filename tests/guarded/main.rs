@@ -45,6 +45,7 @@ mod restoring;
 mod saving;
 mod servers_away;
 mod shared_mode;
+mod shares_of_users;
 mod sleeping;
 mod snapshots;
 mod space;

@@ -28,34 +28,34 @@ fn is_full<T: std::fmt::Debug>(result: io::Result<T>) {
 fn unpublished_content_has_a_bound() {
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &["--max-stage", "10K"]);
+    let guard = Guard::start(&scratch, "view", &["--max-stage", "40K"]);
     let path = guard.path("a");
     let file = File::create(&path).expect("free");
-    file.write_all_at(&[1; 6 << 10], 0).expect("there is space");
-    file.write_all_at(&[1; 1 << 10], 1 << 10).expect("nothing is added");
-    assert_eq!(used(&guard), (6 << 10, 0));
-    file.set_len(2 << 10).expect("shorter");
-    assert_eq!(used(&guard), (2 << 10, 0));
+    file.write_all_at(&[1; 24 << 10], 0).expect("there is space");
+    file.write_all_at(&[1; 4 << 10], 4 << 10).expect("nothing is added");
+    assert_eq!(used(&guard), (24 << 10, 0));
+    file.set_len(8 << 10).expect("shorter");
+    assert_eq!(used(&guard), (8 << 10, 0));
     let other = File::create(guard.path("b")).expect("free");
-    other.write_all_at(&[2; 8 << 10], 0).expect("exactly full");
-    assert_eq!(used(&guard), (10 << 10, 0));
-    is_full(file.write_all_at(b"x", 2 << 10));
+    other.write_all_at(&[2; 32 << 10], 0).expect("exactly full");
+    assert_eq!(used(&guard), (40 << 10, 0));
+    is_full(file.write_all_at(b"x", 8 << 10));
     assert!(guard.why().contains("--max-stage"), "{}", guard.why());
     is_full(fs::write(guard.path("c"), "x"));
     // Files that are there can be read, published and removed.
-    assert_eq!(fs::read(guard.path("b")).expect("readable").len(), 8 << 10);
+    assert_eq!(fs::read(guard.path("b")).expect("readable").len(), 32 << 10);
     other.sync_all().expect("published");
     // A child that inherits the spoiled file closes it: it is put aside.
-    assert_eq!(used(&guard), (0, 2 << 10));
+    assert_eq!(used(&guard), (0, 8 << 10));
     fs::remove_file(guard.path("b")).expect("removed");
     drop(file);
-    assert_eq!(used(&guard), (0, 2 << 10), "a file that is not whole is put aside");
+    assert_eq!(used(&guard), (0, 8 << 10), "a file that is not whole is put aside");
     assert!(!scratch.folder().join("a").exists());
     let script = "fallocate -l 4096 d; cp d e; truncate -s 8G f; rm d e f; echo 1 > g; echo 2 > g";
     shell(&guard.view, script).ok();
     assert_eq!(used(&guard).0, 0);
     let removed = File::create(guard.path("h")).expect("free");
-    removed.write_all_at(&[1; 10 << 10], 0).expect("exactly full");
+    removed.write_all_at(&[1; 40 << 10], 0).expect("exactly full");
     fs::remove_file(guard.path("h")).expect("removed");
     drop(removed);
     eventually("the space is free", || (used(&guard).0 == 0).then_some(()));
@@ -65,7 +65,7 @@ fn unpublished_content_has_a_bound() {
 fn lost_files_have_a_bound_and_are_never_dropped() {
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &["--max-lost", "8K"]);
+    let guard = Guard::start(&scratch, "view", &["--max-lost", "32K"]);
     fs::write(guard.path("old"), "old").expect("free");
     let lose = |bytes: usize| {
         let mut file = File::create(guard.path("lost")).expect("there is space");
@@ -73,13 +73,13 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
         guard.ask("give", &[]).ok();
         drop(file);
     };
-    lose(5 << 10);
+    lose(20 << 10);
     let mut file = File::create(guard.path("more")).expect("there is space");
-    is_full(file.write_all(&[1; (3 << 10) + 1]));
+    is_full(file.write_all(&[1; (12 << 10) + 1]));
     drop(file);
     guard.ask("lost", &["--drop", "2"]).ok();
-    lose(3 << 10);
-    assert_eq!(used(&guard), (0, 8 << 10));
+    lose(12 << 10);
+    assert_eq!(used(&guard), (0, 32 << 10));
     is_full(fs::write(guard.path("old"), "new"));
     is_full(File::options().append(true).open(guard.path("old")));
     is_full(fs::write(guard.path("new"), "new"));
@@ -91,8 +91,8 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
     guard.ask("lost", &["--drop", "1"]).ok();
     fs::write(guard.path("new"), "new").expect("there is space again");
     guard.end();
-    let guard = Guard::start(&scratch, "view", &["--max-lost", "3K"]);
-    assert_eq!(used(&guard), (0, 3 << 10), "the lost files of an earlier guard count");
+    let guard = Guard::start(&scratch, "view", &["--max-lost", "12K"]);
+    assert_eq!(used(&guard), (0, 12 << 10), "the lost files of an earlier guard count");
     is_full(fs::write(guard.path("new"), "newer"));
 }
 

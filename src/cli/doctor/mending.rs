@@ -9,9 +9,11 @@ use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::fence::Fence;
 use crate::guard::lost_files::LostFiles;
 use crate::guard::plain_disk::PlainDisk;
+use crate::guard::space::{Space, SpaceLimits};
 use crate::guard::state_place::{ChangedThrough, StatePlace};
 use crate::os_error::said;
 use std::fs;
+use std::sync::Arc;
 
 /// The result of an attempt to mend a finding.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,7 +79,8 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
     let place = locked_place(site)?;
     let dirs = place.dirs::<PlainDisk>().map_err(|error| error.to_string())?;
     let lost_dir = PlainDisk.reopen_dir(&dirs.lost).map_err(|error| said(&error))?;
-    let lost = LostFiles::open(&PlainDisk, lost_dir).map_err(|error| said(&error))?;
+    let space = Arc::new(Space::new(SpaceLimits::NONE));
+    let lost = LostFiles::open(&PlainDisk, lost_dir, space).map_err(|error| said(&error))?;
     let (folder, stages, lost) = (&dirs.folder, &dirs.stages, &lost);
     // The stages are those of this machine, and none of its guards runs.
     let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true, live: None };

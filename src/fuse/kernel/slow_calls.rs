@@ -2,6 +2,7 @@
 //! thread that reads the kernel's requests answers others meanwhile.
 
 use crate::fuse::kernel::pending::pending;
+use crate::shares::{TableShare, UserLimits, UserTable};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,24 +10,28 @@ use std::time::Duration;
 
 /// The maximum number of threads. More calls at once wait for one of them: they share one disk.
 const THREADS_MAX: usize = 4;
+/// One user has half of the threads at most, and one is kept for root and the user who mounted.
+const THREADS_OF_USERS: UserLimits =
+    UserLimits { one: THREADS_MAX / 2, users: THREADS_MAX - 1, all: THREADS_MAX };
 /// How long a thread waits for a further call before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Call = Box<dyn FnOnce() + Send>;
 
 /// The threads for slow calls of one mount.
-#[derive(Default)]
 pub(crate) struct SlowCalls(Arc<CallQueue>);
 
-#[derive(Default)]
 struct CallQueue {
+    /// The threads that make calls, by the users of these.
+    at_work: UserTable,
     state: Mutex<QueueState>,
     more: Condvar,
 }
 
 #[derive(Default)]
 struct QueueState {
-    calls: VecDeque<Call>,
+    /// The calls that wait for a thread, with their users.
+    calls: VecDeque<(u32, Call)>,
     threads: usize,
     /// The threads that wait for a call.
     idle: usize,
@@ -35,20 +40,30 @@ struct QueueState {
 }
 
 impl SlowCalls {
-    /// Makes a call on a thread of its own, and returns its result; `None` if the mount has ended.
+    /// Returns no threads yet, for a mount made by the user `mounter`.
+    pub(crate) fn new(mounter: u32) -> Self {
+        let at_work = UserTable::new("calls that may take long", THREADS_OF_USERS, mounter);
+        let (state, more) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(CallQueue { at_work, state, more }))
+    }
+
+    /// Makes a call for a user on a thread of its own, and returns its result; `None` if the mount
+    /// has ended.
     pub(crate) async fn make<T: Send + 'static>(
         &self,
+        uid: u32,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (promise, result) = pending();
-        self.add(Box::new(move || promise.keep(call())));
+        self.add(uid, Box::new(move || promise.keep(call())));
         result.await
     }
 
-    fn add(&self, call: Call) {
+    fn add(&self, uid: u32, call: Call) {
         let mut state = self.0.state.lock();
-        state.calls.push_back(call);
-        if state.idle >= state.calls.len() || state.threads >= THREADS_MAX {
+        state.calls.push_back((uid, call));
+        let ready = state.calls.iter().filter(|(uid, _)| self.0.may_begin(*uid)).count();
+        if state.idle >= ready || state.threads >= THREADS_MAX {
             self.0.more.notify_one();
             return;
         }
@@ -60,7 +75,7 @@ impl SlowCalls {
                 log::warn!("no thread for slow calls can be started: {error}");
                 let call = state.calls.pop_back();
                 drop(state);
-                if let Some(call) = call {
+                if let Some((_, call)) = call {
                     call();
                 }
             }
@@ -77,13 +92,27 @@ impl Drop for SlowCalls {
 }
 
 impl CallQueue {
+    /// Whether a user has not yet as many threads as one user may have.
+    fn may_begin(&self, uid: u32) -> bool {
+        self.at_work.room(uid, 1).is_ok()
+    }
+
+    /// Returns the oldest call of a user who may have one more thread. Others wait: the thread that
+    /// ends a call makes the next one.
+    fn next_call(&self, state: &mut QueueState) -> Option<(TableShare, Call)> {
+        let ready = state.calls.iter().position(|(uid, _)| self.may_begin(*uid))?;
+        let (uid, call) = state.calls.remove(ready)?;
+        Some((self.at_work.take_always(uid, 1), call))
+    }
+
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some(call) = state.calls.pop_front() {
+            if let Some((share, call)) = self.next_call(&mut state) {
                 drop(state);
                 call();
                 state = self.state.lock();
+                drop(share);
                 continue;
             }
             if state.is_over {
@@ -109,7 +138,7 @@ mod tests {
     /// A call that takes long delays no other one, and further calls wait for a thread.
     #[test]
     fn calls_run_beside_each_other() {
-        let calls = Arc::new(SlowCalls::default());
+        let calls = Arc::new(SlowCalls::new(0));
         let (done, results) = channel();
         let mut ends = Vec::new();
         for number in 0..=THREADS_MAX {
@@ -117,7 +146,7 @@ mod tests {
             ends.push(end);
             let (calls, done) = (Arc::clone(&calls), done.clone());
             spawn(async move {
-                let result = calls.make(move || ended.recv().map(|()| number)).await;
+                let result = calls.make(0, move || ended.recv().map(|()| number)).await;
                 let _ = done.send(result);
             });
         }
@@ -129,6 +158,44 @@ mod tests {
         assert_eq!(results.recv(), Ok(Some(Ok(THREADS_MAX))));
         ends[0].send(()).expect("the call waits");
         assert_eq!(results.recv(), Ok(Some(Ok(0))));
-        assert_eq!(block_on(calls.make(|| 7)), Some(7));
+        assert_eq!(block_on(calls.make(0, || 7)), Some(7));
+    }
+
+    /// One user has half of the threads, all users leave one to root, and what waits for a thread
+    /// gets the next one that its user may have.
+    #[test]
+    fn one_user_leaves_half_of_the_threads_to_others() {
+        let calls = Arc::new(SlowCalls::new(0));
+        let (begun, begins) = channel();
+        let (done, results) = channel();
+        let start = |uid: u32| {
+            let (end, ended) = channel::<()>();
+            let (calls, begun, done) = (Arc::clone(&calls), begun.clone(), done.clone());
+            spawn(async move {
+                let call = move || {
+                    let _ = begun.send(uid);
+                    let _ = ended.recv();
+                };
+                calls.make(uid, call).await;
+                let _ = done.send(uid);
+            });
+            end
+        };
+        let (eve, ann, root) = (1_000, 1_001, 0);
+        let mut eves: Vec<_> = (0..5).map(|_| start(eve)).collect();
+        assert_eq!([begins.recv(), begins.recv()], [Ok(eve), Ok(eve)]);
+        let anns: Vec<_> = (0..2).map(|_| start(ann)).collect();
+        assert_eq!(begins.recv(), Ok(ann));
+        let roots = start(root);
+        assert_eq!(begins.recv(), Ok(root), "one thread is kept for root");
+        drop(roots);
+        assert_eq!(results.recv(), Ok(root));
+        drop(eves.remove(0));
+        assert_eq!((results.recv(), begins.recv()), (Ok(eve), Ok(eve)));
+        drop(eves);
+        drop(anns);
+        let mut rest: Vec<_> = (0..6).map(|_| results.recv().expect("it ends")).collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [eve, eve, eve, eve, ann, ann]);
     }
 }

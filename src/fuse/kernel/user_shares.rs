@@ -2,10 +2,10 @@
 //! for the others.
 //!
 //! Root and the user who mounted are exempt from per-user limits, since they could stop the daemon
-//! anyway.
+//! anyway. Of each resource that all users together can use up, a part is kept for these two.
 
 use crate::fuse::kernel::descriptor_limit;
-use crate::shares::{Identity, SharedTable, TableFull, TableShare};
+use crate::shares::{TableFull, TableShare, UserLimits, UserTable};
 use std::sync::Arc;
 
 /// A resource whose use is limited per user.
@@ -40,15 +40,20 @@ const WAITS_MAX: usize = 2_048;
 /// The maximum number of open files per user: 16 times the usual soft limit of descriptors per
 /// process; some 400 bytes each.
 const FILES_MAX: usize = 16_384;
-/// The part of a resource that one user may take, if all users together have a limit too: one
-/// quarter of that limit.
+/// The part of the descriptors that one user may take for a purpose: one quarter.
 const PARTS: usize = 4;
+/// The part of a limited resource that is kept for root and the user who mounted: one eighth.
+const KEPT_PART: usize = 8;
 /// The maximum number of open directories per user. A walk through a tree has one directory open
 /// per level; a page of long names takes 80 KiB.
 const DIRECTORIES_MAX: usize = 512;
+/// The maximum number of open directories of all users but root and the user who mounted.
+const DIRECTORIES_OF_ALL_MAX: usize = 2_048;
 /// The maximum number of buffered bytes per user: several times the size of the longest list of
 /// locks that one request returns.
 const BYTES_MAX: usize = 16 << 20;
+/// The maximum number of buffered bytes of all users but root and the user who mounted.
+const BYTES_OF_ALL_MAX: usize = 256 << 20;
 
 impl Pool {
     /// All resources, in the order of their declaration.
@@ -71,7 +76,17 @@ impl Pool {
             Self::Files => FILES_MAX,
             Self::Directories => DIRECTORIES_MAX,
             Self::Bytes => BYTES_MAX,
-            Self::FolderFiles => FILES_MAX.min(self.of_all() / 2),
+            Self::FolderFiles => FILES_MAX.min(self.of_users() / 2),
+        }
+    }
+
+    /// Returns how much of the resource may be taken before users other than root and the one who
+    /// mounted get no more.
+    fn of_users(self) -> usize {
+        match self {
+            Self::Bytes => BYTES_OF_ALL_MAX,
+            Self::Directories => DIRECTORIES_OF_ALL_MAX,
+            _ => self.of_all() - self.of_all() / KEPT_PART,
         }
     }
 
@@ -82,6 +97,10 @@ impl Pool {
             Self::FolderFiles => descriptor_limit::to_watch(),
             Self::Waits | Self::Files | Self::Directories | Self::Bytes => usize::MAX,
         }
+    }
+
+    fn limits(self) -> UserLimits {
+        UserLimits { one: self.of_user(), users: self.of_users(), all: self.of_all() }
     }
 
     const fn as_str(self) -> &'static str {
@@ -98,10 +117,7 @@ impl Pool {
 
 /// The limited resources of one mount. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Shares {
-    mounter: u32,
-    pools: Arc<[SharedTable]>,
-}
+pub(crate) struct Shares(Arc<[UserTable]>);
 
 /// An amount of a resource that counts against a user's limit until it is dropped.
 pub(crate) type Share = TableShare;
@@ -118,28 +134,24 @@ impl Default for Shares {
 impl Shares {
     /// Returns the limits of a mount made by the user `mounter`, with nothing in use.
     pub(crate) fn new(mounter: u32) -> Self {
-        let table = |pool: &Pool| SharedTable::new(pool.as_str(), pool.of_all(), pool.of_user());
-        Self { mounter, pools: Pool::ALL.iter().map(table).collect() }
+        let table = |pool: &Pool| UserTable::new(pool.as_str(), pool.limits(), mounter);
+        Self(Pool::ALL.iter().map(table).collect())
     }
 
     /// Takes `amount` of the resource `pool` for a user, or fails if that exceeds a limit.
     pub(crate) fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
-        self.pools[pool as usize].take_within(&Identity::User(uid), amount, self.limit(pool, uid))
+        self.0[pool as usize].take(uid, amount)
     }
 
     /// Takes `amount` of the resource `pool` for a user even beyond the limits, for a request that
     /// can't be refused any more.
     pub(crate) fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
-        self.pools[pool as usize].take_always(&Identity::User(uid), amount)
+        self.0[pool as usize].take_always(uid, amount)
     }
 
     /// Checks that a user may take one more unit of the resource `pool`.
     pub(crate) fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
-        self.pools[pool as usize].room(&Identity::User(uid), 1, self.limit(pool, uid))
-    }
-
-    fn limit(&self, pool: Pool, uid: u32) -> usize {
-        if uid == 0 || uid == self.mounter { usize::MAX } else { pool.of_user() }
+        self.0[pool as usize].room(uid, 1)
     }
 }
 
@@ -161,7 +173,7 @@ mod tests {
         assert_eq!(shares.room(Pool::Files, ALICE), Ok(()));
         drop(all);
         assert_eq!(shares.room(Pool::Waits, ALICE), Ok(()));
-        assert_eq!(shares.pools[Pool::Waits as usize].taken(), 0);
+        assert_eq!(shares.0[Pool::Waits as usize].taken(), 0);
     }
 
     #[test]
@@ -176,5 +188,33 @@ mod tests {
             assert!(full.to_string().contains("are in use, which is the limit"), "{full}");
             drop((alices, bobs));
         }
+    }
+
+    #[test]
+    fn all_users_together_leave_a_part_to_root_and_the_mounter() {
+        let shares = Shares::new(BOB);
+        for pool in [Pool::FolderFiles, Pool::Bytes, Pool::Directories] {
+            let mut taken = Vec::new();
+            let full = loop {
+                let uid = 2_000 + taken.len() as u32;
+                match shares.take(pool, uid, pool.of_user()) {
+                    Ok(share) => taken.push(share),
+                    Err(full) => break full,
+                }
+            };
+            assert!(taken.len() >= 2 && full.to_string().contains("in use"), "{full}");
+            for exempt in [0, BOB] {
+                assert!(shares.take(pool, exempt, pool.of_user() / 8).is_ok(), "{pool:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_beyond_the_limit_of_its_user_grows_no_more() {
+        let shares = Shares::new(0);
+        let mut share = shares.take_always(Pool::Bytes, ALICE, BYTES_MAX + 1);
+        assert!(share.grow(1).is_err());
+        let mut roots = shares.take_always(Pool::Bytes, 0, BYTES_MAX + 1);
+        assert!(roots.grow(1).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 //! the requests of `latchfs guard`.
 
 use super::super::event_queue::{EventPosition, EventQueue};
+use super::super::guard_request::REQUEST_BYTES_MAX;
 use super::super::lock_uses::LockUse;
 use super::super::tenure_events::TenureEvent;
 use super::attributes::{ROOT, SNAPSHOTS};
@@ -9,6 +10,7 @@ use super::kernel_wait::KernelWait;
 use super::record_nodes::{is_of_records, locks_entry, record_type};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::user_shares::{Full, Share};
 use crate::fuse::kernel::values::{
     DirEntry, Errno, FileAttr, INodeNo, NodeAttr, NodeEntry, NodeType, Requester,
 };
@@ -25,6 +27,9 @@ const SNAPSHOTS_DIR: &str = "snapshots";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
 pub(super) const DIR_INO: u64 = 2;
+
+/// A text up to this size is kept even beyond the memory of its user.
+const SHORT_TEXT_BYTES: usize = 64 << 10;
 
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +52,7 @@ impl ControlFile {
     const ALL: [Self; 6] =
         [Self::Status, Self::Why, Self::Events, Self::Ready, Self::Missing, Self::Control];
 
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
             Self::Why => "why",
@@ -85,17 +90,80 @@ pub(super) const fn is_control(ino: u64) -> bool {
 pub(super) struct ControlHandle {
     pub(super) file: ControlFile,
     pub(super) who: Requester,
-    /// The text that reads return, once it is known.
-    pub(super) text: Mutex<Option<Arc<[u8]>>>,
-    /// The request as far as it was written.
-    pub(super) request: Mutex<Vec<u8>>,
-    /// A request that the next read carries out, since it may wait: during a write, the kernel
-    /// keeps all other requests from the file.
-    pub(super) waiting: Mutex<Option<Vec<u8>>>,
+    /// The texts that the file keeps in memory.
+    pub(super) texts: Mutex<ControlTexts>,
     /// The use of the lock by the program that opened the file, which ends when it is closed.
     pub(super) lock_use: Mutex<Option<LockUse>>,
     /// The position of a reader of the events.
     position: Mutex<EventPosition>,
+}
+
+/// The texts that an open file in `.latchfs` keeps in memory.
+pub(super) struct ControlTexts {
+    /// The text that reads return, once it is known.
+    pub(super) text: Option<Arc<[u8]>>,
+    /// The request as far as it was written.
+    request: Vec<u8>,
+    /// A request that the next read carries out, since it may wait: during a write, the kernel
+    /// keeps all other requests from the file.
+    waiting: Option<Vec<u8>>,
+    /// The bytes of these texts, as part of the memory of the user who opened the file.
+    share: Share,
+}
+
+impl ControlTexts {
+    fn recount(&mut self) {
+        let text = self.text.as_ref().map_or(0, |text| text.len());
+        let waiting = self.waiting.as_ref().map_or(0, Vec::len);
+        self.share.set(text + self.request.len() + waiting);
+    }
+
+    /// Adds a part of a request. Returns the request if this part makes it complete.
+    pub(super) fn add_request(&mut self, data: &[u8]) -> Result<Option<Vec<u8>>, RequestPart> {
+        if self.request.len() + data.len() > REQUEST_BYTES_MAX {
+            return Err(RequestPart::TooLong);
+        }
+        self.share.grow(data.len()).map_err(RequestPart::NoMemory)?;
+        self.request.extend_from_slice(data);
+        let complete = data.ends_with(b"\n").then(|| std::mem::take(&mut self.request));
+        self.recount();
+        Ok(complete)
+    }
+
+    /// Keeps a request for the next read, instead of an older answer.
+    pub(super) fn wait(&mut self, request: Vec<u8>) {
+        (self.text, self.waiting) = (None, Some(request));
+        self.recount();
+    }
+
+    /// Returns the request that a read carries out.
+    pub(super) fn take_waiting(&mut self) -> Option<Vec<u8>> {
+        let request = self.waiting.take();
+        self.recount();
+        request
+    }
+
+    /// Keeps a text for reads. Fails for a long one if the memory of the user is used up: the
+    /// outcome of a request is short, and its program must learn it.
+    pub(super) fn keep(&mut self, text: Vec<u8>) -> Result<Arc<[u8]>, Full> {
+        self.text = None;
+        self.recount();
+        if text.len() > SHORT_TEXT_BYTES {
+            self.share.grow(text.len())?;
+        }
+        let text: Arc<[u8]> = text.into();
+        self.text = Some(Arc::clone(&text));
+        self.recount();
+        Ok(text)
+    }
+}
+
+/// Why a part of a request is refused.
+pub(super) enum RequestPart {
+    /// The request is longer than any that the guard knows.
+    TooLong,
+    /// The memory of the user is used up.
+    NoMemory(Full),
 }
 
 /// The events of a view, and the programs that wait for them.
@@ -184,14 +252,14 @@ impl ControlFiles {
     }
 
     /// Returns a new open file, whose reader gets the events from now on.
-    pub(super) fn handle(&self, file: ControlFile, who: Requester) -> ControlHandle {
+    /// `share` is the memory of the user who opens it, of which nothing is taken yet.
+    pub(super) fn handle(&self, file: ControlFile, who: Requester, share: Share) -> ControlHandle {
         let position = self.events.lock().queue.reader();
+        let texts = ControlTexts { text: None, request: Vec::new(), waiting: None, share };
         ControlHandle {
             file,
             who,
-            text: Mutex::default(),
-            request: Mutex::default(),
-            waiting: Mutex::default(),
+            texts: Mutex::new(texts),
             lock_use: Mutex::default(),
             position: Mutex::new(position),
         }

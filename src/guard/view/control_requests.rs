@@ -1,17 +1,17 @@
 //! Opens, reads and writes the files in `.latchfs` of a view.
 
-use super::super::guard_request::{GuardRequest, REQUEST_BYTES_MAX};
-use super::control_files::{CONTROL_DIR, ControlFile, ControlHandle, is_control};
+use super::super::guard_request::{GuardRequest, refused};
+use super::control_files::{CONTROL_DIR, ControlFile, ControlHandle, RequestPart, is_control};
 use super::folder_view::FolderView;
 use super::kernel_wait::KernelWait;
 use super::open::writes;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::user_shares::{Full, Pool};
 use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
 use crate::holder_id::session_of;
+use serde_json::Value;
 use std::path::Path;
-use std::sync::Arc;
 
 impl FolderView {
     pub(super) fn open_control(
@@ -32,7 +32,8 @@ impl FolderView {
             Err(full) => return Some(Err(full)),
         };
         let fh = self.numbers.next();
-        let content = Content::Control(self.control.handle(file, who));
+        let memory = self.shares.take_always(Pool::Bytes, who.uid, 0);
+        let content = Content::Control(self.control.handle(file, who, memory));
         self.files.insert(fh, OpenFile::new(ino, content, None, share));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
         Some(Ok(Opened::by_requests(fh, flags)))
@@ -47,20 +48,47 @@ impl FolderView {
         if handle.file == ControlFile::Events {
             return self.next_event(handle, who, asked.size).await;
         }
-        let waiting = handle.waiting.lock().take();
+        if handle.file == ControlFile::Why {
+            // It is not kept: a user whose memory is used up reads here that it is.
+            let text = self.refused.text(handle.who.uid).into_bytes().into();
+            return Ok(ReadBytes::window(text, asked.offset, asked.size));
+        }
+        let waiting = handle.texts.lock().take_waiting();
         if let Some(request) = waiting {
             let answer = self.control_request(handle.who, &request).await;
-            *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
+            Self::keep_answer(handle, &answer);
         }
-        let known = handle.text.lock().clone();
+        let known = handle.texts.lock().text.clone();
         let text = if let Some(text) = known {
             text
         } else {
-            let text: Arc<[u8]> = self.control_text(handle, who).await?.into();
-            *handle.text.lock() = Some(Arc::clone(&text));
-            text
+            self.check_memory(handle)?;
+            let text = self.control_text(handle, who).await?;
+            let kept = handle.texts.lock().keep(text);
+            kept.map_err(|full| self.no_memory(handle, &full))?
         };
         Ok(ReadBytes::window(text, asked.offset, asked.size))
+    }
+
+    /// Records that the memory of a user is used up. Returns the errno.
+    fn no_memory(&self, handle: &ControlHandle, full: &Full) -> Errno {
+        let sentence = format!("{CONTROL_DIR}/{} was not answered: {full}", handle.file.name());
+        self.say_to(handle.who, Errno::ENOSPC, &sentence)
+    }
+
+    /// Fails if the memory of the user who opened a control file is used up.
+    fn check_memory(&self, handle: &ControlHandle) -> Done<()> {
+        let room = self.shares.room(Pool::Bytes, handle.who.uid);
+        room.map_err(|full| self.no_memory(handle, &full))
+    }
+
+    /// Keeps the answer to a request until the program closes the file.
+    fn keep_answer(handle: &ControlHandle, answer: &Value) {
+        let mut texts = handle.texts.lock();
+        if let Err(full) = texts.keep(format!("{answer}\n").into_bytes()) {
+            let answer = refused(format!("the answer was not kept: {full}"));
+            let _ = texts.keep(format!("{answer}\n").into_bytes());
+        }
     }
 
     /// Waits until `found` returns something. It is called again after each event.
@@ -104,7 +132,6 @@ impl FolderView {
                     serde_json::to_string_pretty(&self.status(handle.who)).unwrap_or_default();
                 Ok(format!("{status}\n").into_bytes())
             }
-            ControlFile::Why => Ok(self.refused.text(handle.who.uid).into_bytes()),
             ControlFile::Ready => {
                 let owner = self.policy.owner.of(handle.who.uid, || session_of(handle.who.pid));
                 let is_held = || self.guard.gate().tenure().filter(|open| open.owner == owner);
@@ -118,31 +145,29 @@ impl FolderView {
                 let lines = why.into_iter().chain(paths);
                 Ok(lines.map(|line| line + "\n").collect::<String>().into_bytes())
             }
-            ControlFile::Control | ControlFile::Events => Ok(Vec::new()),
+            ControlFile::Why | ControlFile::Control | ControlFile::Events => Ok(Vec::new()),
         }
     }
 
     /// Takes a part of a request. A line makes it complete.
     pub(super) async fn write_control(&self, handle: &ControlHandle, data: &[u8]) -> Done<u32> {
-        let complete = {
-            let mut request = handle.request.lock();
-            if request.len() + data.len() > REQUEST_BYTES_MAX {
-                return Err(Errno::EFBIG);
-            }
-            request.extend_from_slice(data);
-            data.ends_with(b"\n").then(|| std::mem::take(&mut *request))
-        };
+        let added = handle.texts.lock().add_request(data);
+        let complete = added.map_err(|part| match part {
+            RequestPart::TooLong => Errno::EFBIG,
+            RequestPart::NoMemory(full) => self.no_memory(handle, &full),
+        })?;
         if let Some(request) = complete {
+            // Beyond its memory, the program would not learn the outcome.
+            self.check_memory(handle)?;
             if GuardRequest::parse(&request).is_ok_and(|request| request.may_wait()) {
-                *handle.text.lock() = None;
-                *handle.waiting.lock() = Some(request);
+                handle.texts.lock().wait(request);
                 return Ok(data.len() as u32);
             }
             let answer = match self.use_request(handle, &request).await {
                 Some(answer) => answer,
                 None => self.control_request(handle.who, &request).await,
             };
-            *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
+            Self::keep_answer(handle, &answer);
         }
         Ok(data.len() as u32)
     }

@@ -2,7 +2,8 @@
 
 use super::super::folder_guard::SaveError;
 use super::super::gate::{Closed, Pass};
-use super::super::linux_disk::stat;
+use super::super::linux_disk::{allocated_in, stat};
+use super::super::space::GrowingPart;
 use super::super::staged_file::SaveState;
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, errno};
@@ -26,18 +27,24 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
-/// The content that a change adds to a file at most.
+/// How an operation changes the content of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Grown {
-    /// The offset behind the new content.
-    end: u64,
-    /// The size of the new content.
-    bytes: u64,
+pub(super) struct ContentChange {
+    /// Whether the kernel writes a page back that a program changed through a mapping.
+    pub(super) is_writeback: bool,
+    /// The part of the file that may get content.
+    pub(super) part: GrowingPart,
 }
 
-impl Grown {
-    /// A change that adds no content.
-    pub(super) const NOTHING: Self = Self { end: 0, bytes: 0 };
+impl ContentChange {
+    /// Returns a change by a program, of a part that takes space wherever the file has its own.
+    const fn anywhere(offset: u64, bytes: u64) -> Self {
+        let part = GrowingPart { offset, bytes, is_dense: false };
+        Self { is_writeback: false, part }
+    }
+
+    /// A change by a program that adds no content.
+    pub(super) const NOTHING: Self = Self { is_writeback: false, part: GrowingPart::NONE };
 }
 
 impl FolderView {
@@ -63,11 +70,9 @@ impl FolderView {
 
     pub(super) fn write_file(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let open = self.open_of(asked.fh)?;
-        let is_writeback = asked.from_cache;
-        let bytes = data.len() as u64;
-        let grown = Grown { end: asked.offset.saturating_add(bytes), bytes };
-        let change = |file: &File| file.write_all_at(data, asked.offset);
-        let changed = self.change(who, &open, (is_writeback, grown), change);
+        let part = GrowingPart { offset: asked.offset, bytes: data.len() as u64, is_dense: true };
+        let of = ContentChange { is_writeback: asked.from_cache, part };
+        let changed = self.change(who, &open, of, |file| file.write_all_at(data, asked.offset));
         Self::spoil_if_full(&open, changed)?;
         Ok(data.len() as u32)
     }
@@ -86,14 +91,21 @@ impl FolderView {
         &self,
         who: Requester,
         open: &OpenFile,
-        (is_writeback, grown): (bool, Grown),
+        of: ContentChange,
         change: impl FnOnce(&File) -> io::Result<T>,
     ) -> Done<T> {
-        if let Content::Local(file) = &open.content {
-            return change(file).map_err(|error| errno(&error));
+        if let Content::Local(file, used) = &open.content {
+            let uid = (!of.is_writeback).then_some(who.uid);
+            used.reserve(uid, of.part).map_err(|full| self.no_local_space(who, open.ino, &full))?;
+            let changed = change(file).map_err(|error| errno(&error));
+            if let Ok(found) = stat(file.as_fd()) {
+                used.settle(uid.unwrap_or(found.stx_uid), &found);
+            }
+            return changed;
         }
         let Some(tenure) = open.tenure() else { return Err(Errno::EBADF) };
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
+        let is_writeback = of.is_writeback;
         let passed = self.pass_open(who, open, tenure, is_writeback);
         if passed.is_err() && is_writeback {
             self.end_dormant(open.ino);
@@ -103,7 +115,7 @@ impl FolderView {
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
         if let Some(saving) = unpublished {
             saving.wrote(if is_writeback { 0 } else { who.pid });
-            self.reserve(who, saving, grown)?;
+            self.reserve(who, saving, of)?;
         } else {
             open.has_changed.store(true, Ordering::Release);
             self.check_in_place(&pass, who, open)?;
@@ -113,7 +125,11 @@ impl FolderView {
                 saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
             }
             errno(&error)
-        })?;
+        });
+        if let Some(saving) = unpublished {
+            Self::settle_saving(who, saving);
+        }
+        let changed = changed?;
         if unpublished.is_none() && self.guard.gate().is_past_deadline() {
             // The machine was stopped during the change. A later tenure may have given the file a
             // new inode before the change reached the old one.
@@ -124,16 +140,24 @@ impl FolderView {
     }
 
     /// Takes the space for the content of a file that is not published yet.
-    fn reserve(&self, who: Requester, saving: &Saving, grown: Grown) -> Done<()> {
+    fn reserve(&self, who: Requester, saving: &Saving, of: ContentChange) -> Done<()> {
+        // The kernel names no user of a mapping.
+        let uid = if of.is_writeback { saving.staged.uid } else { who.uid };
         saving
             .staged
-            .reserve(grown.end, grown.bytes)
+            .reserve(uid, of.part)
             .map_err(|full| self.say(who, Path::new(&saving.staged.path()), Errno::ENOSPC, &full))
     }
 
-    /// Fails if there is no space for new content in the folder.
-    pub(super) fn check_space(&self, who: Requester, path: &Path) -> Done<()> {
-        let checked = self.guard.check_space();
+    /// Fails if there is no space for new content of a user. A person may have removed lost files
+    /// past the guard, and so may a guard of another machine on the same storage: their names are
+    /// read again, on another thread, if their directory has changed since.
+    pub(super) async fn check_space(&self, who: Requester, path: &Path) -> Done<()> {
+        let mut checked = self.guard.check_space(who.uid);
+        if checked.is_err() && self.lost_listing.has_changed(self.guard.lost()) {
+            self.slowly(who, Self::refresh_lost).await?;
+            checked = self.guard.check_space(who.uid);
+        }
         checked.map_err(|full| self.say(who, path, Errno::ENOSPC, &full))
     }
 
@@ -203,12 +227,12 @@ impl FolderView {
     ) -> Done<()> {
         let open = self.open_of(fh)?;
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        let grown = Grown { end: offset.saturating_add(length), bytes: length };
-        let allocated = self.change(who, &open, (false, grown), |file| {
-            Ok(rustix::fs::fallocate(file, mode, offset, length)?)
-        });
-        Self::settle(&open);
-        allocated
+        let frees = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
+        let of = match mode.intersects(frees) {
+            true => ContentChange::NOTHING,
+            false => ContentChange::anywhere(offset, length),
+        };
+        self.change(who, &open, of, |file| Ok(rustix::fs::fallocate(file, mode, offset, length)?))
     }
 
     pub(super) fn seek(&self, fh: u64, offset: i64, whence: i32) -> Done<i64> {
@@ -241,21 +265,17 @@ impl FolderView {
         let length = length.min(1 << 30) as usize;
         let there = source.metadata().map_err(|error| errno(&error))?.len();
         let bytes = there.saturating_sub(from.1).min(length as u64);
-        let grown = Grown { end: to.1.saturating_add(bytes), bytes };
-        let copied = self.change(who, &target, (false, grown), |file| {
+        let copied = self.change(who, &target, ContentChange::anywhere(to.1, bytes), |file| {
             let (read, written) = (Some(&mut read), Some(&mut written));
             Ok(rustix::fs::copy_file_range(source, read, file, written, length)?)
         });
-        Self::settle(&target);
         Ok(Self::spoil_if_full(&target, copied)? as u32)
     }
 
-    /// Counts the bytes of a file that is not published yet by its size.
-    pub(super) fn settle(open: &OpenFile) {
-        if let Some(saving) = open.saving()
-            && let Ok(found) = saving.staged.file.metadata()
-        {
-            saving.staged.settle(found.len());
+    /// Counts the bytes of a file that is not published yet by what it has on the disk.
+    pub(super) fn settle_saving(who: Requester, saving: &Saving) {
+        if let Ok(found) = stat(saving.staged.file.as_fd()) {
+            saving.staged.settle(who.uid, allocated_in(&found));
         }
     }
 }

@@ -111,6 +111,7 @@ impl FolderView {
         }
         rustix::fs::unlinkat(&spot.dir, at.name, AtFlags::empty())
             .map_err(|error| Errno::from_i32(error.raw_os_error()))?;
+        self.local.shares.removed(&found);
         self.databases.made_for.lock().remove(&id_in(&found));
         if let Some(ino) = self.nodes.of_file(id_in(&found)) {
             self.nodes.removed(ino, (at.parent, at.name));

@@ -5,6 +5,7 @@ use super::attributes::node_type;
 use super::control_files::CONTROL_DIR;
 use crate::fuse::kernel::values::{DirEntry, NodeType};
 use rustix::fs::Dir;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -22,6 +23,7 @@ pub(super) struct DirReading {
     /// The files that were not published yet when the program began to read, and the local files.
     /// They come last, and names of the folder that are the same are left out.
     added: Vec<Added>,
+    added_names: HashSet<OsString>,
     /// The offset in the folder's directory at which each page begins, as far as it was read.
     starts: Vec<i64>,
     /// The number of the page that is read next from the stream.
@@ -40,13 +42,14 @@ impl DirReading {
     pub(super) fn new(dir: File, is_root: bool) -> io::Result<Self> {
         let stream = Dir::new(dir)?;
         let page = (usize::MAX, Arc::default());
-        let (added, starts) = (Vec::new(), vec![0]);
-        Ok(Self { stream, is_root, added, starts, next: 0, last: None, page })
+        let (added, added_names, starts) = (Vec::new(), HashSet::new(), vec![0]);
+        Ok(Self { stream, is_root, added, added_names, starts, next: 0, last: None, page })
     }
 
     /// Begins again at the first name.
     pub(super) fn begin(&mut self, added: Vec<Added>) -> io::Result<()> {
         self.stream.seek(0)?;
+        self.added_names = added.iter().map(|(name, ..)| name.clone()).collect();
         self.added = added;
         self.starts.truncate(1);
         (self.next, self.last, self.page.0) = (0, None, usize::MAX);
@@ -89,7 +92,7 @@ impl DirReading {
             offset = entry.offset();
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let is_hidden = name == "." || name == ".." || self.is_root && name == CONTROL_DIR;
-            if !is_hidden && !self.added.iter().any(|(added, ..)| added == name) {
+            if !is_hidden && !self.added_names.contains(name) {
                 let kind = node_type(entry.file_type());
                 entries.push(DirEntry { ino: None, kind, name: name.into() });
             }

@@ -16,17 +16,18 @@ use std::sync::Arc;
 impl FolderView {
     pub(super) fn open_dir(&self, who: Requester, ino: u64) -> Done<Opened> {
         let path = self.nodes.path(ino).unwrap_or_default();
-        let (pool, reading) = if is_control(ino) {
-            (Pool::Directories, None)
+        let share = self.share(Pool::Directories, who, &path)?;
+        let (reading, descriptor) = if is_control(ino) {
+            (None, None)
         } else {
+            let descriptor = self.share(Pool::FolderFiles, who, &path)?;
             let (dir, _) = self.directory(ino)?;
             let opened = reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
             let reading = opened.and_then(|dir| DirReading::new(dir, ino == ROOT));
-            (Pool::FolderFiles, Some(Mutex::new(reading.map_err(|error| errno(&error))?)))
+            (Some(Mutex::new(reading.map_err(|error| errno(&error))?)), Some(descriptor))
         };
-        let share = self.share(pool, who, &path)?;
         let fh = self.numbers.next();
-        self.dirs.insert(fh, OpenDir { reading, _share: share });
+        self.dirs.insert(fh, OpenDir { reading, _shares: (share, descriptor) });
         Ok(Opened::by_requests(fh, OpenedFlags::empty()))
     }
 

@@ -61,7 +61,7 @@ impl FolderView {
                 Content::InPlace(_) => true,
                 Content::Saving(saving) => saving.staged.save_state() == SaveState::Published,
                 Content::Backed(_)
-                | Content::Local(_)
+                | Content::Local(..)
                 | Content::Control(_)
                 | Content::Record(_) => false,
             };

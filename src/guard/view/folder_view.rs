@@ -16,6 +16,7 @@ use super::database_files::Databases;
 use super::dir_reading::DirReading;
 use super::kernel_wait::KernelWait;
 use super::local_dir::LocalFiles;
+use super::lost_listing::LostListing;
 use super::node_files::NodeBase;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
@@ -71,6 +72,7 @@ pub(crate) struct FolderView {
     pub(super) interrupts: InterruptWatcher,
     pub(super) invalidator: OnceLock<Invalidator>,
     pub(super) slow_calls: SlowCalls,
+    pub(super) lost_listing: LostListing,
     /// This view, for calls that are made on another thread.
     pub(super) own: Weak<FolderView>,
     /// The path of the folder, for messages.
@@ -83,7 +85,8 @@ pub(crate) struct FolderView {
 pub(super) struct OpenDir {
     /// The place in the folder's directory; `None` for `.latchfs`.
     pub(super) reading: Option<Mutex<DirReading>>,
-    pub(super) _share: Share,
+    /// The parts of the directory in those of its user: its page of names, and its descriptor.
+    pub(super) _shares: (Share, Option<Share>),
 }
 
 /// Where an operation may wait for the lock.
@@ -114,6 +117,8 @@ pub(super) struct LocatedFile {
     pub(super) path: PathBuf,
     /// Where the file lies.
     pub(super) base: NodeBase,
+    /// Its path there.
+    pub(super) below: PathBuf,
 }
 
 impl LocatedFile {
@@ -158,13 +163,14 @@ fn cannot_open(path: &Path, full: &Full) -> String {
 }
 
 impl FolderView {
-    /// Makes a call that may take long, while other requests are answered.
+    /// Makes a call for a program that may take long, while other requests are answered.
     pub(super) async fn slowly<T: Send + 'static>(
         &self,
+        who: Requester,
         call: impl FnOnce(&Self) -> Done<T> + Send + 'static,
     ) -> Done<T> {
         let Some(own) = self.own.upgrade() else { return Err(Errno::ESTALE) };
-        self.slow_calls.make(move || call(&own)).await.unwrap_or(Err(Errno::EIO))
+        self.slow_calls.make(who.uid, move || call(&own)).await.unwrap_or(Err(Errno::EIO))
     }
 
     /// Returns the rights of a user.
@@ -195,20 +201,20 @@ impl FolderView {
     /// one by now.
     pub(super) fn locate(&self, ino: u64) -> Done<LocatedFile> {
         let known = self.nodes.known(ino)?;
-        let base = known.base;
+        let (base, below) = (known.base, known.below.unwrap_or_default());
         if let Some(saving) = known.saving {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             let path = known.path.unwrap_or_default();
-            return Ok(LocatedFile { located: Located::Saving(saving), found, path, base });
+            return Ok(LocatedFile { located: Located::Saving(saving), found, path, base, below });
         }
         let by_path = known.path.ok_or(Errno::ESTALE).and_then(|path| {
-            let fd = open_below(self.base(base), &path, OFlags::PATH);
+            let fd = open_below(self.base(base), &below, OFlags::PATH);
             let fd = fd.map_err(|error| stale(&error))?;
             let found = stat(fd.as_fd()).map_err(|error| errno(&error))?;
             if id_in(&found) != known.file {
                 return Err(Errno::ESTALE);
             }
-            Ok(LocatedFile { located: Located::Path(fd), found, path, base })
+            Ok(LocatedFile { located: Located::Path(fd), found, path, base, below })
         });
         if by_path.is_ok() {
             return by_path;
@@ -217,8 +223,8 @@ impl FolderView {
         let Some(open) = known.open else { return by_path };
         let Some(file) = open.file() else { return by_path };
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        let path = PathBuf::new();
-        Ok(LocatedFile { located: Located::Open(open), found, path, base })
+        let (path, below) = (PathBuf::new(), PathBuf::new());
+        Ok(LocatedFile { located: Located::Open(open), found, path, base, below })
     }
 
     /// Opens a directory by its node.

@@ -1,11 +1,24 @@
-//! The directory of the local files: each lies there under the path that it has in the view.
+//! The directory of the local files. Those of a directory of the folder lie together in a directory
+//! named after the identity of that one, so that they follow it wherever it is moved, and another
+//! directory with its path shows none of them.
+//!
+//! Beside each of these directories, `ID.of` is a symlink to the path that its directory had when
+//! its first local file was made.
 
-use super::super::linux_disk::{open_below, path_of, stat, stat_at};
+use super::super::fence::leads_to_no_file;
+use super::super::linux_disk::{each_entry, id_in, list, open_below, stat, stat_at};
 use super::super::write_policy::PathPatterns;
+use super::local_shares::LocalShares;
 use super::new_files::copy_attributes;
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use super::node_files::name_of;
+use crate::fuse::kernel::own_user::is_root;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx};
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The local files of a view.
@@ -14,84 +27,222 @@ pub(super) struct LocalFiles {
     pub(super) root: OwnedFd,
     /// The paths of the files that are local.
     pub(super) patterns: PathPatterns,
+    /// What they take, by their users.
+    pub(super) shares: LocalShares,
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+/// The end of the name of the symlink to the path of a directory.
+const PATH_END: &str = ".of";
+/// How many levels of the folder are looked through.
+const LEVELS: usize = 2_048;
+/// The beginning of the name of a directory with local files whose directory of the folder is gone.
+const GONE: &str = "gone-";
+
+/// Returns the mode that the directory with the local files gets for this one of the folder.
+fn mode_beside(found: &Statx) -> Mode {
+    Mode::from_raw_mode(u32::from(found.stx_mode)) | Mode::RWXU
+}
+
+/// Removes a directory with everything in it, and calls `removed` for each file.
+fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr, removed: &dyn Fn(&Statx)) -> io::Result<()> {
+    let tree = open_below(dir, Path::new(name), DIRECTORY)?;
+    for (entry, _, kind) in list(tree.as_fd())? {
+        if kind == FileType::Directory {
+            remove_tree(tree.as_fd(), &entry, removed)?;
+            continue;
+        }
+        let found = stat_at(tree.as_fd(), &entry);
+        rustix::fs::unlinkat(&tree, &entry, AtFlags::empty())?;
+        found.iter().for_each(removed);
+    }
+    let found = stat(tree.as_fd());
+    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?;
+    found.iter().for_each(removed);
+    Ok(())
+}
+
+/// Finds the paths of the directories with these names, in this directory and below it. Takes each
+/// name that is found out of `moved`.
+fn find_dirs(
+    (dir, path): (BorrowedFd<'_>, &Path),
+    moved: &mut HashSet<String>,
+    found: &mut Vec<(String, PathBuf)>,
+) -> io::Result<()> {
+    if path.components().count() > LEVELS {
+        return Err(io::Error::other("the folder has too many levels"));
+    }
+    let name = name_of(id_in(&stat(dir)?));
+    if moved.remove(&name) {
+        found.push((name, path.to_owned()));
+    }
+    let mut dirs: Vec<OsString> = Vec::new();
+    each_entry(dir, |name, _, kind| {
+        if matches!(kind, FileType::Directory | FileType::Unknown) {
+            dirs.push(name.to_owned());
+        }
+        ControlFlow::Continue(())
+    })?;
+    for name in dirs {
+        match open_below(dir, Path::new(&name), DIRECTORY) {
+            Ok(below) => find_dirs((below.as_fd(), &path.join(&name)), moved, found)?,
+            // It is a file, was exchanged meanwhile, or another file system is mounted there.
+            Err(error) if leads_to_no_file(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
 
 impl LocalFiles {
-    /// Opens the directory with the local files of the directory `path`, if there is one.
-    pub(super) fn beside(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
-        match open_below(self.root.as_fd(), path, DIRECTORY) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error),
+    /// Opens the local files of a folder, and counts them. Removes those whose directory of the
+    /// folder was removed past the view.
+    pub(super) fn open(
+        root: OwnedFd,
+        patterns: PathPatterns,
+        folder: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let files = Self { root, patterns, shares: LocalShares::default() };
+        if let Err(error) = files.sweep(folder) {
+            log::warn!("local files of directories that are gone stay: {error}");
         }
+        files.count(files.root.as_fd(), true)?;
+        Ok(files)
     }
 
-    /// Opens the directory with the local files of the directory `path`. Makes it and its parents
-    /// with the attributes that they have in the folder.
-    pub(super) fn make_beside(&self, folder: &impl AsFd, path: &Path) -> io::Result<OwnedFd> {
-        let mut made = PathBuf::new();
-        let mut dir = self.root.try_clone()?;
-        for name in path {
-            made.push(name);
-            let next = open_below(dir.as_fd(), Path::new(name), DIRECTORY);
-            dir = match next {
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                    let original = open_below(folder.as_fd(), &made, DIRECTORY)?;
-                    rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
-                    let copy = open_below(dir.as_fd(), Path::new(name), OFlags::DIRECTORY)?;
-                    copy_attributes(original.as_fd(), &stat(original.as_fd())?, copy.as_fd())?;
-                    let bits = u32::from(stat(copy.as_fd())?.stx_mode);
-                    rustix::fs::fchmod(&copy, Mode::from_raw_mode(bits) | Mode::RWXU)?;
-                    copy
-                }
-                next => next?,
-            };
+    /// Counts the files below a directory.
+    fn count(&self, dir: BorrowedFd<'_>, is_root: bool) -> io::Result<()> {
+        for (name, _, kind) in list(dir)? {
+            if !is_root {
+                self.shares.note(&stat_at(dir, &name)?);
+            }
+            if kind == FileType::Directory {
+                let below = open_below(dir, Path::new(&name), DIRECTORY)?;
+                self.count(below.as_fd(), false)?;
+            }
         }
-        Ok(dir)
+        Ok(())
     }
 
-    /// Moves the local files of a directory of the folder that was renamed, or exchanged.
-    pub(super) fn renamed(
-        &self,
-        folder: &impl AsFd,
-        from: &Path,
-        to: &Path,
-        flags: RenameFlags,
-    ) -> io::Result<()> {
-        if flags.contains(RenameFlags::EXCHANGE) {
-            // No file of a view has this name.
-            let aside = Path::new(".latchfs");
-            self.moved(folder, to, aside)?;
-            self.moved(folder, from, to)?;
-            return self.moved(folder, aside, from);
-        }
-        // The rename has replaced a directory whose only files were local.
-        self.removed(to)?;
-        self.moved(folder, from, to)
-    }
-
-    fn moved(&self, folder: &impl AsFd, from: &Path, to: &Path) -> io::Result<()> {
-        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
-        let (Some(old_name), Some(new_name)) = (from.file_name(), to.file_name()) else {
-            return Ok(());
+    /// Removes the local files of directories that are not in the folder any more.
+    fn sweep(&self, folder: BorrowedFd<'_>) -> io::Result<()> {
+        let is_at_its_path = |name: &OsString| {
+            let link = Path::new(name).with_extension(&PATH_END[1..]);
+            let path = rustix::fs::readlinkat(&self.root, link, Vec::new()).ok()?;
+            let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+            let dir = open_below(folder, path.strip_prefix("/").ok()?, DIRECTORY).ok()?;
+            let found = stat(dir.as_fd()).ok()?;
+            Some(name.to_str() == Some(&*name_of(id_in(&found))))
         };
-        let Some(old) = self.beside(&parent(from))? else { return Ok(()) };
-        if stat_at(old.as_fd(), old_name).is_err() {
+        let listed = list(self.root.as_fd())?.into_iter();
+        let dirs = listed.filter(|(_, _, kind)| *kind == FileType::Directory);
+        let mut moved: HashSet<_> = dirs
+            .map(|(name, ..)| name)
+            .filter(|name| is_at_its_path(name) != Some(true))
+            .filter_map(|name| name.into_string().ok())
+            .collect();
+        if moved.is_empty() {
             return Ok(());
         }
-        let new = self.make_beside(folder, &parent(to))?;
-        Ok(rustix::fs::renameat_with(&old, old_name, &new, new_name, RenameFlags::NOREPLACE)?)
+        let mut found = Vec::new();
+        find_dirs((folder, Path::new("")), &mut moved, &mut found)?;
+        found.iter().for_each(|(name, path)| self.note_path(name, path));
+        moved.iter().try_for_each(|name| self.remove_dir(name))
     }
 
-    /// Removes the local files of a directory that was removed.
-    pub(super) fn removed(&self, path: &Path) -> io::Result<()> {
-        let parent = self.beside(path.parent().unwrap_or(Path::new("")))?;
-        let (Some(parent), Some(name)) = (parent, path.file_name()) else { return Ok(()) };
-        match std::fs::remove_dir_all(Path::new(&path_of(parent.as_fd())).join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
+    /// Records the path of a directory with local files. Without it, the next start of the guard
+    /// looks for the directory.
+    fn note_path(&self, name: &str, path: &Path) {
+        let link = format!("{name}{PATH_END}");
+        let _ = rustix::fs::unlinkat(&self.root, &link, AtFlags::empty());
+        let _ = rustix::fs::symlinkat(Path::new("/").join(path), &self.root, &link);
+    }
+
+    fn remove_dir(&self, name: &str) -> io::Result<()> {
+        remove_tree(self.root.as_fd(), OsStr::new(name), &|found| self.shares.removed(found))?;
+        let link = format!("{name}{PATH_END}");
+        let _ = rustix::fs::unlinkat(&self.root, link, AtFlags::empty());
+        Ok(())
+    }
+
+    /// Opens the directory with the local files of a directory of the folder, if there is one. It
+    /// has the group and the permissions of that directory. One that was made for another owner is
+    /// not shown.
+    pub(super) fn beside(&self, dir: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+        let original = stat(dir)?;
+        let opened =
+            open_below(self.root.as_fd(), Path::new(&name_of(id_in(&original))), OFlags::DIRECTORY);
+        let beside = match opened {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            opened => opened?,
+        };
+        let found = stat(beside.as_fd())?;
+        if is_root() && found.stx_uid != original.stx_uid {
+            return Ok(None);
+        }
+        let is_same =
+            mode_beside(&found) == mode_beside(&original) && found.stx_gid == original.stx_gid;
+        if !is_same {
+            give_attributes(dir, &original, &beside)?;
+        }
+        Ok(Some(beside))
+    }
+
+    /// Opens the directory with the local files of the directory of the folder at `path`. Makes it
+    /// if need be, with the attributes of that directory.
+    pub(super) fn make_beside(&self, dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+        if let Some(beside) = self.beside(dir)? {
+            return Ok(beside);
+        }
+        let original = stat(dir)?;
+        let name = name_of(id_in(&original));
+        match rustix::fs::mkdirat(&self.root, &name, Mode::RWXU) {
+            Err(rustix::io::Errno::EXIST) => {
+                // It was another user's directory before.
+                self.put_away(&name)?;
+                rustix::fs::mkdirat(&self.root, &name, Mode::RWXU)?;
+            }
+            made => made?,
+        }
+        self.note_path(&name, path);
+        let beside = open_below(self.root.as_fd(), Path::new(&name), OFlags::DIRECTORY)?;
+        give_attributes(dir, &original, &beside)?;
+        Ok(beside)
+    }
+
+    /// Moves the local files of a directory away, so that nobody sees them any more. Returns their
+    /// new name.
+    fn put_away(&self, name: &str) -> io::Result<Option<String>> {
+        let mut number = 0;
+        loop {
+            let gone = format!("{GONE}{name}-{number}");
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(&self.root, name, &self.root, &gone, flags) {
+                Err(rustix::io::Errno::EXIST) => number += 1,
+                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                renamed => return Ok(renamed.map(|()| Some(gone))?),
+            }
         }
     }
+
+    /// Takes the local files of a directory of the folder away that was removed. Returns the name
+    /// under which [`Self::remove_gone`] finds them.
+    pub(super) fn removed(&self, found: &Statx) -> io::Result<Option<String>> {
+        let name = name_of(id_in(found));
+        let _ = rustix::fs::unlinkat(&self.root, format!("{name}{PATH_END}"), AtFlags::empty());
+        self.put_away(&name)
+    }
+
+    /// Removes local files that were taken away.
+    pub(super) fn remove_gone(&self, name: &str) {
+        if let Err(error) = self.remove_dir(name) {
+            log::warn!("the local files of a removed directory stay: {error}");
+        }
+    }
+}
+
+/// Gives the directory with local files the attributes of the one of the folder.
+fn give_attributes(original: BorrowedFd<'_>, found: &Statx, beside: &OwnedFd) -> io::Result<()> {
+    copy_attributes(original, found, beside.as_fd())?;
+    Ok(rustix::fs::fchmod(beside, mode_beside(found))?)
 }

@@ -1,6 +1,6 @@
 //! Files that belong to this machine, for example the swap files of an editor. They are kept in the
-//! state directory under the same paths, and shown in the view as if they lay in the folder. No
-//! lock is needed to change them, and they never reach the folder.
+//! state directory, bound to the directory of the folder in which they were made, and shown in the
+//! view as if they lay there. No lock is needed to change them, and they never reach the folder.
 //!
 //! A file of the folder that had such a name before stays a file of the folder.
 
@@ -10,9 +10,9 @@ use super::folder_view::{FolderView, MayWait, errno};
 use super::new_files::{create_in, give_to_caller};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::user_shares::{Full, Share};
 use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, Requester};
-use rustix::fs::{FileType, RenameFlags};
+use rustix::fs::{FileType, Statx};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -50,7 +50,7 @@ impl FolderView {
         if !self.is_for_local((at.parent, &dir), &path, at.name) {
             return Ok(Spot { dir, path, is_local: false });
         }
-        let beside = self.local.beside(&parent).map_err(|error| errno(&error))?;
+        let beside = self.local.beside(dir.as_fd()).map_err(|error| errno(&error))?;
         if let Some(dir) = &beside
             && stat_at(dir.as_fd(), at.name).is_ok()
         {
@@ -69,7 +69,7 @@ impl FolderView {
         }
         let made = match beside {
             Some(beside) => Ok(beside),
-            None => self.local.make_beside(&self.root(), &parent),
+            None => self.local.make_beside(dir.as_fd(), &parent),
         };
         Ok(Spot { dir: made.map_err(|error| errno(&error))?, path, is_local: true })
     }
@@ -91,7 +91,7 @@ impl FolderView {
         if self.nodes.is_local(ino) || self.nodes.is_snapshot(ino) {
             return Ok(Vec::new());
         }
-        let beside = self.local.beside(path).map_err(|error| errno(&error))?;
+        let beside = self.local.beside(dir.as_fd()).map_err(|error| errno(&error))?;
         let Some(beside) = beside else { return Ok(Vec::new()) };
         let listed = list(beside.as_fd()).map_err(|error| errno(&error))?;
         let is_shown =
@@ -113,17 +113,42 @@ impl FolderView {
     }
 
     /// Removes the local files of a directory of the folder that was removed.
-    pub(super) fn remove_local_of(&self, path: &Path) {
-        if let Err(error) = self.local.removed(path) {
-            log::warn!("the local files of {} stay: {error}", path.display());
+    pub(super) async fn remove_local_of(&self, who: Requester, found: &Statx) {
+        match self.local.removed(found) {
+            Ok(None) => {}
+            Ok(Some(gone)) => {
+                let removed = self.slowly(who, move |view| {
+                    view.local.remove_gone(&gone);
+                    Ok(())
+                });
+                // The next start of the guard removes what stays.
+                let _ = removed.await;
+            }
+            Err(error) => log::warn!("the local files of a removed directory stay: {error}"),
         }
     }
 
-    /// Moves the local files of a directory of the folder that was renamed.
-    pub(super) fn rename_local_of(&self, from: &Path, to: &Path, flags: RenameFlags) {
-        if let Err(error) = self.local.renamed(&self.root(), from, to, flags) {
-            log::warn!("the local files of {} are not shown: {error}", to.display());
+    /// Whether a directory of the folder has local files.
+    pub(super) fn has_local_files(&self, ino: u64) -> bool {
+        !self.nodes.is_local(ino)
+            && self.directory(ino).is_ok_and(|(dir, _)| {
+                self.local.beside(dir.as_fd()).is_ok_and(|beside| beside.is_some())
+            })
+    }
+
+    /// Fails if a user may make no further name at a place among the local files.
+    pub(super) fn check_local_share(&self, who: Requester, spot: &Spot) -> Done<()> {
+        if !spot.is_local {
+            return Ok(());
         }
+        let checked = self.local.shares.check(who.uid);
+        checked.map_err(|full| self.say(who, &spot.path, Errno::ENOSPC, &full))
+    }
+
+    /// Records that there is no space for the content of a local file. Returns the errno.
+    pub(super) fn no_local_space(&self, who: Requester, ino: u64, full: &Full) -> Errno {
+        let path = self.nodes.path(ino).unwrap_or_default();
+        self.say(who, &path, Errno::ENOSPC, full)
     }
 
     /// Opens a local file for writing.
@@ -133,7 +158,8 @@ impl FolderView {
         if flags & libc::O_TRUNC != 0 {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
-        self.opened(OpenFile::new(ino, Content::Local(file), None, share))
+        let used = self.local.shares.note(&stat(file.as_fd()).map_err(|error| errno(&error))?);
+        self.opened(OpenFile::new(ino, Content::Local(file, used), None, share))
     }
 
     /// Makes a local file.
@@ -144,12 +170,14 @@ impl FolderView {
         spot: &Spot,
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
+        self.check_local_share(who, spot)?;
         let file = create_in(&spot.dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         self.made_shared_memory(who, at, &spot.path, id_in(&found))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
-        let opened = self.opened(OpenFile::new(ino, Content::Local(file), None, share))?;
+        let used = self.local.shares.note(&found);
+        let opened = self.opened(OpenFile::new(ino, Content::Local(file, used), None, share))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 }

@@ -1,7 +1,9 @@
 //! Lookups of names and attributes.
 
 use super::super::gate::CACHED_FOR;
-use super::super::linux_disk::{attribute, attribute_names, id_in, list, path_of, stat, stat_at};
+use super::super::linux_disk::{
+    attribute, attribute_names, each_entry, id_in, path_of, stat, stat_at,
+};
 use super::attributes::{ROOT, SNAPSHOTS, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
@@ -13,10 +15,15 @@ use crate::fuse::kernel::values::{
 };
 use rustix::fs::{Mode, OFlags, Statx};
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use unicode_normalization::UnicodeNormalization as _;
+
+/// The number of names of a directory with which a new one is compared, whatever their Unicode
+/// normalization is. All requests wait meanwhile.
+const TWIN_NAMES_MAX: usize = 8_192;
 
 /// Returns how long the kernel may keep the attributes of a file. Those of a file that is not
 /// published yet change when it gets its name, at a close that the kernel takes for no change.
@@ -194,7 +201,9 @@ impl FolderView {
     }
 
     /// Fails if a new name would differ from one that is there by its Unicode normalization alone:
-    /// a sync tool would rename one of the two. `renamed` is the name that a rename removes.
+    /// a sync tool would rename one of the two. `renamed` is the name that a rename removes. Beyond
+    /// [`TWIN_NAMES_MAX`] names of a directory, only one that is wholly composed or decomposed is
+    /// found: another one is rare, and the barrier names it.
     pub(super) fn check_twin(
         &self,
         who: Requester,
@@ -206,14 +215,27 @@ impl FolderView {
         if !self.is_carried || spot.is_local || stat_at(spot.dir.as_fd(), at.name).is_ok() {
             return Ok(());
         }
-        let listed = list(spot.dir.as_fd()).map_err(|error| errno(&error))?;
         let renamed = renamed.filter(|from| from.parent == at.parent).map(|from| from.name);
+        let composed: String = text.nfc().collect();
         let is_twin = |other: &OsStr| {
-            renamed != Some(other) && other.to_str().is_some_and(|it| it.nfc().eq(text.nfc()))
+            let is_same = |it: &str| it.nfc().eq(composed.chars());
+            renamed != Some(other) && other.to_str().is_some_and(is_same)
+        };
+        let is_there = |form: &str| {
+            renamed != Some(OsStr::new(form)) && stat_at(spot.dir.as_fd(), form.as_ref()).is_ok()
         };
         let staged = self.nodes.savings_in(at.parent);
-        let mut names = listed.iter().map(|(name, ..)| name).chain(staged.iter().map(|(n, _)| n));
-        if names.any(|name| is_twin(name)) {
+        let mut has_twin = staged.iter().any(|(name, _)| is_twin(name))
+            || is_there(&composed)
+            || is_there(&text.nfd().collect::<String>());
+        let mut left = if has_twin { 0 } else { TWIN_NAMES_MAX };
+        let compared = each_entry(spot.dir.as_fd(), |name, _, _| {
+            has_twin = has_twin || left > 0 && is_twin(name);
+            left = left.saturating_sub(1);
+            if left > 0 && !has_twin { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        compared.map_err(|error| errno(&error))?;
+        if has_twin {
             let why = "a file is there whose name looks the same and differs in its Unicode \
                        normalization; use that name, or rename the file first";
             return Err(self.say(who, &spot.path, Errno::EEXIST, why));

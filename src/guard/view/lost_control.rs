@@ -1,35 +1,41 @@
 //! Lists, restores and drops lost files for `latchfs guard lost`.
 
 use super::super::disk::{IfThere, Place};
-use super::super::linux_disk::{list, open_below};
-use super::super::lost_files::DESCRIPTION_BYTES_MAX;
+use super::super::linux_disk::open_below;
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
 use crate::fuse::kernel::caller_identity::writable_dir;
+use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::Requester;
 use crate::os_error::said;
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::OFlags;
 use serde_json::{Value, json};
-use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The maximum number of lost files that one answer lists.
-const LISTED_MAX: usize = 1_000;
+/// The number of lost files that one answer lists.
+const LISTED_MAX: usize = 200;
+/// The size in bytes with which an answer is complete. The next one goes on.
+const LISTED_BYTES: usize = 48 << 10;
+
 impl FolderView {
+    /// Reads the names of the lost files again.
+    pub(super) fn refresh_lost(&self) -> Done<()> {
+        if let Err(error) = self.guard.lost().refresh(self.guard.disk()) {
+            log::warn!("the lost files can't be counted: {error}");
+        }
+        Ok(())
+    }
+
     fn open_lost(&self, name: &str, flags: OFlags) -> std::io::Result<File> {
         let dir = self.guard.lost().dir();
         open_below(dir.as_fd(), Path::new(name), flags | OFlags::NONBLOCK).map(File::from)
     }
 
     fn description(&self, number: u64) -> std::io::Result<LostDescription> {
-        let mut text = Vec::new();
-        let file = self.open_lost(&format!("{number}.json"), OFlags::RDONLY)?;
-        file.take(DESCRIPTION_BYTES_MAX as u64).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        self.guard.lost().description(self.guard.disk(), number)
     }
 
     /// Whether a user may see a lost file: its writer and root may.
@@ -37,32 +43,46 @@ impl FolderView {
         Self::rights(who.uid).may_see_lost(file.uid)
     }
 
-    /// Returns the lost files that a user may see, newest first.
-    pub(super) fn lost_list(&self, who: Requester) -> Value {
-        let entries = match list(self.guard.lost().dir().as_fd()) {
-            Ok(entries) => entries,
-            Err(error) => return json!({"error": format!("the lost files can't be read: {error}")}),
-        };
-        let number = |name: &OsString| name.to_str()?.parse::<u64>().ok();
-        let mut numbers: Vec<_> = entries.iter().filter_map(|(name, ..)| number(name)).collect();
-        numbers.sort_unstable_by(|a, b| b.cmp(a));
-        let mut files = Vec::new();
-        for number in numbers {
-            let Ok(about) = self.description(number) else { continue };
-            if !Self::may_see(who, &about) {
-                continue;
+    /// Returns lost files that a user may see, newest first: those with numbers below `before`, as
+    /// many as one answer holds. If there are more, `next` is the number below which they are.
+    pub(super) async fn lost_list(&self, who: Requester, before: u64) -> Value {
+        let listed = self.slowly(who, move |view| {
+            if before == u64::MAX {
+                view.refresh_lost()?;
             }
-            let size = self.open_lost(&number.to_string(), OFlags::RDONLY);
-            let size = size.and_then(|file| file.metadata()).map_or(0, |found| found.len());
-            files.push(json!({
-                "number": number, "path": about.path, "uid": about.uid, "at": about.at,
-                "size": size, "tenure": about.tenure, "why": about.reason.clause(),
-            }));
-            if files.len() >= LISTED_MAX {
+            Ok(view.lost_page(who, before))
+        });
+        listed.await.unwrap_or_else(|_| json!({"error": "the guard ends"}))
+    }
+
+    fn lost_page(&self, who: Requester, before: u64) -> Value {
+        let may_see = |uid| Self::rights(who.uid).may_see_lost(uid);
+        let numbers = self.guard.lost().newest((before, LISTED_MAX), may_see);
+        let (mut files, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+        for number in &numbers {
+            if bytes >= LISTED_BYTES {
                 break;
             }
+            looked_at += 1;
+            let Some(file) = self.shown_lost(who, *number) else { continue };
+            bytes += file.to_string().len();
+            files.push(file);
         }
-        json!({ "lost": files })
+        let has_more = looked_at < numbers.len() || numbers.len() == LISTED_MAX;
+        let next = numbers[..looked_at].last().filter(|_| has_more);
+        json!({ "lost": files, "next": next })
+    }
+
+    /// Returns a lost file as an answer shows it.
+    fn shown_lost(&self, who: Requester, number: u64) -> Option<Value> {
+        // Another guard may have removed it, and another file may have its number.
+        let about = self.description(number).ok().filter(|about| Self::may_see(who, about))?;
+        let size = self.open_lost(&number.to_string(), OFlags::RDONLY);
+        let size = size.and_then(|file| file.metadata()).map_or(0, |found| found.len());
+        Some(json!({
+            "number": number, "path": about.path, "uid": about.uid, "at": about.at,
+            "size": size, "tenure": about.tenure, "why": about.reason.clause(),
+        }))
     }
 
     /// Puts a lost file into the folder: under its own name if that is free, else beside the file
@@ -123,25 +143,24 @@ impl FolderView {
     }
 
     /// Removes a lost file for good.
-    pub(super) fn lost_drop(&self, who: Requester, number: u64) -> Value {
-        match self.description(number) {
-            Ok(about) if Self::may_see(who, &about) => {
-                self.drop_lost(number);
-                json!({ "dropped": about.path })
-            }
-            Ok(_) | Err(_) => json!({"error": format!("there is no lost file {number} of yours")}),
+    pub(super) async fn lost_drop(&self, who: Requester, number: u64) -> Value {
+        let dropped = self.slowly(who, move |view| {
+            Ok(view.description(number).ok().filter(|about| Self::may_see(who, about)).map(
+                |about| {
+                    view.drop_lost(number);
+                    about.path
+                },
+            ))
+        });
+        match dropped.await {
+            Ok(Some(path)) => json!({ "dropped": path }),
+            _ => json!({"error": format!("there is no lost file {number} of yours")}),
         }
     }
 
     fn drop_lost(&self, number: u64) {
-        let dir = self.guard.lost().dir();
-        for name in [number.to_string(), format!("{number}.json")] {
-            if let Err(error) = rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
-                log::debug!("lost file {name} can't be removed: {error}");
-            }
-        }
-        if let Err(error) = self.guard.count_lost() {
-            log::warn!("the lost files can't be counted: {error}");
+        if let Err(error) = self.guard.lost().remove(self.guard.disk(), number) {
+            log::debug!("lost file {number} can't be removed: {error}");
         }
     }
 }

@@ -15,6 +15,7 @@ use super::database_files::Databases;
 use super::flocks;
 use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
+use super::lost_listing::LostListing;
 use super::nodes::Nodes;
 use super::passthrough::Passthrough;
 use super::record_nodes::RecordUse;
@@ -111,10 +112,13 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let records = LockRecords::new(Arc::clone(&parts.lock));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
     let shares = Shares::new(own_uid());
+    let patterns = parts.policy.local.clone();
+    let local = LocalFiles::open(parts.local, patterns, parts.guard.folder().as_fd());
+    let local = local.map_err(failed_view(&parts.folder))?;
     let view = Arc::new_cyclic(|own| FolderView {
         guard: parts.guard,
         tenures,
-        local: LocalFiles { root: parts.local, patterns: parts.policy.local.clone() },
+        local,
         snapshots: parts.snapshots,
         policy: parts.policy,
         nodes: Nodes::new(FolderView::id(&root)),
@@ -132,7 +136,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,
         invalidator: OnceLock::new(),
-        slow_calls: SlowCalls::default(),
+        slow_calls: SlowCalls::new(own_uid()),
+        lost_listing: LostListing::default(),
         own: Weak::clone(own),
         folder: parts.folder,
         is_carried: parts.is_carried,
@@ -230,9 +235,9 @@ impl FolderView {
         };
         match request {
             GuardRequest::Status => return self.status(who),
-            GuardRequest::Lost => return self.lost_list(who),
+            GuardRequest::Lost { before } => return self.lost_list(who, before).await,
             GuardRequest::Restore(number) => return self.lost_restore(who, number).await,
-            GuardRequest::Drop(number) => return self.lost_drop(who, number),
+            GuardRequest::Drop(number) => return self.lost_drop(who, number).await,
             GuardRequest::Snapshot(request) => return self.snapshot_request(who, request).await,
             _ => {}
         }

@@ -14,6 +14,7 @@ use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Reques
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
@@ -65,6 +66,7 @@ impl FolderView {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
         self.check_twin(who, at, &spot, None)?;
+        self.check_local_share(who, &spot)?;
         let pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
@@ -91,7 +93,9 @@ impl FolderView {
         let opened = opened.map_err(os)?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
         log(Some(&look_in(&found)))?;
-        if !spot.is_local {
+        if spot.is_local {
+            self.local.shares.note(&found);
+        } else {
             self.guard.record_own(&look_in(&found));
         }
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
@@ -141,6 +145,9 @@ impl FolderView {
         self.check_parted(who, &spot.path)?;
         let saving = self.nodes.saving_at(at.parent, at.name);
         let found = stat_at(spot.dir.as_fd(), at.name);
+        if let (Ok(found), true) = (&found, pass.is_some()) {
+            self.check_room_to_keep(who, &spot.path, found)?;
+        }
         let removed = match (&found, &pass) {
             (Err(error), _) => {
                 Err(std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
@@ -160,6 +167,9 @@ impl FolderView {
             Err(error) if saving.is_some() && error.kind() == std::io::ErrorKind::NotFound => {}
             removed => removed.map_err(|error| errno(&error))?,
         }
+        if let (Ok(found), true) = (&found, spot.is_local) {
+            self.local.shares.removed(found);
+        }
         let removed = match (saving, found) {
             (Some((ino, _)), _) => Some(ino),
             (None, Ok(found)) => self.nodes.of_file(id_in(&found)),
@@ -175,7 +185,7 @@ impl FolderView {
     pub(super) async fn remove_dir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
         let spot = self.spot(at, false)?;
-        let _pass = self.pass_to(who, &spot).await?;
+        let pass = self.pass_to(who, &spot).await?;
         let dir = &spot.dir;
         let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.of_file(id_in(&found));
@@ -188,11 +198,14 @@ impl FolderView {
             }
         }
         remove(who, (dir, at.name), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
-        if !spot.is_local {
-            self.remove_local_of(&spot.path);
-        }
         if let Some(ino) = ino {
             self.nodes.removed_dir(ino, (at.parent, at.name), &found);
+        }
+        drop(pass);
+        if spot.is_local {
+            self.local.shares.removed(&found);
+        } else {
+            self.remove_local_of(who, &found).await;
         }
         Ok(())
     }
@@ -204,19 +217,34 @@ impl FolderView {
         to: NameIn<'_>,
         flags: RenameFlags,
     ) -> Done<()> {
+        if let Some(replaced) = self.rename_now(who, from, to, flags).await? {
+            // All files in it were local.
+            self.remove_local_of(who, &replaced).await;
+        }
+        Ok(())
+    }
+
+    /// Renames a file or directory. Returns the directory that it has replaced.
+    async fn rename_now(
+        &self,
+        who: Requester,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
+        flags: RenameFlags,
+    ) -> Done<Option<Statx>> {
         self.check_name(who, from)?;
         self.check_name(who, to)?;
         let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
         self.check_twin(who, to, &new, Some(from))?;
         let flags = DiskFlags::from_bits_retain(flags.bits());
         if old.is_local || new.is_local {
-            return self.rename_local(who, (from, &old), (to, &new), flags);
+            return self.rename_local(who, (from, &old), (to, &new), flags).map(|()| None);
         }
         let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
         self.check_parted(who, &old.path)?;
         self.check_parted(who, &new.path)?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
-            return self.rename_saving(who, (&pass, ino), (from, to), flags);
+            return self.rename_saving(who, (&pass, ino), (from, to), flags).map(|()| None);
         }
         if let Some((ino, saving)) = self.nodes.saving_at(to.parent, to.name) {
             if flags.contains(DiskFlags::NOREPLACE) {
@@ -235,6 +263,7 @@ impl FolderView {
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
             let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
             self.check_unread(who, (&pass, &new.path), replaced.as_ref())?;
+            replaced.iter().try_for_each(|it| self.check_room_to_keep(who, &new.path, it))?;
             let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
             for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
                 self.note_open(found);
@@ -248,11 +277,19 @@ impl FolderView {
             self.exchange(who, ((from, &old), (to, &new)), (&moved, replaced.as_ref()), flags)?;
             is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
-        if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
-            self.rename_local_of(&old.path, &new.path, flags);
-        }
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
-        Ok(())
+        let is_replaced = !flags.contains(DiskFlags::EXCHANGE);
+        Ok(replaced.filter(|it| is_replaced && is_dir(it)))
+    }
+
+    /// Fails if a file is about to lose its name that would be kept among the lost files, and its
+    /// owner has too many of them. Root and the user who runs the guard may do that.
+    fn check_room_to_keep(&self, who: Requester, path: &Path, found: &Statx) -> Done<()> {
+        if Self::rights(who.uid).is_trusted() || !self.guard.is_foreign(&look_in(found)) {
+            return Ok(());
+        }
+        let checked = self.guard.check_space(found.stx_uid);
+        checked.map_err(|full| self.say(who, path, Errno::ENOSPC, &full))
     }
 
     /// Exchanges two names, or renames one with another flag, and logs that.
@@ -292,6 +329,9 @@ impl FolderView {
         let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
         let replaced = stat_at(new.dir.as_fd(), to.name).ok();
         rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+        let is_lost =
+            |it: &&Statx| !flags.contains(DiskFlags::EXCHANGE) && id_in(it) != id_in(&moved);
+        replaced.as_ref().filter(is_lost).into_iter().for_each(|it| self.local.shares.removed(it));
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
         Ok(())
     }
@@ -371,6 +411,7 @@ impl FolderView {
         self.check_no_snapshot(ino)?;
         let spot = self.spot(to, true)?;
         self.check_twin(who, to, &spot, None)?;
+        self.check_local_share(who, &spot)?;
         if spot.is_local != self.nodes.is_local(ino) {
             return Err(Errno::EXDEV);
         }
@@ -403,6 +444,9 @@ impl FolderView {
         log(Some(&look_in(&located.found)))?;
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
+        if spot.is_local {
+            self.local.shares.note(&found);
+        }
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
         self.names_changed();
         Ok(self.entry(ino, &found, self.cached_for()))

@@ -1,5 +1,6 @@
 //! The open files of one node, and where its file lies.
 
+use super::super::disk::FileId;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::backing::BackingFile;
 use std::sync::{Arc, Weak};
@@ -14,6 +15,11 @@ pub(super) enum NodeBase {
     /// The directory of the folder snapshots. The number is that of the snapshot's root: files of
     /// several snapshots, and the folder's own, may be one file of the disk.
     Snapshot(u64),
+}
+
+/// Returns the name of the directory with the local files of a directory of the folder.
+pub(super) fn name_of(dir: FileId) -> String {
+    format!("{:x}-{:x}", dir.inode, dir.born)
 }
 
 /// The open files of a node. The kernel gets the content of all of them from one source, and fails

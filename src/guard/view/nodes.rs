@@ -2,7 +2,6 @@
 //! where the file was last seen.
 
 use super::super::disk::FileId;
-use super::super::folder_snapshot::snapshot_store::TREE;
 use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
 use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
@@ -21,9 +20,6 @@ use std::sync::Arc;
 /// The inode number of the first node besides the root. The rule for a close looks for descriptors
 /// by their inode numbers, so these differ from those of other file systems.
 const FIRST: u64 = 1 << 40;
-/// How deep directories may be nested: the kernel's limit of a path is 4,096 bytes.
-const DEPTH_MAX: usize = 2_048;
-
 /// A name in a directory of the view.
 pub(super) type NodeName = (u64, OsString);
 
@@ -97,6 +93,8 @@ pub(super) struct KnownNode {
     pub(super) base: NodeBase,
     /// The path in the folder; `None` if the file was removed.
     pub(super) path: Option<PathBuf>,
+    /// The path below its base.
+    pub(super) below: Option<PathBuf>,
     /// The save of a file that is not published yet.
     pub(super) saving: Option<Arc<Saving>>,
     /// An open file of the node, if there is one.
@@ -123,22 +121,6 @@ impl Node {
 }
 
 impl NodeTable {
-    fn path(&self, mut ino: u64) -> Option<PathBuf> {
-        let mut names: Vec<&OsStr> = Vec::new();
-        while ino != ROOT && ino != SNAPSHOTS {
-            let (parent, name) = self.nodes.get(&ino)?.place.as_ref()?;
-            if *parent == SNAPSHOTS {
-                names.push(OsStr::new(TREE));
-            }
-            names.push(name);
-            if names.len() > DEPTH_MAX {
-                return None;
-            }
-            ino = *parent;
-        }
-        Some(names.into_iter().rev().collect())
-    }
-
     pub(super) fn add(&mut self, node: Node) -> u64 {
         let ino = self.next;
         self.next += 1;
@@ -200,6 +182,7 @@ impl Nodes {
             file: node.file,
             base: node.base,
             path: table.path(ino),
+            below: table.below(ino),
             saving: node.saving.clone(),
             open: node.open.iter().next(),
         })

@@ -48,16 +48,16 @@ impl FolderView {
             return self.open_local(ino, flags, share);
         }
         self.check_no_snapshot(ino)?;
+        self.check_space(who, &path).await?;
         // An open that truncates a file in place changes it; another one changes nothing yet.
         let pass = if flags & libc::O_TRUNC != 0 {
             self.pass(who, &path, MayWait::Long).await?
         } else {
             self.pass_unannounced(who, &path, MayWait::Long).await?
         };
-        self.check_space(who, &path)?;
         let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
-            return self.open_saving(&pass, (ino, who.pid), saving, (flags, share));
+            return self.open_saving(&pass, (who, ino), saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
         if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
@@ -77,7 +77,7 @@ impl FolderView {
         let opened = match &located.located {
             Located::Path(_) => {
                 let base = self.base(located.base);
-                open_below(base, &located.path, access).map_err(|error| stale(&error))
+                open_below(base, &located.below, access).map_err(|error| stale(&error))
             }
             Located::Saving(_) | Located::Open(_) | Located::Kept(_) => {
                 let path = super::super::linux_disk::path_of(located.as_fd());
@@ -96,7 +96,7 @@ impl FolderView {
     fn open_saving(
         &self,
         pass: &Pass<'_>,
-        by: (u64, u32),
+        (who, ino): (Requester, u64),
         saving: &Arc<Saving>,
         (flags, share): (i32, Share),
     ) -> Done<Opened> {
@@ -105,10 +105,10 @@ impl FolderView {
         }
         if flags & libc::O_TRUNC != 0 {
             saving.staged.file.set_len(0).map_err(|error| errno(&error))?;
-            saving.staged.settle(0);
+            Self::settle_saving(who, saving);
         }
         let content = Content::Saving(Arc::clone(saving));
-        self.opened_for_writing(pass, by, content, share)
+        self.opened_for_writing(pass, (ino, who.pid), content, share)
     }
 
     fn open_in_place(
@@ -232,6 +232,9 @@ impl FolderView {
         let spot = self.spot(at, true)?;
         self.check_twin(who, at, &spot, None)?;
         let share = self.share(Pool::FolderFiles, who, &spot.path)?;
+        if !spot.is_local {
+            self.check_space(who, &spot.path).await?;
+        }
         let pass = self.pass_to(who, &spot).await?;
         let Spot { dir, path, .. } = &spot;
         let mode = mode_in(dir, mode);
@@ -246,7 +249,6 @@ impl FolderView {
         let Some(pass) = pass else {
             return self.create_local((who, share), at, &spot, (mode, flags));
         };
-        self.check_space(who, path)?;
         if self.policy.in_place.matches(path) {
             return self.create_in_place(&pass, (who, share), (at, &spot), (mode, flags));
         }

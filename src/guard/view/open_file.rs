@@ -4,6 +4,7 @@ use super::super::tenure::TenureId;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
 use super::database_files::ClosedVersion;
+use super::local_shares::LocalUse;
 use super::record_nodes::RecordHandle;
 use crate::fuse::kernel::backing::BackingFile;
 use crate::fuse::kernel::user_shares::Share;
@@ -21,8 +22,8 @@ pub(super) enum Content {
     Backed(Arc<BackingFile>),
     /// A file that is, or was, saved as a whole.
     Saving(Arc<Saving>),
-    /// A local file.
-    Local(File),
+    /// A local file, and what it takes.
+    Local(File, Arc<LocalUse>),
     /// A file in `.latchfs`.
     Control(ControlHandle),
     /// A file in `.latchfs/locks`.
@@ -116,7 +117,7 @@ impl OpenFile {
             Content::InPlace(_)
             | Content::Backed(_)
             | Content::Saving(_)
-            | Content::Local(_)
+            | Content::Local(..)
             | Content::Control(_) => None,
         }
     }
@@ -124,7 +125,7 @@ impl OpenFile {
     /// Returns the file of the operating system, unless this is a control file.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
-            Content::InPlace(file) | Content::Local(file) => Some(file),
+            Content::InPlace(file) | Content::Local(file, _) => Some(file),
             Content::Backed(backing) => Some(backing.file()),
             Content::Saving(saving) => Some(&saving.staged.file),
             Content::Control(_) | Content::Record(_) => None,
@@ -137,7 +138,7 @@ impl OpenFile {
             Content::Backed(backing) => Some(backing),
             Content::InPlace(_)
             | Content::Saving(_)
-            | Content::Local(_)
+            | Content::Local(..)
             | Content::Control(_)
             | Content::Record(_) => None,
         }
@@ -157,7 +158,7 @@ impl OpenFile {
             Content::Saving(saving) => Some(saving),
             Content::InPlace(_)
             | Content::Backed(_)
-            | Content::Local(_)
+            | Content::Local(..)
             | Content::Control(_)
             | Content::Record(_) => None,
         }

@@ -142,7 +142,7 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
             Content::Record(handle) => self.read_record(handle, asked).await,
-            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
+            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(..) => {
                 Self::read_file(&open, asked)
             }
         }
@@ -153,7 +153,7 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
             Content::Record(handle) => self.write_record(who, handle, asked.offset, data).await,
-            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
+            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(..) => {
                 self.wake_to_write(who, &open, asked).await?;
                 self.announce_open(who, &open, false).await?;
                 self.write_file(who, asked, data)
@@ -167,7 +167,7 @@ impl FileSystem for FolderView {
         }
         self.announce_open(who, &*self.open_of(fh)?, true).await?;
         if self.policy.sync_saves {
-            return self.slowly(move |view| view.flush_file(who, ino, fh)).await;
+            return self.slowly(who, move |view| view.flush_file(who, ino, fh)).await;
         }
         self.flush_file(who, ino, fh)
     }
@@ -181,11 +181,11 @@ impl FileSystem for FolderView {
             return handle.check_whole();
         }
         self.announce_open(who, &*self.open_of(fh)?, true).await?;
-        self.slowly(move |view| view.sync_file(who, ino, fh, data_only)).await
+        self.slowly(who, move |view| view.sync_file(who, ino, fh, data_only)).await
     }
 
-    async fn fsyncdir(&self, _who: Requester, ino: u64, _fh: u64) -> Done<()> {
-        self.slowly(move |view| view.sync_dir(ino)).await
+    async fn fsyncdir(&self, who: Requester, ino: u64, _fh: u64) -> Done<()> {
+        self.slowly(who, move |view| view.sync_dir(ino)).await
     }
 
     fn opendir(&self, who: Requester, ino: u64) -> Done<Opened> {
@@ -194,7 +194,7 @@ impl FileSystem for FolderView {
 
     async fn readdir(
         &self,
-        _who: Requester,
+        who: Requester,
         ino: u64,
         fh: u64,
         index: u64,
@@ -202,6 +202,10 @@ impl FileSystem for FolderView {
     ) -> Done<DirPage> {
         if ino == LOCKS_INO {
             return self.list_records().await;
+        }
+        if anew && self.has_local_files(ino) {
+            // All names of local files are read at once.
+            return self.slowly(who, move |view| view.read_dir(ino, fh, index, anew)).await;
         }
         self.read_dir(ino, fh, index, anew)
     }
@@ -249,7 +253,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(fh)?;
         self.wake(who, &open).await?;
         self.announce_open(who, &open, false).await?;
-        self.slowly(move |view| view.allocate(who, fh, (offset, length), mode)).await
+        self.slowly(who, move |view| view.allocate(who, fh, (offset, length), mode)).await
     }
 
     async fn lseek(&self, _who: Requester, fh: u64, offset: i64, whence: i32) -> Done<i64> {
@@ -266,7 +270,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(to.0)?;
         self.wake(who, &open).await?;
         self.announce_open(who, &open, false).await?;
-        self.slowly(move |view| view.copy_range(who, from, to, length)).await
+        self.slowly(who, move |view| view.copy_range(who, from, to, length)).await
     }
 
     async fn ioctl(&self, _who: Requester, _ino: u64, _fh: u64, _command: u32) -> Done<Vec<u8>> {

@@ -47,7 +47,8 @@ impl FolderView {
                     return Err(error);
                 }
                 let (located, path) = (Located::Kept(kept), known.path.unwrap_or_default());
-                Ok(LocatedFile { located, found, path, base: known.base })
+                let (base, below) = (known.base, known.below.unwrap_or_default());
+                Ok(LocatedFile { located, found, path, base, below })
             }
             located => located,
         }

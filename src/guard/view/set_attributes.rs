@@ -1,8 +1,8 @@
 //! Changes of attributes: size, mode, owner, times, and extended attributes.
 
-use super::super::linux_disk::{path_of, reopen};
+use super::super::linux_disk::{path_of, reopen, stat};
 use super::super::staged_file::SaveState;
-use super::data::Grown;
+use super::data::ContentChange;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::fuse::kernel::caller_status::may_keep_set_gid;
 use crate::fuse::kernel::file_system::Done;
@@ -90,15 +90,14 @@ impl FolderView {
                     return Ok(());
                 }
             }
-            let changed =
-                self.change(who, &open, (false, Grown::NOTHING), |file| file.set_len(size));
-            Self::settle(&open);
-            return changed;
+            return self.change(who, &open, ContentChange::NOTHING, |file| file.set_len(size));
         }
         if self.nodes.is_local(ino) {
             let located = self.locate(ino)?;
             let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
-            return file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error));
+            file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error))?;
+            stat(located.as_fd()).iter().for_each(|found| drop(self.local.shares.note(found)));
+            return Ok(());
         }
         let path = self.nodes.path(ino).unwrap_or_default();
         let pass = self.pass(who, &path, MayWait::Long).await?;
@@ -113,7 +112,7 @@ impl FolderView {
                 }
                 let changed = saving.staged.file.set_len(size);
                 if changed.is_ok() {
-                    saving.staged.settle(size);
+                    Self::settle_saving(who, saving);
                 }
                 changed.map_err(|error| errno(&error))
             }

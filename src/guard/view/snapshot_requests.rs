@@ -60,10 +60,10 @@ impl FolderView {
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
             SnapshotRequest::Restore(restore) => self.restore_snapshot(who, restore).await,
             SnapshotRequest::Verify(id) => {
-                self.slowly(move |view| Ok(view.verify_snapshot(&id))).await
+                self.slowly(who, move |view| Ok(view.verify_snapshot(&id))).await
             }
             SnapshotRequest::Remove(id) => {
-                self.slowly(move |view| Ok(view.remove_snapshot(&id))).await
+                self.slowly(who, move |view| Ok(view.remove_snapshot(&id))).await
             }
             SnapshotRequest::List | SnapshotRequest::Show(_) => Err(Errno::EIO),
         };
@@ -118,7 +118,7 @@ impl FolderView {
 
     async fn take_snapshot(&self, who: Requester, quiet: Option<Span>) -> Done<Value> {
         drop(self.pass_unannounced(who, Path::new("."), MayWait::Long).await?);
-        self.slowly(move |view| {
+        self.slowly(who, move |view| {
             let Some(_one) = view.snapshots.one_change.try_lock() else {
                 return Ok(refused(BUSY));
             };
@@ -235,7 +235,7 @@ impl FolderView {
     /// Restores a snapshot in place, or undoes such a restore that was interrupted.
     async fn restore_snapshot(&self, who: Requester, restore: WantedRestore) -> Done<Value> {
         let tenure = self.pass(who, Path::new("."), MayWait::Long).await?.tenure();
-        self.slowly(move |view| {
+        self.slowly(who, move |view| {
             let Some(_one) = view.snapshots.one_change.try_lock() else {
                 return Ok(refused(BUSY));
             };

@@ -1,0 +1,455 @@
+//! The parts that one user may take of what all users of a guard share: memory, directories, files
+//! that are not in the folder, and the time of its threads.
+
+use crate::harness::{Guard, Scratch, Server, eventually, shell};
+use latchfs::time::{Span, boot_now};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The user that takes too much.
+const ATTACKER: u32 = 4_001;
+/// Another user.
+const VICTIM: u32 = 4_002;
+
+/// Makes this thread, and no other, one of a user.
+#[allow(unsafe_code)]
+fn become_user(uid: u32) {
+    // SAFETY: the calls change the identity of this thread, and no memory.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
+    }
+}
+
+/// Runs a part of a test as a user.
+fn as_user<T: Send>(uid: u32, part: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let part = scope.spawn(|| {
+            become_user(uid);
+            part()
+        });
+        part.join().expect("no panic")
+    })
+}
+
+/// A guarded folder in which all users may make files.
+fn open_folder() -> Scratch {
+    let scratch = Scratch::new();
+    for dir in [scratch.0.clone(), scratch.folder()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
+    }
+    scratch.init(&["--alone"]);
+    scratch
+}
+
+/// Ends the thread of an attack, also when the test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Repeats `attack` as the attacker while a user saves a file in `dir` again and again. Returns the
+/// 95th percentile of the time of a save, and the longest one.
+fn saves_during((view, dir): (&Path, &Path), attack: impl Fn(&Path, usize) + Sync) -> (Span, Span) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let attacker = scope.spawn(|| {
+            become_user(ATTACKER);
+            let mut number = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                attack(view, number);
+                number += 1;
+            }
+            number
+        });
+        let stop = StopAtEnd(&is_over);
+        let mut times = as_user(VICTIM, || {
+            let mut times = Vec::new();
+            // At least so many saves, and so long that the attack has an effect.
+            let begun = boot_now();
+            while times.len() < 200 || boot_now().since(begun) < Span::from_secs(3) {
+                let begun = boot_now();
+                fs::write(dir.join(format!("saved{}", times.len() % 20)), "x").expect("saved");
+                times.push(boot_now().since(begun));
+            }
+            times
+        });
+        drop(stop);
+        let attacks = attacker.join().expect("no panic");
+        times.sort_unstable();
+        let (p95, longest) = (times[times.len() * 95 / 100], times[times.len() - 1]);
+        println!("{attacks} attacks, {} saves: p95 {p95:?}, longest {longest:?}", times.len());
+        (p95, longest)
+    })
+}
+
+/// Returns the directory of the lost files.
+fn lost_of(scratch: &Scratch) -> PathBuf {
+    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    state.expect("readable").path().join("lost")
+}
+
+/// Makes lost files of a user, which an earlier guard has left, with paths of so many bytes.
+fn make_lost(scratch: &Scratch, uid: u32, numbers: std::ops::RangeInclusive<u64>, length: usize) {
+    let dir = lost_of(scratch);
+    for number in numbers {
+        let path = format!("{number}-{}", "x".repeat(length));
+        let about = serde_json::json!({
+            "path": path, "uid": uid, "at": "2026-01-01T00:00:00Z", "reason": "killed",
+        });
+        fs::write(dir.join(number.to_string()), "1").expect("written");
+        fs::write(dir.join(format!("{number}.json")), about.to_string()).expect("written");
+    }
+}
+
+/// Makes the state directory of a guard, and ends the guard.
+fn make_state(scratch: &Scratch) {
+    Guard::start(scratch, "view", &[]).end();
+}
+
+/// Returns the memory of a process in bytes.
+fn memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
+    let number = line.split_whitespace().nth(1).expect("a number");
+    number.parse::<u64>().expect("a number") << 10
+}
+
+/// Sends a request, and reads one byte of the answer.
+fn send(ctl: &File, request: &str) -> io::Result<()> {
+    ctl.write_all_at(format!("{request}\n").as_bytes(), 0)?;
+    ctl.read_at(&mut [0], 0).map(drop)
+}
+
+/// Returns the first page of the lost files that the user of this thread may see.
+fn first_page(view: &Path) -> serde_json::Value {
+    let mut ctl = open_ctl(view).expect("a share of the open files");
+    send(&ctl, "{\"do\": \"lost\"}").expect("an answer");
+    let mut text = String::new();
+    ctl.read_to_string(&mut text).expect("readable");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn open_ctl(view: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(view.join(".latchfs/ctl"))
+}
+
+fn why(view: &Path) -> String {
+    fs::read_to_string(view.join(".latchfs/why")).expect("readable")
+}
+
+#[test]
+fn answers_that_nobody_reads_take_a_share_of_memory() {
+    const MEMORY_MAX: u64 = 96 << 20;
+    let scratch = open_folder();
+    make_state(&scratch);
+    make_lost(&scratch, ATTACKER, 1..=1_000, 4_000);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let (before, view) = (memory(guard.pid()), guard.view.clone());
+    let (open, refused) = as_user(ATTACKER, || {
+        let mut open = Vec::new();
+        for number in 1..=600 {
+            let ctl = open_ctl(&view).expect("a share of the open files");
+            if let Err(error) = send(&ctl, "{\"do\": \"lost\"}") {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                return (open, why(&view));
+            }
+            open.push(ctl);
+            let taken = memory(guard.pid()).saturating_sub(before);
+            assert!(taken < MEMORY_MAX, "{taken} bytes for {number} answers");
+        }
+        panic!("nothing is refused");
+    });
+    println!("{} answers, {} bytes", open.len(), memory(guard.pid()).saturating_sub(before));
+    assert!(refused.contains("user 4001 has 16777216 unread bytes"), "{refused}");
+    // Requests that are not complete count as well.
+    as_user(ATTACKER, || {
+        let ctl = open_ctl(&view).expect("a share of the open files");
+        let error = ctl.write_all_at(&[b' '; 4_000], 0).expect_err("there is no more");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    });
+    for uid in [VICTIM, 0] {
+        let answer = as_user(uid, || -> io::Result<String> {
+            let mut ctl = open_ctl(&view)?;
+            send(&ctl, "{\"do\": \"lost\"}")?;
+            let mut text = String::new();
+            ctl.read_to_string(&mut text).map(|_| text)
+        });
+        assert!(answer.as_ref().is_ok_and(|text| text.contains("lost")), "{uid}: {answer:?}");
+    }
+    drop(open);
+    let again = as_user(ATTACKER, || send(&open_ctl(&view)?, "{\"do\": \"status\"}"));
+    again.expect("the memory is free again");
+}
+
+#[test]
+fn open_directories_of_a_view_have_a_share() {
+    let scratch = open_folder();
+    let guard = Guard::start(&scratch, "view", &[]);
+    let program = "
+import os, sys
+held = []
+try:
+    while len(held) < 1000: held.append(os.open('.', os.O_RDONLY))
+except OSError as error:
+    print(error.errno, len(held), open('.latchfs/why').read(), flush=True)
+sys.stdin.read()
+";
+    let mut hog = Command::new("setpriv");
+    hog.args(["--clear-groups", &format!("--reuid={ATTACKER}"), "/usr/bin/python3", "-c", program]);
+    hog.current_dir(&guard.view).stdin(std::process::Stdio::piped());
+    let mut hog = hog.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut said = [0; 512];
+    let count = hog.stdout.as_mut().expect("piped").read(&mut said).expect("it says something");
+    let said = String::from_utf8_lossy(&said[..count]).into_owned();
+    assert!(said.starts_with(&format!("{} 512 ", libc::ENFILE)), "{said}");
+    assert!(said.contains("user 4001 has 512 open directories"), "{said}");
+    drop(hog.stdin.take());
+    hog.wait().expect("it ends");
+    for uid in [VICTIM, 0] {
+        let listed = as_user(uid, || fs::read_dir(&guard.view).map(Iterator::count));
+        listed.expect("other users read directories");
+    }
+}
+
+#[test]
+fn one_user_takes_half_of_the_space_and_holes_take_none() {
+    let scratch = open_folder();
+    let options = ["--max-stage", "16M", "--max-lost", "32M"];
+    let guard = Guard::start(&scratch, "view", &options);
+    let lose_sparse = |name: &str| {
+        let path = guard.path(name);
+        let file = as_user(ATTACKER, || {
+            let file = File::create(path).expect("free");
+            file.write_all_at(b"x", 50 << 30).expect("a block");
+            file
+        });
+        guard.request_here("{\"do\": \"give\"}");
+        drop(file);
+    };
+    lose_sparse("a");
+    lose_sparse("b");
+    guard.ask("lost", &["--drop", "1"]).ok();
+    let lost = guard.status()["lost_bytes"].as_u64().expect("a number");
+    assert!(lost <= 64 << 10, "{lost} bytes on the disk");
+    let (view, write) = (guard.view.clone(), |name: &str, bytes: usize| {
+        let file = File::create(guard.path(name))?;
+        file.write_all_at(&vec![1; bytes], 0).map(|()| file)
+    });
+    let (open, told) = as_user(ATTACKER, || {
+        let open = write("hog", 8 << 20).expect("half of the space");
+        let full = open.write_all_at(b"x", 8 << 20).expect_err("more than half");
+        assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "{full}");
+        (open, why(&view))
+    });
+    assert!(told.contains("files of user 4001") && told.contains("8388608 bytes"), "{told}");
+    as_user(ATTACKER, || {
+        let refused = fs::write(view.join("more"), "x").expect_err("no space of this user's");
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    });
+    let others = as_user(VICTIM, || write("other", 5 << 20)).expect("others have space");
+    let roots = write("root's", 2 << 20).expect("a part is kept for root");
+    drop((open, others, roots));
+    as_user(ATTACKER, || {
+        let file = File::create(view.join("allocated")).expect("the space is free again");
+        let allocate =
+            |bytes| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes);
+        allocate(9 << 20).expect_err("more than half");
+        drop(file);
+        fs::write(view.join("allocated"), "whole").expect("the space is free again");
+    });
+}
+
+#[test]
+fn many_lost_files_delay_no_other_user() {
+    const COUNT: u64 = 30_000;
+    let scratch = open_folder();
+    make_state(&scratch);
+    make_lost(&scratch, ATTACKER, 1..=COUNT, 20);
+    make_lost(&scratch, VICTIM, COUNT + 1..=COUNT + 3, 20);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let view = guard.view.clone();
+    let told = as_user(ATTACKER, || {
+        let refused = fs::write(view.join("more"), "x").expect_err("too many lost files");
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+        why(&view)
+    });
+    assert!(told.contains("files of user 4001") && told.contains("more than 8192"), "{told}");
+    let (p95, _) = saves_during((&view, &view), |view, _| {
+        let page = first_page(view);
+        assert!(page["lost"].as_array().is_some_and(|files| files.len() == 200), "{page}");
+        fs::write(view.join("more"), "x").expect_err("too many lost files");
+    });
+    assert!(p95 < Span::from_millis(300), "{p95:?}");
+    let page = as_user(VICTIM, || first_page(&view));
+    assert!(page["lost"].as_array().is_some_and(|files| files.len() == 3), "{page}");
+    assert!(page["next"].is_null(), "{page}");
+    let all = guard.ask("lost", &["--json"]).ok();
+    assert_eq!(all.matches("\"number\"").count() as u64, COUNT + 3, "root sees all");
+    // What a person removes past the guard is noticed at the next refusal.
+    for number in 1..=COUNT - 8_000 {
+        for name in [number.to_string(), format!("{number}.json")] {
+            fs::remove_file(lost_of(&scratch).join(name)).expect("there");
+        }
+    }
+    as_user(ATTACKER, || fs::write(view.join("more"), "x")).expect("there is room again");
+}
+
+#[test]
+fn versions_from_past_the_view_are_no_way_beyond_a_share() {
+    let scratch = open_folder();
+    make_state(&scratch);
+    make_lost(&scratch, ATTACKER, 1..=8_190, 20);
+    let guard = Guard::start(&scratch, "view", &[]);
+    guard.ask("take", &[]).ok();
+    let (view, folder) = (guard.view.clone(), scratch.folder());
+    let remove_foreign = |uid: u32| {
+        as_user(ATTACKER, || fs::write(folder.join("foreign"), "x")).expect("past the view");
+        as_user(uid, || fs::remove_file(view.join("foreign")))
+    };
+    remove_foreign(ATTACKER).expect("there is room for one");
+    remove_foreign(ATTACKER).expect("there is room for another one");
+    let refused = remove_foreign(ATTACKER).expect_err("more than a share");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    remove_foreign(0).expect("root is not refused by what users did");
+    as_user(VICTIM, || fs::write(view.join("other"), "x")).expect("others have a share");
+}
+
+#[test]
+fn a_directory_of_many_files_delays_no_other_user() {
+    const COUNT: usize = 300_000;
+    let scratch = Scratch::new();
+    let dir = scratch.folder().join("many");
+    fs::create_dir(&dir).expect("made");
+    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
+    }
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    guard.ask("take", &[]).ok();
+    shell(&dir, &format!("seq -f 'file-%06.0f' {COUNT} | xargs -n 10000 touch")).ok();
+    let (view, many) = (guard.view.clone(), guard.path("many"));
+    let attack = |view: &Path, number: usize| {
+        fs::create_dir(view.join(format!("many/\u{e9}{number}"))).expect("a new name");
+    };
+    let (elsewhere, _) = saves_during((&view, &view), attack);
+    let (beside, _) = saves_during((&view, &many), |view, number| attack(view, number + 1_000_000));
+    for p95 in [elsewhere, beside] {
+        assert!(p95 < Span::from_millis(300), "{p95:?}");
+    }
+    // Both usual forms are found among all of these names.
+    let refused = fs::create_dir(guard.path("many/e\u{301}0")).expect_err("a twin");
+    assert_eq!(refused.raw_os_error(), Some(libc::EEXIST), "{refused}");
+    fs::create_dir(guard.path("many/a\u{308}")).expect("a new name");
+    let refused = fs::create_dir(guard.path("many/\u{e4}")).expect_err("a twin");
+    assert_eq!(refused.raw_os_error(), Some(libc::EEXIST), "{refused}");
+}
+
+/// Returns the directories with the local files of a folder's directories.
+fn local_dirs(scratch: &Scratch) -> Vec<PathBuf> {
+    let local = lost_of(scratch).parent().expect("one").join("m1/local");
+    let entries = fs::read_dir(local).expect("there").map(|entry| entry.expect("one").path());
+    entries.filter(|path| path.is_dir() && !path.is_symlink()).collect()
+}
+
+/// Returns the number of names in a directory, once the kernel has noticed whose it is.
+fn listed(dir: &Path) -> usize {
+    eventually("the directory", || fs::read_dir(dir).ok().map(Iterator::count))
+}
+
+#[test]
+fn local_files_are_bound_to_their_directory_and_its_owner() {
+    let scratch = open_folder();
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    let (view, folder) = (guard.view.clone(), scratch.folder());
+    as_user(VICTIM, || {
+        fs::create_dir(folder.join("private")).expect("made");
+        fs::set_permissions(folder.join("private"), fs::Permissions::from_mode(0o700))
+            .expect("its owner");
+        fs::write(view.join("private/.x.swp"), "secret").expect("local");
+        fs::create_dir_all(view.join("private/.Trash-1/files")).expect("local");
+        fs::write(view.join("private/.Trash-1/files/a"), "thrown away").expect("local");
+        // Past the view, so that the guard does not learn of it.
+        fs::rename(folder.join("private"), folder.join("moved")).expect("its owner");
+    });
+    let refused = as_user(ATTACKER, || {
+        fs::create_dir(folder.join("private")).expect("made");
+        let names = listed(&view.join("private"));
+        assert_eq!(names, 0, "nothing of the other directory is shown");
+        fs::read_to_string(view.join("private/.x.swp"))
+    });
+    assert_eq!(refused.expect_err("another directory").kind(), io::ErrorKind::NotFound);
+    as_user(VICTIM, || {
+        let read = |name: &str| fs::read_to_string(view.join("moved").join(name));
+        assert_eq!(read(".x.swp").expect("it has followed its directory"), "secret");
+        assert_eq!(read(".Trash-1/files/a").expect("it has followed"), "thrown away");
+    });
+    std::os::unix::fs::chown(folder.join("moved"), Some(ATTACKER), None).expect("root may");
+    as_user(ATTACKER, || {
+        let names = listed(&view.join("moved"));
+        assert_eq!(names, 0, "the local files were another user's");
+        fs::write(view.join("moved/.y.swp"), "own").expect("local");
+    });
+    std::os::unix::fs::chown(folder.join("moved"), Some(VICTIM), None).expect("root may");
+    // What is left of directories that are gone is removed at the next start, and nothing else.
+    as_user(ATTACKER, || fs::write(view.join("private/.z.swp"), "mine")).expect("local");
+    guard.end();
+    fs::rename(folder.join("private"), folder.join("elsewhere")).expect("root may");
+    fs::remove_dir_all(folder.join("moved")).expect("root may");
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    assert_eq!(fs::read_to_string(guard.path("elsewhere/.z.swp")).expect("kept"), "mine");
+    assert_eq!(local_dirs(&scratch).len(), 1);
+}
+
+#[test]
+fn one_user_takes_a_share_of_the_local_files() {
+    const SHARE: usize = 32_768;
+    let scratch = open_folder();
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    let view = guard.view.clone();
+    as_user(ATTACKER, || {
+        let file = File::create(view.join(".a.swp")).expect("local");
+        let allocate =
+            |bytes| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes);
+        assert_eq!(allocate(6 << 30), Err(rustix::io::Errno::NOSPC));
+        allocate(1 << 20).expect("a small part");
+        assert!(why(&view).contains("user 4001 has 5368709120 bytes of local files"));
+    });
+    guard.end();
+    let dir = local_dirs(&scratch).pop().expect("one");
+    for number in 1..SHARE {
+        let path = dir.join(format!(".{number}.swp"));
+        File::create(&path).expect("made");
+        std::os::unix::fs::chown(path, Some(ATTACKER), Some(ATTACKER)).expect("given");
+    }
+    let _guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    let more = |uid: u32| as_user(uid, || fs::write(view.join(format!(".new{uid}.swp")), "x"));
+    let refused = more(ATTACKER).expect_err("more than a share");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    let told = as_user(ATTACKER, || why(&view));
+    assert!(told.contains("user 4001 has 32768 local files"), "{told}");
+    as_user(ATTACKER, || {
+        fs::create_dir(view.join(".Trash-1")).expect_err("more than a share");
+        fs::hard_link(view.join(".1.swp"), view.join(".l.swp")).expect_err("more than a share");
+        fs::write(view.join(".1.swp"), "x").expect("it is there already");
+    });
+    for uid in [VICTIM, 0] {
+        more(uid).expect("others have a share");
+    }
+    let (p95, _) = saves_during((&view, &view), |view, _| {
+        assert!(fs::read_dir(view).expect("listed").count() >= SHARE);
+    });
+    assert!(p95 < Span::from_millis(300), "{p95:?}");
+    as_user(ATTACKER, || fs::remove_file(view.join(".1.swp"))).expect("its own");
+    more(ATTACKER).expect("there is room again");
+}
