@@ -35,19 +35,23 @@ t=7s e open ttl=10s
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared), d (shared)
 t=8s e acquire z session=1 wait
-  -> refused, E_LOCK_EXPIRED: session 3 is over, and its leases are lost; open a new one
+  -> waiting with ticket 5, 0 ahead
+  * z: e waits, ticket 5
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: c (shared), d (shared)
+  = z: free, exclusive; waiting: e (exclusive)
 t=9s - settle
   -> settled
   * y: c left, ticket 3, out of patience
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: d (shared)
+  = z: free, exclusive; waiting: e (exclusive)
 
 # Whoever waited for z is gone, and so is all that was known of it.
 t=30s - settle
   -> settled
   * session 1 of e expired
+  * z: e left, ticket 5, its session being over
   = x: free, exclusive; waiting: a (exclusive), b (exclusive)
   = y: free, exclusive; waiting: d (shared)
 t=31s a forget x
