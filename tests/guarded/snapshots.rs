@@ -196,6 +196,10 @@ fn a_snapshot_waits_for_writers_or_says_who_they_are() {
         let refused = snapshot(&guard, &["take", "--wait", "1s"]);
         is_over.store(true, Ordering::Relaxed);
         assert!(refused.err.contains("E_CONSISTENCY_UNAVAILABLE"), "{refused:?}");
+        assert!(
+            refused.code == 69 && refused.err.contains("wait longer with --wait"),
+            "{refused:?}"
+        );
         let named = format!("db is open for writing by python3 ({})", program.id());
         assert!(refused.err.contains(&named), "{refused:?}");
         saves.join().expect("it ends")
