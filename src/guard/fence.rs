@@ -320,8 +320,10 @@ impl<D: Disk> Fence<'_, D> {
 mod tests {
     use super::super::barrier_store::test_disk::TestFolder;
     use super::super::linux_disk::LinuxDisk;
+    use super::super::space::{Space, SpaceLimits};
     use super::*;
     use std::fs;
+    use std::sync::Arc;
 
     /// A file gets the name while the copy of the old one is made.
     #[test]
@@ -332,7 +334,9 @@ mod tests {
         }
         let (folder, disk) = (test.folder(), LinuxDisk);
         let dir = |name: &str| disk.open_dir(Place::new(&folder, name)).expect("made");
-        let (stages, lost) = (dir("stages"), LostFiles::open(&disk, dir("lost")).expect("a dir"));
+        let space = Arc::new(Space::new(SpaceLimits::NONE));
+        let lost = LostFiles::open(&disk, dir("lost"), space).expect("a dir");
+        let stages = dir("stages");
         let fence = Fence {
             disk: &disk,
             folder: &folder,
