@@ -14,6 +14,11 @@ pub(crate) const MARKERS_MAX: usize = 4_096;
 /// The maximum size of all markers that are read in bytes.
 pub(crate) const MARKERS_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 
+/// The maximum number of paths that all markers which are read name: those of two checkpoints of
+/// the largest folder, and of the markers between them. A path takes four times the memory of its
+/// shortest text.
+pub(crate) const MARKER_PATHS_MAX: usize = 4_194_304;
+
 /// Why a file is not among the markers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotAdded {
@@ -21,8 +26,10 @@ pub(crate) enum NotAdded {
     Marker(MarkerError),
     /// The marker is one of another folder.
     OtherFolder,
-    /// There are too many markers.
+    /// There are too many markers, or bytes of them, or paths in them.
     Full,
+    /// There is no room for this one, which names so many paths.
+    TooManyPaths(usize),
 }
 
 impl fmt::Display for NotAdded {
@@ -30,10 +37,10 @@ impl fmt::Display for NotAdded {
         match self {
             Self::Marker(error) => error.fmt(f),
             Self::OtherFolder => f.write_str("the marker is one of another folder"),
-            Self::Full => write!(
+            Self::Full | Self::TooManyPaths(_) => write!(
                 f,
-                "there are more than {MARKERS_MAX} markers or {MARKERS_BYTES_MAX} bytes of them; \
-                 remove those that no guard wrote"
+                "there are more than {MARKERS_MAX} markers, {MARKERS_BYTES_MAX} bytes of them or \
+                 {MARKER_PATHS_MAX} paths in them; remove those that no guard wrote"
             ),
         }
     }
@@ -46,6 +53,8 @@ pub(crate) struct MarkerFiles {
     /// The markers, each with the size of its file.
     markers: BTreeMap<MarkerLink, (Marker, u64)>,
     bytes: u64,
+    /// The number of paths that they name.
+    paths: usize,
 }
 
 impl MarkerFiles {
@@ -54,14 +63,17 @@ impl MarkerFiles {
         Self { folder: folder.to_owned(), ..Self::default() }
     }
 
-    /// Whether a file of this size can be added.
-    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
-        self.markers.len() < MARKERS_MAX && self.bytes.saturating_add(bytes) <= MARKERS_BYTES_MAX
+    /// Whether a file of this size, which names so many paths as far as that is known, can be
+    /// added.
+    pub(crate) fn has_room_for(&self, bytes: u64, paths: usize) -> bool {
+        self.markers.len() < MARKERS_MAX
+            && self.bytes.saturating_add(bytes) <= MARKERS_BYTES_MAX
+            && self.paths.saturating_add(paths.max(1)) <= MARKER_PATHS_MAX
     }
 
     /// Adds the file with this name in `.latchfs`.
     pub(crate) fn add(&mut self, file_name: &str, bytes: &[u8]) -> Result<MarkerLink, NotAdded> {
-        if !self.has_room_for(bytes.len() as u64) {
+        if !self.has_room_for(bytes.len() as u64, 0) {
             return Err(NotAdded::Full);
         }
         let stored = StoredMarker::read(file_name, bytes).map_err(NotAdded::Marker)?;
@@ -69,9 +81,13 @@ impl MarkerFiles {
             return Err(NotAdded::OtherFolder);
         }
         let link = stored.link;
-        let size = bytes.len() as u64;
+        let (size, paths) = (bytes.len() as u64, stored.marker.changes.len());
+        if !self.has_room_for(size, paths) {
+            return Err(NotAdded::TooManyPaths(paths));
+        }
         if self.markers.insert(link, (stored.marker, size)).is_none() {
             self.bytes += size;
+            self.paths += paths;
         }
         Ok(link)
     }
@@ -90,13 +106,14 @@ impl MarkerFiles {
     pub(crate) fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
         let (marker, size) = self.markers.remove(link)?;
         self.bytes -= size;
+        self.paths -= marker.changes.len();
         Some(marker)
     }
 
     /// Removes all markers.
     pub(crate) fn clear(&mut self) {
         self.markers.clear();
-        self.bytes = 0;
+        (self.bytes, self.paths) = (0, 0);
     }
 
     /// Returns the markers with which a tenure ended after its gate had closed, and whose numbers
@@ -144,6 +161,26 @@ mod tests {
     use super::super::test_tree::path;
     use super::*;
 
+    /// A file of 30 MB can name a million paths.
+    #[test]
+    fn the_paths_of_all_markers_have_a_bound() {
+        let mut markers = TestMarkers::default();
+        markers.files.paths = MARKER_PATHS_MAX - 3;
+        let link = markers.marker(1, None, &[is("a", b"1"), is("b", b"1")]);
+        assert!(markers.files.has_room_for(1, 1) && !markers.files.has_room_for(1, 2));
+        let mut add = |number: u64, changes| {
+            let more = TestMarkers::made(number, 1, None, changes);
+            let bytes = more.write().expect("memory suffices");
+            markers.files.add(&more.name.file_name(&ContentDigest::of(&bytes)), &bytes)
+        };
+        let two = [is("a", b"1"), is("b", b"1")];
+        assert_eq!(add(2, &two).expect_err("full"), NotAdded::TooManyPaths(2));
+        add(3, &two[..1]).expect("there is room for one");
+        assert_eq!(add(4, &[]).expect_err("full"), NotAdded::Full);
+        markers.files.remove(&link);
+        assert!(markers.files.has_room_for(1, 2));
+    }
+
     #[test]
     fn the_markers_of_a_folder_have_a_bound() {
         let mut markers = TestMarkers::default();
@@ -156,8 +193,8 @@ mod tests {
         let error = markers.files.add(&name, &bytes).expect_err("full");
         assert_eq!(error, NotAdded::Full);
         assert!(error.to_string().contains("4096 markers"), "{error}");
-        assert!(MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX));
-        assert!(!MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX + 1));
+        assert!(MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX, 0));
+        assert!(!MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX + 1, 0));
     }
 
     #[test]
@@ -166,14 +203,14 @@ mod tests {
         let link = markers.marker(1, None, &[is("a", b"one")]);
         let again = TestMarkers::made(1, 1, None, &[is("a", b"one")]);
         assert_eq!((markers.put(&again), markers.files.markers.len()), (link, 1));
-        assert!(!markers.files.has_room_for(MARKERS_BYTES_MAX));
+        assert!(!markers.files.has_room_for(MARKERS_BYTES_MAX, 0));
         assert_eq!(markers.files.remove(&link), Some(again));
         assert_eq!(markers.files.remove(&link), None);
-        assert!(markers.files.has_room_for(MARKERS_BYTES_MAX));
+        assert!(markers.files.has_room_for(MARKERS_BYTES_MAX, 0));
         markers.marker(1, None, &[]);
         markers.files.clear();
         assert!(
-            markers.files.has_room_for(MARKERS_BYTES_MAX) && markers.files.get(&link).is_none()
+            markers.files.has_room_for(MARKERS_BYTES_MAX, 0) && markers.files.get(&link).is_none()
         );
     }
 

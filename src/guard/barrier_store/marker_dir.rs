@@ -61,8 +61,8 @@ impl Seen {
 /// Why a file with the name of a marker was not read.
 #[derive(Debug, Clone)]
 enum NotRead {
-    /// There was no room for it.
-    NoRoom,
+    /// There was no room for it, which names so many paths as far as that is known.
+    NoRoom(usize),
     /// It is a marker of another folder, of which this one is a copy.
     OtherFolder,
     /// It is no marker, or can't be read.
@@ -140,7 +140,7 @@ impl MarkerDir {
     pub(crate) fn unread(&self) -> Vec<UnreadMarker> {
         let unread = self.known.iter().filter_map(|(name, file)| match &file.read {
             Ok(_) => None,
-            Err(NotRead::NoRoom) => Some((name.clone(), NotAdded::Full.to_string())),
+            Err(NotRead::NoRoom(_)) => Some((name.clone(), NotAdded::Full.to_string())),
             Err(NotRead::OtherFolder) => Some((name.clone(), NotAdded::OtherFolder.to_string())),
             Err(NotRead::Because(why)) => Some((name.clone(), why.clone())),
         });
@@ -209,7 +209,8 @@ impl MarkerDir {
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> Result<MarkerLink, NotRead> {
         self.files.add(name, bytes).map_err(|error| match error {
-            NotAdded::Full => NotRead::NoRoom,
+            NotAdded::Full => NotRead::NoRoom(0),
+            NotAdded::TooManyPaths(paths) => NotRead::NoRoom(paths),
             NotAdded::OtherFolder => NotRead::OtherFolder,
             error @ NotAdded::Marker(_) => NotRead::Because(error.to_string()),
         })
@@ -266,7 +267,7 @@ impl<D: Disk> Refresh<'_, D> {
             let name = link.file_name();
             self.read_one(&name)?;
             let known = self.to.known.get(&name).map(|known| &known.read);
-            if matches!(known, Some(Err(NotRead::NoRoom))) && !self.has_only(&read) {
+            if matches!(known, Some(Err(NotRead::NoRoom(_)))) && !self.has_only(&read) {
                 // Other files have taken the room: it is given back, and the chain read anew.
                 self.to.files.clear();
                 self.to.known.clear();
@@ -294,11 +295,15 @@ impl<D: Disk> Refresh<'_, D> {
             self.to.forget(name);
             return Ok(());
         };
-        let has_room = look.size <= self.budget && self.to.files.has_room_for(look.size);
-        if let Some(known) = self.to.known.get(name)
-            && known.seen.is_still(&look)
-            && !(has_room && matches!(known.read, Err(NotRead::NoRoom)))
-        {
+        let known = self.to.known.get(name).filter(|known| known.seen.is_still(&look));
+        let paths = match known.map(|known| &known.read) {
+            Some(Err(NotRead::NoRoom(paths))) => Some(*paths),
+            Some(_) => return Ok(()),
+            None => None,
+        };
+        let has_room = look.size <= self.budget
+            && self.to.files.has_room_for(look.size, paths.unwrap_or_default());
+        if paths.is_some() && !has_room {
             return Ok(());
         }
         self.to.forget(name);
@@ -308,7 +313,7 @@ impl<D: Disk> Refresh<'_, D> {
         } else if look.size > MARKER_BYTES_MAX {
             Err(NotRead::Because(MarkerError::TooLarge.to_string()))
         } else if !has_room {
-            Err(NotRead::NoRoom)
+            Err(NotRead::NoRoom(0))
         } else {
             self.budget -= look.size;
             match read_at_most(self.disk, at, look.size) {
