@@ -2,12 +2,16 @@
 //! that it need not find them by itself first.
 
 use super::exit::{CliError, CliResult};
-use crate::client::api_request::post;
+use crate::client::api_request::{ForeignRequest, ask_foreign};
+use crate::guard::barrier_store::ignore_files::ToolPatterns;
+use crate::guard::disk::Disk;
 use crate::guard::folder_changes::OnMarked;
+use crate::guard::folder_guard::FolderGuard;
 use crate::os_error::said;
 use crate::time::Span;
 use parking_lot::{Condvar, Mutex};
 use roxmltree::{Document, Node};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,6 +25,8 @@ const CARRY_PATHS_MAX: usize = 500;
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// How long Syncthing may take to look at the paths.
 const SCAN_PATIENCE: Span = Span::from_secs(300);
+/// How long Syncthing may take to name its ignore patterns.
+const PATTERNS_PATIENCE: Span = Span::from_secs(2);
 
 /// The sync tool that is told of changes.
 #[derive(Debug, Clone)]
@@ -70,6 +76,34 @@ impl Carry {
             Self::Command(command) => run(command, folder, paths),
         }
     }
+}
+
+/// Starts to tell the sync tool of changes, if that is wanted, and has the barrier of a guard ask
+/// the Syncthing of this machine for its ignore patterns.
+pub(super) fn connect<D: Disk>(
+    carry: Option<&Carry>,
+    folder: &Path,
+    guard: &FolderGuard<D>,
+) -> CliResult {
+    let Some(barrier) = guard.barrier() else { return Ok(()) };
+    if let Some(carry) = carry {
+        barrier.on_marked(carry.clone().start(folder)?);
+    }
+    let dir = match carry {
+        Some(Carry::Syncthing(dir)) => dir.clone(),
+        Some(Carry::Command(_)) | None => None,
+    };
+    let folder = folder.to_owned();
+    barrier.ask_tool_by(Box::new(move || tool_patterns(dir.as_deref(), &folder)));
+    Ok(())
+}
+
+/// Returns the ignore patterns of the Syncthing that shares the folder, as it names them itself: a
+/// `.stignore` in the folder may be anybody's.
+pub(super) fn tool_patterns(dir: Option<&Path>, folder: &Path) -> ToolPatterns {
+    let texts = config_dirs(dir).into_iter().filter_map(|dir| read_config(&dir));
+    let text = texts.into_iter().find(|text| settings_in(text, folder).is_some())?;
+    Some(Syncthing::parse(&text, folder).and_then(|syncthing| syncthing.patterns()))
 }
 
 /// The paths of which the tool was not told yet.
@@ -141,8 +175,8 @@ struct Syncthing {
 impl Syncthing {
     /// Looks for the Syncthing that shares the folder.
     fn find(dir: Option<&Path>, folder: &Path) -> Result<Self, String> {
-        let dirs = dir.map_or_else(usual_dirs, |dir| vec![dir.to_owned()]);
-        let mut texts = dirs.iter().filter_map(|dir| read_config(&dir.join("config.xml")));
+        let dirs = config_dirs(dir);
+        let mut texts = dirs.iter().filter_map(|dir| read_config(dir));
         let text = texts.next().ok_or_else(|| {
             let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
             format!(
@@ -171,9 +205,11 @@ impl Syncthing {
         let gui = root.children().find(|node| node.has_tag_name("gui"));
         let gui = gui.ok_or("Syncthing's config.xml has no part 'gui'")?;
         if gui.attribute("tls") == Some("true") {
-            return Err("Syncthing's interface uses TLS; give a command that calls its \
-                        /rest/db/scan"
-                .to_owned());
+            return Err(
+                "Syncthing's interface uses TLS, which is not supported; for --carry give \
+                        a command that calls its /rest/db/scan"
+                    .to_owned(),
+            );
         }
         let part = |name| {
             let child = gui.children().find(|node| node.has_tag_name(name));
@@ -193,10 +229,27 @@ impl Syncthing {
         for path in paths {
             query.extend(["&sub=", &escaped(path)]);
         }
-        let header = ("X-API-Key", self.key.as_str());
-        let code = post(&self.address, &query, header, SCAN_PATIENCE)
-            .map_err(|why| format!("Syncthing at {} does not answer: {why}", self.address))?;
-        if code == 200 { Ok(()) } else { Err(format!("Syncthing refuses the scan: {code}")) }
+        self.ask("POST", &query, SCAN_PATIENCE).map(drop)
+    }
+
+    /// Returns the ignore patterns of the folder, one in each line.
+    fn patterns(&self) -> Result<String, String> {
+        let query = format!("/rest/db/ignores?folder={}", escaped(&self.folder));
+        let answer = self.ask("GET", &query, PATTERNS_PATIENCE)?;
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|error| format!("Syncthing's answer is none: {error}"))?;
+        let lines = answer["ignore"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    fn ask(&self, method: &str, path: &str, patience: Span) -> Result<Vec<u8>, String> {
+        let (address, header) = (self.address.as_str(), ("X-API-Key", self.key.as_str()));
+        let answer = ask_foreign(ForeignRequest { method, address, path, header }, patience);
+        match answer {
+            Ok((200, body)) => Ok(body),
+            Ok((code, _)) => Err(format!("Syncthing refuses {path}: {code}")),
+            Err(why) => Err(format!("Syncthing at {address} does not answer: {why}")),
+        }
     }
 }
 
@@ -214,8 +267,8 @@ pub(super) struct FolderSettings {
 
 /// Returns the settings of a folder, if a Syncthing of the user who runs this process shares it.
 pub(super) fn folder_settings(folder: &Path) -> Option<FolderSettings> {
-    let dirs = usual_dirs();
-    let mut texts = dirs.iter().filter_map(|dir| read_config(&dir.join("config.xml")));
+    let dirs = config_dirs(None);
+    let mut texts = dirs.iter().filter_map(|dir| read_config(dir));
     texts.find_map(|text| settings_in(&text, folder))
 }
 
@@ -237,6 +290,11 @@ fn settings_in(text: &str, folder: &Path) -> Option<FolderSettings> {
     })
 }
 
+/// Returns the directories in which a configuration of Syncthing is looked for.
+fn config_dirs(dir: Option<&Path>) -> Vec<PathBuf> {
+    dir.map_or_else(usual_dirs, |dir| vec![dir.to_owned()])
+}
+
 /// Returns the directories in which Syncthing keeps the configuration of the user who runs this
 /// process.
 fn usual_dirs() -> Vec<PathBuf> {
@@ -255,8 +313,9 @@ fn usual_dirs() -> Vec<PathBuf> {
     .collect()
 }
 
-fn read_config(path: &Path) -> Option<String> {
-    let length = std::fs::metadata(path).ok()?.len();
+fn read_config(dir: &Path) -> Option<String> {
+    let path = dir.join("config.xml");
+    let length = std::fs::metadata(&path).ok()?.len();
     (length <= CONFIG_BYTES_MAX).then(|| std::fs::read_to_string(path).ok())?
 }
 

@@ -2,6 +2,7 @@
 //! and answers the requests of `latchfs guard` through a Unix socket.
 
 use super::background;
+use super::carry;
 use super::exit::{CliError, CliResult};
 use super::folder_options::{PlaceArgs, StartArgs};
 use super::guard_decider;
@@ -71,9 +72,7 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
             first_marked: write_with_markers(&record, folder),
         };
         let (lock, guard) = folder_parts(PlainDisk, locks, wanted)?;
-        if let (Some(carry), Some(barrier)) = (&start.carry, guard.barrier()) {
-            barrier.on_marked(carry.clone().start(folder)?);
-        }
+        carry::connect(start.carry.as_ref(), folder, &guard)?;
         let system = |error| CliError::system("the guard can't be started", &error);
         let owner = folder.metadata().map_err(system)?.uid();
         let commands = NewsCommands { lost: start.on_lost.clone(), ready: None };

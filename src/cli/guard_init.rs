@@ -1,6 +1,7 @@
 //! `latchfs guard init`: makes a folder a guarded one. If several machines have copies of it, the
 //! first checkpoint names all files as they stand on this one.
 
+use super::carry;
 use super::credential_options::ServerKeyArgs;
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::{CliError, CliResult};
@@ -163,6 +164,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         first_marked: Some(Box::new(|| {})),
     };
     let written = folder_parts(PlainDisk, decider.locks(), wanted).and_then(|(lock, guard)| {
+        carry::connect(None, folder, &guard)?;
         let tenures = Tenures::start(
             Arc::clone(&guard),
             lock,

@@ -196,6 +196,7 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     for note in status["notes"].as_array().into_iter().flatten() {
         output::line(&format!("note     {}", text(note)))?;
     }
+    ignored_lines(&status["ignored"])?;
     if status["wanted_by"].is_string() {
         output::line(&format!("wanted   by {}", text(&status["wanted_by"])))?;
     }
@@ -203,6 +204,39 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
         output::line(&format!("trouble  {trouble}"))?;
     }
     output::line(&format!("next     {}", text(&status["next"])))
+}
+
+/// How many paths a line of the status names.
+const PATHS_SHOWN: usize = 3;
+
+/// Prints the paths for which an ignore rule makes a difference, or would.
+fn ignored_lines(ignored: &Value) -> CliResult {
+    let problems = ignored["problems"].as_array().into_iter().flatten();
+    for problem in problems.chain([&ignored["note"]].into_iter().filter(|note| note.is_string())) {
+        let problem = output::harmless(problem.as_str().unwrap_or_default());
+        output::line(&format!("ignored  {problem}"))?;
+    }
+    let says = [
+        ("not_covered", "are in no marker, so that nobody waits for them", ""),
+        (
+            "covered_despite_a_rule",
+            "stay covered although a rule matches",
+            "; 'latchfs guard accept PATH --reason WHY' gives one up",
+        ),
+    ];
+    for (part, says, next) in says {
+        let Some(count @ 1..) = ignored[part]["count"].as_u64() else { continue };
+        let name = |it: &Value| {
+            let of = |field: &str| output::harmless(it[field].as_str().unwrap_or_default());
+            format!("'{}' ({})", of("path"), of("rule"))
+        };
+        let first = ignored[part]["paths"].as_array().into_iter().flatten();
+        let names: Vec<_> = first.take(PATHS_SHOWN).map(name).collect();
+        let names =
+            if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+        output::line(&format!("ignored  {count} paths {says}{names}{next}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]

@@ -2,7 +2,7 @@
 
 use super::argument_types::{DurationArg, default_ttl, ttl};
 use super::background;
-use super::carry::Carry;
+use super::carry::{self, Carry};
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::{CliError, CliResult};
 use super::guard_decider::{self, DeciderArgs};
@@ -18,7 +18,6 @@ use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session;
-use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
@@ -320,7 +319,7 @@ fn serve(
         };
         let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
         let server = lock.server();
-        start_carry(args, folder, &guard)?;
+        carry::connect(args.carry.as_ref(), folder, &guard)?;
         let parts = ViewParts {
             snapshots: snapshots_of(record, &place)?,
             guard,
@@ -362,14 +361,6 @@ fn snapshots_of(record: &FolderRecord, place: &StatePlace) -> CliResult<ViewSnap
     let links = (!is_carried && !is_shared, is_shared);
     ViewSnapshots::open((&stages, snapshots), &record.id, links)
         .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
-}
-
-/// Starts to tell the sync tool of changes, if that is wanted.
-fn start_carry(args: &ViewArgs, folder: &Path, guard: &FolderGuard<LinuxDisk>) -> CliResult {
-    if let (Some(carry), Some(barrier)) = (&args.carry, guard.barrier()) {
-        barrier.on_marked(carry.clone().start(folder)?);
-    }
-    Ok(())
 }
 
 /// Returns the error for a directory at which a folder can't be shown.

@@ -58,11 +58,11 @@ mod backup_restore;
 mod cluster;
 #[cfg(target_os = "linux")]
 mod view_daemon;
+mod carry;
 mod guard_decider;
 mod guard_parts;
 mod init_progress;
 mod guard_init;
-mod carry;
 mod folder_options;
 mod view_record;
 mod folder_daemon;

@@ -57,24 +57,37 @@ async fn ask(
     Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
 }
 
-/// Sends a POST request without a body to a server on this machine or another one, which is not
-/// ours, and returns the status code. An error is a clause for the user.
-pub fn post(
-    address: &str,
-    path: &str,
-    (name, value): (&str, &str),
+/// A request without a body to a server on this machine or another one, which is not ours.
+pub struct ForeignRequest<'a> {
+    /// `GET` or `POST`.
+    pub method: &'a str,
+    /// Host and port of the server.
+    pub address: &'a str,
+    /// The path with its query.
+    pub path: &'a str,
+    /// The header with the credential.
+    pub header: (&'a str, &'a str),
+}
+
+/// Sends a request to a server that is not ours, and returns the status code and the body. An error
+/// is a clause for the user.
+pub fn ask_foreign(
+    ForeignRequest { method, address, path, header: (name, value) }: ForeignRequest<'_>,
     patience: Span,
-) -> Result<u16, String> {
+) -> Result<(u16, Vec<u8>), String> {
     let (host, port) = address.rsplit_once(':').ok_or("its address has no port")?;
     let port = port.parse().map_err(|_| "its port is no number")?;
     let host = host.trim_matches(['[', ']']);
-    let request = Request::post(path).header(HOST, address).header(name, value);
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header(HOST, address).header(name, value);
     let request = request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())?;
     let answered = async {
         let stream = dial(host, port).await.map_err(|error| error.to_string())?;
         let mut sender = start_http(stream).await.map_err(|error| error.to_string())?;
         let response = sender.send_request(request).await.map_err(|error| with_causes(&error))?;
-        Ok(response.status().as_u16())
+        let code = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        Ok((code, body.map_err(|error| error.to_string())?.to_bytes().to_vec()))
     };
     let runtime = runtime().map_err(|trouble| trouble.to_string())?;
     runtime.block_on(async {

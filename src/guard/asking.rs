@@ -2,6 +2,7 @@
 //! do not wait. A program that was refused because another machine holds the lock keeps a place in
 //! the queue for a while, so that the other machine hears of it and this one gets the lock.
 
+use super::audit_log::AuditedAct;
 use super::disk::Disk;
 use super::folder_lock::{TakeAnswer, unanswered};
 use super::live_tenures::LiveTenures;
@@ -117,7 +118,7 @@ impl<D: Disk> Tenures<D> {
                 let sentence = "nothing is missing in the folder, so nothing is put back";
                 Err(Denied { sentence: sentence.to_owned() })
             } else if owner == wish.owner {
-                Ok(())
+                self.give_up_ignored(&wish.of)
             } else {
                 let sentence = "another user or session of this machine holds the lock of this \
                                 folder; wait until it gives the lock up"
@@ -140,6 +141,30 @@ impl<D: Disk> Tenures<D> {
             GuardState::Reading => self.ask(wishes),
             // The wish is granted or refused with those that wait already, or after the yield.
             _ => {}
+        }
+    }
+
+    /// Gives up the paths of an acceptance that a rule ignores, although markers name them. The
+    /// folder is ready.
+    fn give_up_ignored(&self, of: &WishOf) -> Result<(), Denied> {
+        let (WishOf::Acceptance { paths, reason }, Some(barrier)) = (of, self.guard.barrier())
+        else {
+            return Ok(());
+        };
+        if self.steps.lock().is_marking {
+            let sentence = "a marker is being written; try again".to_owned();
+            return Err(Denied { sentence });
+        }
+        match barrier.give_up(paths) {
+            Ok(true) => {
+                if let GuardState::Holding(tenure, ..) = self.state() {
+                    self.audit(AuditedAct::Accept, tenure, reason);
+                }
+                self.announce();
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(sentence) => Err(Denied { sentence }),
         }
     }
 

@@ -6,6 +6,7 @@
 use super::barrier::acceptance::Accepted;
 use super::barrier::arrival_target::{Barrier, Unsure};
 use super::barrier::checkpoint;
+use super::barrier::coverage::Coverage;
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::{Handover, HandoverId, HandoverKind, PreviousTenure, Remembered};
 use super::barrier::ignored::IgnoreRules;
@@ -18,7 +19,6 @@ use super::barrier::ready::Decision;
 use super::barrier::tree::{FileStamp, FolderTree as _};
 use super::barrier_store::change_record::ChangeRecord;
 use super::barrier_store::disk_tree::DiskTree;
-use super::barrier_store::ignore_files::read_ignore_rules;
 use super::barrier_store::marker_dir::{MarkerDir, UnreadMarker};
 use super::barrier_store::marker_writer::MarkerWriter;
 use super::disk::Disk;
@@ -30,7 +30,6 @@ use crate::random::random;
 use crate::time::{Span, Time, Wall, boot_now};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 
 /// How often a list is made anew because files were changed meanwhile.
 const LIST_TRIES: usize = 3;
@@ -107,6 +106,19 @@ impl<D: Disk> BarrierState<D> {
         saved.map_err(|error| failed("the ledger of the folder can't be written", &error))
     }
 
+    /// Logs that another `.latchfs/ignore` than that of the last marker is here: the other machines
+    /// would wait for the one before as long as no marker names this one.
+    /// Returns whether that is so.
+    fn note_ignore(&mut self, now: &IgnoreRules) -> bool {
+        let is_other = self
+            .marked_ignore
+            .is_some_and(|marked| now.is_usable() && MarkedIgnore(now.digest()) != marked);
+        if is_other {
+            self.ledger.log_mut().note_unnamed();
+        }
+        is_other
+    }
+
     /// Writes the id of a handover to the storage before it is sent. The ledger knows it already.
     fn note_own(&mut self, id: HandoverId) -> Result<(), String> {
         let noted = self.store.append(&ChangeRecord::Own(id)).and_then(|()| self.store.sync());
@@ -117,14 +129,6 @@ impl<D: Disk> BarrierState<D> {
 impl<D: Disk> FolderBarrier<D> {
     pub(super) fn tree(&self) -> DiskTree<'_, D> {
         DiskTree::new(&*self.disk, &self.dirs.folder).counting(&self.hashed)
-    }
-
-    /// Reads the rules by which paths are ignored.
-    pub(super) fn rules(&self) -> Result<Arc<IgnoreRules>, String> {
-        let rules = read_ignore_rules(&*self.disk, &self.dirs.folder, self.local.clone());
-        let rules = Arc::new(rules.map_err(|error| error.to_string())?);
-        self.state.lock().rules = Some(Arc::clone(&rules));
-        Ok(rules)
     }
 
     pub(super) fn read_markers(
@@ -138,7 +142,7 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Looks whether everything is here that the last tenure left. The gate is closed.
     pub(crate) fn look(&self, previous: &PreviousTenure, engine: u64) -> Result<Arrival, String> {
-        let rules = self.rules()?;
+        let rules = self.new_rules();
         let mut looking = self.looking.lock();
         let wanted =
             if let Remembered::Handover(it) = previous.handover { it.marker } else { None };
@@ -149,14 +153,11 @@ impl<D: Disk> FolderBarrier<D> {
             && markers.files().is_empty()
             && self.first_marked.lock().is_some()
         {
-            let mut files = Vec::new();
-            let walked = self.tree().walk(&mut |path, found| {
-                if rules.ignored(&path).is_none() {
-                    files.push((path, found.stamp));
-                }
-            });
-            walked.map_err(|error| failed("the folder can't be read", &error))?;
-            return Ok(Arrival::First(files));
+            let files = Coverage::of(&rules, &ledger).covered_files(&mut self.tree());
+            let files = files.map_err(|error| failed("the folder can't be read", &error))?;
+            self.state.lock().coverage = files.report;
+            let files = files.standing.into_iter();
+            return Ok(Arrival::First(files.map(|(path, found)| (path, found.stamp)).collect()));
         }
         let mut notes = notes_of_markers(markers);
         let (markers, ledger, rules) = (markers.files(), &ledger, &*rules);
@@ -166,8 +167,9 @@ impl<D: Disk> FolderBarrier<D> {
         notes.extend(tree.skipped().notes());
         self.state.lock().notes = notes;
         match decided.map_err(|error| failed("the folder can't be compared", &error))? {
-            Decision::Ready(arrived) => {
+            Decision::Ready(mut arrived) => {
                 let mut state = self.state.lock();
+                state.coverage = std::mem::take(&mut arrived.coverage);
                 let (is_news, has_arrived) =
                     (arrived.is_news(), arrived.differs_from(&state.ledger));
                 self.adopt(&mut state, arrived)?;
@@ -179,21 +181,12 @@ impl<D: Disk> FolderBarrier<D> {
                 }
                 Ok(Arrival::Ready(has_arrived))
             }
-            Decision::NotArrived(missing) => Ok(Arrival::not_arrived(previous, missing)),
+            Decision::NotArrived(missing) => {
+                self.state.lock().coverage = missing.coverage.clone();
+                Ok(Arrival::not_arrived(previous, missing))
+            }
             Decision::Unsure(why) => Ok(Arrival::Unsure(why.told_by(&self.names.holder))),
         }
-    }
-
-    /// Logs that another `.latchfs/ignore` than that of the last marker is here: the other machines
-    /// would wait for the one before as long as no marker names this one.
-    /// Returns whether that is so.
-    fn note_ignore(&self, state: &mut BarrierState<D>) -> bool {
-        let now = self.tree().ignore_digest().map(MarkedIgnore);
-        let is_other = state.marked_ignore.is_some_and(|marked| now.is_ok_and(|now| now != marked));
-        if is_other {
-            state.ledger.log_mut().note_unnamed();
-        }
-        is_other
     }
 
     /// Begins a tenure that is ready. `first`: the files of a folder that never had a marker.
@@ -205,8 +198,9 @@ impl<D: Disk> FolderBarrier<D> {
         previous: &PreviousTenure,
         first: Option<Vec<(FolderPath, FileStamp)>>,
     ) -> Result<bool, String> {
+        let rules = self.rules();
         let mut state = self.state.lock();
-        let tells = self.note_ignore(&mut state) || first.is_some();
+        let tells = state.note_ignore(&rules) || first.is_some();
         let is_dirty = match previous.handover {
             Remembered::Handover(handover) => state.ledger.is_unfinished(&handover),
             Remembered::Nothing | Remembered::Damaged(_) => false,
@@ -301,8 +295,9 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Whether the tenure has something to tell that no marker names yet, and may write one.
     pub(crate) fn needs_marker(&self) -> bool {
+        let rules = self.rules();
         let mut state = self.state.lock();
-        self.note_ignore(&mut state);
+        state.note_ignore(&rules);
         let may = state.marking.as_ref().is_some_and(TenureMarking::may_mark);
         may && !state.ledger.log().is_empty()
     }
@@ -331,7 +326,7 @@ impl<D: Disk> FolderBarrier<D> {
         tenure: TenureId,
         is_last: bool,
     ) -> Result<Option<Vec<FolderPath>>, String> {
-        let (began, rules) = (boot_now(), self.rules()?);
+        let (began, rules) = (boot_now(), self.rules());
         for _ in 0..LIST_TRIES {
             let Some((ledger, number)) = self.begin_list(gate, tenure) else { return Ok(None) };
             let (_, counts) = ledger.since_checkpoint();
@@ -345,6 +340,7 @@ impl<D: Disk> FolderBarrier<D> {
             let link = self.write_marker(&marker)?;
             let mut state = self.state.lock();
             state.marked_ignore = Some(MarkedIgnore(marker.ignore));
+            state.coverage = listing.coverage().clone();
             let BarrierState { ledger, marking, announced, .. } = &mut *state;
             let Some(marking) = marking.as_mut().filter(|marking| marking.is_of(tenure)) else {
                 return Ok(None);
@@ -440,7 +436,7 @@ impl<D: Disk> FolderBarrier<D> {
         engine: u64,
         (paths, reason): (&BTreeSet<FolderPath>, String),
     ) -> Result<Result<(Accepted, Handover), Arrival>, String> {
-        let rules = self.rules()?;
+        let rules = self.new_rules();
         let mut looking = self.looking.lock();
         self.read_markers(&mut looking, None)?;
         let Looking { markers, cache } = &mut *looking;

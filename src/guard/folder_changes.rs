@@ -2,6 +2,7 @@
 //! before and after it is made, so that a marker names it whatever is killed in between.
 
 use super::barrier::content_digest::ContentDigest;
+use super::barrier::coverage::{Coverage, CoverageReport};
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::HandoverId;
 use super::barrier::ignored::IgnoreRules;
@@ -11,6 +12,7 @@ use super::barrier::ready::Arrived;
 use super::barrier::tree::{DigestCache, FileStamp};
 use super::barrier_store::change_record::ChangeRecord;
 use super::barrier_store::disk_tree::{HashedCount, stamp_of};
+use super::barrier_store::ignore_files::ToolPatterns;
 use super::barrier_store::ledger_store::{LedgerStore, LoadedLedger};
 use super::barrier_store::marker_dir::MarkerDir;
 use super::barrier_store::unread_file::{read_unread, write_unread};
@@ -65,11 +67,18 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(crate) hashed: HashedCount,
     /// The call after each marker.
     pub(super) on_marked: OnceLock<OnMarked>,
+    /// The sync tool of this machine, if it can be asked for its ignore patterns.
+    pub(super) tool: OnceLock<AskTool>,
+    /// The ignore patterns that it has named last.
+    pub(super) tool_patterns: Mutex<ToolPatterns>,
 }
 
 /// A call after each marker, with the paths that it names and its own directory, or without paths
 /// if it names the whole folder.
 pub(crate) type OnMarked = Box<dyn Fn(Vec<String>) + Send + Sync>;
+
+/// A call that asks the sync tool of this machine for its ignore patterns.
+pub(crate) type AskTool = Box<dyn Fn() -> ToolPatterns + Send + Sync>;
 
 /// A call after the first marker of a folder.
 pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
@@ -92,8 +101,10 @@ pub(super) struct BarrierState<D: Disk> {
     pub(super) marked_ignore: Option<MarkedIgnore>,
     /// Sentences about files of the folder when it was last compared, for `guard status`.
     pub(super) notes: Vec<String>,
-    /// The rules by which paths were ignored when they were last read.
-    pub(super) rules: Option<Arc<IgnoreRules>>,
+    /// The ignore rules as they were last read.
+    pub(super) rules: Arc<IgnoreRules>,
+    /// The paths for which they made a difference when the folder was last compared or listed.
+    pub(super) coverage: CoverageReport,
 }
 
 /// The markers that are here, and the digests of files.
@@ -125,11 +136,12 @@ impl<D: Disk> BarrierState<D> {
     pub(super) fn marked_path(&self, path: &OsStr) -> Option<FolderPath> {
         // A name that is no text is carried by no marker.
         let path = FolderPath::parse(path.to_str()?).ok()?;
-        (!self.is_ignored(&path)).then_some(path)
+        self.own_coverage().covers_change(&path).then_some(path)
     }
 
-    pub(super) fn is_ignored(&self, path: &FolderPath) -> bool {
-        self.rules.as_ref().is_some_and(|rules| rules.ignored(path).is_some())
+    /// Returns what this machine covers in its own tenure.
+    pub(super) fn own_coverage(&self) -> Coverage<'_> {
+        Coverage::of(&self.rules, &self.ledger)
     }
 
     /// Returns the names of the file with an inode number that the ledger and the log know.
@@ -169,7 +181,8 @@ impl<D: Disk> FolderBarrier<D> {
             in_place: BTreeMap::new(),
             marked_ignore: None,
             notes: Vec::new(),
-            rules: None,
+            rules: Arc::new(IgnoreRules::default().with_local(local.clone())),
+            coverage: CoverageReport::default(),
         };
         let unread = read_unread(&*disk, &dirs.state)?;
         let markers = MarkerDir::new(&names.folder);
@@ -184,6 +197,8 @@ impl<D: Disk> FolderBarrier<D> {
             first_marked: Mutex::new(first_marked),
             unread,
             on_marked: OnceLock::new(),
+            tool: OnceLock::new(),
+            tool_patterns: Mutex::new(None),
             hashed: HashedCount::default(),
         })
     }

@@ -2,6 +2,7 @@
 //! `tests/fuzz`. Not a part of the library's interface.
 
 use super::barrier::content_digest::ContentDigest;
+use super::barrier::coverage::Coverage;
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::Handover;
 use super::barrier::ignored::IgnoreRules;
@@ -59,10 +60,10 @@ pub fn change_log(json: &[u8]) -> Result<(Vec<u8>, Vec<String>), String> {
 /// Reads ignore rules, in either syntax. Returns whether they ignore a path, or the sentence that
 /// refuses them.
 pub fn ignores(rules: &str, path: &str) -> Result<bool, String> {
-    let read = IgnoreRules::parse(rules).and_then(|read| read.with_syncthing(rules));
-    let read = read.map_err(|error| error.to_string())?;
+    let mut read = IgnoreRules::parse(rules).map_err(|error| error.to_string())?;
+    read.add_syncthing(rules).map_err(|error| error.to_string())?;
     let path = FolderPath::parse(path).map_err(|error| error.to_string())?;
-    Ok(read.ignored(&path).is_some())
+    Ok(!Coverage::of(&read, &Ledger::default()).covers(&path))
 }
 
 /// Reads a lock record that a program has written. Returns the text that the lock service keeps of

@@ -104,6 +104,7 @@ impl<D: Disk> Tenures<D> {
             "waiting": self.waiting(),
             "not_ready": self.not_ready().map(|why| why.text(may_see).to_owned()),
             "notes": notes,
+            "ignored": self.guard.barrier().map(|barrier| barrier.coverage_json(may_see)),
             "trouble": self.lock().trouble(),
             "server": self.lock().server(),
             "ttl_ms": self.lock().ttl().as_millis(),

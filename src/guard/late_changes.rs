@@ -67,7 +67,7 @@ impl<D: Disk> FolderBarrier<D> {
     }
 
     fn write_late(&self, late: &LateMarker, keep: KeepCopies<'_>) -> Result<Late, String> {
-        let rules = self.rules()?;
+        let rules = self.rules();
         self.find_unrecorded(late)?;
         let ledger = self.state.lock().ledger.clone();
         let listed =

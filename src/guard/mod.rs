@@ -19,6 +19,7 @@
 //! - `barrier` decides whether everything that other machines have published is here, and
 //!   `barrier_store` reads and writes its files.
 //! - `folder_changes` logs the changes of one folder for it, `renamed_dirs` those of directories;
+//!   `folder_coverage` reads the ignore rules;
 //!   `folder_barrier` takes its steps, and `late_changes` those after a tenure that ended without a
 //!   word.
 //!   `late_copies` keeps copies of the files that such a tenure left.
@@ -71,6 +72,7 @@ pub(crate) mod barrier;
 pub(crate) mod unread;
 pub(crate) mod barrier_store;
 pub(crate) mod folder_changes;
+pub(crate) mod folder_coverage;
 pub(crate) mod folder_barrier;
 pub(crate) mod renamed_dirs;
 pub(crate) mod not_ready;

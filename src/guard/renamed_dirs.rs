@@ -19,8 +19,7 @@ impl<D: Disk> BarrierState<D> {
     /// have a path for markers: no file below was ignored before and is not any more.
     fn plain_rename(&self, from: &OsStr, to: &OsStr) -> Option<(FolderPath, FolderPath)> {
         let paths = (self.marked_path(from)?, self.marked_path(to)?);
-        let is_same = self.rules.as_ref().is_none_or(|rules| !rules.depend_on_place());
-        is_same.then_some(paths)
+        self.own_coverage().is_same_everywhere().then_some(paths)
     }
 
     /// Returns the paths below two directories that the ledger and the log know.
@@ -68,7 +67,8 @@ impl<D: Disk> FolderBarrier<D> {
         }
         let mut state = self.state.lock();
         let known = state.known_below([from, to]);
-        let all = known.chain(found.keys()).filter(|path| !state.is_ignored(path));
+        let coverage = state.own_coverage();
+        let all = known.chain(found.keys()).filter(|path| coverage.covers_change(path));
         let paths: BTreeSet<_> = all.cloned().collect();
         for path in paths {
             let after = found.get(&path).copied();

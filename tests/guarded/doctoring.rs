@@ -420,7 +420,7 @@ fn syncthing_is_checked(scratch: &Scratch, guard: &Guard) {
     fs::write(&ignore, "// mine\n.*\n").expect("written");
     let found = shared("receiveonly", "false", "0");
     for (at, part) in
-        ["maxConflicts", "receiveonly", "watcher", "line 2 of .stignore"].into_iter().enumerate()
+        ["maxConflicts", "receiveonly", "watcher", "ignore pattern 2"].into_iter().enumerate()
     {
         let is_it = |says: &String| says.starts_with("sync-settings: ") && says.contains(part);
         assert!(found.get(at).is_some_and(is_it), "{part}: {found:?}");

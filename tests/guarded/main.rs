@@ -27,6 +27,7 @@ mod hanging;
 mod harness;
 mod hostile;
 mod hostile_markers;
+mod ignoring;
 mod just_ready;
 mod killed;
 mod local;

@@ -7,6 +7,7 @@ use super::folder_site::FolderSite;
 use super::mending::{MendedFinding, mend_all};
 use super::{around, guard_process, sync_settings};
 use crate::audit_chain::check_files;
+use crate::cli::carry::tool_patterns;
 use crate::cli::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::cli::folder_options::PlaceArgs;
@@ -63,9 +64,12 @@ pub(super) fn findings(
         site = FolderSite::find(Some(site.named()), &args.place)?;
         found = examine(&site, asked)?;
     }
-    let mut findings: Vec<_> =
-        found.into_iter().map(|it| Finding::wrong(it.kind.as_str(), it.says, it.mend)).collect();
-    if findings.is_empty() {
+    let as_finding = |it: FolderFinding| match it.mend {
+        Some(mend) => Finding::wrong(it.kind.as_str(), it.says, mend),
+        None => Finding::well(it.kind.as_str(), it.says),
+    };
+    let mut findings: Vec<_> = found.into_iter().map(as_finding).collect();
+    if !findings.iter().any(Finding::is_wrong) {
         let shown = site.named().display();
         findings.push(Finding::well("guarded folder", format!("{shown}: nothing is to be mended")));
     }
@@ -162,6 +166,7 @@ fn folder_findings(site: &FolderSite, id: &str, known: Option<KnownTenures>) -> 
         is_guarded: site.status.is_some(),
         is_shared: site.record.as_ref().is_some_and(|record| record.storage.is_some()),
         local: local_patterns(&[]).unwrap_or_default(),
+        tool: tool_patterns(None, &site.folder),
         known,
         now: Wall::now(),
     };

@@ -2,10 +2,11 @@
 //! versions are lost or files never arrive.
 
 use super::folder_site::FolderSite;
-use crate::cli::carry::{FolderSettings, folder_settings};
+use crate::cli::carry::{FolderSettings, folder_settings, tool_patterns};
 use crate::guard::barrier::ignored::IgnoreRules;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use std::fs;
+use std::path::Path;
 
 /// The file with Syncthing's ignore rules.
 const IGNORE: &str = ".stignore";
@@ -46,19 +47,25 @@ pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
         found.push(finding("the folder is paused".to_owned(), "resume the folder in Syncthing"));
     }
     found.extend(ignored(site).map(|(pattern, path)| {
-        let says =
-            format!("line {pattern} of {IGNORE} keeps '{path}' back: the others wait for it");
+        let says = format!("ignore pattern {pattern} keeps '{path}' back: the others wait for it");
         finding(says, "remove the rule, or exclude '.latchfs' from it by '!/.latchfs' before it")
     }));
     found
 }
 
 /// Returns a rule of Syncthing that keeps back what the guards of other machines need, with the
-/// path.
+/// path. Where Syncthing does not answer, the file counts from which it reads its rules.
 fn ignored(site: &FolderSite) -> Option<(usize, &'static str)> {
-    let file = site.folder.join(IGNORE);
-    let is_short = file.metadata().is_ok_and(|found| found.len() <= IGNORE_BYTES_MAX);
-    let text = is_short.then(|| fs::read_to_string(&file).ok())??;
-    let rules = IgnoreRules::default().with_syncthing(&text).ok()?;
+    let text = match tool_patterns(None, &site.folder)? {
+        Ok(text) => text,
+        Err(_) => in_file(&site.folder.join(IGNORE))?,
+    };
+    let mut rules = IgnoreRules::default();
+    rules.add_syncthing(&text).ok()?;
     Some((rules.syncthing_line(CARRIED)?, ".latchfs"))
+}
+
+fn in_file(path: &Path) -> Option<String> {
+    let is_short = path.metadata().is_ok_and(|found| found.len() <= IGNORE_BYTES_MAX);
+    is_short.then(|| fs::read_to_string(path).ok())?
 }

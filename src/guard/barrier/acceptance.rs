@@ -1,7 +1,7 @@
 //! Acceptance: a person goes on without what has not arrived.
 
 use super::arrival_target::Barrier;
-use super::comparison::{compare, standing};
+use super::comparison::compare;
 use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind};
 use super::ledger::Ledger;
@@ -21,6 +21,8 @@ pub(crate) struct Accepted {
     arrived: Option<Arrived>,
     /// Each accepted path as it stands.
     paths: Vec<(FolderPath, Option<FileStamp>)>,
+    /// The paths that a rule ignores, and that are no longer covered.
+    given_up: BTreeSet<FolderPath>,
     /// The reason, for the next marker.
     acceptance: Acceptance,
 }
@@ -39,37 +41,34 @@ impl Barrier<'_> {
         tree: &mut dyn FolderTree,
         acceptance: Acceptance,
     ) -> io::Result<Accepted> {
-        let found = standing(self, tree, &mut Vec::new())?;
-        let wanted = match self.target() {
-            Ok(target) => target.chain.wanted.into_keys().collect::<Vec<_>>(),
-            Err(_) => Vec::new(),
-        };
-        let known = self.ledger.paths().chain(self.ledger.log().paths()).chain(&wanted);
-        let mut gone: Vec<_> = known.filter(|path| !found.contains_key(path)).collect();
-        gone.sort();
-        gone.dedup();
+        let target = self.target().ok();
+        let wanted = target.as_ref().map(|target| &target.chain);
+        let files = self.coverage(target.as_ref()).covered_files(tree)?;
+        let is_wanted =
+            |path: &FolderPath| wanted.is_some_and(|chain| chain.wanted.contains_key(path));
         let mut paths = Vec::new();
-        for path in gone {
+        for path in &files.absent {
             match tree.is_hidden(path)? {
                 false => paths.push((path.clone(), None)),
                 // The next marker names it as the ledger knows it.
-                true if self.ledger.entry(path).is_some()
-                    && wanted.binary_search(path).is_err() => {}
+                true if self.ledger.entry(path).is_some() && !is_wanted(path) => {}
                 true => return Err(hidden(path)),
             }
         }
-        for (path, found_here) in &found {
+        for (path, found_here) in &files.standing {
             let is_known = self.ledger.entry(path).is_some()
                 || self.ledger.log().get(path).is_some()
-                || wanted.binary_search(path).is_ok();
-            if is_known || original_of(path, |at| found.contains_key(at)).is_none() {
+                || is_wanted(path);
+            if is_known || original_of(path, |at| files.standing.contains_key(at)).is_none() {
                 paths.push((path.clone(), Some(found_here.stamp)));
             }
         }
-        Ok(Accepted { arrived: None, paths, acceptance })
+        let given_up = BTreeSet::new();
+        Ok(Accepted { arrived: None, paths, given_up, acceptance })
     }
 
-    /// Accepts some paths as they stand, or returns what has not arrived beside them.
+    /// Accepts some paths as they stand, or returns what has not arrived beside them. A path that a
+    /// rule ignores is given up instead, and so is each such path below it.
     pub(crate) fn accept_paths(
         &self,
         paths: &BTreeSet<FolderPath>,
@@ -81,11 +80,23 @@ impl Barrier<'_> {
             Ok(target) => target,
             Err(none) => return Ok(Err(none.into())),
         };
-        let compared = compare(self, &target, paths, tree, cache)?;
-        let stamp = |path: &FolderPath| compared.found.get(path).map(|found| found.stamp);
-        let paths = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
+        let coverage = self.coverage(Some(&target));
+        let given_up = coverage.despite_rules(paths);
+        let passed_over: BTreeSet<_> = paths.union(&given_up).cloned().collect();
+        let mut compared = compare(self, &target, &passed_over, tree, cache)?;
+        // The rules of this machine are those that the person means.
+        compared.missing.is_other_ignore &= given_up.is_empty();
+        let is_dir = |path: &FolderPath| given_up.iter().any(|at| at.is_below(path));
+        let is_meant = |path: &&FolderPath| {
+            coverage.covers(path) && !given_up.contains(*path) && !is_dir(path)
+        };
+        let as_they_stand = paths.iter().filter(is_meant);
+        let stamp = |path: &FolderPath| compared.files.standing.get(path).map(|it| it.stamp);
+        let paths = as_they_stand.map(|path| (path.clone(), stamp(path))).collect();
         Ok(match Self::decision(&target, compared) {
-            Decision::Ready(arrived) => Ok(Accepted { arrived: Some(arrived), paths, acceptance }),
+            Decision::Ready(arrived) => {
+                Ok(Accepted { arrived: Some(arrived), paths, given_up, acceptance })
+            }
             decision => Err(decision),
         })
     }
@@ -115,6 +126,9 @@ impl Ledger {
         }
         for (path, found) in accepted.paths {
             self.log.accept(&path, found);
+        }
+        if !accepted.given_up.is_empty() {
+            self.accept_ignored(accepted.given_up);
         }
         self.accepted = Some(accepted.acceptance);
     }
@@ -245,6 +259,33 @@ mod tests {
         assert_eq!(entry.digest, ContentDigest::of(b"a2"));
         let (kind, named) = waiting.listed(MarkerKind::Marker);
         assert_eq!((kind, named), (MarkerKind::Marker, vec![("b".to_owned(), true)]));
+    }
+
+    /// A path that the sync tool keeps back never comes.
+    #[test]
+    fn a_path_that_a_rule_ignores_is_given_up() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"a2");
+        waiting.rules = IgnoreRules::parse("b").expect("valid");
+        let handover = waiting.accept(&["b"]).expect("a is here");
+        assert_eq!(handover.kind, HandoverKind::Accepted);
+        assert!(waiting.ledger.is_given_up(&path("b")) && !waiting.ledger.log().is_empty());
+        let listing = waiting.ledger.list_changes(
+            MarkerKind::Marker,
+            &waiting.rules,
+            &mut waiting.tree.clone(),
+        );
+        let listing = listing.expect("no disk").expect("no change meanwhile");
+        let named: Vec<_> =
+            listing.changes().iter().map(|it| (it.path.as_str(), it.state)).collect();
+        assert_eq!((named.len(), named[1]), (2, ("b", PathState::Ignored)));
+        // The acceptance of the whole folder gives nothing up.
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"a2");
+        waiting.rules = IgnoreRules::parse("*").expect("valid");
+        waiting.accept(&[]).expect("everything can be accepted");
+        assert!(!waiting.ledger.is_given_up(&path("a")));
+        assert_eq!(waiting.listed(MarkerKind::Marker).1, [("a".to_owned(), true)]);
     }
 
     #[test]

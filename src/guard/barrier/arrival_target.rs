@@ -2,14 +2,17 @@
 
 use super::super::tenure::TenureId;
 use super::chain::{self, Chain, ChainBase, ChainError};
+use super::coverage::{Coverage, CoveredFiles};
 use super::handover::{Handover, HandoverError, HandoverKind, MarkerCounts, PreviousTenure};
 use super::handover::{HandoverEnd, Remembered};
 use super::ignored::IgnoreRules;
 use super::ledger::Ledger;
 use super::marker_files::MarkerFiles;
 use super::marker_name::{MarkerKind, MarkerLink};
+use super::tree::FolderTree;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 
 /// All that decides whether the folder is ready, but for the folder itself.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +29,20 @@ pub(crate) struct Barrier<'a> {
     pub(crate) rules: &'a IgnoreRules,
     /// The wall clock in nanoseconds since 1970: tells content that is still changing.
     pub(crate) now: i128,
+}
+
+impl<'a> Barrier<'a> {
+    /// Returns which paths are covered when the folder should be in this state; if it is not known
+    /// in which, those that this machine knows.
+    pub(super) fn coverage(&self, target: Option<&'a Target>) -> Coverage<'a> {
+        let chain = target.map(|target| &target.chain);
+        Coverage::of(self.rules, self.ledger).with_chain(chain)
+    }
+
+    /// Returns the covered files of the folder.
+    pub(crate) fn covered_files(&self, tree: &mut dyn FolderTree) -> io::Result<CoveredFiles> {
+        self.coverage(self.target().ok().as_ref()).covered_files(tree)
+    }
 }
 
 /// Why nobody can say what should be here.

@@ -5,6 +5,7 @@ use super::arrival_target::{Barrier, Target};
 use super::chain::{ChainBase, WantedPath};
 use super::change_log::LoggedChange;
 use super::content_digest::ContentDigest;
+use super::coverage::CoveredFiles;
 use super::folder_path::FolderPath;
 use super::ledger::{LedgerEntry, LedgerUpdate};
 use super::marker::PathState;
@@ -29,8 +30,8 @@ pub(super) struct Comparison {
     pub(super) updates: Vec<LedgerUpdate>,
     /// Conflict copies that nothing names.
     pub(super) strays: Vec<FolderPath>,
-    /// The files that stand in the folder.
-    pub(super) found: BTreeMap<FolderPath, FoundFile>,
+    /// The covered files.
+    pub(super) files: CoveredFiles,
 }
 
 /// How a path should stand.
@@ -43,26 +44,6 @@ enum Expected<'a> {
     Logged(&'a LoggedChange),
     /// The file is as a marker names it.
     Wanted(&'a WantedPath),
-}
-
-/// Returns the files of the folder that are not ignored. A path that occurs twice is added to
-/// `twice`.
-pub(super) fn standing(
-    barrier: &Barrier<'_>,
-    tree: &mut dyn FolderTree,
-    twice: &mut Vec<FolderPath>,
-) -> io::Result<BTreeMap<FolderPath, FoundFile>> {
-    let mut found = BTreeMap::new();
-    tree.walk(&mut |path, standing| {
-        if barrier.rules.ignored(&path).is_some() {
-            return;
-        }
-        if found.contains_key(&path) {
-            twice.push(path.clone());
-        }
-        found.insert(path, standing);
-    })?;
-    Ok(found)
 }
 
 struct Comparing<'a, 'b> {
@@ -86,35 +67,32 @@ pub(super) fn compare(
     tree: &mut dyn FolderTree,
     cache: &mut DigestCache,
 ) -> io::Result<Comparison> {
-    let is_other_ignore = match target.top.and_then(|top| barrier.markers.get(&top)) {
-        Some(marker) => tree.ignore_digest()? != marker.ignore,
-        None => false,
-    };
-    let mut twice = Vec::new();
-    let found = standing(barrier, tree, &mut twice)?;
+    let top = target.top.and_then(|top| barrier.markers.get(&top));
+    let is_other_ignore = top.is_some_and(|top| barrier.rules.differ_from(top.ignore));
+    let files = barrier.coverage(Some(target)).covered_files(tree)?;
     let missing = NotArrived { is_other_ignore, ..NotArrived::default() };
     let mut comparing = Comparing {
         barrier,
         target,
         tree,
         cache,
-        found: &found,
+        found: &files.standing,
         missing,
         updates: Vec::new(),
         strays: Vec::new(),
         copies: None,
     };
-    for path in twice {
-        comparing.add_missing(&path, 0, MissingBecause::TwoNames);
+    for path in &files.twice {
+        comparing.add_missing(path, 0, MissingBecause::TwoNames);
     }
-    for (path, standing) in &found {
+    for (path, standing) in &files.standing {
         if !accepted.contains(path) {
             comparing.check(path, standing)?;
         }
     }
-    comparing.check_absent(accepted)?;
+    comparing.check_absent(&files.absent, accepted)?;
     let Comparing { missing, updates, strays, .. } = comparing;
-    Ok(Comparison { missing, updates, strays, found })
+    Ok(Comparison { missing, updates, strays, files })
 }
 
 impl<'a> Comparing<'a, '_> {
@@ -126,7 +104,8 @@ impl<'a> Comparing<'a, '_> {
         }
         if let Some(wanted) = self.target.chain.wanted.get(path) {
             return match wanted.state {
-                PathState::Gone => Expected::Gone(true),
+                // Only an own change brings a path that was given up here.
+                PathState::Gone | PathState::Ignored => Expected::Gone(true),
                 PathState::File { .. } => Expected::Wanted(wanted),
             };
         }
@@ -174,7 +153,7 @@ impl<'a> Comparing<'a, '_> {
             }
             Expected::Entry(entry) => (entry.stamp.size, entry.digest, entry.from),
             Expected::Wanted(wanted) => match wanted.state {
-                PathState::Gone => return Ok(()),
+                PathState::Gone | PathState::Ignored => return Ok(()),
                 PathState::File { size, digest, .. } => (size, digest, wanted.by.name),
             },
         };
@@ -312,19 +291,15 @@ impl<'a> Comparing<'a, '_> {
     }
 
     /// Checks that each file that should stand in the folder does, and records what is gone.
-    fn check_absent(&mut self, accepted: &BTreeSet<FolderPath>) -> io::Result<()> {
-        let (barrier, target, found) = (self.barrier, self.target, self.found);
-        let log = barrier.ledger.log().paths().filter(|_| target.top.is_none());
-        let named = barrier.ledger.paths().chain(target.chain.wanted.keys()).chain(log);
-        let mut absent: Vec<_> = named
-            .filter(|path| !found.contains_key(path) && barrier.rules.ignored(path).is_none())
-            .collect();
-        absent.sort();
-        absent.dedup();
-        for path in absent.into_iter().filter(|path| !accepted.contains(path)) {
+    fn check_absent(
+        &mut self,
+        absent: &[FolderPath],
+        accepted: &BTreeSet<FolderPath>,
+    ) -> io::Result<()> {
+        for path in absent.iter().filter(|path| !accepted.contains(path)) {
             match self.expected(path) {
                 Expected::Gone(_) => {
-                    if barrier.ledger.entry(path).is_some() {
+                    if self.barrier.ledger.entry(path).is_some() {
                         self.updates.push((path.clone(), None));
                     }
                 }

@@ -1,12 +1,15 @@
-//! Ignored paths: they enter no marker and keep no folder from being ready.
+//! Ignore rules: patterns for paths that no new marker names. `coverage` alone applies them.
 
 use super::super::write_policy::PathPatterns;
+use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::strays::{is_sync_temporary, is_sync_tool_file};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::fmt;
 use std::path::Path;
 
-/// The maximum size of `.latchfs/ignore` in bytes. A sync tool may have put any file there.
+/// The maximum size of `.latchfs/ignore` in bytes, and of the patterns of the sync tool. Anybody
+/// who can write the folder may have written them.
 pub(crate) const IGNORE_BYTES_MAX: usize = 64 * 1_024;
 /// The maximum number of patterns in it.
 pub(crate) const IGNORE_PATTERNS_MAX: usize = 1_000;
@@ -16,12 +19,26 @@ pub(crate) const IGNORE_PATTERNS_MAX: usize = 1_000;
 pub(crate) enum IgnoredBecause {
     /// The pattern in this line of `.latchfs/ignore` matches.
     Pattern(usize),
-    /// The pattern in this line of `.stignore` matches, on this machine only.
+    /// This pattern of the Syncthing on this machine matches.
     SyncthingPattern(usize),
     /// The file belongs to this machine.
     Local,
     /// The file is one of a sync tool.
     SyncTool,
+    /// A person has given the path up.
+    GivenUp,
+}
+
+impl fmt::Display for IgnoredBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(line) => write!(f, "line {line} of .latchfs/ignore"),
+            Self::SyncthingPattern(line) => write!(f, "ignore pattern {line} of Syncthing here"),
+            Self::Local => f.write_str("--local"),
+            Self::SyncTool => f.write_str("a name that sync tools keep for themselves"),
+            Self::GivenUp => f.write_str("given up by 'latchfs guard accept'"),
+        }
+    }
 }
 
 /// The patterns of one file.
@@ -41,11 +58,11 @@ pub(crate) enum IgnoreError {
     TooMany,
 }
 
-impl std::fmt::Display for IgnoreError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for IgnoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLarge => write!(f, "it has more than {IGNORE_BYTES_MAX} bytes"),
-            Self::TooMany => write!(f, "it has more than {IGNORE_PATTERNS_MAX} patterns"),
+            Self::TooLarge => write!(f, "more than {IGNORE_BYTES_MAX} bytes"),
+            Self::TooMany => write!(f, "more than {IGNORE_PATTERNS_MAX} patterns"),
         }
     }
 }
@@ -111,9 +128,17 @@ pub(crate) struct IgnoreRules {
     /// directories only. They share their lines, and the last match decides.
     any: Patterns,
     dirs: Patterns,
-    /// `.stignore`, in which the first match decides.
+    /// The patterns of Syncthing, of which the first match decides.
     syncthing: Patterns,
     local: PathPatterns,
+    /// The digest of `.latchfs/ignore`; `None` if there is no such file, or none that can be used.
+    digest: Option<ContentDigest>,
+    /// Why `.latchfs/ignore` can't be used, and counts as having no patterns.
+    shared_problem: Option<String>,
+    /// Why the patterns of the sync tool can't be used.
+    tool_problem: Option<String>,
+    /// Whether the folder has a `.stignore`, and no sync tool is known that would use it.
+    is_stignore_unused: bool,
 }
 
 impl IgnoreRules {
@@ -137,9 +162,59 @@ impl IgnoreRules {
         Ok(Self { any: of(false), dirs: of(true), ..Self::default() })
     }
 
-    /// Adds the patterns of Syncthing's `.stignore`, which is not synced. Its `#include` is not
-    /// followed.
-    pub(crate) fn with_syncthing(mut self, text: &str) -> Result<Self, IgnoreError> {
+    /// Returns rules without those of a `.latchfs/ignore` that can't be used.
+    pub(crate) fn without_shared(why: String) -> Self {
+        Self { shared_problem: Some(why), ..Self::default() }
+    }
+
+    /// Adds the digest of `.latchfs/ignore`.
+    pub(crate) fn with_digest(self, digest: ContentDigest) -> Self {
+        Self { digest: Some(digest), ..self }
+    }
+
+    /// Adds why the patterns of the sync tool can't be used.
+    pub(crate) fn with_tool_problem(self, why: String) -> Self {
+        Self { tool_problem: Some(why), ..self }
+    }
+
+    /// Returns the digest of `.latchfs/ignore`, for markers.
+    pub(crate) fn digest(&self) -> Option<ContentDigest> {
+        self.digest
+    }
+
+    /// Adds that a `.stignore` stands in the folder, and that no sync tool is known.
+    pub(crate) fn with_unused_stignore(self) -> Self {
+        Self { is_stignore_unused: true, ..self }
+    }
+
+    /// Returns the sentence for a `.stignore` that counts for nothing.
+    pub(crate) fn unused_stignore(&self) -> Option<&'static str> {
+        self.is_stignore_unused.then_some(
+            "'.stignore' stands in the folder and counts for nothing here, since no Syncthing of \
+             this user is known to carry the folder; patterns that all machines need belong into \
+             '.latchfs/ignore'",
+        )
+    }
+
+    /// Whether `.latchfs/ignore` can be used, if there is such a file.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.shared_problem.is_none()
+    }
+
+    /// Whether `.latchfs/ignore` is another one than a marker names. No machine waits for a file
+    /// that can't be used: the marker of a machine with such a file names none, and a machine with
+    /// such a file waits for no other.
+    pub(crate) fn differ_from(&self, named: Option<ContentDigest>) -> bool {
+        self.is_usable() && named.is_some() && named != self.digest
+    }
+
+    /// Returns a sentence for each source of rules that can't be used.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &str> {
+        self.shared_problem.iter().chain(&self.tool_problem).map(String::as_str)
+    }
+
+    /// Adds the patterns of a Syncthing, one in each line. `#include` is not followed.
+    pub(crate) fn add_syncthing(&mut self, text: &str) -> Result<(), IgnoreError> {
         if text.len() > IGNORE_BYTES_MAX {
             return Err(IgnoreError::TooLarge);
         }
@@ -165,7 +240,7 @@ impl IgnoreRules {
         }
         let all = all.iter().map(|(number, is_not, glob)| (*number, *is_not, glob.as_str()));
         self.syncthing = Patterns::build(all);
-        Ok(self)
+        Ok(())
     }
 
     /// Adds the patterns of files that belong to this machine.
@@ -182,9 +257,9 @@ impl IgnoreRules {
     }
 
     /// Returns why a path is ignored, if it is. Everything below an ignored directory is ignored.
-    pub(crate) fn ignored(&self, path: &FolderPath) -> Option<IgnoredBecause> {
-        let parts = path.as_str().split('/');
-        if parts.clone().any(|part| is_sync_tool_file(part) || is_sync_temporary(part)) {
+    pub(super) fn ignored(&self, path: &FolderPath) -> Option<IgnoredBecause> {
+        let top = path.as_str().split('/').next().unwrap_or_default();
+        if is_sync_tool_file(top) || is_sync_temporary(path.name()) {
             return Some(IgnoredBecause::SyncTool);
         }
         if self.local.matches(Path::new(path.as_str())) {
@@ -194,7 +269,8 @@ impl IgnoreRules {
         pattern.or_else(|| self.syncthing_line(path.as_str()).map(IgnoredBecause::SyncthingPattern))
     }
 
-    /// Returns the line of `.stignore` that keeps a path back, which may be one of the guards' own.
+    /// Returns the pattern of Syncthing that keeps a path back, which may be one of the guards'
+    /// own.
     pub(crate) fn syncthing_line(&self, path: &str) -> Option<usize> {
         let matched = and_dirs_above(path).find_map(|at| {
             let first = self.syncthing.set.matches(at).into_iter().min()?;
@@ -279,7 +355,8 @@ mod tests {
     #[test]
     fn syncthing_decides_by_the_first_match() {
         let text = "// comment\n#include other\n!/keep/a\n(?d)(?i)*.bak\n/keep\n";
-        let rules = IgnoreRules::default().with_syncthing(text).expect("few patterns");
+        let mut rules = IgnoreRules::default();
+        rules.add_syncthing(text).expect("few patterns");
         let ignored = |at| rules.ignored(&path(at));
         assert_eq!(ignored("x/a.bak"), Some(IgnoredBecause::SyncthingPattern(4)));
         assert_eq!(ignored("keep/b"), Some(IgnoredBecause::SyncthingPattern(5)));
@@ -295,6 +372,10 @@ mod tests {
             (".stversions/a", Some(IgnoredBecause::SyncTool)),
             ("d/.syncthing.a.tmp", Some(IgnoredBecause::SyncTool)),
             ("d/a", None),
+            // A directory of such a name hides nothing.
+            ("d/.stversions/a", None),
+            (".dropbox.cache.d/a", None),
+            ("d.partial/a", None),
         ] {
             assert_eq!(rules.ignored(&path(at)), because, "{at}");
         }
@@ -306,6 +387,7 @@ mod tests {
         assert!(IgnoreRules::parse(&longest).is_ok());
         let error = IgnoreRules::parse(&format!("{longest}#")).expect_err("too large");
         assert!(error.to_string().contains("65536 bytes"), "{error}");
+        assert!(IgnoreRules::default().add_syncthing(&format!("{longest}#")).is_err());
         let most = "*.a\n".repeat(IGNORE_PATTERNS_MAX);
         assert!(IgnoreRules::parse(&most).is_ok());
         assert_eq!(IgnoreRules::parse(&format!("{most}b")).err(), Some(IgnoreError::TooMany));

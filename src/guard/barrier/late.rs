@@ -64,7 +64,7 @@ pub(crate) fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger)
 /// Returns the files that a late marker names. They are copied to the lost files before the marker
 /// is written, and leave them when the chain of a later handover contains the marker.
 pub(crate) fn copied_before(listing: &Listing) -> impl Iterator<Item = &FolderPath> {
-    let is_file = |change: &&Change| change.state != PathState::Gone;
+    let is_file = |change: &&Change| matches!(change.state, PathState::File { .. });
     listing.changes().iter().filter(is_file).map(|change| &change.path)
 }
 

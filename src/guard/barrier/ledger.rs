@@ -8,7 +8,7 @@ use super::handover::{HandoverId, MarkerCounts};
 use super::marker::Acceptance;
 use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::tree::FileStamp;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The maximum number of own handovers that a ledger remembers. Only the last one matters, and
 /// those that were sent after it without an answer.
@@ -46,6 +46,8 @@ pub(crate) struct Ledger {
     pub(super) closed: Option<HandoverId>,
     /// An acceptance that no marker names yet.
     pub(super) accepted: Option<Acceptance>,
+    /// The paths that were given up: a person accepted that a rule ignores them.
+    pub(super) given_up: BTreeSet<FolderPath>,
     /// The changes that no marker names yet.
     pub(super) log: ChangeLog,
 }
@@ -118,9 +120,29 @@ impl Ledger {
         self.files.len()
     }
 
+    /// Whether a path was given up, and no guard has published it since.
+    pub(crate) fn is_given_up(&self, path: &FolderPath) -> bool {
+        self.given_up.contains(path)
+    }
+
+    /// Forgets what is known of a path that a rule ignores, and that a person has given up.
+    pub(super) fn give_up(&mut self, path: FolderPath) {
+        self.files.remove(&path);
+        self.log.changed.remove(&path);
+        self.given_up.insert(path);
+    }
+
+    /// Gives up paths that a person has accepted as ignored. The next marker is a checkpoint, which
+    /// says so to the other machines.
+    pub(crate) fn accept_ignored(&mut self, paths: impl IntoIterator<Item = FolderPath>) {
+        paths.into_iter().for_each(|path| self.give_up(path));
+        self.log.accept_whole();
+    }
+
     /// Records the versions of some paths.
     pub(super) fn update(&mut self, updates: Vec<LedgerUpdate>) {
         for (path, entry) in updates {
+            self.given_up.remove(&path);
             match entry {
                 Some(entry) => self.files.insert(path, entry),
                 None => self.files.remove(&path),

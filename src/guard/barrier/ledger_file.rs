@@ -172,6 +172,8 @@ impl Ledger {
             to.0.extend(entry.digest.0);
             to.name(entry.from);
         }
+        to.number(self.given_up.len() as u64);
+        self.given_up.iter().for_each(|path| to.text(path.as_str()));
         to.byte(u8::from(self.log.is_whole));
         to.number(self.log.number);
         to.number(self.log.changed.len() as u64);
@@ -235,6 +237,13 @@ impl Ledger {
             }
             ledger.files.insert(path, LedgerEntry { stamp, digest, from });
         }
+        for _ in 0..from.number()? {
+            let path = from.path()?;
+            if ledger.given_up.last().is_some_and(|last| *last >= path) {
+                return Err(LedgerError::Damaged);
+            }
+            ledger.given_up.insert(path);
+        }
         ledger.log = load_log(&mut from)?;
         if from.0.is_empty() { Ok(ledger) } else { Err(LedgerError::Damaged) }
     }
@@ -282,6 +291,7 @@ mod tests {
         ledger.record_own(HandoverId(4));
         ledger.record_own(HandoverId(u128::MAX));
         ledger.update(vec![(path("a"), Some(entry)), (path("d/b"), Some(entry))]);
+        ledger.given_up.extend([path("x.o"), path("y.o")]);
         ledger.log_mut().begin(&path("a"), Some(stamp), None);
         ledger.log_mut().end(&path("c"), None);
         ledger.log_mut().accept(&path("d/b"), Some(stamp));

@@ -30,6 +30,9 @@ pub(crate) const MARKER_TEXT_BYTES_MAX: usize = 1_024;
 pub(crate) enum PathState {
     /// No regular file has the path.
     Gone,
+    /// A person accepted that the path is ignored: no machine waits for it any more, whether a file
+    /// stands there or not.
+    Ignored,
     /// A regular file has the path.
     File {
         /// The size in bytes.
@@ -176,6 +179,17 @@ struct ChangeJson<'a> {
 enum TypeJson {
     File,
     Gone,
+    Ignored,
+}
+
+impl TypeJson {
+    fn of(state: PathState) -> Self {
+        match state {
+            PathState::Gone => Self::Gone,
+            PathState::Ignored => Self::Ignored,
+            PathState::File { .. } => Self::File,
+        }
+    }
 }
 
 /// Reads a list of changes, and fails before it takes memory for too many.
@@ -233,31 +247,21 @@ fn read_text(text: &str) -> Result<String, MarkerError> {
 
 fn change_json(change: &Change) -> ChangeJson<'_> {
     let path = Cow::Borrowed(change.path.as_str());
-    let foreign = change.is_foreign;
-    match change.state {
-        PathState::Gone => ChangeJson {
-            path,
-            r#type: TypeJson::Gone,
-            size: None,
-            sha256: None,
-            mode: None,
-            foreign,
-        },
-        PathState::File { size, digest, mode } => ChangeJson {
-            path,
-            r#type: TypeJson::File,
-            size: Some(size),
-            sha256: Some(digest.to_string()),
-            mode: Some(mode),
-            foreign,
-        },
-    }
+    let (size, sha256, mode) = match change.state {
+        PathState::Gone | PathState::Ignored => (None, None, None),
+        PathState::File { size, digest, mode } => {
+            (Some(size), Some(digest.to_string()), Some(mode))
+        }
+    };
+    let r#type = TypeJson::of(change.state);
+    ChangeJson { path, r#type, size, sha256, mode, foreign: change.is_foreign }
 }
 
 fn read_change(json: &ChangeJson<'_>) -> Result<Change, MarkerError> {
     let path = FolderPath::parse(&json.path).map_err(damaged)?;
     let state = match (json.r#type, json.size, &json.sha256) {
         (TypeJson::Gone, None, None) => PathState::Gone,
+        (TypeJson::Ignored, None, None) => PathState::Ignored,
         (TypeJson::File, Some(size), Some(digest)) => {
             let mode = json.mode.unwrap_or(0);
             PathState::File { size, digest: read_digest(digest)?, mode: mode & 0o7777 }

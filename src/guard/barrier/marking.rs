@@ -3,6 +3,7 @@
 use super::super::tenure::TenureId;
 use super::change_log::{ChangeProgress, LoggedChange};
 use super::content_digest::ContentDigest;
+use super::coverage::{Coverage, CoverageReport};
 use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind, MarkerCounts};
 use super::ignored::IgnoreRules;
@@ -12,7 +13,6 @@ use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::strays::original_of;
 use super::tree::{FileStamp, FolderTree, FoundFile, hidden};
 use crate::time::{Span, Time};
-use std::collections::BTreeMap;
 use std::io;
 
 /// Markers that a tenure writes by itself are at least this far apart.
@@ -32,6 +32,8 @@ pub(crate) struct Listing {
     ignore: Option<ContentDigest>,
     changes: Vec<Change>,
     updates: Vec<(FolderPath, Option<(FileStamp, ContentDigest)>)>,
+    /// The paths for which an ignore rule makes a difference.
+    report: CoverageReport,
 }
 
 /// The writer and the time of a marker.
@@ -57,6 +59,11 @@ impl Listing {
     /// Returns the paths that the marker names, as they stood.
     pub(crate) fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// Returns the paths for which an ignore rule makes a difference.
+    pub(crate) fn coverage(&self) -> &CoverageReport {
+        &self.report
     }
 
     /// Returns the marker with this list.
@@ -172,34 +179,35 @@ impl Ledger {
     ) -> io::Result<Option<Listing>> {
         let is_first = self.log.is_whole || self.verified.is_none();
         let kind = if is_first { MarkerKind::Checkpoint } else { kind };
-        let (number, ignore) = (self.log.number(), tree.ignore_digest()?);
-        let mut found: BTreeMap<FolderPath, FoundFile> = BTreeMap::new();
-        tree.walk(&mut |path, standing| {
-            if rules.ignored(&path).is_none() {
-                found.insert(path, standing);
-            }
-        })?;
-        let listing = Listing { kind, number, ignore, changes: Vec::new(), updates: Vec::new() };
+        let files = Coverage::of(rules, self).covered_files(tree)?;
+        let listing = Listing {
+            kind,
+            number: self.log.number(),
+            ignore: rules.digest(),
+            changes: Vec::new(),
+            updates: Vec::new(),
+            report: files.report,
+        };
         let mut lister = Lister { ledger: self, tree, listing };
-        for (path, standing) in &found {
+        for (path, standing) in &files.standing {
             let is_known = self.log.get(path).is_some() || self.entry(path).is_some();
-            if !is_known && original_of(path, |at| found.contains_key(at)).is_some() {
+            let is_there = |at: &FolderPath| files.standing.contains_key(at);
+            if !is_known && original_of(path, is_there).is_some() {
                 continue;
             }
             if !lister.add_standing(path, standing)? {
                 return Ok(None);
             }
         }
-        let mut gone: Vec<_> = self
-            .paths()
-            .chain(self.log.paths())
-            .filter(|path| !found.contains_key(path) && rules.ignored(path).is_none())
-            .collect();
-        gone.sort();
-        gone.dedup();
-        for path in gone {
+        for path in &files.absent {
             if !lister.add_unfound(path)? {
                 return Ok(None);
+            }
+        }
+        if kind == MarkerKind::Checkpoint {
+            let is_changed = |path: &&FolderPath| self.log.get(path).is_some();
+            for path in self.given_up.iter().filter(|path| !is_changed(path)) {
+                lister.add(path, PathState::Ignored, false);
             }
         }
         let mut listing = lister.listing;
@@ -476,6 +484,39 @@ mod tests {
         assert_eq!(of("over"), Some(PathState::File { size: 5, digest, mode: 0o644 }));
         let touched = holder.ledger.entry(&path("touched")).expect("known");
         assert_eq!(Some(touched.stamp), holder.stamp("touched"));
+    }
+
+    /// A rule that comes later changes nothing for the files that markers name.
+    #[test]
+    fn an_ignored_path_is_in_no_marker_as_gone() {
+        let mut holder = Holder::new(&["a", "b", "c"]);
+        holder.rules = IgnoreRules::parse("*").expect("valid");
+        holder.tree.put("new", b"1");
+        assert_eq!(holder.named(MarkerKind::Marker), []);
+        let all = ["a", "b", "c"].map(|name| named(name, true, false));
+        assert_eq!(holder.named(MarkerKind::Checkpoint), all);
+        // Changes of programs are named.
+        holder.save("a", b"2");
+        holder.tree.remove("b");
+        holder.ledger.log_mut().end(&path("b"), None);
+        let changed = [named("a", true, false), named("b", false, false)];
+        assert_eq!(holder.named(MarkerKind::Marker), changed);
+        holder.mark(MarkerKind::Marker);
+        holder.ledger.accept_ignored([path("c")]);
+        let listing = holder.list(MarkerKind::Marker).expect("no change meanwhile");
+        let states: Vec<_> = listing.changes().iter().map(|it| (&it.path, it.state)).collect();
+        assert_eq!((listing.kind, states.len()), (MarkerKind::Checkpoint, 2));
+        assert_eq!(states[1], (&path("c"), PathState::Ignored));
+        holder.mark(MarkerKind::Marker);
+        assert!(holder.ledger.is_given_up(&path("c")));
+        // Each checkpoint says so, until a program changes the file where no rule matches.
+        assert_eq!(holder.named(MarkerKind::Checkpoint).len(), 2);
+        holder.rules = IgnoreRules::default();
+        holder.save("c", b"2");
+        let all = [named("c", true, false), named("new", true, true)];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+        holder.mark(MarkerKind::Marker);
+        assert!(!holder.ledger.is_given_up(&path("c")));
     }
 
     #[test]

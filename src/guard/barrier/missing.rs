@@ -1,6 +1,7 @@
 //! The paths that have not arrived, and the reasons.
 
 use super::super::tenure::TenureId;
+use super::coverage::CoverageReport;
 use super::folder_path::FolderPath;
 use super::marker_name::MarkerLink;
 use std::collections::BTreeSet;
@@ -103,6 +104,8 @@ pub(crate) struct NotArrived {
     pub(crate) bytes: u64,
     /// The number of paths that had to arrive.
     pub(crate) of: u64,
+    /// The paths for which an ignore rule makes a difference, or would.
+    pub(crate) coverage: CoverageReport,
 }
 
 impl NotArrived {

@@ -12,7 +12,8 @@
 //! - `marker_files` is the set of those that are here, `chain` their order.
 //! - `tree` is the trait of the files that stand in the folder.
 //! - `change_log` and `ledger` are what this machine knows, `ledger_file` its file.
-//! - `strays` and `ignored` know names that keep nobody from being ready.
+//! - `strays` and `ignored` know names that keep nobody from being ready, and `coverage` decides
+//!   which paths the barrier covers.
 //! - `arrival_target` is what should be here, `missing` what is not; `comparison` compares the
 //!   folder with it, and `ready` decides.
 //! - `acceptance` goes on without what has not arrived.
@@ -32,6 +33,7 @@ pub(crate) mod ledger;
 pub(crate) mod ledger_file;
 pub(crate) mod strays;
 pub(crate) mod ignored;
+pub(crate) mod coverage;
 pub(crate) mod missing;
 pub(crate) mod arrival_target;
 mod comparison;

@@ -2,10 +2,13 @@
 //! byte, or somebody must wait or accept.
 
 use super::arrival_target::{Barrier, NoTarget, Target, Unsure};
+use super::chain::{ChainBase, WantedPath};
 use super::comparison::{Comparison, compare};
+use super::coverage::CoverageReport;
 use super::folder_path::FolderPath;
 use super::handover::MarkerCounts;
 use super::ledger::{Ledger, LedgerUpdate};
+use super::marker::PathState;
 use super::marker_name::MarkerLink;
 use super::missing::NotArrived;
 use super::tree::{DigestCache, FileStamp, FolderTree};
@@ -23,8 +26,14 @@ pub(crate) struct Arrived {
     pub(super) counts: MarkerCounts,
     /// The versions that the ledger does not know yet.
     pub(super) updates: Vec<LedgerUpdate>,
+    /// The paths that the markers name as given up; all of them if `is_whole`.
+    pub(super) given_up: Vec<FolderPath>,
+    /// Whether the markers go back to a checkpoint.
+    pub(super) is_whole: bool,
     /// Conflict copies, which keep nobody from being ready.
     pub(crate) strays: Vec<FolderPath>,
+    /// The paths for which an ignore rule makes a difference, or would.
+    pub(crate) coverage: CoverageReport,
 }
 
 impl Arrived {
@@ -87,12 +96,22 @@ impl Barrier<'_> {
     }
 
     pub(super) fn decision(target: &Target, compared: Comparison) -> Decision {
+        let coverage = compared.files.report;
         if !compared.missing.is_nothing() {
-            return Decision::NotArrived(compared.missing);
+            return Decision::NotArrived(NotArrived { coverage, ..compared.missing });
         }
-        let (checkpoint, counts) = (target.checkpoint, target.counts);
-        let (updates, strays) = (compared.updates, compared.strays);
-        Decision::Ready(Arrived { top: target.top, checkpoint, counts, updates, strays })
+        let is_given_up = |wanted: &WantedPath| wanted.state == PathState::Ignored;
+        let named = target.chain.wanted.iter().filter(|(_, wanted)| is_given_up(wanted));
+        Decision::Ready(Arrived {
+            top: target.top,
+            checkpoint: target.checkpoint,
+            counts: target.counts,
+            updates: compared.updates,
+            given_up: named.map(|(path, _)| path.clone()).collect(),
+            is_whole: target.chain.base == ChainBase::Checkpoint,
+            strays: compared.strays,
+            coverage,
+        })
     }
 }
 
@@ -100,6 +119,9 @@ impl Ledger {
     /// Records that the folder is ready.
     pub(crate) fn adopt(&mut self, arrived: Arrived) {
         self.update(arrived.updates);
+        if arrived.is_whole {
+            self.given_up.clear();
+        }
         if let Some(top) = arrived.top {
             self.verified = Some(top);
             self.checkpoint = arrived.checkpoint;
@@ -108,6 +130,7 @@ impl Ledger {
             self.log.clear();
             self.accepted = None;
         }
+        arrived.given_up.into_iter().for_each(|path| self.give_up(path));
     }
 }
 
@@ -121,7 +144,7 @@ mod tests {
     use super::super::ledger::LedgerEntry;
     use super::super::marker::Change;
     use super::super::missing::{MissingBecause, MissingPath, VersionName};
-    use super::super::test_markers::{ENGINE, TestMarkers, gone, is};
+    use super::super::test_markers::{ENGINE, TestMarkers, gone, ignored, is};
     use super::super::test_tree::{TestTree, path};
     use super::*;
     use crate::engine::Token;
@@ -380,17 +403,74 @@ mod tests {
     fn an_ignored_path() {
         let mut arrival = Arrival::new();
         let first = arrival.first();
-        let rules = "*.o\n";
-        let mut marker = TestMarkers::made(2, 1, Some(first), &[is("x.o", b"elsewhere")]);
-        marker.ignore = Some(ContentDigest::of(rules.as_bytes()));
+        let rules = || IgnoreRules::parse("*.o\n").expect("valid");
+        let digest = ContentDigest::of(b"*.o\n");
+        let mut marker = TestMarkers::made(2, 1, Some(first), &[]);
+        marker.ignore = Some(digest);
         let link = arrival.markers.put(&marker);
         arrival.clean(2, link);
-        arrival.rules = IgnoreRules::parse(rules).expect("valid");
+        arrival.rules = rules();
         arrival.tree.put("y.o", b"here");
         let Decision::NotArrived(missing) = arrival.decide() else { panic!("other rules") };
         assert!(missing.is_other_ignore && missing.count == 0);
-        arrival.tree.ignore = marker.ignore;
+        arrival.rules = rules().with_digest(digest);
+        let Decision::Ready(arrived) = arrival.decide() else { panic!("the same rules") };
+        assert_eq!(arrived.coverage.not_covered.first[0].0, path("y.o"));
         arrival.adopt();
+    }
+
+    /// Anybody who can write the folder can write ignore rules.
+    #[test]
+    fn a_rule_lets_no_machine_go_on_without_a_path_that_a_marker_names() {
+        let mut shared = IgnoreRules::parse("*").expect("valid");
+        shared.add_syncthing("*").expect("short");
+        let mut arrival = Arrival::new();
+        arrival.rules = shared;
+        let first = arrival.first();
+        let second = arrival.tenure(2, first, &[is("a", b"a2"), gone("b"), is("c", b"c2")]);
+        let all = [
+            ("a".to_owned(), superseded(1, 2)),
+            ("b".to_owned(), MissingBecause::NotYetDeleted),
+            ("c".to_owned(), MissingBecause::NotHere),
+        ];
+        assert_eq!(arrival.missing(), all);
+        let Decision::NotArrived(missing) = arrival.decide() else { panic!("a is missing") };
+        assert_eq!(missing.coverage.despite.count, 3, "the rule is named");
+        // A checkpoint of the same says the same.
+        let again = arrival.markers.checkpoint(2, Some(second), &[is("a", b"a2"), is("c", b"c2")]);
+        arrival.clean(2, again);
+        assert_eq!(arrival.missing(), all);
+        arrival.tree.put("a", b"a2");
+        arrival.tree.put("c", b"c2");
+        arrival.tree.remove("b");
+        arrival.adopt();
+        arrival.tree.put("a", b"old");
+        assert_eq!(arrival.missing(), [("a".to_owned(), MissingBecause::Foreign)]);
+    }
+
+    #[test]
+    fn a_path_that_was_given_up_elsewhere_keeps_nobody_waiting() {
+        let mut arrival = Arrival::new();
+        let first = arrival.first();
+        arrival.tree.put("a", b"anything");
+        arrival.tree.remove("b");
+        let named = [is("c", b"c"), ignored("a"), ignored("b")];
+        let top = arrival.markers.checkpoint(2, Some(first), &named);
+        arrival.clean(2, top);
+        arrival.tree.put("c", b"c");
+        arrival.adopt();
+        let ledger = &arrival.ledger;
+        assert_eq!(ledger.paths().collect::<Vec<_>>(), [&path("c")]);
+        assert!(ledger.is_given_up(&path("a")) && ledger.is_given_up(&path("b")));
+        arrival.tree.put("b", b"something");
+        arrival.adopt();
+        // A guard publishes one of them again.
+        arrival.tenure(3, top, &[is("a", b"a3")]);
+        assert_eq!(arrival.missing(), [("a".to_owned(), MissingBecause::Foreign)]);
+        arrival.tree.put("a", b"a3");
+        arrival.adopt();
+        assert!(!arrival.ledger.is_given_up(&path("a")));
+        assert!(arrival.ledger.entry(&path("a")).is_some());
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub(super) fn gone(name: &str) -> Change {
     Change { path: path(name), state: PathState::Gone, is_foreign: false }
 }
 
+/// Says that a path was given up.
+pub(super) fn ignored(name: &str) -> Change {
+    Change { path: path(name), state: PathState::Ignored, is_foreign: false }
+}
+
 impl TestMarkers {
     pub(in crate::guard) fn made(
         token: u64,

@@ -10,7 +10,6 @@ use std::io;
 #[derive(Debug, Clone, Default)]
 pub(super) struct TestTree {
     pub(super) files: BTreeMap<FolderPath, (FoundFile, Vec<u8>)>,
-    pub(super) ignore: Option<ContentDigest>,
     /// How many files were hashed.
     pub(super) hashed: usize,
     /// A file that changes while it is hashed.
@@ -65,9 +64,5 @@ impl FolderTree for TestTree {
         let is_busy = self.busy.as_ref() == Some(path);
         let there = self.files.get(path).filter(|_| !is_busy);
         Ok(there.map(|(_, content)| ContentDigest::of(content)))
-    }
-
-    fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>> {
-        Ok(self.ignore)
     }
 }

@@ -42,8 +42,6 @@ pub(crate) trait FolderTree {
     /// changed meanwhile.
     fn digest(&mut self, path: &FolderPath, found: &FoundFile)
     -> io::Result<Option<ContentDigest>>;
-    /// Returns the digest of `.latchfs/ignore`, if there is such a file.
-    fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>>;
 }
 
 /// Returns the error for a path on whose directory something is mounted, and of which a list must

@@ -2,10 +2,9 @@
 
 use super::super::barrier::content_digest::ContentDigest;
 use super::super::barrier::folder_path::{FolderPath, FolderPathError};
-use super::super::barrier::ignored::IGNORE_BYTES_MAX;
 use super::super::barrier::tree::{FileStamp, FolderTree, FoundFile};
 use super::super::disk::{Attributes, Disk, Look, Place};
-use super::bounded_read::{digest_of, if_there, read_at_most};
+use super::bounded_read::{digest_of, if_there};
 use super::disk_names::{find, is_composed, is_hidden, open_dir_at};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -292,16 +291,6 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
         }
         digest
     }
-
-    fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>> {
-        let Some(dir) = open_dir_at(self.disk, self.folder, OsStr::new(CONTROL_DIR))? else {
-            return Ok(None);
-        };
-        let at = Place::new(&dir, IGNORE_FILE);
-        let read = read_at_most(self.disk, at, IGNORE_BYTES_MAX as u64);
-        let read = read.map_err(|error| at_path(OsStr::new(".latchfs/ignore"), &error))?;
-        Ok(read.map(|(bytes, _)| ContentDigest::of(&bytes)))
-    }
 }
 
 /// The directory of the guard in the folder.
@@ -562,23 +551,5 @@ mod tests {
             let walk = DiskTree::new(&gone, &folder).walk(&mut |_, _| {});
             walk.expect(name);
         }
-    }
-
-    #[test]
-    fn the_digest_of_the_ignore_file_has_a_bound() {
-        let test = TestFolder::new();
-        let folder = test.folder();
-        let mut tree = DiskTree::new(&LinuxDisk, &folder);
-        assert_eq!(tree.ignore_digest().expect("readable"), None);
-        let most = vec![b'#'; IGNORE_BYTES_MAX];
-        test.put(".latchfs/ignore", &most);
-        let digest = tree.ignore_digest().expect("readable");
-        assert_eq!(digest, Some(ContentDigest::of(&most)));
-        TestFolder::make_sparse(&test.path(".latchfs/ignore"), IGNORE_BYTES_MAX as u64 + 1);
-        let error = tree.ignore_digest().expect_err("too large").to_string();
-        assert_eq!(error, ".latchfs/ignore: it has more than 65536 bytes");
-        fs::remove_file(test.path(".latchfs/ignore")).expect("there");
-        symlink("/etc/passwd", test.path(".latchfs/ignore")).expect("a symlink");
-        assert_eq!(tree.ignore_digest().expect("readable"), None);
     }
 }

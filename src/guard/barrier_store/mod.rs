@@ -8,9 +8,10 @@
 //! - `whole_write` writes a file that appears complete or not at all.
 //! - `disk_names` finds the name on the disk that belongs to a path.
 //! - `disk_tree` is the folder as `barrier` compares it.
-//! - `ignore_files` reads the patterns of ignored paths.
+//! - `ignore_files` reads the ignore rules.
 //! - `marker_dir` reads the markers, `marker_writer` writes and removes them.
-//! - `unread_file` keeps which versions of other machines no program has opened.
+//! - `unread_file` keeps which versions of other machines no program has opened, `tool_file` which
+//!   ignore patterns the sync tool has named last.
 //! - `change_record` is a line of the change log, `ledger_store` keeps the log and the ledger.
 
 mod bounded_read;
@@ -23,5 +24,6 @@ pub(crate) mod marker_writer;
 pub(crate) mod change_record;
 pub(crate) mod ledger_store;
 pub(crate) mod unread_file;
+pub(crate) mod tool_file;
 #[cfg(test)]
 pub(in crate::guard) mod test_disk;

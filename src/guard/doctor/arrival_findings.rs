@@ -1,6 +1,7 @@
 //! Compares the folder with the markers, as the barrier does.
 
 use super::super::barrier::arrival_target::{Barrier, Unsure};
+use super::super::barrier::coverage::{CountedPaths, CoverageReport};
 use super::super::barrier::folder_path::FolderPath;
 use super::super::barrier::handover::Remembered;
 use super::super::barrier::ignored::IgnoreRules;
@@ -16,9 +17,10 @@ use super::super::barrier_store::marker_dir::MarkerDir;
 use super::super::disk::Disk;
 use super::examined_folder::{ExaminedFolder, KnownTenures};
 use super::folder_finding::{FindingKind, FolderFinding};
-use super::leftovers::some_of;
+use super::leftovers::{some_of, some_of_all};
 use crate::os_error::said;
 use crate::time::Span;
+use std::collections::BTreeMap;
 use std::io;
 
 /// The highest number of conflict copies that are looked at.
@@ -42,8 +44,7 @@ pub(super) fn arrival_findings<D: Disk>(
     of: &ExaminedFolder<'_, D>,
 ) -> Result<Vec<FolderFinding>, String> {
     let Some(known) = &of.known else { return Ok(Vec::new()) };
-    let rules = read_ignore_rules(of.disk, &of.folder, of.local.clone());
-    let rules = rules.map_err(|error| error.to_string())?;
+    let rules = read_ignore_rules(of.disk, &of.folder, of.local.clone(), &of.tool);
     let ledger = match &of.host {
         Some(host) => read_ledger(of.disk, host).map_err(|error| failed("the ledger", &error))?,
         None => Ledger::default(),
@@ -67,15 +68,18 @@ pub(super) fn arrival_findings<D: Disk>(
             )
         })
         .collect();
-    findings.extend(strays(of, &rules, &markers)?);
-    // While the lock is held its holder knows what is here, and changes go on.
-    if known.is_held {
-        return Ok(findings);
-    }
     let now = i128::from(of.now.secs) * 1_000_000_000 + i128::from(of.now.nanos);
     let (previous, engine) = (&known.previous, known.engine);
     let barrier =
         Barrier { previous, engine, ledger: &ledger, markers: markers.files(), rules: &rules, now };
+    let covered = barrier.covered_files(&mut DiskTree::new(of.disk, &of.folder));
+    let covered = covered.map_err(|error| failed("the folder", &error))?;
+    findings.extend(strays(of, &covered.standing, &markers)?);
+    findings.extend(ignore_findings(of, &rules, &covered.report));
+    // While the lock is held its holder knows what is here, and changes go on.
+    if known.is_held {
+        return Ok(findings);
+    }
     let mut tree = DiskTree::new(of.disk, &of.folder);
     let decided = barrier.decide(&mut tree, &mut DigestCache::default());
     match decided.map_err(|error| failed("the folder", &error))? {
@@ -84,6 +88,50 @@ pub(super) fn arrival_findings<D: Disk>(
         Decision::NotArrived(missing) => findings.extend(not_arrived(of, known, &missing)),
     }
     Ok(findings)
+}
+
+/// Returns a finding for the ignore rules that can't be used, one for those that change nothing,
+/// and one for the files that they keep out of the markers.
+fn ignore_findings<D: Disk>(
+    of: &ExaminedFolder<'_, D>,
+    rules: &IgnoreRules,
+    report: &CoverageReport,
+) -> Vec<FolderFinding> {
+    let finding = |says, mend| FolderFinding::new(FindingKind::Ignored, says, mend);
+    let mut findings: Vec<_> = rules
+        .problems()
+        .map(|why| finding(why.to_owned(), "mend the rules; files that they ignored are foreign"))
+        .collect();
+    let note = rules.unused_stignore().map(|why| FolderFinding::known(FindingKind::Ignored, why));
+    findings.extend(note);
+    let named = |paths: &CountedPaths| {
+        let name = |(path, rule): &(FolderPath, _)| format!("'{path}' ({rule})");
+        let names: Vec<_> = paths.first.iter().map(name).collect();
+        let more = paths.count.saturating_sub(names.len() as u64);
+        some_of_all(&names, more)
+    };
+    if let Some((path, _)) = report.despite.first.first() {
+        let says = format!(
+            "ignore rules match paths that markers name, which stay covered ({}): {}",
+            report.despite.count,
+            named(&report.despite)
+        );
+        let mend = format!(
+            "see who has written the rule; if the path is not to be carried any more, give it up: \
+             latchfs guard accept {}/{path} --reason WHY",
+            of.shown
+        );
+        findings.push(FolderFinding::new(FindingKind::Ignored, says, mend));
+    }
+    if report.not_covered.count > 0 {
+        let says = format!(
+            "no marker names files that are ignored, and no machine waits for them ({}): {}",
+            report.not_covered.count,
+            named(&report.not_covered)
+        );
+        findings.push(FolderFinding::known(FindingKind::Ignored, says));
+    }
+    findings
 }
 
 fn unsure<D: Disk>(
@@ -148,7 +196,8 @@ fn not_arrived<D: Disk>(
             ),
             (FindingKind::NotArrived, _) => format!(
                 "see whether the sync tool runs on both machines; a path that never comes belongs \
-                 into {shown}/.latchfs/ignore"
+                 into .latchfs/ignore of the folder, and is then given up: latchfs guard accept \
+                 {shown}/{path} --reason WHY"
             ),
             _ => format!(
                 "wait for the wanted version, or go on with the one that stands there: latchfs \
@@ -181,17 +230,10 @@ const fn kind_of(path: &MissingPath) -> FindingKind {
 /// Returns the conflict copies, each with the tenure whose version it holds.
 fn strays<D: Disk>(
     of: &ExaminedFolder<'_, D>,
-    rules: &IgnoreRules,
+    files: &BTreeMap<FolderPath, FoundFile>,
     markers: &MarkerDir,
 ) -> Result<Vec<FolderFinding>, String> {
     let mut tree = DiskTree::new(of.disk, &of.folder);
-    let mut files = std::collections::BTreeMap::<FolderPath, FoundFile>::new();
-    let walked = tree.walk(&mut |path, found| {
-        if rules.ignored(&path).is_none() {
-            files.insert(path, found);
-        }
-    });
-    walked.map_err(|error| failed("the folder", &error))?;
     let is_there = |path: &FolderPath| files.contains_key(path);
     let strays =
         files.iter().filter_map(|(path, found)| Some((path, found, original_of(path, is_there)?)));

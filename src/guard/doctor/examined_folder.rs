@@ -1,6 +1,7 @@
 //! A guarded folder, with what its guard and the lock service say of it.
 
 use super::super::barrier::handover::PreviousTenure;
+use super::super::barrier_store::ignore_files::ToolPatterns;
 use super::super::disk::Disk;
 use super::super::write_policy::PathPatterns;
 use crate::time::Wall;
@@ -39,6 +40,8 @@ pub(crate) struct ExaminedFolder<'a, D: Disk> {
     pub(crate) is_shared: bool,
     /// The patterns of files that belong to this machine.
     pub(crate) local: PathPatterns,
+    /// The ignore patterns of the sync tool of this machine.
+    pub(crate) tool: ToolPatterns,
     /// What the lock service says, if other machines have copies of the folder.
     pub(crate) known: Option<KnownTenures>,
     pub(crate) now: Wall,

@@ -43,6 +43,7 @@ finding_kinds! {
     Foreign = "foreign",
     Superseded = "superseded",
     Stray = "stray",
+    Ignored = "ignored",
     Lost = "lost",
     LatePublish = "late-publish",
     Around = "around",
@@ -61,14 +62,19 @@ pub(crate) struct FolderFinding {
     pub(crate) kind: FindingKind,
     /// What was found.
     pub(crate) says: String,
-    /// What to do about it.
-    pub(crate) mend: String,
+    /// What to do about it; `None` if nothing is wrong.
+    pub(crate) mend: Option<String>,
 }
 
 impl FolderFinding {
     /// Returns a finding.
     pub(crate) fn new(kind: FindingKind, says: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { kind, says: says.into(), mend: mend.into() }
+        Self { kind, says: says.into(), mend: Some(mend.into()) }
+    }
+
+    /// Returns a finding for a person who wants to know; nothing is wrong.
+    pub(crate) fn known(kind: FindingKind, says: impl Into<String>) -> Self {
+        Self { kind, says: says.into(), mend: None }
     }
 }
 

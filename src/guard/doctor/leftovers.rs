@@ -13,8 +13,13 @@ const NAMES_SHOWN: usize = 3;
 
 /// Returns the first names, and how many more there are.
 pub(super) fn some_of(names: &[String]) -> String {
+    some_of_all(names, 0)
+}
+
+/// Returns the first names, and how many more there are besides `others` that are not in the list.
+pub(super) fn some_of_all(names: &[String], others: u64) -> String {
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
-    match names.len().saturating_sub(NAMES_SHOWN) {
+    match names.len().saturating_sub(NAMES_SHOWN) as u64 + others {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -2,6 +2,7 @@
 
 use super::super::arrival_target::Barrier;
 use super::super::chain::ChainBase;
+use super::super::coverage::CoverageReport;
 use super::super::handover::{Handover, HandoverEnd, HandoverKind, MarkerCounts};
 use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Acceptance, PathState};
@@ -117,6 +118,20 @@ impl Moves<'_> {
                     }
                 }
             }
+            Some(Mutant::RuleDropsNamed) => {
+                let target = barrier.target();
+                let wanted = |at: usize| {
+                    let state = target.as_ref().ok()?.chain.wanted.get(&path(at))?.state;
+                    let versions = 0..=u8::MAX;
+                    Some(match state {
+                        PathState::File { digest: named, .. } => {
+                            versions.into_iter().find(|version| digest(*version) == named)?
+                        }
+                        PathState::Gone | PathState::Ignored => 0,
+                    })
+                };
+                tree.contents = [0, 1].map(|at| wanted(at).unwrap_or_else(|| known(&ledger, at)));
+            }
             Some(Mutant::SizeOnly) => {
                 if let Ok(target) = barrier.target() {
                     tree.assumed = Some([0, 1].map(|at| {
@@ -219,6 +234,9 @@ fn as_it_stands(marker: MarkerLink, contents: Contents) -> Arrived {
         checkpoint: None,
         counts: MarkerCounts::default(),
         updates: (0..PATHS).map(|at| (path(at), entry(at))).collect(),
+        given_up: Vec::new(),
+        is_whole: false,
         strays: Vec::new(),
+        coverage: CoverageReport::default(),
     }
 }

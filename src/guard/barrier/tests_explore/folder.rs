@@ -72,8 +72,4 @@ impl FolderTree for ModelFolder {
         let of = || digest(self.contents[at]);
         Ok(Some(self.assumed.map_or_else(of, |assumed| assumed[at])))
     }
-
-    fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>> {
-        Ok(None)
-    }
 }

@@ -49,6 +49,16 @@ enum Mutant {
     CleanAfterChange,
     /// A handover is taken for one's own if it has the name of the client.
     OwnByClient,
+    /// A path that an ignore rule matches is not compared, although markers name it.
+    RuleDropsNamed,
+}
+
+/// The ignore rules of all machines in an exploration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ignored {
+    Nothing,
+    /// Both files, after markers have named them.
+    Everything,
 }
 
 /// The scope of an exploration: how many moves, and how often each event happens.
@@ -74,6 +84,7 @@ struct Setup {
     removes: bool,
     /// Whether each marker can be a checkpoint.
     checkpoints: bool,
+    ignored: Ignored,
     mutant: Option<Mutant>,
 }
 
@@ -90,6 +101,7 @@ const SETUP: Setup = Setup {
     images: 0,
     removes: false,
     checkpoints: false,
+    ignored: Ignored::Nothing,
     mutant: None,
 };
 
@@ -146,6 +158,17 @@ fn removed_files_and_checkpoints_arrive() {
         ..SETUP
     };
     explore_well(setup, 3);
+}
+
+/// Whoever can write the folder can write ignore rules: they make no difference for named files.
+#[test]
+fn ignore_rules_leave_no_stale_machine_ready() {
+    let setup = Setup { ignored: Ignored::Everything, have_arrived: true, writes: 2, ..SETUP };
+    explore_well(Setup { moves: 12, accepts: 0, ..setup }, 3);
+    explore_well(
+        Setup { moves: 12, removes: true, checkpoints: true, accepts: 0, crashes: 0, ..setup },
+        3,
+    );
 }
 
 #[test]
@@ -222,6 +245,11 @@ fn a_comparison_by_size_is_found() {
 #[test]
 fn a_clean_handover_after_a_change_is_found() {
     find(Mutant::CleanAfterChange, FINDING);
+}
+
+#[test]
+fn a_rule_that_drops_a_named_path_is_found() {
+    find(Mutant::RuleDropsNamed, Setup { ignored: Ignored::Everything, ..FINDING });
 }
 
 #[test]

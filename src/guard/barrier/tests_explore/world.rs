@@ -11,8 +11,8 @@ use super::super::marker::{Change, Marker, PathState};
 use super::super::marker_files::MarkerFiles;
 use super::super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::super::marking::TenureMarking;
-use super::Setup;
 use super::folder::{Contents, PATHS, digest, path, stamp};
+use super::{Ignored, Setup};
 use crate::engine::Token;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -188,7 +188,11 @@ impl World {
             read: HashMap::new(),
             decided: HashMap::new(),
             written: HashMap::new(),
-            rules: IgnoreRules::default(),
+            rules: if setup.ignored == Ignored::Everything {
+                IgnoreRules::parse("*").expect("valid")
+            } else {
+                IgnoreRules::default()
+            },
         }
     }
 
