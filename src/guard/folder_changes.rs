@@ -6,7 +6,7 @@ use super::barrier::coverage::{Coverage, CoverageReport};
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::HandoverId;
 use super::barrier::ignored::IgnoreRules;
-use super::barrier::ledger::Ledger;
+use super::barrier::ledger::{Ledger, LedgerEntry};
 use super::barrier::marking::TenureMarking;
 use super::barrier::ready::Arrived;
 use super::barrier::tree::{DigestCache, FileStamp};
@@ -249,6 +249,12 @@ impl<D: Disk> FolderBarrier<D> {
     /// begins while the gate is closed, or a file has got other names.
     pub(crate) fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns the version of a path that the markers name.
+    pub(super) fn published(&self, path: &OsStr) -> Option<LedgerEntry> {
+        let path = FolderPath::parse(path.to_str()?).ok()?;
+        self.state.lock().ledger.entry(&path).copied()
     }
 
     /// Logs that a path is about to be changed.

@@ -1,7 +1,8 @@
 //! Keeps unread versions that a save replaces: among the lost files, up to a number of bytes, the
 //! oldest are dropped first.
 
-use super::disk::{Disk, Look};
+use super::barrier_store::bounded_read::digest_of;
+use super::disk::{Disk, Look, Place};
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
 use super::lost_files::{KnownLost, LostDescription, LostReason};
@@ -10,6 +11,10 @@ use super::tenure::Owner;
 use super::unread::{UnreadPolicy, UnreadRefusal};
 use std::ffi::OsStr;
 use std::io;
+
+/// The maximum size of a replaced version that is compared with the one that the markers name. A
+/// longer one is kept: a save waits for the comparison.
+pub(crate) const COMPARED_BYTES_MAX: u64 = 8 << 20;
 
 impl<D: Disk> FolderGuard<D> {
     /// Says what becomes of unread versions that a save replaces.
@@ -66,6 +71,12 @@ impl<D: Disk> FolderGuard<D> {
         // Where many machines write, each keeps a share of what it has replaced.
         let is_unread = self.is_shared_mode || self.is_unread(&found, owner);
         let reason = if is_unread { LostReason::Unread } else { LostReason::Foreign };
+        if reason == LostReason::Foreign && self.is_as_published(at, path, &found) {
+            if let Err(error) = self.disk.remove_file(at) {
+                log::warn!("an older {} stays in the stage: {error}", path.display());
+            }
+            return;
+        }
         if reason == LostReason::Unread
             && let Err(error) = self.make_room_for_unread(found.size)
         {
@@ -82,6 +93,27 @@ impl<D: Disk> FolderGuard<D> {
             // It stays in the stage, from which the next fence moves it.
             Err(error) => log::error!("an older {} stays in the stage: {error}", path.display()),
         }
+    }
+
+    /// Whether a file that a change has displaced is the version that the markers name for its
+    /// path. It looks foreign if it arrived while the folder was compared, or if the sync tool has
+    /// set its time since.
+    fn is_as_published(&self, at: Place<'_, D::Dir>, path: &OsStr, found: &Look) -> bool {
+        let Some(published) = self.barrier().and_then(|barrier| barrier.published(path)) else {
+            return false;
+        };
+        let Some(stamp) = stamp_of_file(found) else { return false };
+        if stamp == published.stamp {
+            return true;
+        }
+        if stamp.size != published.stamp.size || stamp.size > COMPARED_BYTES_MAX {
+            return false;
+        }
+        let digest = self.disk.open_to_read(at).and_then(|file| {
+            let found = self.disk.look_file(&file)?;
+            digest_of(&*self.disk, &file, &found)
+        });
+        digest.is_ok_and(|digest| digest == Some(published.digest))
     }
 
     /// Drops the oldest unread versions until there is room for so many bytes more.

@@ -56,12 +56,21 @@ impl std::fmt::Display for UnreadRefusal {
     }
 }
 
+/// The inode number and the size of a version. Its time may change after it has arrived: Syncthing
+/// sets it once the file has its name.
+type VersionKey = (u64, u64);
+
+fn key(version: &FileStamp) -> VersionKey {
+    (version.inode, version.size)
+}
+
 #[derive(Default)]
 struct Memory {
-    /// The owners whose programs have opened a version, for each version that some have not.
-    unread: HashMap<FileStamp, Vec<Owner>>,
+    /// The owners whose programs have opened a version, for each version that some have not, as it
+    /// was when it was compared.
+    unread: HashMap<VersionKey, (FileStamp, Vec<Owner>)>,
     /// The versions that programs have opened since the gate closed. They may be new ones.
-    opened: HashSet<(FileStamp, Owner)>,
+    opened: HashSet<(VersionKey, Owner)>,
 }
 
 /// The versions that no program has opened.
@@ -86,11 +95,11 @@ impl UnreadVersions {
             if opened.len() >= OPENED_MAX {
                 opened.clear();
             }
-            opened.insert((version, owner));
+            opened.insert((key(&version), owner));
         }
         if owner == Owner::Host {
-            unread.remove(&version);
-        } else if let Some(readers) = unread.get_mut(&version)
+            unread.remove(&key(&version));
+        } else if let Some((_, readers)) = unread.get_mut(&key(&version))
             && readers.len() < READERS_MAX
             && !readers.contains(&owner)
         {
@@ -107,12 +116,12 @@ impl UnreadVersions {
     ) {
         let mut memory = self.memory.lock();
         let Memory { unread, opened } = &mut *memory;
-        unread.retain(|version, _| is_there(version));
+        unread.retain(|_, (version, _)| is_there(version));
         for version in versions {
-            let readers: Vec<_> =
-                opened.iter().filter(|it| it.0 == version).map(|it| it.1).collect();
+            let key = key(&version);
+            let readers: Vec<_> = opened.iter().filter(|it| it.0 == key).map(|it| it.1).collect();
             if !readers.contains(&Owner::Host) && unread.len() < UNREAD_MAX {
-                unread.insert(version, readers);
+                unread.insert(key, (version, readers));
             }
         }
         self.count.store(unread.len(), Ordering::Release);
@@ -129,14 +138,15 @@ impl UnreadVersions {
             return false;
         }
         let memory = self.memory.lock();
-        memory.unread.get(version).is_some_and(|readers| !readers.contains(&owner))
+        let readers = memory.unread.get(&key(version)).map(|(_, readers)| readers);
+        readers.is_some_and(|readers| !readers.contains(&owner))
     }
 
     /// Returns the unread versions as a text for a file.
     pub(crate) fn to_text(&self) -> Vec<u8> {
         let memory = self.memory.lock();
         let version = |it: &FileStamp| json!([it.inode, it.size, it.mtime.to_string()]);
-        let versions: Vec<_> = memory.unread.keys().map(version).collect();
+        let versions: Vec<_> = memory.unread.values().map(|(it, _)| version(it)).collect();
         json!({ "v": 1, "unread": versions }).to_string().into_bytes()
     }
 
@@ -148,7 +158,8 @@ impl UnreadVersions {
         }
         let version = |it: &Value| {
             let (inode, size) = (it[0].as_u64()?, it[1].as_u64()?);
-            Some((FileStamp { inode, size, mtime: it[2].as_str()?.parse().ok()? }, Vec::new()))
+            let version = FileStamp { inode, size, mtime: it[2].as_str()?.parse().ok()? };
+            Some((key(&version), (version, Vec::new())))
         };
         let unread: Option<HashMap<_, _>> =
             text["unread"].as_array()?.iter().map(version).collect();
@@ -184,6 +195,23 @@ mod tests {
         assert!(!is(1, Owner::Host));
         unread.arrived([].into_iter(), |_| false);
         assert!(!is(2, Owner::User(6)) && !unread.is_watching(true));
+    }
+
+    /// The sync tool gives a file its name first, and its time afterwards.
+    #[test]
+    fn a_version_whose_time_is_set_after_it_has_arrived_is_the_same() {
+        let unread = with(&[1, 2]);
+        let later = |inode| FileStamp { mtime: 9, ..version(inode) };
+        assert!(unread.is_unread(&later(1), Owner::Host));
+        assert!(!unread.is_unread(&FileStamp { size: 2, ..later(1) }, Owner::Host));
+        unread.opened(later(1), Owner::Host, true);
+        assert!(
+            !unread.is_unread(&version(1), Owner::Host)
+                && !unread.is_unread(&later(1), Owner::Host)
+        );
+        unread.opened(version(3), Owner::Host, false);
+        unread.arrived([later(3)].into_iter(), |_| true);
+        assert!(!unread.is_unread(&later(3), Owner::Host));
     }
 
     /// A program may open a version before the guard knows that it is a new one.
@@ -225,6 +253,6 @@ mod tests {
         (0..=OPENED_MAX as u64).for_each(|it| unread.opened(version(it + 1), Owner::Host, false));
         assert_eq!(unread.memory.lock().opened.len(), 1);
         (0..99).for_each(|uid| unread.opened(version(0), Owner::User(uid), true));
-        assert_eq!(unread.memory.lock().unread[&version(0)].len(), READERS_MAX);
+        assert_eq!(unread.memory.lock().unread[&key(&version(0))].1.len(), READERS_MAX);
     }
 }

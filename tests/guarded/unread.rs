@@ -84,6 +84,35 @@ fn a_version_that_was_read_before_the_lock_came_is_replaced() {
     assert!(lost(&one).is_empty());
 }
 
+/// A sync tool gives a file its name first and its time afterwards: the guard may compare the
+/// folder in between.
+#[test]
+fn a_version_whose_time_was_set_after_the_comparison_is_no_foreign_one() {
+    let (machines, one, _two) = changed_elsewhere(&[], "a", |_| {});
+    let folder = machines.first.folder();
+    shell(&folder, "touch -d @77 a").ok();
+    shell(&one.view, "cat a; echo new > a").ok();
+    assert!(lost(&one).is_empty(), "{:?}", lost(&one));
+    for (way, is_kept) in [("echo new > a", true), ("cat a; rm a", false), ("cat a; mv b a", false)]
+    {
+        let (machines, one, _two) = changed_elsewhere(&[], "a", |_| {});
+        shell(&one.view, "echo b > b").ok();
+        shell(&machines.first.folder(), "touch -d @77 a").ok();
+        shell(&one.view, way).ok();
+        let wanted: &[&str] = if is_kept { &["a"] } else { &[] };
+        assert_eq!(kept(&one), wanted, "{way}");
+        assert_eq!(lost(&one).len(), wanted.len(), "{way}");
+    }
+    // A version that is too long for a comparison is kept.
+    let (machines, one, two) = changed_elsewhere(&[], "a", |_| {});
+    hand_over(&machines, &two, Machines::carry_all);
+    shell(&two.view, "cat a; truncate -s 8388609 a").ok();
+    hand_over(&machines, &one, Machines::carry_back);
+    shell(&machines.first.folder(), "touch -d @77 a").ok();
+    shell(&one.view, "cat a > /dev/null; echo new > a").ok();
+    assert_eq!(lost(&one).len(), 1);
+}
+
 /// vim and a Python program have the file in their memory, and no descriptor of it.
 #[test]
 fn an_editor_that_was_open_replaces_no_version_silently() {

@@ -47,7 +47,7 @@ fn read_blocks<D: Disk>(
 }
 
 /// Returns the digest of an open file; `None` if it was changed while it was read.
-pub(super) fn digest_of<D: Disk>(
+pub(in crate::guard) fn digest_of<D: Disk>(
     disk: &D,
     file: &D::File,
     look: &Look,

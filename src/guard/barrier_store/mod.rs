@@ -14,7 +14,7 @@
 //!   ignore patterns the sync tool has named last.
 //! - `change_record` is a line of the change log, `ledger_store` keeps the log and the ledger.
 
-mod bounded_read;
+pub(in crate::guard) mod bounded_read;
 mod whole_write;
 mod disk_names;
 pub(crate) mod disk_tree;
