@@ -49,7 +49,8 @@ impl LocalShares {
         self.bytes.room(uid, 1)
     }
 
-    /// Counts a local file that was made or found, or whose names or content have changed.
+    /// Counts a local file that was made or found, or whose names or content have changed. A file
+    /// without a name counts as long as the result is kept.
     pub(super) fn note(&self, found: &Statx) -> Arc<LocalUse> {
         let uid = found.stx_uid;
         let new = || {
@@ -59,7 +60,10 @@ impl LocalShares {
                 bytes: Mutex::new(Charges::new(self.bytes.clone())),
             })
         };
-        let used = Arc::clone(self.files.lock().entry(id_in(found)).or_insert_with(new));
+        let used = match found.stx_nlink {
+            0 => new(),
+            _ => Arc::clone(self.files.lock().entry(id_in(found)).or_insert_with(new)),
+        };
         let kind = FileType::from_raw_mode(u32::from(found.stx_mode));
         // The links of a directory are those of its subdirectories.
         let names = if kind == FileType::Directory { 1 } else { found.stx_nlink as usize };
@@ -134,5 +138,10 @@ mod tests {
         shares.removed(&found);
         drop(used);
         assert_eq!((shares.check(eve), shares.bytes.taken()), (Ok(()), 0));
+        found.stx_nlink = 0;
+        let open = shares.note(&found);
+        assert!(shares.bytes.taken() > 0, "its content is there as long as it is open");
+        drop(open);
+        assert_eq!(shares.bytes.taken(), 0);
     }
 }
