@@ -2,11 +2,12 @@
 
 use super::exit::CliResult;
 use super::lock_names::PrefixArg;
+use super::mount_client::LockClient;
 use super::output::{self, Colour, TerminalStyle};
 use super::status_table::{Status, is_finished_slot, table};
 use super::table::terminal_size;
 use super::target::TargetArgs;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The interval of `ls --watch` in milliseconds: times are displayed in seconds.
 const EVERY_MS: libc::c_int = 1_000;
@@ -43,24 +44,27 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
             return output::json(&Value::Array(known.it));
         }
         known.warn();
-        return output::write(&args.shown(&known.it, look));
+        let not_granting = known.it.first().and_then(|lock| Status(lock).not_granting());
+        return output::write(&args.shown(&known.it, not_granting, look));
     }
     let ctl = args.target.ask()?;
     let mut before = None;
     loop {
         let locks = ctl.list(&args.names.prefix)?;
-        let facts: Vec<Value> = locks.iter().map(without_time).collect();
+        let mut facts: Vec<Value> = locks.iter().map(without_time).collect();
+        let not_granting = if args.json { None } else { args.not_granting(&locks, &*ctl) };
+        facts.extend(not_granting.clone().map(Value::from));
         let changed = before.as_ref() != Some(&facts);
         match look {
             // `ls --watch` on a terminal redraws the table each second, so that the displayed times
             // count down. Elsewhere it prints a table only after a change.
             TerminalStyle::Terminal if args.watch && !args.json => {
-                output::write(&format!("{REDRAW}{}", args.shown(&locks, look)))?;
+                output::write(&format!("{REDRAW}{}", args.shown(&locks, not_granting, look)))?;
             }
             _ if args.json && changed => output::json(&Value::Array(locks))?,
             _ if changed => {
                 let gap = if before.is_some() { "\n" } else { "" };
-                output::write(&format!("{gap}{}", args.shown(&locks, look)))?;
+                output::write(&format!("{gap}{}", args.shown(&locks, not_granting, look)))?;
             }
             _ => {}
         }
@@ -73,8 +77,24 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
 }
 
 impl ListArgs {
-    /// Formats the table of locks. Slots whose work is done stand apart, or are only counted.
-    fn shown(&self, locks: &[Value], look: TerminalStyle) -> String {
+    /// Returns until when nothing is granted, and why, as the status of a listed lock says, or that
+    /// of any name where none is listed.
+    fn not_granting(&self, locks: &[Value], ctl: &dyn LockClient) -> Option<String> {
+        if let Some(first) = locks.first() {
+            return Status(first).not_granting();
+        }
+        let name = match self.names.prefix.trim_matches('/') {
+            "" => "lock",
+            name => name,
+        };
+        // Credentials that may not see that name see no table of locks either.
+        let status = ctl.status(&json!({"do": "status", "name": name})).ok()?;
+        Status(&status).not_granting()
+    }
+
+    /// Formats the table of locks, and the remark below it. Slots whose work is done stand apart,
+    /// or are only counted.
+    fn shown(&self, locks: &[Value], remark: Option<String>, look: TerminalStyle) -> String {
         let width = terminal_size().map(|(columns, _)| columns);
         let (slots, locks): (Vec<_>, Vec<_>) =
             locks.iter().partition(|lock| is_finished_slot(Status(lock)));
@@ -90,7 +110,7 @@ impl ListArgs {
                 &format!("finished slots: {count}; 'latchfs ls --slots' lists them"),
             )),
         }
-        lines.extend(locks.iter().find_map(|lock| Status(lock).not_granting()));
+        lines.extend(remark);
         lines.join("\n") + "\n"
     }
 }
@@ -114,7 +134,6 @@ fn without_time(status: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn time_alone_is_no_change() {

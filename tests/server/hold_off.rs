@@ -84,6 +84,7 @@ const SHUT: [&str; 4] = ["--state", "none", "--max-ttl", "1h"];
 #[test]
 fn a_hold_off_is_said_everywhere() {
     let server = Server::listen(&SHUT);
+    let (_, nothing_listed) = latchfs(&["ls", "--server", &server.url]);
     let waits = server.open(&["-X", "POST", "/locks/build?client=b&wait=1h"]);
     server.in_line("build", 1);
 
@@ -96,6 +97,7 @@ fn a_hold_off_is_said_everywhere() {
          last run"
     );
     assert!(problem["detail"].as_str().is_some_and(|it| it.starts_with(&said)), "{problem}");
+    assert!(nothing_listed.contains("\nnothing is granted before"), "{nothing_listed}");
     assert_eq!(server.curl(&["/healthz"]).code, 200, "it lives");
 
     let refused = server.curl(&["-X", "POST", "/locks/other?client=c"]).is(409);
