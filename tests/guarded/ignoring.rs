@@ -34,7 +34,7 @@ impl Interface {
         fs::write(home.join("config.xml"), config).expect("written");
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                answer(stream.expect("a connection"), patterns);
+                answer(&stream.expect("a connection"), patterns);
             }
         });
         Self { home }
@@ -45,8 +45,8 @@ impl Interface {
     }
 }
 
-fn answer(mut stream: TcpStream, patterns: &[&str]) {
-    let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+fn answer(mut stream: &TcpStream, patterns: &[&str]) {
+    let mut lines = BufReader::new(stream).lines();
     let request = lines.next().and_then(Result::ok).unwrap_or_default();
     let mut has_key = false;
     for line in lines.map_while(Result::ok).take_while(|line| !line.is_empty()) {

@@ -160,7 +160,7 @@ fn removed_files_and_checkpoints_arrive() {
     explore_well(setup, 3);
 }
 
-/// Whoever can write the folder can write ignore rules: they make no difference for named files.
+/// Anybody who can write the folder can write ignore rules: they change nothing for named files.
 #[test]
 fn ignore_rules_leave_no_stale_machine_ready() {
     let setup = Setup { ignored: Ignored::Everything, have_arrived: true, writes: 2, ..SETUP };
