@@ -48,7 +48,8 @@ impl ProcessStart {
         Self::running(self.pid) == Some(self)
     }
 
-    fn is_known(self) -> bool {
+    /// Whether the process could be identified.
+    pub const fn is_known(self) -> bool {
         self.pid != 0 && self.at != 0
     }
 }
@@ -82,18 +83,21 @@ impl Maker {
         self.boot == this_boot() as u64
     }
 
+    /// Whether both name the same process, and it could be identified.
+    pub fn is_same_process(self, other: Self) -> bool {
+        self.boot == other.boot && self.process.is_known() && self.process == other.process
+    }
+
+    /// Whether the two processes belong to the same login session.
+    pub fn is_same_session(self, other: Self) -> bool {
+        self.boot == other.boot && self.session.is_known() && self.session == other.session
+    }
+
     /// Whether a command that was started from the shell `other` may release a lock that this
     /// process acquired. It may if this process is that shell, or if this process has ended and
     /// belonged to the same login session as the shell.
     pub fn is_of_shell(self, other: Self) -> bool {
-        if self.boot != other.boot {
-            return false;
-        }
-        if self.process.is_known() && self.process == other.process {
-            return true;
-        }
-        let same_session = self.session.is_known() && self.session == other.session;
-        same_session && !self.process.runs()
+        self.is_same_process(other) || (self.is_same_session(other) && !self.process.runs())
     }
 }
 

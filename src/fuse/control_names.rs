@@ -4,6 +4,9 @@
 use crate::engine::LockName;
 use std::ffi::OsStr;
 
+/// The help text of the mount, for people.
+pub(crate) const README: &str = include_str!("control_files/README.txt");
+
 /// A file or directory of the mount that is not a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ControlFile {

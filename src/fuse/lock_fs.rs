@@ -120,7 +120,8 @@ impl FileSystem for LockFs {
                 Ok(NodeAttr { ttl: FOREVER, ..NodeAttr::uncached(attr) })
             }
             Some(NodePlace::Control(control)) => {
-                Ok(NodeAttr::uncached(self.nodes.control_attr(ino, &control)))
+                let attr = self.nodes.control_attr_now(&caller, ino, &control).await?;
+                Ok(NodeAttr::uncached(attr))
             }
             Some(NodePlace::Lock(node)) => self.ops.lookups.getattr(&caller, ino, &node).await,
             None => Err(Errno::ESTALE),
@@ -350,7 +351,13 @@ impl FileSystem for LockFs {
     async fn setlk(&self, who: Requester, asked: LockRequest, sleep: bool) -> Done<()> {
         let caller = self.caller(who, Act::Lock);
         self.parents.check_lock(&caller, &asked).await?;
-        self.posix_locks.set(&caller, &asked, sleep).await
+        self.posix_locks.set(&caller, &asked, sleep).await?;
+        if asked.kind != libc::F_UNLCK
+            && let Some(name) = self.opens.get(asked.fh).as_ref().and_then(|open| open.lock())
+        {
+            self.nodes.users.locked(&caller, name);
+        }
+        Ok(())
     }
 
     async fn poll(&self, fh: u64, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {

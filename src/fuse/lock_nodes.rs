@@ -4,13 +4,14 @@
 use crate::control::lease_options::short;
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{FileType, LockName, LockView, NameError, Token};
-use crate::fuse::control_names::ControlFile;
+use crate::fuse::control_names::{ControlFile, ControlPage, LockReport, README};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::{Act, errno_of_name};
 use crate::fuse::file_attrs::{Attributes, LINKS, NodeState};
 use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::values::{Errno, FileAttr, NodeEntry};
+use crate::fuse::lease_users::LeaseUsers;
 use crate::fuse::lock_access::LockAccess;
 use crate::service::CacheableView;
 use parking_lot::{Mutex, MutexGuard};
@@ -29,13 +30,15 @@ pub(crate) struct LockNodes {
     pub(crate) locks: LockAccess,
     /// The file attributes of locks.
     pub(crate) attrs: Attributes,
+    /// The processes that made and last renewed the leases.
+    pub(crate) users: LeaseUsers,
     inodes: Mutex<InodeTable>,
 }
 
 impl LockNodes {
     /// Returns the inodes of a new mount, of which the kernel knows none yet.
-    pub(crate) fn new(locks: LockAccess, attrs: Attributes) -> Self {
-        Self { locks, attrs, inodes: Mutex::default() }
+    pub(crate) fn new(locks: LockAccess, attrs: Attributes, users: LeaseUsers) -> Self {
+        Self { locks, attrs, users, inodes: Mutex::default() }
     }
 
     /// Returns the inode table.
@@ -100,7 +103,7 @@ impl LockNodes {
     }
 
     /// Returns the attributes of a control file. As in /proc, its size is unknown before it is
-    /// read.
+    /// read, except that of the text `README`.
     pub(crate) fn control_attr(&self, ino: u64, control: &ControlFile) -> FileAttr {
         let (kind, perm) = match control {
             _ if control.is_directory() => (FileType::Directory, 0o555),
@@ -108,7 +111,25 @@ impl LockNodes {
             _ => (FileType::File, 0o444),
         };
         let attr = self.attrs.of_nobody(ino, kind, LINKS);
-        FileAttr { perm, uid: self.attrs.mounter(), ..attr }
+        let size = match control {
+            ControlFile::Page(ControlPage::Readme) => README.len() as u64,
+            _ => attr.size,
+        };
+        FileAttr { perm, size, uid: self.attrs.mounter(), ..attr }
+    }
+
+    /// Returns the current attributes of a control file. The size of `content/NAME` is that of the
+    /// lock's content.
+    pub(crate) async fn control_attr_now(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        control: &ControlFile,
+    ) -> Result<FileAttr, Errno> {
+        let attr = self.control_attr(ino, control);
+        let ControlFile::Report(LockReport::Content, name) = control else { return Ok(attr) };
+        let view = self.locks.view(caller, Act::Stat, name).await?;
+        Ok(FileAttr { size: content_bytes(&view), ..attr })
     }
 
     /// Returns the entry of a control file, counted as one lookup.
@@ -156,6 +177,11 @@ impl LockNodes {
         let (face, _) = state.shown().unwrap_or((FileType::File, None));
         self.attrs.of_nobody(ino, face, 0)
     }
+}
+
+/// Returns the length of a lock's content.
+pub(crate) fn content_bytes(view: &LockView) -> u64 {
+    view.holder().map_or(0, |holder| holder.lease.details.text().len() as u64)
 }
 
 /// Returns the error message for a string that can't be the name of a lock.

@@ -12,6 +12,7 @@ use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lease_users::LeaseUsers;
 use crate::fuse::lock_access::LockAccess;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::mount_config::MountConfig;
@@ -94,7 +95,8 @@ impl SharedParts {
         let locks = LockAccess::new(service.clone(), refusals);
         let (of, content) = (Arc::clone(&callers), config.content);
         let attrs = Attributes::new(service.clone(), of, content, own_uid());
-        let nodes = Arc::new(LockNodes::new(locks, attrs));
+        let users = LeaseUsers::new(service.clone(), Arc::clone(&callers));
+        let nodes = Arc::new(LockNodes::new(locks, attrs, users));
         let cache = KernelCache::new(Arc::clone(&nodes));
         let of = Arc::clone(&callers);
         let bindings = ProcessBindings::new(service.clone(), config, of, shares);

@@ -22,6 +22,7 @@ mod control_names;
 mod inodes;
 mod lock_access;
 mod file_attrs;
+mod lease_users;
 mod lock_nodes;
 mod report_names;
 mod kernel_cache;

@@ -30,6 +30,11 @@ use std::time::{Duration, UNIX_EPOCH};
 const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
+
+/// Returns a user whose process is this one.
+fn here(who: Requester) -> Requester {
+    Requester { pid: std::process::id(), ..who }
+}
 /// The mode of new files.
 const MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 
@@ -442,12 +447,14 @@ fn writing_a_duration_renews_with_that_ttl() {
 #[test]
 fn truncating_open_clears_the_content_of_an_own_lock() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(ALICE, "job");
+    let (ino, fh) = rig.created(here(ALICE), "job");
     rig.write(ALICE, fh, "mine").expect("its holder may");
     let flags = libc::O_WRONLY | libc::O_TRUNC;
     rig.open(BOB, ino, flags).expect("opening never fails");
     assert_eq!(rig.cat(BOB, ".latchfs/content/job").as_deref(), Ok("mine"), "not another's");
     rig.open(ALICE, ino, flags).expect("it opens");
+    assert_eq!(rig.cat(BOB, ".latchfs/content/job").as_deref(), Ok("mine"), "an unknown process");
+    rig.open(here(ALICE), ino, flags).expect("it opens");
     assert_eq!(rig.cat(BOB, ".latchfs/content/job").as_deref(), Ok(""));
 }
 
@@ -495,12 +502,12 @@ fn touch_renews_for_the_holder_and_is_busy_for_others() {
 #[test]
 fn truncating_anothers_lock_does_nothing_and_never_fails() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(ALICE, "job");
+    let (ino, fh) = rig.created(here(ALICE), "job");
     rig.write(ALICE, fh, "mine").expect("its holder may");
     let cut = SetAttrs { size: Some(1), ..SetAttrs::default() };
     assert_eq!(rig.setattr(BOB, ino, &cut).map(|attr| attr.attr.uid), Ok(ALICE.uid));
     assert_eq!(rig.cat(BOB, ".latchfs/content/job").as_deref(), Ok("mine"));
-    assert!(rig.setattr(ALICE, ino, &cut).is_ok());
+    assert!(rig.setattr(here(ALICE), ino, &cut).is_ok());
     assert_eq!(rig.cat(BOB, ".latchfs/content/job").as_deref(), Ok("m"));
     let far = SetAttrs { size: Some(1 << 40), ..SetAttrs::default() };
     assert_eq!(errno(rig.setattr(ALICE, ino, &far)), libc::EFBIG);

@@ -411,3 +411,24 @@ fn access_asks_for_an_execute_permission() {
     m.sh("mkdir dir && touch file && chmod 600 file && test -r file && test -w file").ok();
     m.sh("test -x dir && test ! -x file && chmod 700 file && test -x file && cd dir").ok();
 }
+
+/// The size of a file in `.latchfs` is true where it can be, so that `tar` and `rsync` copy the
+/// file; a status changes all the time, and has the size 0 as in `/proc`.
+#[test]
+fn the_size_of_a_constant_file_is_true() {
+    let m = mount();
+    m.py(r#"
+        fd = exclusive('team'); os.write(fd, b'some text\n'); os.close(fd)
+        size = lambda name: os.stat('.latchfs/' + name).st_size
+        read = lambda name: len(pathlib.Path('.latchfs/' + name).read_bytes())
+        for name in 'README', 'content/team', 'content/%2Fteam':
+            assert size(name) == read(name) > 0, name
+        eq(size('content/free'), 0)
+        eq(size('status/team'), 0)
+        fd = os.open('team', os.O_WRONLY | os.O_APPEND); os.write(fd, b'more'); os.close(fd)
+        eq(size('content/team'), read('content/team'))
+    "#)
+        .ok();
+    m.sh("tar -cf $T/content.tar .latchfs/content/team && tar -xOf $T/content.tar | grep -q more")
+        .ok();
+}

@@ -27,6 +27,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/fuse/kernel/pending_signals.rs", &["STATUS_BYTES_MAX"]),
     ("src/fuse/kernel/slow_calls.rs", &["THREADS_MAX"]),
     ("src/fuse/kernel_cache.rs", &["EVENTS_MAX"]),
+    ("src/fuse/lease_users.rs", &["EVENTS_MAX"]),
     ("src/fuse/open_files/event_stream.rs", &["EVENTS_MAX"]),
     ("src/fuse/poll.rs", &["EVENTS_MAX"]),
     ("src/fuse/posix_locks/lock_session.rs", &["EVENTS_MAX"]),

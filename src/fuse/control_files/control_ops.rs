@@ -4,9 +4,9 @@
 
 use crate::engine::{LockName, LockView};
 use crate::fuse::control_files::ctl::CtlFile;
-use crate::fuse::control_files::mount_pages::{MountPages, README};
+use crate::fuse::control_files::mount_pages::MountPages;
 use crate::fuse::control_files::wait_files::WaitFiles;
-use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport};
+use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport, README};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
@@ -15,7 +15,7 @@ use crate::fuse::kernel::values::{
     DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
 };
 use crate::fuse::last_refusal::{self, Why};
-use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::lock_nodes::{LockNodes, content_bytes};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::event_stream::EventStream;
 use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
@@ -84,7 +84,11 @@ impl ControlFiles {
         } else {
             ControlFile::Report(report, name)
         };
-        Ok(self.nodes.control_entry(&found))
+        let mut entry = self.nodes.control_entry(&found);
+        if matches!(found, ControlFile::Report(LockReport::Content, _)) {
+            entry.attr.size = content_bytes(&view);
+        }
+        Ok(entry)
     }
 
     /// Opens a control file. Fails with EACCES if it is opened for writing but takes no writes.

@@ -11,9 +11,6 @@ use crate::status::hold_off_of;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The help text of the mount, for people.
-pub(crate) const README: &str = include_str!("README.txt");
-
 /// Generates the content of the files that describe one mount.
 pub(crate) struct MountPages {
     config: MountConfig,

@@ -85,6 +85,9 @@ pub(crate) struct OpenFileState {
     /// The end of the last message that a program has written to the lock's file through this open
     /// file.
     pub(crate) end: Option<MessageEnd>,
+    /// The renewal that the truncation by the open of this file requests, if the file is closed and
+    /// no program has tried to lock it or to write to it.
+    pub(crate) truncated: Option<TruncatedLease>,
     /// The number of requests to `.latchfs/ctl` that wait in a queue and have no answer yet.
     pub(crate) pending: usize,
     /// The reads of this file that wait for data.
@@ -100,6 +103,15 @@ pub(crate) struct OpenFileState {
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),
     /// The answers in `.latchfs/ctl` that were not read yet.
     pub(crate) answers: UnreadAnswers,
+}
+
+/// The lease of a lock whose file was truncated by an open.
+#[derive(Debug)]
+pub(crate) struct TruncatedLease {
+    /// The fencing token of the lease.
+    pub(crate) token: Token,
+    /// The `holder_id` of the process that opened the file.
+    pub(crate) by: Arc<str>,
 }
 
 /// The end of a message that was written to a lock's file.

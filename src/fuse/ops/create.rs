@@ -120,6 +120,7 @@ impl Creation {
             let key = LeaseKey { name, client, token: Some(tenure.token) };
             self.bindings.bind(key, tenure.life, process);
         }
+        self.nodes.users.made(caller, &new.name, tenure);
         let ino = self.nodes.inodes().made(&new.name, new.looks.face, tenure.token);
         let (looks, text) = (new.looks, new.text.as_deref());
         NodeEntry::uncached(self.nodes.attrs.of_tenure(ino, caller, looks, text, tenure))

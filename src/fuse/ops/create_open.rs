@@ -8,12 +8,13 @@ use crate::fuse::file_attrs::looks_of_new;
 use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags};
+use crate::fuse::lease_users::LeaseUse;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::open_file::OpenFile;
 use crate::fuse::ops::create::{Creation, NewLock};
 use crate::fuse::ops::lease_change::LeaseChanges;
-use crate::fuse::ops::truncation::truncate_at_open;
+use crate::fuse::ops::truncation::{lost, truncate_at_open, truncates};
 use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::service::RequestError;
@@ -67,8 +68,13 @@ impl CreateOpen {
         if act == Act::Create {
             // The state of the lock is read first: if the caller holds the lock already, an acquire
             // would overwrite the details of its lease.
-            let (state, _) = self.nodes.state(caller, act, &name).await?;
-            if state.shown().is_some() {
+            let view = self.nodes.locks.view(caller, act, &name).await?;
+            if truncates(how.1)
+                && let LeaseUse::Lost(token) = self.nodes.users.use_of(caller, &view)
+            {
+                return Err(lost(&self.nodes, caller, &name, token));
+            }
+            if self.nodes.attrs.state_of(&view).shown().is_some() {
                 return self.open_as_it_is(caller, &name, how.1).await;
             }
         }
@@ -152,7 +158,8 @@ impl CreateOpen {
         let open = OpenFile::of_lock(caller, ino, view.name.clone(), flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
-        let view = truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
+        let view =
+            truncate_at_open(&self.nodes, &self.changes, caller, (&open, view), flags).await?;
         let entry = NodeEntry::uncached(self.nodes.attr_of_view(ino, &view));
         Ok((entry, self.opened(self.opens.number(), open)))
     }

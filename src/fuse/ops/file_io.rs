@@ -13,7 +13,7 @@ use crate::fuse::open_files::open_file::{MessageEnd, OpenAccess, OpenFile};
 use crate::fuse::ops::lease_change::{
     ChangedLeases, LeaseChange, LeaseChanges, meant_by_open, of_message, too_long,
 };
-use crate::fuse::ops::truncation::truncate_at_open;
+use crate::fuse::ops::truncation::{renew_at_close, truncate_at_open};
 use crate::fuse::poll::Polls;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
@@ -68,7 +68,7 @@ impl FileIo {
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
         open.saw(&view);
-        truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
+        truncate_at_open(&self.nodes, &self.changes, caller, (&open, view), flags).await?;
         Ok(Opened::by_requests(self.opens.insert(open), OpenedFlags::FOPEN_DIRECT_IO))
     }
 
@@ -204,7 +204,9 @@ impl FileIo {
     /// Removes and returns an open file after its last descriptor was closed.
     pub(crate) fn release(&self, fh: u64) -> Option<Arc<OpenFile>> {
         self.polls.closed(fh);
-        self.opens.remove(fh)
+        let open = self.opens.remove(fh)?;
+        renew_at_close(&self.nodes, &open);
+        Some(open)
     }
 
     /// Handles close(2) of one descriptor. A close without a write of a file that was opened for

@@ -206,6 +206,8 @@ impl LeaseChanges {
         outcome: &Outcome,
     ) -> Option<Token> {
         let Outcome::Renewed(tenure) = outcome else { return one.token };
+        let users = &self.nodes.users;
+        users.renewed(users.id_of(caller), &caller.client, &one.name, tenure);
         if change.mode.is_some() {
             self.nodes.inodes().continued(&one.name, tenure.token);
         }

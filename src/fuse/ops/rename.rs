@@ -79,11 +79,12 @@ impl Renames {
         to: LockName,
     ) -> Result<(), Errno> {
         let over = if act == Act::RenameNew { IfExists::Refuse } else { IfExists::Replace };
-        let from = key.name.clone();
+        let (from, token) = (key.name.clone(), key.token);
         let op = Op::Move(Move { from: key, to: to.clone(), over });
         let check = self.parents.check_of(caller, &op);
         match self.nodes.locks.submit_checked(caller, act, &from, op, check).await? {
             Outcome::Moved(tenure) => {
+                self.nodes.users.released(&from, token);
                 self.nodes.inodes().moved(&from, &to, tenure.token);
                 self.cache.moved(&from, &to);
                 Ok(())

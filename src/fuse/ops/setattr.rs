@@ -10,11 +10,13 @@ use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::caller_status::groups_of;
 use crate::fuse::kernel::values::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use crate::fuse::last_refusal::only_a_way;
+use crate::fuse::lease_users::LeaseUse;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::ops::lease_change::{
-    ChangeReached, LeaseChange, LeaseChanges, TextChange, TimesChange, meant_by_path, too_long,
+    ChangeReached, LeaseChange, LeaseChanges, TimesChange, meant_by_path, too_long,
 };
+use crate::fuse::ops::truncation::{lost, renewing_cut, use_of_truncation};
 use crate::time::Wall;
 use std::sync::Arc;
 
@@ -65,22 +67,44 @@ impl SetAttributes {
             // next write starts a new content, whatever its offset.
             open.state().end = None;
         }
+        if let Some(size) = wanted.size {
+            return self.truncate(caller, (ino, node), size as usize, wanted.fh).await;
+        }
         let (meant, change) = (meant_by_path(node), change_of(wanted));
         let attr = match self.changes.apply(caller, act, &meant, &change).await {
-            Err(errno) if act != Act::Truncate => return Err(errno),
+            Err(errno) => return Err(errno),
             // The answer to the change contains the new state of the lock, so no further request is
             // needed for the attributes.
-            Ok(ChangeReached { state: Some(state), .. })
-                if act != Act::Truncate && node.links.len() == 1 =>
-            {
+            Ok(ChangeReached { state: Some(state), .. }) if node.links.len() == 1 => {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
             // Another request is needed for the attributes, because the change returned no complete
-            // state of the lock. A truncation by a caller who does not hold the lock gets here too:
-            // it has no effect, and does not fail.
-            _ => self.nodes.attr_now(caller, ino, node).await?,
+            // state of the lock.
+            Ok(_) => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))
+    }
+
+    /// Performs truncate or ftruncate on a lock: a renewal by a process that uses the lease, and a
+    /// failure for one that has lost it. By other processes it has no effect, and does not fail:
+    /// programs truncate a file before they write to it, and the write reports the error.
+    async fn truncate(
+        &self,
+        caller: &Caller,
+        (ino, node): (u64, &LockNode),
+        length: usize,
+        fh: Option<u64>,
+    ) -> Result<NodeAttr, Errno> {
+        let view = self.nodes.locks.view(caller, Act::Truncate, &node.name).await?;
+        match use_of_truncation(&self.nodes, caller, &view, fh) {
+            LeaseUse::None => {}
+            LeaseUse::Lost(token) => return Err(lost(&self.nodes, caller, &node.name, token)),
+            LeaseUse::ByProcess(_) | LeaseUse::BySession(_) => {
+                let (meant, change) = (meant_by_path(node), renewing_cut(length));
+                self.changes.apply(caller, Act::Truncate, &meant, &change).await?;
+            }
+        }
+        Ok(NodeAttr::uncached(self.nodes.attr_now(caller, ino, node).await?))
     }
 }
 
@@ -119,9 +143,6 @@ fn wrong_chown(
 fn change_of(wanted: &SetAttrs) -> LeaseChange {
     let (permissions, user) = (wanted.mode, wanted.owner);
     let change = LeaseChange { permissions, user, ..LeaseChange::default() };
-    if let Some(size) = wanted.size {
-        return LeaseChange { text: Some(TextChange::Cut(size as usize)), ..change };
-    }
     let renews = Some(Firm::Keep);
     match wanted.times {
         (None, None) => return change,

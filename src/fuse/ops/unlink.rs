@@ -70,6 +70,7 @@ impl Removal {
                 None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
             };
         }
+        self.nodes.users.released(&name, token);
         self.nodes.inodes().removed(&name);
         Ok(())
     }
