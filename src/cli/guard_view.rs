@@ -10,12 +10,14 @@ use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
 use super::mount::refused;
 use super::output;
 use super::signals::{self, Hangup};
+use super::synced_dir;
 use super::view_record::ViewRecord;
 use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, Mode, Ttl};
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
@@ -140,6 +142,9 @@ pub(super) struct ViewArgs {
     /// Serve only the user who starts the guard [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
+    /// Show the folder inside a folder that a sync tool carries, which would carry the view as well
+    #[arg(long)]
+    inside_synced_folder: bool,
     /// Return as soon as the view can be used
     #[arg(long)]
     background: bool,
@@ -238,6 +243,8 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
         ));
     };
     let folder = resolved_folder(folder)?;
+    let view = absolute(view)?;
+    check_apart(&folder, &view)?;
     let record = FolderRecord::read(&folder).map_err(|error| unavailable(&error))?;
     let state = match &args.stage {
         Some(dir) => absolute(dir)?,
@@ -249,7 +256,7 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     if args.detached {
         background::take_name();
     }
-    let done = serve(args, (&folder, &absolute(view)?), &record, &state);
+    let done = serve(args, (&folder, &view), &record, &state);
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;
     }
@@ -295,7 +302,7 @@ fn serve(
     let ending = send.clone();
     signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
-    session::check(view, false).map_err(|error| not_a_view(&error))?;
+    check_view(args, view)?;
     let client = args.client.clone().map_or_else(host, Ok)?;
     let place = StatePlace::open(folder, record, state, (client.as_str(), ChangedThrough::View));
     let place = place.map_err(|error| unavailable(&error))?;
@@ -321,7 +328,7 @@ fn serve(
         let server = lock.server();
         carry::connect(args.carry.as_ref(), folder, &guard)?;
         let parts = ViewParts {
-            snapshots: snapshots_of(record, &place)?,
+            snapshots: snapshots_of(record, &place, client.as_str())?,
             guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,
@@ -355,12 +362,44 @@ fn serve(
 }
 
 /// Opens the snapshots of a folder.
-fn snapshots_of(record: &FolderRecord, place: &StatePlace) -> CliResult<ViewSnapshots> {
+fn snapshots_of(
+    record: &FolderRecord,
+    place: &StatePlace,
+    client: &str,
+) -> CliResult<ViewSnapshots> {
     let (is_carried, is_shared) = (record.server.is_some(), record.storage.is_some());
     let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
-    let links = (!is_carried && !is_shared, is_shared);
+    let links = (!is_carried && !is_shared, is_shared.then_some(client));
     ViewSnapshots::open((&stages, snapshots), &record.id, links)
         .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
+}
+
+/// Refuses a view that can't be mounted, or that a sync tool would carry.
+fn check_view(args: &ViewArgs, view: &Path) -> CliResult {
+    session::check(view, false).map_err(|error| not_a_view(&error))?;
+    match synced_dir::check(view, args.inside_synced_folder)? {
+        Some(warning) if args.detached => output::line(&format!("latchfs: {warning}")),
+        Some(warning) => {
+            output::say(&warning);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a view that lies in its folder, or a folder that lies in its view.
+fn check_apart(folder: &Path, view: &Path) -> CliResult {
+    let shown = view.display();
+    let real = mountinfo::resolve(view)
+        .map_err(|error| CliError::system(&format!("{shown} can't be found"), &error))?;
+    if !real.starts_with(folder) && !folder.starts_with(&real) {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(CliError::usage(format!(
+        "{shown} can't show {folder}, because one of them lies in the other; name a directory \
+         beside the folder"
+    )))
 }
 
 /// Returns the error for a directory at which a folder can't be shown.

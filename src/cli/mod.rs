@@ -27,6 +27,7 @@ mod mount_client;
 mod remote_client;
 mod stale_option;
 mod target;
+mod synced_dir;
 mod table;
 mod config;
 mod status_table;

@@ -14,6 +14,7 @@ use super::server_options;
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
 use super::storage_options::{self, StorageArgs, StorageChoice};
+use super::synced_dir;
 use crate::auth::{Grant, LocalUser};
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
@@ -87,6 +88,9 @@ pub(super) struct MountArgs {
     /// can make files in it while nothing is mounted, and lock nothing by them
     #[arg(long)]
     nonempty: bool,
+    /// Mount inside a folder that a sync tool carries, where other machines make files of the locks
+    #[arg(long)]
+    inside_synced_folder: bool,
     /// Stay until Ctrl-C or SIGTERM, then unmount; this is the default
     #[arg(long, conflicts_with = "background")]
     foreground: bool,
@@ -235,6 +239,9 @@ fn serve(
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
         mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;
+        if let Some(warning) = synced_dir::check(dir, args.inside_synced_folder)? {
+            tell_user(args, &warning)?;
+        }
     }
     if let Some(url) = server {
         return serve_remote(args, &clients, url, &send, &news);
@@ -363,12 +370,14 @@ fn mount_all(
         if mounted.made_dir() {
             tell_user(args, &format!("made the directory {}", mounted.dir().display()))?;
         }
-        if args.detached {
-            output::line(&mounted_line(&mounted, &config))?;
-        } else {
-            output::announce(&mounted_line(&mounted, &config))?;
-        }
         let (dir, client) = (mounted.dir().to_string_lossy(), config.client.as_str());
+        let (ttl, grace) = (config.ttl.span(), config.grace.span());
+        let said = format!("latchfs: mounted {dir} (client {client}, ttl {ttl}, grace {grace})");
+        if args.detached {
+            output::line(&said)?;
+        } else {
+            output::announce(&said)?;
+        }
         log::info!(dir = &*dir, client; "mounted");
         mounts.push(mounted);
     }
@@ -463,12 +472,6 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
             () => Users::Mounter,
         },
     }
-}
-
-fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
-    let (ttl, grace) = (config.ttl.span(), config.grace.span());
-    let dir = mounted.dir().display();
-    format!("latchfs: mounted {dir} (client {}, ttl {ttl}, grace {grace})", config.client)
 }
 
 /// Returns the client of each mount, one for each DIR argument.

@@ -9,6 +9,7 @@ use super::output;
 use crate::fuse::kernel::device::{self, Gone};
 use crate::fuse::kernel::mount_seal;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The arguments of `latchfs umount`.
@@ -41,19 +42,40 @@ pub(super) fn run(args: &UmountArgs) -> CliResult {
 fn unmount(dir: &Path, unseals: bool) -> CliResult {
     let real = mountinfo::resolve(dir).unwrap_or_else(|_| dir.to_path_buf());
     if !unseals {
-        return take_away(dir);
+        take_away(dir)?;
+        return remove_made(&real);
     }
-    if matches!(mountinfo::at(&real), Ok(Some(mount)) if mount.is_ours()) {
+    let was_mounted = matches!(mountinfo::at(&real), Ok(Some(mount)) if mount.is_ours());
+    if was_mounted {
         take_away(dir)?;
     }
     let shown = real.display();
     let was_sealed = mount_seal::unseal(&real)
+        .or_else(|error| if was_mounted { make_again(&real, error) } else { Err(error) })
         .map_err(|error| CliError::system(&format!("{shown} can't be unsealed"), &error))?;
     output::line(&if was_sealed {
         format!("latchfs: unsealed {shown}; it is an ordinary directory now")
     } else {
         format!("latchfs: {shown} is not sealed, so its permissions stay as they are")
     })
+}
+
+/// Removes a mount point that `mount` has made. The daemon does that too, at the same time.
+fn remove_made(dir: &Path) -> CliResult {
+    let cannot = |error| CliError::system(&format!("{} can't be removed", dir.display()), &error);
+    let is_mounted = mountinfo::at(dir).map_err(cannot)?.is_some_and(|there| there.is_ours());
+    match mount_seal::remove_made(dir) {
+        Err(error) if !is_mounted && error.kind() != io::ErrorKind::NotFound => Err(cannot(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a mount point again that the daemon has made and removed with its mount.
+fn make_again(dir: &Path, error: io::Error) -> io::Result<bool> {
+    match error.kind() {
+        io::ErrorKind::NotFound => std::fs::create_dir(dir).map(|()| true),
+        _ => Err(error),
+    }
 }
 
 fn take_away(dir: &Path) -> CliResult {

@@ -25,6 +25,8 @@ const VERSION_MARKED: u32 = 2;
 const RECORD_BYTES_MAX: u64 = 64 * 1_024;
 /// The directory of the guard in a guarded folder.
 const DIR: &str = ".latchfs";
+/// The path of the record in a guarded folder.
+pub(crate) const RECORD_PATH: &str = ".latchfs/folder";
 /// The text for people who find that directory.
 const README: &str = "\
 The folder above this directory is guarded by latchfs: the file 'folder' holds its id. Programs \

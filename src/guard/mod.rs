@@ -27,6 +27,7 @@
 //!   them when a save replaces them.
 //! - `audit_log` records acts for which somebody may have to answer, in a chain of digests, and
 //!   `audited_acts` says which acts these are.
+//! - `synced_place` tells which directories a sync tool carries.
 //! - `folder_guard` joins these parts for one folder, `put_aside` keeps what it does not publish,
 //!   `folder_names` renames and removes files, and `publish_copy` puts lost ones back.
 //! - `folder_snapshot` takes, checks and restores snapshots of the folder.
@@ -87,6 +88,7 @@ pub(crate) mod publish_copy;
 #[cfg(target_os = "linux")]
 pub(crate) mod folder_snapshot;
 pub(crate) mod folder_record;
+pub(crate) mod synced_place;
 pub(crate) mod state_place;
 pub(crate) mod away_session;
 pub(crate) mod process_session;

@@ -5,6 +5,7 @@ use super::disk::Disk;
 use super::folder_changes::BarrierDirs;
 use super::folder_guard::FolderDirs;
 use super::folder_record::FolderRecord;
+use super::synced_place::{SyncMark, synced_by};
 use crate::os_error::said;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fmt;
@@ -13,9 +14,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-
-/// The names by which a sync tool marks the folder that it carries.
-const SYNC_MARKS: [&str; 4] = [".stfolder", ".dropbox", ".dropbox.cache", ".unison"];
 
 /// Why a folder can't be guarded, or its state directory can't be used.
 #[derive(Debug)]
@@ -36,8 +34,8 @@ pub(crate) enum PlaceError {
     Open(PathBuf),
     /// The state directory lies in the folder.
     Inside(PathBuf, PathBuf),
-    /// A sync tool carries the state directory, as this file shows.
-    Synced(PathBuf, PathBuf),
+    /// A sync tool carries the state directory.
+    Synced(PathBuf, SyncMark),
     /// The state directory is that of another storage than the folder's record names.
     OtherStorage(PathBuf),
     /// The folder's file system lacks something that a guard needs.
@@ -100,10 +98,9 @@ impl fmt::Display for PlaceError {
             ),
             Self::Synced(state, mark) => write!(
                 f,
-                "the state directory {} would be carried by a sync tool ({} is there); name one \
-                 outside of it by --stage DIR",
-                state.display(),
-                mark.display()
+                "the state directory {} lies in a folder of a sync tool: {mark}; name one outside \
+                 of it by --stage DIR",
+                state.display()
             ),
             Self::OtherStorage(state) => write!(
                 f,
@@ -176,21 +173,6 @@ fn check_private(dir: &OwnedFd, path: &Path) -> Result<(), PlaceError> {
     Ok(())
 }
 
-/// Returns the file that shows that a sync tool carries `path`.
-fn sync_mark(path: &Path) -> Option<PathBuf> {
-    let inside_icloud = path.to_string_lossy().contains("/Mobile Documents/");
-    let marks = path.ancestors().flat_map(|dir| SYNC_MARKS.iter().map(move |name| dir.join(name)));
-    marks
-        .into_iter()
-        .find(|mark| mark.symlink_metadata().is_ok())
-        .or_else(|| inside_icloud.then(|| path.to_owned()))
-}
-
-/// Returns the file that shows that a sync tool carries a directory, symlinks resolved.
-pub(crate) fn synced_by(dir: &Path) -> Option<PathBuf> {
-    sync_mark(&fs::canonicalize(dir).ok()?)
-}
-
 impl StatePlace {
     /// Opens the folder, locks it against other guards of this machine, and opens its state
     /// directory, which is made if it does not exist. `host` is the client name of this machine.
@@ -220,7 +202,8 @@ impl StatePlace {
         if device(&opened_state, &path)? != device(&opened, folder)? {
             return Err(PlaceError::OtherFileSystem { state: path, folder: folder.to_owned() });
         }
-        if let Some(mark) = sync_mark(&real) {
+        let own = rustix::process::geteuid().as_raw();
+        if let Some(mark) = synced_by(&real, own) {
             return Err(PlaceError::Synced(path, mark));
         }
         check_storage(&path, record)?;

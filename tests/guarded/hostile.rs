@@ -121,6 +121,40 @@ fn a_state_directory_that_others_could_change_is_refused() {
     assert!(why.contains("lies in") && why.contains("--stage DIR"), "{why}");
 }
 
+/// A view in its folder, a folder in its view, and a view that a sync tool would carry are refused
+/// before anything is made.
+#[test]
+fn a_view_that_would_be_carried_is_refused() {
+    let scratch = Scratch::new();
+    let folder = scratch.folder();
+    scratch.init(&["--alone"]);
+    let refused_at = |view: &Path| {
+        let mut guard = latchfs();
+        guard.arg("guard").arg(&folder).arg(view).arg("--stage").arg(scratch.0.join("state"));
+        run(guard.env_remove("NOTIFY_SOCKET")).exits(64)
+    };
+    let listed = |dir: &Path| fs::read_dir(dir).expect("there").count();
+    let before = listed(&folder);
+    let around = folder.parent().expect("it has one").to_owned();
+    for view in [folder.join("view"), folder.join("deep/view"), folder.clone(), around] {
+        let said = refused_at(&view);
+        assert!(said.contains("one of them lies in the other"), "{said}");
+    }
+    assert_eq!(listed(&folder), before, "nothing was made in the folder");
+    let synced = scratch.0.join("synced");
+    fs::create_dir_all(synced.join(".stfolder")).expect("made");
+    let said = refused_at(&synced.join("view"));
+    assert!(said.contains("Syncthing") && said.contains("--inside-synced-folder"), "{said}");
+    assert_eq!(listed(&synced), 1);
+    let other = scratch.0.join("other");
+    fs::create_dir_all(other.join(".latchfs/folder")).expect("made");
+    let said = refused_at(&other.join("view"));
+    assert!(said.contains("the guard of a folder"), "{said}");
+    let guard = Guard::start(&scratch, "synced/view", &["--inside-synced-folder"]);
+    assert_eq!(guard.status()["folder"], folder.to_str().expect("text"));
+    guard.end();
+}
+
 #[test]
 fn a_folder_whose_lock_another_engine_decides_is_refused() {
     let scratch = Scratch::new();

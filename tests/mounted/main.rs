@@ -28,6 +28,8 @@ mod owners;
 mod process;
 mod sealing;
 mod showing;
+mod synced;
+mod truncating;
 mod unprivileged;
 
 #[path = "../clients/mod.rs"]

@@ -104,3 +104,56 @@ fn a_directory_with_entries_is_refused() {
     assert_eq!(m.stop(libc::SIGTERM), 0);
     fs::remove_dir(m.dir().join("build")).expect("it is not sealed");
 }
+
+/// A mount point that `mount` has made is removed with the mount, however the mount ends, so that
+/// nothing stays which root's `rm -rf` can't remove. One that was there before stays sealed.
+#[test]
+fn a_directory_that_the_mount_has_made_is_removed_with_it() {
+    let scratch = Scratch::new();
+    let (dir, state) = (scratch.path("made/here"), scratch.path("state"));
+    let mount = |dir: &Path| {
+        let mut mount = Command::new(LATCHFS);
+        mount.arg("mount").arg(dir).args(["--background", "--client", "laptop1", "--state"]);
+        run(mount.arg(&state)).ok();
+    };
+    let umount = |args: &[&str]| run(Command::new(LATCHFS).arg("umount").args(args).arg(&dir)).ok();
+    let pid = || {
+        let about = fs::read_to_string(dir.join(".latchfs/server")).expect("it is mounted");
+        json(&about)["pid"].as_i64().expect("a number").to_string()
+    };
+    let over = |pid: &str| {
+        eventually("the end of the daemon", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            (stat.is_empty() || stat.contains(") Z ")).then_some(())
+        });
+    };
+    mount(&dir);
+    umount(&[]);
+    assert!(!dir.exists() && scratch.path("made").exists());
+    mount(&dir);
+    let ended = pid();
+    run(Command::new("kill").arg(&ended)).ok();
+    over(&ended);
+    assert!(!dir.exists());
+    mount(&dir);
+    let ended = pid();
+    run(Command::new("umount").arg("-l").arg(&dir)).ok();
+    over(&ended);
+    assert!(!dir.exists());
+    // The next daemon finds a directory that an earlier mount has made.
+    mount(&dir);
+    let killed = pid();
+    run(Command::new("kill").args(["-9", &killed])).ok();
+    over(&killed);
+    mount(&dir);
+    umount(&[]);
+    assert!(!dir.exists());
+    mount(&dir);
+    umount(&["--unseal"]);
+    fs::create_dir(dir.join("build")).expect("an ordinary directory");
+    fs::remove_dir(dir.join("build")).expect("ours");
+    mount(&dir);
+    umount(&[]);
+    let mode = fs::metadata(&dir).expect("it was there before the mount").permissions().mode();
+    assert_eq!(mode & 0o7777, 0);
+}

@@ -4,7 +4,8 @@ use super::finding::Finding;
 use super::servers;
 use crate::cli::mount_client::{ControlFile, LockClient};
 use crate::fuse::kernel::mount_seal;
-use crate::fuse::kernel::mountinfo::{self, Life};
+use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
+use crate::guard::synced_place::synced_by;
 use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
         findings.push(Finding::well(check, "no latchfs is mounted here"));
     }
     findings.extend(mounts.iter().filter_map(|mount| hidden(&mount.dir)));
+    let all = mountinfo::ours_and_views().unwrap_or_default();
+    findings.extend(all.iter().filter_map(synced));
     let is_mounted = |dir: &PathBuf| mounts.iter().any(|mount| mount.dir == *dir);
     let bare = configured().into_iter().filter(|dir| !is_mounted(dir));
     findings.extend(bare.filter_map(|dir| leftovers(&dir)));
@@ -82,6 +85,18 @@ fn hidden(dir: &Path) -> Option<Finding> {
             format!("what lies below the mount at {shown} can't be seen: {}", said(&error)),
         )),
     }
+}
+
+/// Returns a finding if a mount lies in a folder that a sync tool carries.
+fn synced(mount: &MountPoint) -> Option<Finding> {
+    // The mount point itself is not looked at, since its names are locks.
+    let (around, shown) = (mount.dir.parent()?, mount.dir.display());
+    let mark = synced_by(around, mount.mounter)?;
+    Some(Finding::wrong(
+        "mount point",
+        format!("{shown} lies in a folder of a sync tool: {mark}"),
+        format!("latchfs umount {shown}, and mount outside of that folder, such as at ~/locks"),
+    ))
 }
 
 /// Returns the mount points that `/etc/fstab` and `LATCHFS_DIR` name.

@@ -9,14 +9,14 @@ use super::{around, guard_process, sync_settings};
 use crate::audit_chain::check_files;
 use crate::cli::carry::tool_patterns;
 use crate::cli::credential_options::ServerKeyArgs;
-use crate::cli::exit::CliResult;
+use crate::cli::exit::{CliError, CliResult};
 use crate::cli::folder_options::PlaceArgs;
 use crate::cli::guard_decider::server_of_mount;
 use crate::cli::guard_parts::local_patterns;
 use crate::guard::doctor::examined_folder::{ExaminedFolder, KnownTenures};
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::plain_disk::PlainDisk;
-use crate::guard::state_place::synced_by;
+use crate::guard::synced_place::synced_by;
 use crate::os_error::said;
 use crate::time::Wall;
 use std::fs::File;
@@ -61,8 +61,14 @@ pub(super) fn findings(
     let mut mended = Vec::new();
     if args.mend && !found.is_empty() {
         mended = mend_all(&site, &found);
-        site = FolderSite::find(Some(site.named()), &args.place)?;
-        found = examine(&site, asked)?;
+        // Of a dead view whose guard kept its state elsewhere (`--stage`), only the mount is known.
+        found = Vec::new();
+        if site.record.is_some() {
+            site = FolderSite::find(Some(site.named()), &args.place)?;
+            found = examine(&site, asked)?;
+        } else if let Some(failed) = mended.iter().find(|mended| !mended.is_done) {
+            return Err(CliError::unavailable(failed.sentence()));
+        }
     }
     let as_finding = |it: FolderFinding| match it.mend {
         Some(mend) => Finding::wrong(it.kind.as_str(), it.says, mend),
@@ -101,11 +107,11 @@ fn place_findings(site: &FolderSite) -> Vec<FolderFinding> {
     let mut found = Vec::new();
     let move_it = "move the state directory to a place beside the folder while no guard runs, and \
                    name it by --stage DIR";
-    if let Some(mark) = synced_by(state) {
+    let owner = state.metadata().map_or(0, |found| found.uid());
+    if let Some(mark) = state.canonicalize().ok().and_then(|state| synced_by(&state, owner)) {
         let says = format!(
-            "a sync tool carries the state directory {}: {} is there",
-            state.display(),
-            mark.display()
+            "the state directory {} lies in a folder of a sync tool: {mark}",
+            state.display()
         );
         found.push(FolderFinding::new(FindingKind::StageSynced, says, move_it));
     }

@@ -6,15 +6,18 @@
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
 use crate::fuse::kernel::own_user::is_root;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The permissions of a sealed directory.
 const NONE: u32 = 0o000;
+/// The permission bits of a sealed directory that a mount has made: the sticky bit, which allows
+/// nothing, marks it, so that it can be removed when nothing is mounted there any more.
+const MADE: u32 = 0o1000;
 /// The permissions of a directory after it is unsealed.
 const MODE: u32 = 0o755;
 /// The permissions that a sealed directory gets before its owner mounts on it, since mounting needs
@@ -42,17 +45,20 @@ const fn ioctl_number(direction: libc::c_ulong, number: libc::c_ulong) -> libc::
 pub(crate) struct Below {
     dir: File,
     was_sealed: bool,
+    /// Whether a mount has made the directory.
+    is_made: bool,
 }
 
 impl Below {
     /// Opens a directory; if it is sealed, first restores the permissions that its owner needs to
-    /// mount on it.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let was_sealed = is_sealed(path)?;
+    /// mount on it. `is_made` says whether this mount has made the directory.
+    pub(crate) fn open(path: &Path, is_made: bool) -> io::Result<Self> {
+        let mode = mode_of(&fs::metadata(path)?);
+        let was_sealed = is_seal(mode);
         if was_sealed && !is_root() {
             fs::set_permissions(path, Permissions::from_mode(MODE_OF_OWNER))?;
         }
-        Ok(Self { dir: File::open(path)?, was_sealed })
+        Ok(Self { dir: File::open(path)?, was_sealed, is_made: is_made || mode == MADE })
     }
 
     /// Seals the directory after a mount has covered it. Returns whether the seal stops root, and
@@ -67,7 +73,8 @@ impl Below {
         if flags_of(&self.dir).is_ok_and(|flags| flags & IMMUTABLE != 0) {
             return Ok(is_root());
         }
-        self.dir.set_permissions(Permissions::from_mode(NONE))?;
+        let mode = if self.is_made { MADE } else { NONE };
+        self.dir.set_permissions(Permissions::from_mode(mode))?;
         Ok(is_root() && set_immutable(&self.dir, true).is_ok())
     }
 }
@@ -84,27 +91,60 @@ impl Drop for Below {
 
 /// Whether a directory is sealed: it has no permissions.
 pub fn is_sealed(path: &Path) -> io::Result<bool> {
-    Ok(fs::metadata(path)?.mode() & 0o7777 == NONE)
+    Ok(is_seal(mode_of(&fs::metadata(path)?)))
+}
+
+fn mode_of(found: &Metadata) -> u32 {
+    found.mode() & 0o7777
+}
+
+const fn is_seal(mode: u32) -> bool {
+    matches!(mode, NONE | MADE)
 }
 
 /// Restores the permissions of a sealed directory on which nothing is mounted. Returns whether the
 /// directory was sealed; an unsealed one is left unchanged.
 pub fn unseal(path: &Path) -> io::Result<bool> {
-    // All steps work on one descriptor of the directory, so that no user can replace the directory
-    // by another one between two steps.
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if dir.metadata()?.mode() & 0o7777 != NONE {
+    let (dir, opened) = open_bare(path)?;
+    if !is_seal(mode_of(&dir.metadata()?)) {
         return Ok(false);
     }
+    clear_immutable(&opened);
+    fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
+    Ok(true)
+}
+
+/// Removes a sealed directory that a mount has made, and on which nothing is mounted. Returns
+/// whether there was one.
+pub fn remove_made(path: &Path) -> io::Result<bool> {
+    let (dir, opened) = match open_bare(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    if mode_of(&dir.metadata()?) != MADE {
+        return Ok(false);
+    }
+    clear_immutable(&opened);
+    fs::remove_dir(path)?;
+    Ok(true)
+}
+
+/// Opens a directory on which nothing is mounted, and returns the path of the descriptor as well.
+/// All steps work on this one descriptor, so that no user can replace the directory by another one
+/// between two steps.
+fn open_bare(path: &Path) -> io::Result<(File, PathBuf)> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
+    Ok((dir, opened))
+}
+
+fn clear_immutable(opened: &Path) {
     if is_root() {
         // An error is ignored: a file system that has no immutable flag to clear can't have set one
         // either.
-        let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
+        let _ = File::open(opened).and_then(|dir| set_immutable(&dir, false));
     }
-    fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
-    Ok(true)
 }
 
 /// Returns the names of a few entries of a directory as text for a message; `None` if the directory

@@ -80,7 +80,7 @@ pub(crate) fn mount<F: FileSystem>(
 ) -> Result<Mounted, MountError> {
     let MountRequest { dir, users, nonempty, kind } = wanted;
     let (dir, made_dir) = prepare(dir, nonempty)?;
-    let mut below = match Below::open(&dir) {
+    let mut below = match Below::open(&dir, made_dir) {
         Ok(below) => Some(below),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             return Err(MountError::Sealed(dir));
@@ -204,6 +204,18 @@ fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     }
 }
 
+/// Removes a mount point that a mount has made, if nothing is mounted there any more: a directory
+/// that is missing keeps programs from locking there as well as a sealed one does.
+pub fn remove_made(dir: &Path) -> io::Result<()> {
+    if mountinfo::at(dir)?.is_some_and(|there| there.is_ours()) {
+        return Ok(());
+    }
+    if let Err(error) = mount_seal::remove_made(dir) {
+        log::debug!("{} can't be removed: {}", dir.display(), said(&error));
+    }
+    Ok(())
+}
+
 fn is_within(dir: &Path, mount: &Path) -> bool {
     dir != mount && dir.starts_with(mount)
 }
@@ -245,12 +257,14 @@ impl Mounted {
     /// instead, without waiting for the session's end.
     pub fn unmount(&self) -> io::Result<Unmounted> {
         if !self.is_there()? {
+            remove_made(&self.dir)?;
             return Ok(Unmounted::Before);
         }
         let gone = unmount(&self.dir)?;
         if gone == Gone::Clean {
             self.session.wait(END_PATIENCE);
         }
+        remove_made(&self.dir)?;
         Ok(Unmounted::Now(gone))
     }
 
