@@ -444,6 +444,12 @@ impl FolderLock {
         self.end_away();
     }
 
+    /// Returns the session that keeps the lock of the current tenure alive.
+    pub(super) fn current_session(&self) -> SessionId {
+        let own = || SessionId::named(self.session.load(Ordering::Acquire));
+        self.away.session().unwrap_or_else(own)
+    }
+
     /// Returns the session to which the lock is bound: the one that the lock service keeps alive,
     /// or one that lasts as long as this process.
     fn session(&self) -> Result<SessionId, Unavailable> {

@@ -6,8 +6,9 @@ use super::folder_lock::FolderLock;
 use super::lock_record::{HolderProof, LockRecord};
 use crate::engine::lease_terms::TTL_DEFAULT;
 use crate::engine::{
-    ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
+    Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };
+use crate::service::Unavailable;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -58,6 +59,14 @@ struct RecordState {
 pub(crate) struct LockRecords {
     lock: Arc<FolderLock>,
     state: Mutex<RecordState>,
+}
+
+fn result_of(answer: Result<Answer, Unavailable>) -> Result<(), String> {
+    match answer {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(refusal.to_string()),
+        Err(why) => Err(why.to_string()),
+    }
 }
 
 impl SeenTenure {
@@ -181,8 +190,9 @@ impl LockRecords {
     }
 
     /// Renews the tenure with this token for the program with this id, which proves by a record
-    /// that it is the holder, or begins the tenure by it. Calls `then` with the answer, or with a
-    /// sentence that says why the tenure is not renewed. `then` must not block.
+    /// that it is the holder, or begins the tenure by it: the lease lasts for its whole duration
+    /// from then on. Calls `then` with the answer, or with a sentence that says why the tenure is
+    /// not renewed. `then` must not block.
     pub(crate) fn renew(
         self: &Arc<Self>,
         (token, proof): (Token, &HolderProof),
@@ -193,12 +203,13 @@ impl LockRecords {
         let patch = proof.details(holder_id);
         let key = LeaseKey { name, client, token: Some(token) };
         let renew = Renew { key, term: None, firm: Firm::Keep, patch, acquires: false };
-        self.lock.locks.submit(Op::Renew(renew), move |answer| {
-            then(match answer {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(refusal)) => Err(refusal.to_string()),
-                Err(why) => Err(why.to_string()),
-            });
+        let own = Arc::clone(self);
+        // The lease of the folder lasts as long as the session of the guard.
+        self.lock.locks.submit(Op::KeepAlive(self.lock.current_session()), move |kept| {
+            match result_of(kept) {
+                Err(why) => then(Err(why)),
+                Ok(()) => own.lock.locks.submit(Op::Renew(renew), |answer| then(result_of(answer))),
+            }
         });
     }
 

@@ -122,6 +122,35 @@ pub(crate) fn token(url: &str, name: &str) -> Value {
     shown["token"].clone()
 }
 
+/// view-missing: `--mend` does what the finding says for a view that is named by its path, whether
+/// its mount is still there or not, and wherever its guard kept its state.
+#[test]
+fn a_dead_view_is_mended_by_its_path() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let state = scratch.0.join("state").display().to_string();
+    for round in 0..5 {
+        let guard = Guard::start(&scratch, "view", &[]);
+        guard.signal(libc::SIGKILL);
+        eventually("the end of the guard", || fs::metadata(guard.path("old")).err());
+        let view = guard.view.clone();
+        let options = if round % 2 == 0 { vec![] } else { vec!["--stage", &state] };
+        let says = findings_of(latchfs(), &view, &options);
+        let found = says.iter().find(|(kind, _)| kind == "view-missing").expect("it is gone");
+        assert!(found.1.contains("is gone, and its mount is still there"), "{says:?}");
+        if round == 3 {
+            run(Command::new("umount").arg("-l").arg(&view)).ok();
+            let says = findings_of(latchfs(), &view, &options);
+            assert!(says.iter().any(|(kind, _)| kind == "view-missing"), "{says:?}");
+        }
+        let mended = mended(&view, &options);
+        assert!(mended.iter().any(|(kind, _)| kind == "view-missing"), "{mended:?}");
+        let is_mounted = fs::read_to_string("/proc/self/mountinfo").expect("there");
+        assert!(!is_mounted.contains(view.to_str().expect("text")), "round {round}");
+        drop(guard);
+    }
+}
+
 /// view-missing, stage-leftover, unsure, audit-chain: the guard is killed while a program saves.
 #[test]
 fn killed_guard_is_mended_and_keeps_its_lock() {

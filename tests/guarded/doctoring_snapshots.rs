@@ -24,12 +24,17 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Makes a guarded folder by `guard init` with these options as well.
+    fn with(options: &[&str]) -> Self {
         let scratch = Scratch::new();
         for name in ["a", "b", "c", "d"] {
             fs::write(scratch.folder().join(name), format!("old {name}")).expect("a folder");
         }
         let server = Server::start(&scratch);
-        scratch.init(&["--server", &server.url, "--client", "m1"]);
+        scratch.init(&[&["--server", &server.url, "--client", "m1"], options].concat());
         let record = fs::read(scratch.folder().join(".latchfs/folder")).expect("there");
         let record: Value = serde_json::from_slice(&record).expect("JSON");
         let lock = format!("folder-{}", record["id"].as_str().expect("an id"));
@@ -38,7 +43,12 @@ impl Site {
 
     /// Starts the guard, which takes the lock and keeps it. No marker is written meanwhile.
     fn start(&self, view: &str) -> Guard {
+        self.start_with(view, &[])
+    }
+
+    fn start_with(&self, view: &str, more: &[&str]) -> Guard {
         let options = ["--client", "m1", "--ttl", "1h", "--settle", "1h"];
+        let options = [&options[..], more].concat();
         let guard = Guard::start(&self.scratch, view, &options);
         guard.ask("take", &[]).ok();
         guard
@@ -114,6 +124,44 @@ fn interrupted_snapshots_are_finished_or_removed() {
         serde_json::from_str(&snapshot(&guard, &["ls", "--json"]).ok()).expect("JSON");
     let id = listed["snapshots"][0]["id"].as_str().expect("the finished one").to_owned();
     snapshot(&guard, &["verify", &id]).ok();
+}
+
+/// snapshot-partial on storage that machines share: the snapshot of this machine's killed guard is
+/// named and mended by doctor, and by the next start of the guard.
+#[test]
+fn interrupted_snapshots_on_shared_storage_are_mended() {
+    let _kernel = kernel_stays();
+    let site = Site::with(&["--shared-storage"]);
+    let (folder, shared) = (site.scratch.folder(), ["--shared-storage"]);
+    let own = place(&site.scratch, "m1");
+    let own = options(&own);
+    let intents = || {
+        let names = fs::read_dir(site.snapshots()).expect("there").flatten();
+        names.filter(|it| it.file_name().to_string_lossy().ends_with(".intent")).count()
+    };
+    // The second directory that is made is that of the files; the rename is the last step.
+    for (number, (call, when, finished)) in
+        [("mkdirat", 2, 0), ("renameat2", 1, 1)].into_iter().enumerate()
+    {
+        let guard = site.start_with(&format!("view{number}"), &shared);
+        killed_at(&guard, call, when, &["take"]);
+        assert_eq!(intents(), 1, "{call}");
+        let says = finds(&folder, &own, &["view-missing", "snapshot-partial"]);
+        assert!(says[1].contains("was interrupted while it was taken"), "{says:?}");
+        let mended = mended(&folder, &own);
+        let told = format!("{finished} finished and shown now, {} removed", 1 - finished);
+        assert!(mended.contains(&("snapshot-partial".to_owned(), told)), "{mended:?}");
+        assert_eq!(intents(), 0, "{call}");
+        is_healthy(&folder, &own);
+        drop(guard);
+    }
+    let guard = site.start_with("view", &shared);
+    killed_at(&guard, "mkdirat", 2, &["take"]);
+    assert_eq!(intents(), 1);
+    drop(guard);
+    let guard = site.start_with("view", &shared);
+    assert_eq!(intents(), 0);
+    is_healthy(&guard.view, &[]);
 }
 
 /// A snapshot that is being taken, and a restore that goes on, are no findings.

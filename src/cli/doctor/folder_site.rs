@@ -58,6 +58,9 @@ fn life_of(view: &Path) -> ViewLife {
 impl FolderSite {
     /// Finds the folder, the state directory and the guard.
     pub(super) fn find(given: Option<&Path>, place: &PlaceArgs) -> CliResult<Self> {
+        if let Some(site) = given.and_then(|given| Self::of_missing_view(given, place)) {
+            return Ok(site);
+        }
         let endpoint = GuardEndpoint::find_any(given, place)?;
         match &endpoint {
             #[cfg(target_os = "linux")]
@@ -72,6 +75,17 @@ impl FolderSite {
                 Ok(Self::new(dir, host, status, None))
             }
         }
+    }
+
+    /// Returns the folder of a view on which nothing is mounted any more, if the directory of this
+    /// machine still names the view: its guard was killed.
+    fn of_missing_view(given: &Path, place: &PlaceArgs) -> Option<Self> {
+        let view = mountinfo::resolve(given).ok()?;
+        if life_of(&view) != ViewLife::Unmounted {
+            return None;
+        }
+        let (record, host) = ViewRecord::of_view(&place.state().ok()?, &view)?;
+        Some(Self::new(record.folder, host, None, Some((view, ViewLife::Unmounted))))
     }
 
     #[cfg_attr(not(target_os = "linux"), allow(irrefutable_let_patterns))]

@@ -93,16 +93,15 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
 /// Finishes interrupted snapshots that are complete, and removes the others.
 #[cfg(target_os = "linux")]
 fn mend_snapshots(site: &FolderSite) -> Result<String, String> {
-    use crate::guard::disk::Place;
     use crate::guard::folder_snapshot::snapshot_recovery::recover;
     use crate::guard::folder_snapshot::snapshot_store::SnapshotStore;
     let place = locked_place(site)?;
     let (stages, dir) = place.snapshots().map_err(|error| error.to_string())?;
     let is_shared = site.record.as_ref().is_some_and(|record| record.storage.is_some());
-    // A stage that is there may be that of another machine of a shared storage.
-    let has_stage = |stage: String| PlainDisk.look(Place::new(&stages, &stage)).is_ok();
     let store = SnapshotStore { disk: &PlainDisk, dir: &dir };
-    let done = recover(&store, &stages, |tenure| is_shared && has_stage(tenure.to_string()));
+    let done = recover(&store, &stages, |intent| {
+        is_shared && intent.may_go_on(&site.client, &PlainDisk, &stages)
+    });
     let done = done.map_err(|error| said(&error))?;
     let (finished, removed) = (done.finished.len(), done.removed);
     Ok(format!("{finished} finished and shown now, {removed} removed"))

@@ -4,6 +4,7 @@ use super::super::disk::{Disk, Place};
 use super::super::folder_snapshot::in_place_restore::interrupted_restore;
 use super::super::folder_snapshot::snapshot_recovery::{SnapshotFinding, findings};
 use super::super::folder_snapshot::snapshot_store::SnapshotStore;
+use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
 use super::super::tenure::TenureId;
 use super::examined_folder::ExaminedFolder;
 use super::folder_finding::{FindingKind, FolderFinding};
@@ -16,7 +17,7 @@ pub(super) fn snapshot_findings<D: Disk>(
 ) -> Result<Vec<FolderFinding>, String> {
     let Some(dir) = &of.snapshots else { return Ok(Vec::new()) };
     let store = SnapshotStore { disk: of.disk, dir };
-    let is_live = |tenure: TenureId| of.may_be_at_work(tenure);
+    let is_live = |intent: &SnapshotIntent| of.may_be_taking(intent);
     let found = findings(&store, is_live, true);
     let mut found =
         found.map_err(|error| format!("the snapshots can't be read: {}", said(&error)))?;
@@ -36,6 +37,17 @@ pub(super) fn snapshot_findings<D: Disk>(
 }
 
 impl<D: Disk> ExaminedFolder<'_, D> {
+    /// Whether a guard may be taking a snapshot: this machine's guard in its current tenure, or
+    /// that of another machine of a shared storage.
+    fn may_be_taking(&self, intent: &SnapshotIntent) -> bool {
+        if self.is_shared && intent.client != self.client {
+            let stages = self.stages.as_ref();
+            return stages.is_some_and(|dir| intent.may_go_on(self.client, self.disk, dir));
+        }
+        let token = TenureId::parse(&intent.tenure).map(|tenure| tenure.token.as_u64());
+        self.is_guarded && token.is_some() && token >= self.tenure
+    }
+
     /// Whether a guard may be at work in a tenure: this machine's guard in its current one, or that
     /// of another machine of a shared storage, as long as no fence has removed the stage.
     fn may_be_at_work(&self, tenure: TenureId) -> bool {

@@ -7,7 +7,7 @@ use super::super::tree_removal::remove_tree;
 use super::in_place_restore::interrupted_restore;
 use super::snapshot_id::SnapshotId;
 use super::snapshot_store::{SnapshotStore, complete_in};
-use super::snapshot_take::{intents, staged_name};
+use super::snapshot_take::{SnapshotIntent, intents, staged_name};
 use super::tree_walk::is_gone;
 use std::ffi::OsStr;
 use std::fmt;
@@ -63,17 +63,16 @@ pub(crate) struct RecoveredSnapshots {
     pub(crate) removed: usize,
 }
 
-/// Returns the findings about the snapshots of a folder. `is_live` says whether the guard of a
-/// tenure may still be at work. With `reads_all`, each file is compared with its digest.
+/// Returns the findings about the snapshots of a folder. `is_live` says whether a guard may still
+/// be taking a snapshot. With `reads_all`, each file is compared with its digest.
 pub(crate) fn findings<D: Disk>(
     store: &SnapshotStore<'_, D>,
-    is_live: impl Fn(TenureId) -> bool,
+    is_live: impl Fn(&SnapshotIntent) -> bool,
     reads_all: bool,
 ) -> io::Result<Vec<SnapshotFinding>> {
     let mut found = Vec::new();
     for (name, intent) in intents(store)? {
-        let tenure = intent.as_ref().and_then(|intent| TenureId::parse(&intent.tenure));
-        if !tenure.is_some_and(&is_live) {
+        if !intent.as_ref().is_some_and(&is_live) {
             let id = intent.map_or_else(|| name.to_string_lossy().into_owned(), |it| it.id);
             found.push(SnapshotFinding::Partial(id));
         }
@@ -105,19 +104,19 @@ pub(crate) fn findings<D: Disk>(
 }
 
 /// Finishes the interrupted snapshots that are complete up to `READY`, and removes the others. The
-/// caller has made sure that the guard of no tenure for which `is_live` is false is at work.
+/// caller has made sure that no guard is at work on a snapshot for which `is_live` is false.
 pub(crate) fn recover<D: Disk>(
     store: &SnapshotStore<'_, D>,
     stages: &D::Dir,
-    is_live: impl Fn(TenureId) -> bool,
+    is_live: impl Fn(&SnapshotIntent) -> bool,
 ) -> io::Result<RecoveredSnapshots> {
     let disk = store.disk;
     let mut recovered = RecoveredSnapshots::default();
     for (name, intent) in intents(store)? {
-        let tenure = intent.as_ref().and_then(|intent| TenureId::parse(&intent.tenure));
-        if tenure.is_some_and(&is_live) {
+        if intent.as_ref().is_some_and(&is_live) {
             continue;
         }
+        let tenure = intent.as_ref().and_then(|intent| TenureId::parse(&intent.tenure));
         let id = intent.as_ref().and_then(|intent| SnapshotId::parse(&intent.id));
         if let (Some(tenure), Some(id)) = (tenure, id)
             && let Ok(stage) = disk.open_dir(Place::new(stages, &tenure.to_string()))

@@ -31,6 +31,17 @@ pub(crate) struct SnapshotIntent {
     pub(crate) id: String,
     /// The tenure in whose stage it is built.
     pub(crate) tenure: String,
+    /// The name of the machine that takes it.
+    pub(crate) client: String,
+}
+
+impl SnapshotIntent {
+    /// Whether the guard of another machine may be taking the snapshot, on storage that machines
+    /// share: as long as no fence has removed the stage of its tenure. `own` is the name of this
+    /// machine.
+    pub(crate) fn may_go_on<D: Disk>(&self, own: &str, disk: &D, stages: &D::Dir) -> bool {
+        self.client != own && disk.look(Place::new(stages, &self.tenure)).is_ok()
+    }
 }
 
 /// Returns the name of the file with the intent of a snapshot.
@@ -73,12 +84,14 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
     pub(crate) fn begin(
         guard: &'a FolderGuard<D>,
         snapshots: &'a D::Dir,
+        client: &str,
         may_link: MayLink<'a>,
     ) -> Result<Self, SnapshotError> {
         let stage = guard.stage.read().clone().ok_or(SnapshotError::TenureOver)?;
         let (disk, at) = (guard.disk(), Wall::now());
         let (store, id) = (SnapshotStore { disk, dir: snapshots }, SnapshotId::new(at));
-        let intent = SnapshotIntent { id: id.to_string(), tenure: stage.tenure.to_string() };
+        let (tenure, client) = (stage.tenure.to_string(), client.to_owned());
+        let intent = SnapshotIntent { id: id.to_string(), tenure, client };
         let bytes = serde_json::to_vec(&intent).map_err(io::Error::other)?;
         let made = write_new(disk, Place::new(snapshots, &intent_name(&id)), &bytes)
             .and_then(|()| disk.sync_dir(snapshots))

@@ -143,7 +143,7 @@ pub(super) fn take_before<D: SnapshotDisk<Dir = OwnedFd>>(
     before_restore: Option<String>,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
     let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
-    let mut take = SnapshotTake::begin(guard, dir, &may_link)?;
+    let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
@@ -246,7 +246,7 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let dir = folder.snapshots();
     let guard = folder.guard(LinuxDisk, 1);
     let may_link = |_: &std::ffi::OsStr, _: &super::super::disk::Look| false;
-    let mut take = SnapshotTake::begin(&guard, &dir, &may_link).expect("begun");
+    let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
     let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk, before_restore: None };

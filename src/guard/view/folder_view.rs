@@ -22,7 +22,7 @@ use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
 use super::record_nodes::RecordUse;
-use super::refused_changes::RefusedChanges;
+use super::refused_changes::{RefusedChanges, classed};
 use super::second_opens::SecondOpens;
 use super::view_snapshots::ViewSnapshots;
 use crate::auth::FolderUser;
@@ -279,6 +279,7 @@ impl FolderView {
         may_wait: MayWait,
     ) -> Done<Pass<'_>> {
         self.after_jump(who, path, may_wait).await?;
+        self.check_renewed(who, path, Errno::EROFS)?;
         let closed = match self.guard.gate().enter(None, |owner| Self::is_of(owner, who)) {
             Ok(pass) => return Ok(pass),
             Err(closed) => closed,
@@ -300,6 +301,10 @@ impl FolderView {
         tenure: TenureId,
         is_writeback: bool,
     ) -> Done<Pass<'_>> {
+        if !is_writeback {
+            let path = self.nodes.path(open.ino).unwrap_or_default();
+            self.check_renewed(who, &path, Errno::ESTALE)?;
+        }
         let is_of = |owner| is_writeback || Self::is_of(owner, who);
         self.guard.gate().enter(Some(tenure), is_of).map_err(|closed| {
             let path = self.nodes.path(open.ino).unwrap_or_default();
@@ -413,7 +418,8 @@ impl FolderView {
                 None => "it was opened in a tenure that is over; open it again".to_owned(),
             },
             Closed::Deadline => "the lock service has not answered for so long that the lock may \
-                                 be another's; see 'latchfs guard status'"
+                                 be another's; see 'latchfs guard status' \
+                                 (E_CONSISTENCY_UNAVAILABLE)"
                 .to_owned(),
         };
         self.say(who, path, errno, &why)
@@ -432,7 +438,7 @@ impl FolderView {
 
     /// Records a refusal as a sentence. Returns the errno.
     pub(super) fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
-        self.refused.record(who.uid, sentence.to_owned());
+        self.refused.record(who.uid, classed(errno, sentence));
         errno
     }
 

@@ -29,6 +29,10 @@ use std::sync::Arc;
 const NO_RECORD: &str = "what was written is no lock record: JSON of at most 4,096 bytes with the \
                          14 fields of its schema, see contrib/schema/lock-record.json";
 
+/// The sentence for a program that makes a record which is there.
+const RECORD_EXISTS: &str = "it is there: the lock is held, or its lease has expired; read it to \
+                             see by whom and until when (E_LOCK_CONFLICT)";
+
 /// Returns the process of a request, if it is known.
 fn writer_of(who: Requester) -> Option<ProcessStart> {
     process_if_running(who.pid).and_then(ProcessStart::running)
@@ -61,7 +65,11 @@ impl RecordHandle {
 
 impl FolderView {
     /// Returns the entry of a name in `.latchfs/locks`, or of that directory; `None` for others.
-    pub(super) async fn look_up_record(&self, at: NameIn<'_>) -> Option<Done<NodeEntry>> {
+    pub(super) async fn look_up_record(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+    ) -> Option<Done<NodeEntry>> {
         let entry = |ino| Ok(NodeEntry::uncached(self.control.attr(ino)));
         if at.parent == DIR_INO && at.name == LOCKS_DIR {
             return Some(entry(LOCKS_INO));
@@ -70,7 +78,14 @@ impl FolderView {
             return None;
         }
         let is_there = match RecordFile::named(at.name, &self.records.file_name()) {
-            Some(RecordFile::Record) => self.recorded().await.is_some(),
+            Some(RecordFile::Record) => {
+                let is_there = self.recorded().await.is_some();
+                if is_there {
+                    let path = Path::new(CONTROL_DIR).join(LOCKS_DIR).join(at.name);
+                    self.refused.met(who.uid, format!("{}: {RECORD_EXISTS}", path.display()));
+                }
+                is_there
+            }
             Some(RecordFile::Prepared) => self.record_use.prepared.lock().is_some(),
             None => false,
         };
@@ -108,6 +123,18 @@ impl FolderView {
     fn refuse_record(&self, who: Requester, number: i32, why: &str) -> Errno {
         let path = Path::new(CONTROL_DIR).join(LOCKS_DIR).join(self.records.file_name());
         self.say_to(who, Errno::from_i32(number), &format!("{}: {why}", path.display()))
+    }
+
+    /// Refuses a change by a program whose last renewal by the record has failed. Other programs of
+    /// the machine write on, as long as the guard holds the lock.
+    pub(super) fn check_renewed(&self, who: Requester, path: &Path, errno: Errno) -> Done<()> {
+        let pid = || process_if_running(who.pid).unwrap_or(0);
+        if !self.record_use.is_stopped(self.own_token(), pid) {
+            return Ok(());
+        }
+        let why = "this program could not renew the tenure by its record, and must not write until \
+                   it can (E_LOCK_EXPIRED)";
+        Err(self.say(who, path, errno, why))
     }
 
     /// Checks whether a user may take the lock and give it up.
@@ -152,7 +179,7 @@ impl FolderView {
             }
             RecordFile::Record => {
                 if self.own_token().is_some() || self.recorded().await.is_some() {
-                    return Err(Errno::EEXIST);
+                    return Err(self.refuse_record(who, libc::EEXIST, RECORD_EXISTS));
                 }
                 self.take_by_record(who).await.map_err(|(why, is_held)| {
                     let number = if is_held { libc::EEXIST } else { libc::ETIMEDOUT };
@@ -273,6 +300,7 @@ impl FolderView {
         self.record_use.claim(token, process);
         self.records.renew((token, proof), holder_id.into(), then);
         let renewed = renewed.await.unwrap_or_else(|| Err("the guard ends".to_owned()));
+        self.record_use.renewed(token, process, renewed.is_ok());
         renewed.map_err(|why| {
             let why = format!("the tenure was not renewed, so stop all writes: {why}");
             self.refuse_record(who, libc::ESTALE, &why)

@@ -26,7 +26,7 @@ impl FileSystem for FolderView {
     }
 
     async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
-        if let Some(found) = self.look_up_record(at).await {
+        if let Some(found) = self.look_up_record(who, at).await {
             return found;
         }
         match self.second_opens.of(who, at) {

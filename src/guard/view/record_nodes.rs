@@ -124,6 +124,8 @@ pub(super) struct RecordUse {
     /// The record that a program prepares for a steal.
     pub(super) prepared: Mutex<Option<PreparedRecord>>,
     holder: Mutex<Option<RecordHolder>>,
+    /// The program whose renewal has failed, and which must not write until one succeeds.
+    stopped: Mutex<Option<RecordHolder>>,
 }
 
 impl RecordUse {
@@ -132,6 +134,25 @@ impl RecordUse {
         if let Some(process) = ProcessStart::running(pid) {
             *self.holder.lock() = Some(RecordHolder { token, process });
         }
+    }
+
+    /// Takes note that the renewal of a process has succeeded, or has failed: then it must stop its
+    /// writes.
+    pub(super) fn renewed(&self, token: Token, pid: u32, has_succeeded: bool) {
+        let Some(process) = ProcessStart::running(pid) else { return };
+        let mut stopped = self.stopped.lock();
+        if !has_succeeded {
+            *stopped = Some(RecordHolder { token, process });
+        } else if stopped.is_some_and(|stopped| stopped.process == process) {
+            *stopped = None;
+        }
+    }
+
+    /// Whether the process `pid` must not write in the tenure with this token, since it could not
+    /// renew it.
+    pub(super) fn is_stopped(&self, token: Option<Token>, pid: impl FnOnce() -> u32) -> bool {
+        let Some(stopped) = *self.stopped.lock() else { return false };
+        Some(stopped.token) == token && ProcessStart::running(pid()) == Some(stopped.process)
     }
 
     /// Whether there is a prepared record whose process has ended.

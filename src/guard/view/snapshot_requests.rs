@@ -163,7 +163,12 @@ impl FolderView {
             wait(boot_now() + patience)?;
         }
         let may_link = |path: &OsStr, look: &Look| self.may_share(path, look);
-        let mut take = SnapshotTake::begin(&self.guard, &snapshots.dir, &may_link)?;
+        let mut take = SnapshotTake::begin(
+            &self.guard,
+            &snapshots.dir,
+            self.records.client().as_str(),
+            &may_link,
+        )?;
         snapshots.begin_work(Some("copying for a snapshot"));
         take.copy_changed(&count)?;
         // The time for the copy does not count, and each program that comes meanwhile does.

@@ -5,6 +5,7 @@ use super::super::disk::{Disk as _, FileId, Look, Place};
 use super::super::folder_snapshot::descriptor::SnapshotDescriptor;
 use super::super::folder_snapshot::snapshot_recovery::{RecoveredSnapshots, findings, recover};
 use super::super::folder_snapshot::snapshot_store::{SnapshotStore, TREE};
+use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
 use super::super::folder_snapshot::tree_walk::walk;
 use super::super::linux_disk::LinuxDisk;
 use crate::time::{Span, Time, boot_now};
@@ -47,18 +48,16 @@ pub(crate) struct ViewSnapshots {
 
 impl ViewSnapshots {
     /// Recovers interrupted snapshots, and looks which files the complete ones share with the
-    /// folder. `may_link` says that only this guard changes the folder.
+    /// folder. `may_link` says that only this guard changes the folder, and `shared_by` names this
+    /// machine if others share the storage.
     pub(crate) fn open(
         (stages, dir): (&OwnedFd, OwnedFd),
         folder_id: &str,
-        (may_link, is_shared_storage): (bool, bool),
+        (may_link, shared_by): (bool, Option<&str>),
     ) -> io::Result<Self> {
         let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
-        // Of shared storage, another machine may be taking one: its fence has removed the stage of
-        // a tenure that is over.
-        let is_live = |tenure: super::super::tenure::TenureId| {
-            let stage = tenure.to_string();
-            is_shared_storage && LinuxDisk.look(Place::new(stages, &stage)).is_ok()
+        let is_live = |intent: &SnapshotIntent| {
+            shared_by.is_some_and(|own| intent.may_go_on(own, &LinuxDisk, stages))
         };
         let RecoveredSnapshots { finished, removed } = recover(&store, stages, is_live)?;
         if !finished.is_empty() || removed > 0 {
