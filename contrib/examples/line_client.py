@@ -52,4 +52,6 @@ def main(what, name, client, *token):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (4, 5) or sys.argv[1] not in ("lock", "unlock", "own"):
+        sys.exit("usage: line_client.py lock|unlock|own NAME CLIENT [TOKEN]")
     print(main(*sys.argv[1:]))

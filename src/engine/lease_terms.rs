@@ -85,17 +85,20 @@ pub fn looks_like_a_duration(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let first = digits.strip_prefix('.').unwrap_or(digits);
     first.starts_with(|c: char| c.is_ascii_digit())
-        && digits
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'h' | 'm' | 's' | 'u' | 'n'))
+        && digits.chars().all(|c| {
+            c.is_ascii_digit()
+                || matches!(c, '.' | 'h' | 'm' | 's' | 'u' | 'n' | '\u{b5}' | '\u{3bc}')
+        })
         && digits.ends_with(['h', 'm', 's'])
 }
 
-/// Parses durations such as `1h`, `1d`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order.
+/// Parses durations such as `1h`, `1d`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order,
+/// as Go's `ParseDuration` does. A plus sign in the query of a URL arrives as a space.
 pub fn parse_span(text: &str) -> Result<Span, TermError> {
     if text.starts_with('-') && looks_like_a_duration(text) {
         return Err(TermError::TooShort);
     }
+    let text = text.strip_prefix(['+', ' ']).unwrap_or(text);
     let mut rest = text;
     let mut total: u64 = 0;
     while !rest.is_empty() || text.is_empty() {
@@ -119,6 +122,9 @@ fn scaled(number: &str, unit: &str) -> Result<u64, TermError> {
         "m" => 60_000_000_000,
         "s" => 1_000_000_000,
         "ms" => 1_000_000,
+        // The micro sign, and the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ns" => 1,
         _ => return Err(TermError::NotADuration),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -165,7 +171,10 @@ mod tests {
         assert_eq!(millis("500ms"), Ok(500));
         assert_eq!(millis("0s"), Ok(0));
         assert_eq!(millis(".5s"), Ok(500));
-        for wrong in ["", "30", "s", "1x", "1.2.3s", ".s", "1s30", "1 s", "+1s"] {
+        for text in ["2000000000ns", "2000000us", "2000000µs", "2000000μs", "+2s", "1s1000ms"] {
+            assert_eq!(millis(text), Ok(2_000), "{text}");
+        }
+        for wrong in ["", "30", "s", "1x", "1.2.3s", ".s", "1s30", "1 s", "+", "+-1s", "1ss"] {
             assert_eq!(millis(wrong), Err(TermError::NotADuration), "{wrong:?}");
         }
         assert_eq!(millis("-5s"), Err(TermError::TooShort));
@@ -186,7 +195,7 @@ mod tests {
     #[test]
     fn a_pid_is_no_duration() {
         assert!(looks_like_a_duration("60s") && looks_like_a_duration("-5s"));
-        assert!(looks_like_a_duration(".5h"));
+        assert!(looks_like_a_duration(".5h") && looks_like_a_duration("+5000000µs"));
         for text in ["60", "s", "hello", "12 s", "host:12"] {
             assert!(!looks_like_a_duration(text), "{text:?}");
         }

@@ -162,7 +162,18 @@ fn default_ttl_and_grace() {
     post(&server, "client=laptop1").is(200);
     let whole = server.curl(&["/locks/default"]).is(200);
     assert_eq!((&whole["ttl_ms"], &whole["grace_ms"]), (&json!(30_000), &json!(5_000)));
-    for (ttl, ms) in [("1m30s", 90_000), ("1.5h", 5_400_000), ("1500ms", 1_500)] {
+    // The forms that Go's `time.ParseDuration` accepts, which the seed's server uses.
+    for (ttl, ms) in [
+        ("1m30s", 90_000),
+        ("1.5h", 5_400_000),
+        ("1500ms", 1_500),
+        ("2000000000ns", 2_000),
+        ("3000000us", 3_000),
+        ("3000000%C2%B5s", 3_000),
+        ("3000000%CE%BCs", 3_000),
+        ("%2B5s", 5_000),
+        ("+5s", 5_000),
+    ] {
         post(&server, &format!("client=laptop1&ttl={ttl}")).is(200);
         assert_eq!(server.curl(&["/locks/default"]).is(200)["ttl_ms"], ms, "{ttl}");
     }

@@ -220,22 +220,31 @@ fn an_election_ends_no_tenure() {
 // "if all subgroups are minority, the new elected leader will force clear all previous locking
 // status after cluster resumed"
 //
-// Here the leases go on: without a majority no time passes in the engine, and nothing is granted.
+// Here nothing is granted without a majority, and a lease ends no earlier than its client stops by
+// its own clock: when a majority is back, at most the length of the outage has passed.
 #[test]
 fn locks_outlive_the_loss_of_a_majority() {
     let cluster = Cluster::of_three(&[]);
     let (one, two) = cluster.followers();
     let leader = cluster.leader();
     let server = &cluster.nodes[leader].server;
-    let token = post(server, "build", "client=a&ttl=1h")["token"].clone();
+    let asked = latchfs::time::boot_now();
+    post(server, "build", "client=a&ttl=1h");
+    let granted = status(server, "build");
+    let left = |status: &Value| status["expires_in_ms"].as_u64().expect("a number");
     cluster.silence(one, true);
     cluster.silence(two, true);
     server.curl(&["-X", "POST", "/locks/other?client=b"]).is(503);
+    server.curl(&["-X", "POST", "/locks/build?client=b"]).is(503);
     cluster.silence(one, false);
     cluster.silence(two, false);
-    eventually("a majority again", || {
-        (server.curl(&["/locks/build"]).json()["token"] == token).then_some(())
+    let held = eventually("a majority again", || {
+        let status = server.curl(&["/locks/build"]).json();
+        (status["token"] == granted["token"]).then_some(status)
     });
+    let passed = latchfs::time::boot_now().since(asked).as_millis();
+    assert!(left(&held) + passed >= left(&granted), "{passed} ms later: {granted} {held}");
+    assert!(left(&held) <= left(&granted), "{granted} {held}");
 }
 
 // "A new started cluster will clear all previous locking status as well"

@@ -146,6 +146,18 @@ fn rules_and_response_codes() {
     }
 }
 
+// The seed's server reads by `BufferedReader.readLine`, which takes a last line without its end.
+#[test]
+fn the_last_line_needs_no_newline() {
+    let lines = Lines::start(&[]);
+    for (line, reply) in [("LOCK,build,a", "SUCCESS\n"), ("OWN,build,b\r", "a\n"), ("", "")] {
+        let mut talk = lines.connect();
+        talk.send(line.as_bytes());
+        talk.finish();
+        assert_eq!(String::from_utf8_lossy(&talk.rest()), reply, "{line:?}");
+    }
+}
+
 // "ERROR: A generic connection or processing error occurred."
 #[test]
 fn refused_requests_are_errors() {
@@ -283,6 +295,15 @@ fn small_client(mut client: impl FnMut(&[&str]) -> Command, address: &str) {
 
 fn example(file: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples").join(file)
+}
+
+#[test]
+fn the_line_client_says_how_it_is_used() {
+    for words in [&[][..], &["lock"], &["lock", "build"], &["steal", "build", "a"]] {
+        let seen = run(Command::new("python3").arg(example("line_client.py")).args(words));
+        assert_eq!(seen.code, 1, "{seen:?}");
+        assert_eq!(seen.err, "usage: line_client.py lock|unlock|own NAME CLIENT [TOKEN]\n");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 enum NextLine {
     /// A whole line has been read.
     Line,
-    /// The line is too long, or ended without a newline.
+    /// The line is too long.
     Broken,
     /// There is no further line: the client closed the connection, or was idle for too long.
     End,
@@ -145,8 +145,9 @@ where
     let mut limited = stream.take(LINE_BYTES_MAX as u64);
     let whole = timeout(LINE_PATIENCE, limited.read_until(b'\n', line));
     whole.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // A last line without a newline may be truncated, for example `bob` instead of `bobby`.
-    Ok(if line.pop_if(|last| *last == b'\n').is_some() { NextLine::Line } else { NextLine::Broken })
+    // The last line may lack its newline, as Java's `readLine` allows.
+    let is_whole = line.pop_if(|last| *last == b'\n').is_some() || line.len() < LINE_BYTES_MAX;
+    Ok(if is_whole { NextLine::Line } else { NextLine::Broken })
 }
 
 async fn say<S: AsyncWrite + Unpin>(stream: &mut S, reply: &LineReply) -> io::Result<()> {

@@ -125,6 +125,121 @@ fn of_two_racing_clients_one_holds_the_lock() {
     }
 }
 
+// "renewal extends lease by `lease_duration_ms`"
+//
+// The guard renews the lease every 10 s by itself; the client's own renewal extends it as well.
+#[test]
+fn a_renewal_by_the_record_extends_the_lease() {
+    let laptops = Laptops::new();
+    let guard = laptops.default_guard();
+    let mut client = SeedClient::on(&guard);
+    client.does("acquire");
+    for _ in 0..3 {
+        let before = read(&guard);
+        pause(std::time::Duration::from_millis(600));
+        let after = client.does("renew");
+        // Without an extension, at least the length of the pause would be missing.
+        let left = |record: &Value| number(record, "expires_in_ms");
+        assert!(left(&after) + 500 > left(&before), "{before} {after}");
+        assert_eq!(token(&after), token(&before));
+    }
+}
+
+/// A program that holds the lock by its record and writes files of the view, in a process of its
+/// own; a line on its standard input lets it renew and then write.
+const WRITER: &str = r#"
+import errno, sys
+sys.path.insert(0, sys.argv[1])
+from seed_002_client import Client
+view, name = sys.argv[2:]
+client = Client(view + '/.latchfs/locks', name)
+client.acquire()
+held = open(view + '/held', 'wb', buffering=0)
+held.write(b'1')
+print('ready', flush=True)
+for line in sys.stdin:
+    try:
+        client.renew()
+        said = 'renewed'
+    except OSError:
+        said = 'failed'
+    for step in (lambda: held.write(b'2'), lambda: open(view + '/new', 'w'),
+                 lambda: open(view + '/held', 'r+b')):
+        try:
+            step()
+            said += ' ok'
+        except OSError as error:
+            said += ' ' + errno.errorcode[error.errno]
+    print(said, flush=True)
+"#;
+
+// "if renewal commit fails, holder must stop writes immediately"
+//
+// The view stops the writes of a program whose renewal has failed, before the lease is over.
+#[test]
+fn after_a_failed_renewal_the_program_writes_nothing() {
+    let laptops = Laptops::new();
+    let guard = laptops.default_guard();
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds");
+    let mut writer = Command::new("/usr/bin/python3");
+    writer.args(["-c", WRITER]).arg(seeds).arg(&guard.view).arg(lock_name(&guard));
+    let piped = std::process::Stdio::piped;
+    let mut writer = writer.stdin(piped()).stdout(piped()).spawn().expect("Python is installed");
+    let mut input = writer.stdin.take().expect("piped");
+    let mut output = io::BufReader::new(writer.stdout.take().expect("piped"));
+    let mut line = || {
+        let mut line = String::new();
+        io::BufRead::read_line(&mut output, &mut line).expect("readable");
+        line.trim_end().to_owned()
+    };
+    assert_eq!(line(), "ready");
+    writeln!(input).expect("it runs");
+    assert_eq!(line(), "renewed ok ok ok");
+    laptops.server.signal(libc::SIGSTOP);
+    writeln!(input).expect("it runs");
+    let said = line();
+    laptops.server.signal(libc::SIGCONT);
+    assert_eq!(said, "failed ESTALE EROFS EROFS");
+    let why = guard.why();
+    assert!(why.contains("could not renew") && why.contains("E_LOCK_EXPIRED"), "{why}");
+    // The guard holds the lock all the same: other programs write on.
+    eventually("the server answers", || fs::write(guard.path("other"), "x").ok());
+    eventually("the next renewal", || {
+        writeln!(input).expect("it runs");
+        (line() == "renewed ok ok ok").then_some(())
+    });
+    drop(input);
+    writer.wait().expect("it ends");
+}
+
+// "Error classes"
+#[test]
+fn each_refusal_in_a_view_has_a_class() {
+    let laptops = Laptops::new();
+    let (one, two) = (laptops.guard(1), laptops.guard(2));
+    let mut client = SeedClient::on(&one);
+    client.does("acquire");
+    let class = |guard: &Guard, wanted: &str| {
+        let why = guard.why();
+        assert!(why.contains(&format!("({wanted})")), "{wanted}: {why}");
+    };
+    for guard in [&one, &two] {
+        let refused = File::create_new(record(guard));
+        assert_eq!(errno(refused), libc::EEXIST);
+        class(guard, "E_LOCK_CONFLICT");
+    }
+    let mut late = File::create(one.path("late")).expect("the lock is held");
+    late.write_all(b"x").expect("the lock is held");
+    assert_eq!(errno(fs::write(two.path("new"), "x")), libc::EROFS);
+    class(&two, "E_LOCK_NOT_HELD");
+    let lease = ["--client", "admin", "--reason", "a test", "--ttl", "1h"];
+    let steal = ["steal", &lock_name(&one), "--server", &laptops.server.url];
+    run(latchfs().args(steal).args(lease)).ok();
+    eventually("the end of the tenure", || (one.status()["state"] == "reading").then_some(()));
+    assert_eq!(errno(late.write_all(b"y")), libc::ESTALE);
+    class(&one, "E_FENCING_MISMATCH");
+}
+
 // "on JuiceFS, `O_CREAT|O_EXCL` provides the required atomicity guarantee"
 //
 // Here the engine provides it, also between two copies of the folder.
