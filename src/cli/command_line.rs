@@ -120,8 +120,7 @@ Examples:
   latchfs folder-snapshot ls view         newest first
   latchfs folder-snapshot verify ID       each file has its digest
   latchfs folder-snapshot restore ID --to copy
-  latchfs folder-snapshot restore ID --in-place
-  latchfs folder-snapshot restore ID --in-place --undo    one that was interrupted";
+  latchfs folder-snapshot restore ID --file notes.md   put one file back";
 
 const GUARD_EXAMPLES: &str = "\
 Examples:

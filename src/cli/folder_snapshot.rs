@@ -8,12 +8,12 @@ use super::guard_answers::Waits;
 use super::guard_endpoint::{EndpointArgs, GuardEndpoint};
 use super::output;
 use super::snapshot_copy;
+use super::snapshot_file;
 use super::stored_snapshots;
 use crate::engine::Ttl;
 use clap::Subcommand;
 use serde_json::{Value, json};
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 /// The arguments of `latchfs folder-snapshot`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ enum FolderSnapshotCommand {
     Show(SnapshotArgs),
     /// Compare each file of a snapshot with its digest
     Verify(SnapshotArgs),
-    /// Restore a snapshot to a new directory, or give the folder its content
+    /// Restore a snapshot to a new directory, or put one file back
     Restore(SnapshotRestoreArgs),
     /// Remove a snapshot
     Rm(SnapshotArgs),
@@ -87,14 +87,11 @@ struct SnapshotRestoreArgs {
     #[command(flatten)]
     at: EndpointArgs,
     /// Restore to this directory, which must not exist
-    #[arg(long, value_name = "DIR", required_unless_present = "in_place")]
+    #[arg(long, value_name = "DIR", required_unless_present = "file")]
     to: Option<PathBuf>,
-    /// Give the folder the content of the snapshot: files that it does not have are removed
-    #[arg(long, conflicts_with = "to")]
-    in_place: bool,
-    /// Undo a restore in place of this snapshot that was interrupted
-    #[arg(long, requires = "in_place")]
-    undo: bool,
+    /// Put this one file back through the view, as a program of yours that saves it
+    #[arg(long, value_name = "PATH", conflicts_with = "to")]
+    file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -147,9 +144,6 @@ fn labels(snapshot: &Value) -> String {
     if count("degraded") > 0 {
         words = format!("{words}, {} degraded", count("degraded"));
     }
-    if let Some(id) = snapshot["before_restore"].as_str() {
-        words = format!("{words}, before a restore of {}", output::harmless(id));
-    }
     words
 }
 
@@ -176,13 +170,6 @@ fn ls(args: &SnapshotLsArgs) -> CliResult {
         let files = &snapshot["counts"]["files"];
         output::line(&format!("{id}  {at}  {files:>8} files  {}", labels(snapshot)))?;
     }
-    if let Some(id) = answer["restoring"].as_str() {
-        let id = output::harmless(id);
-        output::say(&format!(
-            "a restore of {id} was interrupted; 'latchfs folder-snapshot restore {id} --in-place' \
-             finishes it, and with --undo takes it back"
-        ));
-    }
     Ok(())
 }
 
@@ -200,9 +187,6 @@ fn show(args: &SnapshotArgs) -> CliResult {
         counts["files"], counts["dirs"], counts["symlinks"], counts["bytes"]
     ))?;
     output::line(&format!("root         {}", text(&shown["root"])))?;
-    if shown["before_restore"].is_string() {
-        output::line(&format!("before       a restore of {}", text(&shown["before_restore"])))?;
-    }
     for name in ["risk", "degraded"] {
         for sentence in shown[name].as_array().into_iter().flatten() {
             output::line(&format!("{name:<12} {}", text(sentence)))?;
@@ -233,38 +217,51 @@ fn verify(args: &SnapshotArgs) -> CliResult {
 
 fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let endpoint = args.at.find()?;
-    let Some(to) = &args.to else {
-        let mut request = json!({"do": "snapshot", "snapshot": "restore", "id": args.id});
-        request["undo"] = args.undo.into();
-        let restored = ask(&endpoint, &request)?;
-        let (changed, before) = (&restored["changed"], text(&restored["before"]));
-        let mut sentence = if args.undo {
-            format!("latchfs: undid the restore of {}, {changed} files changed", args.id)
-        } else {
-            let id = &args.id;
-            format!(
-                "latchfs: restored {id}, {changed} files changed; the folder as it was before is \
-                 snapshot {before}"
-            )
-        };
-        for left in restored["not_given"].as_array().into_iter().flatten() {
-            let _ = write!(sentence, "\n{}; give it by chown", text(left));
-        }
-        return say(args.json, &restored, &sentence);
-    };
     let request = json!({"do": "snapshot", "snapshot": "show", "id": args.id});
     let shown = ask(&endpoint, &request)?;
-    let to = absolute(to)?;
     let id = shown["id"].as_str().unwrap_or("-");
     let tree = match &endpoint {
         GuardEndpoint::Folder(folder) => stored_snapshots::tree(folder, id),
         GuardEndpoint::View(view) => view.dir.join(".latchfs/snapshots").join(id),
     };
-    let root = text(&shown["root"]);
-    let degraded = snapshot_copy::copy((&tree, &root), &to)?;
+    match (&args.to, &args.file) {
+        (Some(to), _) => restore_to(args, (&tree, &text(&shown["root"])), &absolute(to)?),
+        (None, Some(file)) => restore_file(args, &endpoint, (&tree, file)),
+        (None, None) => Err(CliError::usage("name a new directory with --to, or a --file")),
+    }
+}
+
+/// Restores a snapshot, whose manifest has the digest `root`, to a new directory.
+fn restore_to(args: &SnapshotRestoreArgs, from: (&Path, &str), to: &Path) -> CliResult {
+    let degraded = snapshot_copy::copy(from, to)?;
     for sentence in &degraded {
         output::say(&output::harmless(sentence));
     }
     let answer = json!({"restored": args.id, "to": to.display().to_string(), "degraded": degraded});
     say(args.json, &answer, &format!("latchfs: restored {} to {}", args.id, to.display()))
+}
+
+/// Puts one file of a snapshot back.
+fn restore_file(
+    args: &SnapshotRestoreArgs,
+    endpoint: &GuardEndpoint,
+    (tree, file): (&Path, &Path),
+) -> CliResult {
+    let GuardEndpoint::View(view) = endpoint else {
+        return Err(stored_snapshots::needs_view(endpoint.dir()));
+    };
+    // After the view itself, a path may be one in the folder.
+    let given = absolute(file)?;
+    let path = given.strip_prefix(&view.dir).unwrap_or(file);
+    if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        let dir = view.dir.display();
+        return Err(CliError::usage(format!(
+            "{} is not in {dir}; name a file in it",
+            path.display()
+        )));
+    }
+    snapshot_file::put_back(tree, &view.dir, path)?;
+    let answer = json!({"restored": args.id, "file": path.display().to_string()});
+    let path = output::harmless(&path.display().to_string());
+    say(args.json, &answer, &format!("latchfs: put {path} back as it is in {}", args.id))
 }

@@ -85,6 +85,8 @@ mod guard;
 #[cfg(target_os = "linux")]
 mod snapshot_copy;
 #[cfg(target_os = "linux")]
+mod snapshot_file;
+#[cfg(target_os = "linux")]
 mod stored_snapshots;
 #[cfg(target_os = "linux")]
 mod folder_snapshot;

@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// How often this process says how far it has come.
 const TELL: Span = Span::from_secs(1);
+/// The next step where the folder is shown in no view.
+const SHOW: &str = "show the folder with 'latchfs guard FOLDER VIEW'";
 
 impl PlainFolder {
     /// Returns the directory of the folder's snapshots.
@@ -62,48 +64,43 @@ impl StoredSnapshots {
     }
 }
 
-/// Returns the refusal of a request that only the guard of a view carries out.
-fn needs_view(folder: &Path, takes: bool) -> CliError {
-    let (dir, next) = (folder.display(), "show the folder with 'latchfs guard FOLDER VIEW'");
-    CliError::unavailable(if takes {
-        format!(
-            "E_CONSISTENCY_UNAVAILABLE: {dir} is shown in no view, so that programs change it past \
-             its guard, and nobody knows which of its files are half changed; {next}, and take the \
-             snapshot of the view"
-        )
-    } else {
-        format!(
-            "{dir} is shown in no view, through which the guard gives each file its new content at \
-             once; {next}, or restore to a new directory with --to DIR"
-        )
-    })
+/// Returns the refusal to take a snapshot of a folder that programs change past its guard.
+fn unquiet(folder: &Path) -> CliError {
+    CliError::unavailable(format!(
+        "E_CONSISTENCY_UNAVAILABLE: {} is shown in no view, so that programs change it past its \
+         guard, and nobody knows which of its files are half changed; {SHOW}, and take the \
+         snapshot of the view",
+        folder.display()
+    ))
+}
+
+/// Returns the refusal to put one file back where no view saves it as a whole.
+pub(super) fn needs_view(folder: &Path) -> CliError {
+    CliError::unavailable(format!(
+        "{} is shown in no view, through which a file is saved as a whole; {SHOW}, or restore to a \
+         new directory with --to DIR and copy the file",
+        folder.display()
+    ))
 }
 
 /// Answers a request about the snapshots of a folder.
 pub(super) fn ask(folder: &PlainFolder, request: &Value) -> CliResult<Value> {
     let (what, id) = (request["snapshot"].as_str(), request["id"].as_str().unwrap_or_default());
-    if matches!(what, Some("take" | "restore")) {
-        return Err(needs_view(&folder.dir, what == Some("take")));
+    if what == Some("take") {
+        return Err(unquiet(&folder.dir));
     }
     let Some(snapshots) = StoredSnapshots::open(folder)? else {
-        let none = json!({"snapshots": [], "restoring": null});
+        let none = json!({"snapshots": []});
         let why = format!("there is no snapshot of {}", folder.dir.display());
         return if what == Some("list") { Ok(none) } else { Err(CliError::unavailable(why)) };
     };
     let store = snapshots.store();
     answered(match what {
-        Some("list") => {
-            let mut answer = list(&store, true);
-            if !answer["restoring"].is_null() && folder.lock().is_err() {
-                // A guard is at work, and its view knows whether it restores one now.
-                answer["restoring"] = Value::Null;
-            }
-            answer
-        }
+        Some("list") => list(&store, true),
         Some("show") => show(&store, id, true),
         Some("verify") => verify_aloud(&store, id),
         _ => {
-            // No guard restores or counts the files of a snapshot meanwhile.
+            // No guard counts the files of a snapshot meanwhile.
             let _locked = folder.lock()?;
             remove(&store, id)
         }

@@ -30,8 +30,6 @@ pub(crate) enum AuditedAct {
     Steal,
     /// A person or an option went on without what had not arrived.
     Accept,
-    /// A snapshot was restored.
-    Restore,
     /// A file appeared in the folder after the deadline of its tenure.
     LatePublish,
 }
@@ -43,7 +41,6 @@ impl AuditedAct {
             Self::AcquireAfterExpiry => "acquire after expiry",
             Self::Steal => "steal",
             Self::Accept => "accept",
-            Self::Restore => "restore",
             Self::LatePublish => "late publish",
         }
     }
@@ -54,7 +51,7 @@ impl AuditedAct {
 pub(crate) struct GuardAct<'a> {
     /// What was done.
     pub(crate) act: AuditedAct,
-    /// The lock, file or snapshot that it concerns.
+    /// The lock or file that it concerns.
     pub(crate) target: &'a str,
     /// The fencing token of the tenure.
     pub(crate) token: Option<Token>,

@@ -79,19 +79,8 @@ pub(crate) enum SnapshotRequest {
     Show(String),
     /// Compare one with its manifest.
     Verify(String),
-    /// Give the folder the content of one.
-    Restore(WantedRestore),
     /// Remove one.
     Remove(String),
-}
-
-/// A restore of a snapshot in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WantedRestore {
-    /// The name of the snapshot.
-    pub(crate) id: String,
-    /// Whether a restore of it that was interrupted is undone.
-    pub(crate) undoes: bool,
 }
 
 /// Returns the request about snapshots.
@@ -106,9 +95,6 @@ fn snapshot_request(asked: &Value) -> Option<SnapshotRequest> {
         "list" => SnapshotRequest::List,
         "show" => SnapshotRequest::Show(id()),
         "verify" => SnapshotRequest::Verify(id()),
-        "restore" => {
-            SnapshotRequest::Restore(WantedRestore { id: id(), undoes: asked["undo"] == true })
-        }
         "remove" => SnapshotRequest::Remove(id()),
         _ => return None,
     })

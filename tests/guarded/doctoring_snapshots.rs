@@ -1,5 +1,5 @@
-//! Findings of `latchfs doctor --strict` about folder snapshots, restores and lock records that
-//! were interrupted.
+//! Findings of `latchfs doctor --strict` about folder snapshots and lock records that were
+//! interrupted.
 
 use crate::arriving::Machines;
 use crate::doctoring::{
@@ -164,34 +164,28 @@ fn interrupted_snapshots_on_shared_storage_are_mended() {
     is_healthy(&guard.view, &[]);
 }
 
-/// A snapshot that is being taken, and a restore that goes on, are no findings.
+/// A snapshot that is being taken is no finding.
 #[test]
 fn work_on_snapshots_is_no_finding() {
     let _kernel = kernel_stays();
     let site = Site::new();
     let guard = site.start("view");
-    let id = taken(&guard);
-    fs::write(guard.path("a"), "new").expect("held");
-    let take = "{\"do\": \"snapshot\", \"snapshot\": \"take\"}".to_owned();
-    let restore = format!("{{\"do\": \"snapshot\", \"snapshot\": \"restore\", \"id\": \"{id}\"}}");
-    // The guard waits before the rename that shows the snapshot, or the first restored file.
-    for (request, intent, when) in [(take, ".intent", 1), (restore, "restore.json", 3)] {
-        let what = format!("delay_enter=5s:when={when}");
-        let injected = Traced::inject(&guard, "renameat2", &what);
-        std::thread::scope(|scope| {
-            let working = scope.spawn(|| guard.request_here(&request));
-            eventually("the intent", || {
-                let mut names = fs::read_dir(site.snapshots()).expect("there").flatten();
-                names.find(|it| it.file_name().to_string_lossy().ends_with(intent)).map(drop)
-            });
-            finds(&guard.view, &[], &[]);
-            assert!(!working.is_finished(), "{request}");
-            let answer = working.join().expect("it ends");
-            assert!(!answer.contains("error"), "{answer}");
+    let request = "{\"do\": \"snapshot\", \"snapshot\": \"take\"}";
+    // The guard waits before the rename that shows the snapshot.
+    let injected = Traced::inject(&guard, "renameat2", "delay_enter=5s:when=1");
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| guard.request_here(request));
+        eventually("the intent", || {
+            let mut names = fs::read_dir(site.snapshots()).expect("there").flatten();
+            names.find(|it| it.file_name().to_string_lossy().ends_with(".intent")).map(drop)
         });
-        drop(injected);
-        is_healthy(&guard.view, &[]);
-    }
+        finds(&guard.view, &[], &[]);
+        assert!(!working.is_finished());
+        let answer = working.join().expect("it ends");
+        assert!(!answer.contains("error"), "{answer}");
+    });
+    drop(injected);
+    is_healthy(&guard.view, &[]);
 }
 
 /// snapshot-corrupt: a byte of a file, or of `READY`, is changed.
@@ -221,50 +215,6 @@ fn a_damaged_snapshot_stays_until_a_person_removes_it() {
         is_healthy(&guard.view, &[]);
     }
     assert_eq!(site.token(), held, "doctor frees no lock");
-}
-
-/// restore-partial: the guard is killed while it restores a snapshot in place.
-#[test]
-fn an_interrupted_restore_is_finished_by_another() {
-    let _kernel = kernel_stays();
-    let site = Site::new();
-    let folder = site.scratch.folder();
-    let own = place(&site.scratch, "m1");
-    let own = options(&own);
-    let guard = site.start("view");
-    let held = site.token();
-    let id = taken(&guard);
-    for name in ["a", "b", "c", "d"] {
-        fs::write(guard.path(name), format!("new {name}")).expect("held");
-    }
-    // The first renames show a snapshot of the folder before it, and the intent.
-    killed_at(&guard, "renameat2", 5, &["restore", &id, "--in-place"]);
-    let texts = || {
-        ["a", "b", "c", "d"].map(|name| {
-            let text = fs::read_to_string(folder.join(name)).expect("there");
-            text.starts_with("old")
-        })
-    };
-    assert_eq!(texts(), [true, true, false, false]);
-    let says = finds(&folder, &own, &["view-missing", "stage-leftover", "restore-partial"]);
-    assert!(says[2].contains(&id) && says[2].contains("others are as before"), "{says:?}");
-    let mend = [&own[..], &["--mend"]].concat();
-    // The content that was about to be restored is kept.
-    finds(&folder, &mend, &["restore-partial", "lost"]);
-    assert_eq!(site.token(), held, "doctor frees no lock");
-    drop(guard);
-    let guard = site.start("view");
-    // The guard keeps copies of what a tenure left that has told nobody.
-    finds(&guard.view, &[], &["restore-partial", "lost"]);
-    snapshot(&guard, &["restore", &id, "--in-place"]).ok();
-    assert_eq!(texts(), [true; 4]);
-    let says = finds(&guard.view, &[], &["lost"]);
-    let count = says[0].split(' ').next().and_then(|count| count.parse().ok());
-    for number in 1..=count.expect("a number") {
-        let number: u32 = number;
-        guard.ask("lost", &["--drop", &number.to_string()]).ok();
-    }
-    is_healthy(&guard.view, &[]);
 }
 
 /// record-leftover: a client of the seed's protocol dies between its `.tmp` and the rename.

@@ -1,118 +1,84 @@
-//! Snapshots that are restored by a guard which is killed meanwhile, and those of a folder that is
-//! shown in no view.
+//! Snapshots that are restored to a new directory, one file that is put back through the view, and
+//! snapshots of a folder that is shown in no view.
 
-use crate::foreign::lost;
-use crate::harness::{Guard, Scratch, latchfs, pause, shell};
-use crate::snapshots::{facts, fill, follows_schema, id_of, snapshot, snapshots_of, taken};
-use crate::support::{Output, rounds, run};
-use serde_json::Value;
+use crate::harness::{Guard, Scratch, latchfs, shell};
+use crate::snapshots::{facts, fill, id_of, snapshot, snapshots_of, taken};
+use crate::support::{Output, run};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
 
-/// Returns the complete snapshots, the newest first.
-fn listed(guard: &Guard) -> Value {
-    serde_json::from_str(&snapshot(guard, &["ls", "--json"]).ok()).expect("JSON")
+/// Puts a file of a snapshot back as another user.
+fn put_back_as(uid: u32, guard: &Guard, id: &str, path: &str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", &format!("--reuid={uid}"), &format!("--regid={uid}")]);
+    command.args([env!("CARGO_BIN_EXE_latchfs"), "folder-snapshot", "restore", id]);
+    run(command.arg(&guard.view).args(["--file", path]))
 }
 
-/// Changes a folder that has 500 files named `file` and a number, through its view.
-fn change(view: &Path, round: usize) {
+/// One file is saved as a program of the caller saves it: with the rights of the caller, and with
+/// no owner and no special bit of the snapshot.
+#[test]
+fn one_file_is_put_back_as_a_save_of_the_caller() {
+    let scratch = Scratch::new();
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("set");
+    fill(&scratch.folder());
     shell(
-        view,
-        &format!(
-            "for file in file*; do echo {round} >> $file; done; rm -r a link; mkdir -p link/new
-             chmod 700 run; mv numbers link/numbers"
-        ),
+        &scratch.folder(),
+        "chmod 777 .; echo own > own; chmod 4755 own; chown 4242:4242 own; echo all > all
+         chmod 666 all; chmod 644 a/b/deep; mkdir d",
     )
     .ok();
-}
-
-/// A restore changes 500 files, and the guard is killed at some moment meanwhile.
-#[test]
-fn a_restore_whose_guard_is_killed_is_finished_or_undone() {
-    let scratch = Scratch::new();
-    fill(&scratch.folder());
-    for number in 0..500 {
-        fs::write(scratch.folder().join(format!("file{number}")), "first").expect("written");
-    }
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let id = id_of(&taken(&guard, &[]));
-    let wanted = facts(&scratch.folder());
-    guard.end();
-    let intent = snapshots_of(&scratch).join("restore.json");
-    let mut ended = [0; 2];
-    for round in 0..rounds(6, 100) {
-        let guard = Guard::start(&scratch, "view", &[]);
-        change(&guard.view, round);
-        let before = facts(&scratch.folder());
-        let mut restore = latchfs();
-        restore.args(["folder-snapshot", "restore", &id, "--in-place"]).arg(&guard.view);
-        restore.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut restore = restore.spawn().expect("it starts");
-        while !intent.exists() && restore.try_wait().expect("a child").is_none() {
-            pause(Duration::from_millis(1));
-        }
-        pause(Duration::from_millis(round as u64 % 12 * 3));
-        guard.kill();
-        restore.wait().expect("it ends");
-        let guard = Guard::start(&scratch, "view", &[]);
-        let undoes = round % 2 == 1;
-        if !listed(&guard)["restoring"].is_null() {
-            let said = snapshot(&guard, &["ls"]);
-            assert!(said.err.contains("was interrupted"), "{said:?}");
-            follows_schema("restore", &intent);
-            let kept = snapshot(&guard, &["rm", &id]);
-            assert!(kept.err.contains("needs this snapshot"), "{kept:?}");
-            let end: &[&str] = if undoes { &["--in-place", "--undo"] } else { &["--in-place"] };
-            snapshot(&guard, &[&["restore", &id], end].concat()).ok();
-            let is_as = if undoes { &before } else { &wanted };
-            assert_eq!(facts(&scratch.folder()), *is_as, "round {round}");
-            ended[usize::from(undoes)] += 1;
-        }
-        let none = snapshot(&guard, &["restore", &id, "--in-place", "--undo"]);
-        assert!(none.err.contains("no restore of"), "{none:?}");
-        snapshot(&guard, &["restore", &id, "--in-place"]).ok();
-        assert_eq!(facts(&scratch.folder()), wanted, "round {round}");
-        for taken in listed(&guard)["snapshots"].as_array().expect("a list") {
-            if !taken["before_restore"].is_null() {
-                snapshot(&guard, &["rm", &id_of(taken)]).ok();
-            }
-        }
-        guard.end();
+    let mode = |name: &str| guard.path(name).metadata().expect("there").mode() & 0o7777;
+    let text = |name: &str| fs::read_to_string(guard.path(name)).expect("there");
+    let put = |path: &str| snapshot(&guard, &["restore", &id, "--file", path]);
+    shell(
+        &guard.view,
+        "echo new > own; chmod 600 own; echo new > all; rm -r a; rm secret run; chmod 600 numbers
+         echo new > numbers; rm link; rmdir d",
+    )
+    .ok();
+    // Modes and owners stay as they are, or are those of a new file of the caller.
+    put("numbers").ok();
+    assert_eq!((mode("numbers"), text("numbers").len()), (0o600, 108_894));
+    assert!(put("run").ok().contains("put run back"), "as it was");
+    assert_eq!((mode("run"), text("run")), (0o750, "run\n".to_owned()), "no special bit");
+    put_back_as(4_242, &guard, &id, "own").ok();
+    put_back_as(4_242, &guard, &id, "all").ok();
+    assert_eq!((mode("own"), text("own"), text("all")), (0o600, "own\n".into(), "all\n".into()));
+    let found = guard.path("all").metadata().expect("there");
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o666));
+    // A user gets nothing that the user may not read, and changes nothing that the user may not.
+    for (path, why) in [("secret", "ermission denied"), ("numbers", "ermission denied")] {
+        let refused = put_back_as(4_242, &guard, &id, path).fails();
+        assert!(refused.contains(why) && refused.contains("--to DIR"), "{path}: {refused}");
     }
-    println!("{ended:?} restores finished and undone");
-    assert!(ended[0] > 0 && ended[1] > 0, "{ended:?}");
-}
-
-#[test]
-fn a_complete_restore_names_the_snapshot_of_the_folder_before() {
-    let scratch = Scratch::new();
-    fill(&scratch.folder());
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    let id = id_of(&taken(&guard, &[]));
-    shell(&guard.view, "rm -r a; echo new > new; chmod 600 run").ok();
-    let changed = facts(&scratch.folder());
-    let answer = snapshot(&guard, &["restore", &id, "--in-place", "--json"]).ok();
-    let answer: Value = serde_json::from_str(&answer).expect("JSON");
-    let before = answer["before"].as_str().expect("a name").to_owned();
-    let label = format!("before a restore of {id}");
-    assert!(snapshot(&guard, &["ls"]).ok().contains(&label));
-    assert!(snapshot(&guard, &["show", &before]).ok().contains("a restore of"));
-    snapshot(&guard, &["restore", &before, "--in-place"]).ok();
-    assert_eq!(facts(&scratch.folder()), changed);
-    // No version is taken for one that came past the view.
-    assert_eq!(lost(&guard), Vec::<Value>::new());
-    let audit = fs::read_to_string(audit_of(&scratch)).expect("there");
-    assert_eq!(audit.matches("restored the snapshot in place").count(), 2, "{audit}");
-}
-
-fn audit_of(scratch: &Scratch) -> PathBuf {
-    let dir = snapshots_of(scratch).join("..");
-    let logs = fs::read_dir(dir).expect("there").flatten().map(|it| it.path().join("audit.log"));
-    logs.into_iter().find(|log| log.exists()).expect("the machine's")
+    assert!(!guard.path("secret").exists());
+    put("secret").ok();
+    assert_eq!(mode("secret"), 0o600);
+    // No symlink is followed, and a directory is not made.
+    symlink(scratch.0.join("outside"), guard.path("link")).expect("held");
+    symlink(&scratch.0, guard.path("d")).expect("held");
+    for (path, why) in [
+        ("link", "is a symlink"),
+        ("d/outside", "not found"),
+        ("a/text", "not found"),
+        ("empty", "no regular file"),
+        ("none", "not found"),
+    ] {
+        let refused = put(path).fails();
+        assert!(refused.to_lowercase().contains(why), "{path}: {refused}");
+    }
+    for path in ["../outside", "/etc/passwd"] {
+        let refused = put(path);
+        assert!(refused.code == 2 && refused.err.contains("name a file in it"), "{refused:?}");
+    }
+    assert!(!scratch.0.join("outside").exists());
+    assert_eq!(fs::read_dir(guard.path(".latchfs/snapshots")).expect("there").count(), 1);
 }
 
 #[test]
@@ -147,8 +113,8 @@ fn a_folder_without_a_view_has_the_snapshots_of_its_view() {
     // Programs write past a guard without a view.
     let risky = on_folder(&["take", "--best-effort"]);
     assert!(risky.err.contains("E_CONSISTENCY_UNAVAILABLE"), "{risky:?}");
-    let in_place = on_folder(&["restore", &id, "--in-place"]);
-    assert!(in_place.err.contains("is shown in no view"), "{in_place:?}");
+    let one = on_folder(&["restore", &id, "--file", "run"]);
+    assert!(one.err.contains("is shown in no view"), "{one:?}");
     assert_eq!(facts(&scratch.folder()), before);
     // Another user reads nothing.
     let mut other = Command::new("setpriv");

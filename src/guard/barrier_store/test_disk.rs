@@ -220,13 +220,6 @@ impl SnapshotDisk for TestDisk {
     ) -> io::Result<Vec<&'static str>> {
         self.step("copy_symlink_attributes", |disk| disk.copy_symlink_attributes(from, to))
     }
-    fn has_same_attributes(
-        &self,
-        one: Place<'_, OwnedFd>,
-        other: Place<'_, OwnedFd>,
-    ) -> io::Result<bool> {
-        self.step("has_same_attributes", |disk| disk.has_same_attributes(one, other))
-    }
     fn link_name(&self, from: Place<'_, OwnedFd>, to: Place<'_, OwnedFd>) -> io::Result<()> {
         self.step("link_name", |disk| disk.link_name(from, to))
     }

@@ -29,7 +29,6 @@ finding_kinds! {
     StageLeftover = "stage-leftover",
     SnapshotPartial = "snapshot-partial",
     SnapshotCorrupt = "snapshot-corrupt",
-    RestorePartial = "restore-partial",
     RecordLeftover = "record-leftover",
     AuditChain = "audit-chain",
     Descriptors = "descriptors",

@@ -1,7 +1,6 @@
-//! Folder snapshots that were interrupted or damaged, and interrupted restores.
+//! Folder snapshots that were interrupted or damaged.
 
 use super::super::disk::{Disk, Place};
-use super::super::folder_snapshot::in_place_restore::interrupted_restore;
 use super::super::folder_snapshot::snapshot_recovery::{SnapshotFinding, findings};
 use super::super::folder_snapshot::snapshot_store::SnapshotStore;
 use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
@@ -27,11 +26,6 @@ pub(super) fn snapshot_findings<D: Disk>(
     };
     if !found.iter().all(is_whole) && (of.changes_snapshots)() {
         found.retain(is_whole);
-    }
-    // The intent of a restore names the tenure of the guard that has begun it.
-    let restoring = interrupted_restore(&store).and_then(|it| TenureId::parse(&it.tenure));
-    if of.is_shared && restoring.is_some_and(|tenure| of.may_be_at_work(tenure)) {
-        found.retain(|found| !matches!(found, SnapshotFinding::Restore(_)));
     }
     Ok(found.into_iter().map(|finding| as_finding(of, finding)).collect())
 }
@@ -75,17 +69,6 @@ fn as_finding<D: Disk>(of: &ExaminedFolder<'_, D>, found: SnapshotFinding) -> Fo
                 "latchfs doctor --strict --mend: it finishes a snapshot that is complete, and \
                  removes any other; the next start of the guard does so as well"
             },
-        ),
-        SnapshotFinding::Restore(id) => FolderFinding::new(
-            FindingKind::RestorePartial,
-            format!(
-                "a restore of the snapshot {id} was interrupted: some files of the folder are \
-                 those of the snapshot, and others are as before"
-            ),
-            format!(
-                "'latchfs folder-snapshot restore {id} VIEW --in-place' with the view of {shown} \
-                 finishes it, and with --undo takes it back"
-            ),
         ),
         SnapshotFinding::Unproven(id) => FolderFinding::new(
             FindingKind::SnapshotCorrupt,

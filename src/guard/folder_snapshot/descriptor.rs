@@ -65,9 +65,6 @@ pub(crate) struct SnapshotDescriptor {
     pub(crate) counts: SnapshotCounts,
     /// The digest of the manifest.
     pub(crate) root: String,
-    /// The snapshot whose content the folder was given next, in place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) before_restore: Option<String>,
 }
 
 impl SnapshotDescriptor {
@@ -86,7 +83,6 @@ impl SnapshotDescriptor {
             degraded: Vec::new(),
             counts: SnapshotCounts::default(),
             root: String::new(),
-            before_restore: None,
         }
     }
 

@@ -8,7 +8,6 @@
 //!   and says that it is complete.
 //! - `tree_walk` visits a tree, `tree_copy` copies one, `tree_digest` lists one with its digests.
 //! - `snapshot_store` lists, checks and removes snapshots, `snapshot_take` takes one.
-//! - `in_place_restore` gives the folder the content of one, or undoes that.
 //! - `snapshot_answers` answers requests about snapshots.
 //! - `snapshot_recovery` finds interrupted snapshots, and finishes or removes them.
 
@@ -21,11 +20,8 @@ pub(crate) mod tree_copy;
 pub(crate) mod tree_digest;
 pub(crate) mod snapshot_store;
 pub(crate) mod snapshot_take;
-pub(crate) mod in_place_restore;
 pub(crate) mod snapshot_answers;
 pub(crate) mod snapshot_recovery;
 
 #[cfg(test)]
 mod tests_snapshots;
-#[cfg(test)]
-mod tests_restore;

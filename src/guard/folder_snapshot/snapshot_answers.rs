@@ -2,7 +2,6 @@
 
 use super::super::disk::Disk;
 use super::descriptor::SnapshotDescriptor;
-use super::in_place_restore::interrupted_restore;
 use super::snapshot_id::SnapshotId;
 use super::snapshot_store::{SnapshotError, SnapshotStore};
 use serde_json::{Value, json};
@@ -41,7 +40,7 @@ pub(crate) fn show<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, may_see: boo
     }
 }
 
-/// Returns the newest snapshots, and the one whose restore in place was interrupted.
+/// Returns the newest snapshots.
 pub(crate) fn list<D: Disk>(store: &SnapshotStore<'_, D>, may_see: bool) -> Value {
     let listed = match store.list() {
         Ok(listed) => listed,
@@ -55,7 +54,7 @@ pub(crate) fn list<D: Disk>(store: &SnapshotStore<'_, D>, may_see: bool) -> Valu
         shown(&short, may_see)
     };
     let all: Vec<_> = newest.map(short).collect();
-    json!({"snapshots": all, "restoring": interrupted_restore(store).map(|it| it.id)})
+    json!({ "snapshots": all })
 }
 
 /// Compares a snapshot with its manifest. Returns the differences.
@@ -69,13 +68,9 @@ pub(crate) fn verify<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, on_file: &
     }
 }
 
-/// Removes a snapshot, unless an interrupted restore needs it.
+/// Removes a snapshot.
 pub(crate) fn remove<D: Disk>(store: &SnapshotStore<'_, D>, id: &str) -> Value {
-    let removed = match interrupted_restore(store).filter(|it| it.needs(id)) {
-        Some(intent) => Err(SnapshotError::Needed(intent.id)),
-        None => store.remove(id),
-    };
-    match removed {
+    match store.remove(id) {
         Ok(()) => json!({ "removed": id }),
         Err(error) => failed(&error),
     }

@@ -2,16 +2,14 @@
 
 use super::super::disk::{Disk, Place};
 use super::super::linux_disk::{
-    LinuxDisk, attribute, attribute_names, copy_permissions, open_below, path_of, stat,
+    LinuxDisk, attribute_names, copy_permissions, open_below, path_of, stat,
 };
 use rustix::fs::{AtFlags, Gid, OFlags, SeekFrom, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -50,12 +48,6 @@ pub(crate) trait SnapshotDisk: Disk {
         from: Place<'_, Self::Dir>,
         to: Place<'_, Self::Dir>,
     ) -> io::Result<Vec<&'static str>>;
-    /// Whether two files have the same owner, mode, extended attributes and time of change.
-    fn has_same_attributes(
-        &self,
-        one: Place<'_, Self::Dir>,
-        other: Place<'_, Self::Dir>,
-    ) -> io::Result<bool>;
     /// Gives a file a further name. A symlink is not followed.
     fn link_name(&self, from: Place<'_, Self::Dir>, to: Place<'_, Self::Dir>) -> io::Result<()>;
 }
@@ -134,18 +126,6 @@ fn give_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<Vec<&
     Ok(missed)
 }
 
-/// Returns the extended attributes of a file, sorted by name.
-fn extended_attributes(file: BorrowedFd<'_>) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let path = path_of(file);
-    let names = match attribute_names(&path) {
-        Err(Errno::OPNOTSUPP | Errno::LOOP | Errno::ACCESS) => Vec::new(),
-        names => names?,
-    };
-    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let value = |name: &[u8]| Ok((name.to_vec(), attribute(&path, OsStr::from_bytes(name))?));
-    names.map(value).collect()
-}
-
 impl SnapshotDisk for LinuxDisk {
     fn copy_content(&self, from: &File, to: &File) -> io::Result<CopyMethod> {
         if rustix::fs::ioctl_ficlone(to, from).is_ok() {
@@ -186,21 +166,6 @@ impl SnapshotDisk for LinuxDisk {
             if is_symlink(&stat(file.as_fd())?) { Ok(file) } else { Err(Errno::STALE.into()) }
         };
         give_attributes(open(from)?.as_fd(), open(to)?.as_fd())
-    }
-
-    fn has_same_attributes(
-        &self,
-        one: Place<'_, OwnedFd>,
-        other: Place<'_, OwnedFd>,
-    ) -> io::Result<bool> {
-        let of = |at: Place<'_, OwnedFd>| {
-            let file = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
-            let found = stat(file.as_fd())?;
-            let time = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-            let facts = (found.stx_mode, found.stx_uid, found.stx_gid, time);
-            Ok::<_, io::Error>((facts, extended_attributes(file.as_fd())?))
-        };
-        Ok(of(one)? == of(other)?)
     }
 
     fn link_name(&self, from: Place<'_, OwnedFd>, to: Place<'_, OwnedFd>) -> io::Result<()> {

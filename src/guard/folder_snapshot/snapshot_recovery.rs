@@ -4,7 +4,6 @@ use super::super::disk::{Disk, Place};
 use super::super::stage::READY;
 use super::super::tenure::TenureId;
 use super::super::tree_removal::remove_tree;
-use super::in_place_restore::interrupted_restore;
 use super::snapshot_id::SnapshotId;
 use super::snapshot_store::{SnapshotStore, complete_in};
 use super::snapshot_take::{SnapshotIntent, intents, staged_name};
@@ -18,8 +17,6 @@ use std::io;
 pub(crate) enum SnapshotFinding {
     /// A snapshot was interrupted while it was taken or removed (`snapshot-partial`).
     Partial(String),
-    /// A restore in place was interrupted (`restore-partial`): the snapshot with this name.
-    Restore(String),
     /// A complete snapshot does not fit its manifest any more (`snapshot-corrupt`).
     Corrupt(SnapshotId, Vec<String>),
     /// The `READY` of a snapshot does not fit its descriptor (`snapshot-corrupt`), so that it is
@@ -34,11 +31,6 @@ impl fmt::Display for SnapshotFinding {
                 f,
                 "snapshot {id} was interrupted and is not shown; the next start of the guard \
                  finishes or removes it"
-            ),
-            Self::Restore(id) => write!(
-                f,
-                "a restore of snapshot {id} was interrupted; 'latchfs folder-snapshot restore {id} \
-                 --in-place' finishes it, and with --undo takes it back"
             ),
             Self::Corrupt(id, differences) => write!(
                 f,
@@ -77,7 +69,6 @@ pub(crate) fn findings<D: Disk>(
             found.push(SnapshotFinding::Partial(id));
         }
     }
-    found.extend(interrupted_restore(store).map(|it| SnapshotFinding::Restore(it.id)));
     for id in store.names()? {
         let dir = match store.disk.open_dir(Place::new(store.dir, id.as_str())) {
             // It was removed meanwhile.

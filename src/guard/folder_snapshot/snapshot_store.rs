@@ -33,10 +33,6 @@ pub(crate) enum SnapshotError {
     Unknown(String),
     /// The directory is there, and its `READY` does not fit.
     Partial(SnapshotId),
-    /// No restore in place of this snapshot was interrupted.
-    NothingToUndo(String),
-    /// An interrupted restore of this snapshot needs the one that is to be removed.
-    Needed(String),
     /// These programs had files open for writing for too long.
     NotQuiet(Vec<String>),
     /// Other machines may change the folder at any time.
@@ -53,11 +49,7 @@ impl SnapshotError {
         match self {
             Self::Partial(_) => Some("E_PARTIAL_SNAPSHOT"),
             Self::NotQuiet(_) | Self::Shared => Some("E_CONSISTENCY_UNAVAILABLE"),
-            Self::Unknown(_)
-            | Self::NothingToUndo(_)
-            | Self::Needed(_)
-            | Self::TenureOver
-            | Self::Disk(_) => None,
+            Self::Unknown(_) | Self::TenureOver | Self::Disk(_) => None,
         }
     }
 }
@@ -73,17 +65,6 @@ impl fmt::Display for SnapshotError {
                 f,
                 "E_PARTIAL_SNAPSHOT: the snapshot {id} is not complete, and nothing is restored \
                  from it; remove it with 'latchfs folder-snapshot rm {id}'"
-            ),
-            Self::NothingToUndo(id) => write!(
-                f,
-                "no restore of {id} in place was interrupted; to undo one that is complete, \
-                 restore the snapshot of the folder before it, which 'latchfs folder-snapshot ls' \
-                 names"
-            ),
-            Self::Needed(id) => write!(
-                f,
-                "a restore of {id} was interrupted and needs this snapshot; finish it with \
-                 'latchfs folder-snapshot restore {id} --in-place', or undo it with --undo as well"
             ),
             Self::NotQuiet(writers) => write!(
                 f,

@@ -63,8 +63,6 @@ pub(crate) struct TakenAs {
     pub(crate) consistency: SnapshotConsistency,
     /// The programs that had files open for writing.
     pub(crate) risk: Vec<String>,
-    /// The snapshot whose content the folder is given next, in place.
-    pub(crate) before_restore: Option<String>,
 }
 
 /// A snapshot that is being taken. When it is dropped before it is published, it is removed.
@@ -141,7 +139,6 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
         let newest = self.store.list()?.pop().map(|(id, _)| id.to_string());
         let mut descriptor = SnapshotDescriptor::new(self.id.as_str(), taken_as.consistency);
         descriptor.folder = taken_as.folder;
-        descriptor.before_restore = taken_as.before_restore;
         descriptor.parent = newest;
         descriptor.token = self.stage.tenure.token.as_u64();
         descriptor.engine = format!("{:016x}", self.stage.tenure.engine);

@@ -15,11 +15,10 @@ use super::tree_copy::TreeCopy;
 use crate::engine::Token;
 use crate::time::{Span, Time, boot_now};
 use rustix::fs::{Mode, OFlags, XattrFlags};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 struct LongTenure;
@@ -33,7 +32,7 @@ impl TenureClock for LongTenure {
     }
 }
 
-pub(super) fn tenure(token: u64) -> TenureId {
+fn tenure(token: u64) -> TenureId {
     TenureId { engine: 7, token: Token::named(token) }
 }
 
@@ -43,12 +42,12 @@ fn open(path: &Path) -> OwnedFd {
 }
 
 /// A folder with files of each kind, and the guard of it.
-pub(super) struct SnapshotFolder {
-    pub(super) test: TestFolder,
+struct SnapshotFolder {
+    test: TestFolder,
 }
 
 impl SnapshotFolder {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         let test = TestFolder::new();
         for name in ["stage", "lost", "snapshots"] {
             fs::create_dir(test.state_path(name)).expect("made");
@@ -72,11 +71,7 @@ impl SnapshotFolder {
     }
 
     /// Returns the guard in its tenure with this token.
-    pub(super) fn guard<D: SnapshotDisk<Dir = OwnedFd>>(
-        &self,
-        disk: D,
-        token: u64,
-    ) -> FolderGuard<D> {
+    fn guard<D: SnapshotDisk<Dir = OwnedFd>>(&self, disk: D, token: u64) -> FolderGuard<D> {
         let dirs = FolderDirs {
             folder: self.test.folder(),
             stages: open(&self.test.state_path("stage")),
@@ -94,15 +89,8 @@ impl SnapshotFolder {
         self.guard(TestDisk::default(), 1).disk().steps.lock().len()
     }
 
-    pub(super) fn snapshots(&self) -> OwnedFd {
+    fn snapshots(&self) -> OwnedFd {
         open(&self.test.state_path("snapshots"))
-    }
-
-    /// Recovers the snapshots as a guard does that starts now.
-    pub(super) fn recover(&self) {
-        let (dir, stages) = (self.snapshots(), open(&self.test.state_path("stage")));
-        let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
-        recover(&store, &stages, |_| false).expect("recovered");
     }
 
     /// Checks the snapshots as a guard does that starts now. Returns the complete ones.
@@ -128,63 +116,21 @@ impl SnapshotFolder {
     }
 }
 
-pub(super) fn take<D: SnapshotDisk<Dir = OwnedFd>>(
+fn take<D: SnapshotDisk<Dir = OwnedFd>>(
     guard: &FolderGuard<D>,
     dir: &OwnedFd,
     links: bool,
-) -> Result<SnapshotDescriptor, SnapshotError> {
-    take_before(guard, dir, links, None)
-}
-
-pub(super) fn take_before<D: SnapshotDisk<Dir = OwnedFd>>(
-    guard: &FolderGuard<D>,
-    dir: &OwnedFd,
-    links: bool,
-    before_restore: Option<String>,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
     let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
     let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
-    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk, before_restore };
+    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk };
     let descriptor = take.complete(taken_as, &|| ())?;
     let pass = guard.gate().enter(Some(take.tenure()), |_| true).expect("open");
     take.publish(&pass)?;
     Ok(descriptor)
-}
-
-/// The facts of a file that a restore must give back.
-pub(super) type Facts = (u32, u32, i64, i64, u64, u64, Option<Vec<u8>>, Vec<u8>);
-
-/// Returns the facts of all files of a tree.
-pub(super) fn facts(root: &Path) -> BTreeMap<PathBuf, Facts> {
-    let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
-    while let Some(path) = left.pop() {
-        let found = path.symlink_metadata().expect("there");
-        let below = path.strip_prefix(root).expect("below").to_owned();
-        if below.starts_with(".latchfs") {
-            continue;
-        }
-        let mut note = [0; 64];
-        let note = rustix::fs::lgetxattr(&path, "user.note", &mut note[..])
-            .ok()
-            .map(|length| note[..length].to_vec());
-        let mut content = Vec::new();
-        if found.is_dir() {
-            left.extend(fs::read_dir(&path).expect("there").map(|it| it.expect("one").path()));
-        } else if found.is_symlink() {
-            content = fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes();
-        } else {
-            content = fs::read(&path).expect("readable");
-        }
-        let links = if found.is_dir() { 0 } else { found.nlink() };
-        let blocks = if found.is_file() { found.blocks() } else { 0 };
-        let time = (found.mtime(), found.mtime_nsec());
-        let facts = (found.mode(), found.uid(), time.0, time.1, links, blocks, note, content);
-        all.insert(below, facts);
-    }
-    all
 }
 
 #[test]
@@ -249,7 +195,7 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
-    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk, before_restore: None };
+    let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk };
     take.complete(taken_as, &|| ()).expect("complete");
     let pass = guard.gate().enter(Some(tenure(1)), |_| true).expect("open");
     // Another guard of the same storage takes the folder over.

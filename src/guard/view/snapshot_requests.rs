@@ -1,36 +1,24 @@
-//! The requests of `latchfs folder-snapshot`: takes, lists, shows, checks, restores and removes
-//! snapshots of the folder.
+//! The requests of `latchfs folder-snapshot`: takes, lists, shows, checks and removes snapshots of
+//! the folder. A restore is no request: the program that restores reads the snapshot in the view.
 
-use super::super::audit_log::{AuditedAct, GuardAct};
 use super::super::disk::Look;
 use super::super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
-use super::super::folder_snapshot::in_place_restore::{
-    CheckedSnapshot, InPlaceRestore, RestoreIntent, RestoredFolder, begin_restore,
-    interrupted_restore, restored_content,
-};
 use super::super::folder_snapshot::snapshot_answers::{failed, list, remove, show, shown, verify};
 use super::super::folder_snapshot::snapshot_disk::program_name;
 use super::super::folder_snapshot::snapshot_store::SnapshotError;
 use super::super::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
-use super::super::guard_request::{SnapshotRequest, WantedRestore, refused};
-use super::super::tenure::TenureId;
-use super::super::wish::Denied;
+use super::super::guard_request::{SnapshotRequest, refused};
 use super::folder_view::{FolderView, MayWait};
 use super::open_file::Content;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
-use crate::os_error::said;
 use crate::time::{Span, boot_now};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::ffi::OsStr;
-use std::io;
 use std::path::Path;
-use std::sync::mpsc::channel;
 
-/// How long a restore in place waits until the lock service knows that changes follow.
-const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 /// The refusal while another request is at work.
-const BUSY: &str = "another snapshot is being taken, restored or removed; try again then";
+const BUSY: &str = "another snapshot is being taken, checked or removed; try again then";
 /// The risk of each snapshot of a folder that other machines may change meanwhile.
 const OTHERS_WRITE: &str = "other machines may have been changing files (--mode shared)";
 
@@ -46,7 +34,7 @@ impl FolderView {
     pub(super) async fn snapshot_request(&self, who: Requester, request: SnapshotRequest) -> Value {
         let may_see = self.may_see_names(who.uid);
         match &request {
-            SnapshotRequest::List => return self.list_snapshots(may_see),
+            SnapshotRequest::List => return list(&self.snapshots.store(), may_see),
             SnapshotRequest::Show(id) => {
                 return show(&self.snapshots.store(), id, may_see);
             }
@@ -58,7 +46,6 @@ impl FolderView {
         }
         let done = match request {
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
-            SnapshotRequest::Restore(restore) => self.restore_snapshot(who, restore).await,
             SnapshotRequest::Verify(id) => {
                 self.slowly(who, move |view| Ok(view.verify_snapshot(&id))).await
             }
@@ -68,15 +55,6 @@ impl FolderView {
             SnapshotRequest::List | SnapshotRequest::Show(_) => Err(Errno::EIO),
         };
         done.unwrap_or_else(|_| refused(self.refused.text(who.uid).trim_end()))
-    }
-
-    fn list_snapshots(&self, may_see: bool) -> Value {
-        let mut answer = list(&self.snapshots.store(), may_see);
-        if self.snapshots.one_change.is_locked() {
-            // The restore is under way.
-            answer["restoring"] = Value::Null;
-        }
-        answer
     }
 
     /// Returns a sentence for each file that a program has open for writing.
@@ -122,7 +100,7 @@ impl FolderView {
             let Some(_one) = view.snapshots.one_change.try_lock() else {
                 return Ok(refused(BUSY));
             };
-            let taken = view.take_now(quiet, None);
+            let taken = view.take_now(quiet);
             view.snapshots.begin_work(None);
             Ok(match taken {
                 Ok((descriptor, closed_for)) => {
@@ -139,13 +117,8 @@ impl FolderView {
         .await
     }
 
-    /// Takes a snapshot, which may be one of the folder before a restore. Returns its descriptor,
-    /// and how long writers had to wait.
-    fn take_now(
-        &self,
-        quiet: Option<Span>,
-        before_restore: Option<String>,
-    ) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
+    /// Takes a snapshot. Returns its descriptor, and how long writers had to wait.
+    fn take_now(&self, quiet: Option<Span>) -> Result<(SnapshotDescriptor, Span), SnapshotError> {
         let snapshots = &self.snapshots;
         let is_shared = self.guard.is_shared_mode();
         if is_shared && quiet.is_some() {
@@ -197,7 +170,7 @@ impl FolderView {
         let linked = take.linked().to_vec();
         let consistency = consistency(quiet);
         let folder = snapshots.folder_id.clone();
-        let taken_as = TakenAs { folder, consistency, risk, before_restore };
+        let taken_as = TakenAs { folder, consistency, risk };
         snapshots.begin_work(Some("reading the snapshot"));
         let descriptor = take.complete(taken_as, &count)?;
         let pass = self.guard.gate().enter(Some(take.tenure()), |_| true);
@@ -235,96 +208,5 @@ impl FolderView {
             self.guard.record_own(look);
         }
         answer
-    }
-
-    /// Restores a snapshot in place, or undoes such a restore that was interrupted.
-    async fn restore_snapshot(&self, who: Requester, restore: WantedRestore) -> Done<Value> {
-        let tenure = self.pass(who, Path::new("."), MayWait::Long).await?.tenure();
-        self.slowly(who, move |view| {
-            let Some(_one) = view.snapshots.one_change.try_lock() else {
-                return Ok(refused(BUSY));
-            };
-            let restored = view.restore_now(&restore, tenure);
-            view.snapshots.begin_work(None);
-            Ok(match restored {
-                Ok((intent, RestoredFolder { changed, not_given })) => {
-                    view.audit_restore(who, tenure, &restore);
-                    json!({
-                        "restored": restore.id,
-                        "undone": restore.undoes,
-                        "changed": changed,
-                        "not_given": not_given,
-                        "before": intent.before,
-                    })
-                }
-                Err(error) => {
-                    view.snapshots.taken(&[]);
-                    view.not_restored(&error)
-                }
-            })
-        })
-        .await
-    }
-
-    /// Checks the snapshot, takes one of the folder as it is, and gives the folder the content.
-    fn restore_now(
-        &self,
-        restore: &WantedRestore,
-        tenure: TenureId,
-    ) -> Result<(RestoreIntent, RestoredFolder), SnapshotError> {
-        let WantedRestore { id, undoes } = restore;
-        let (snapshots, store) = (&self.snapshots, self.snapshots.store());
-        let wanted = restored_content(&store, id, *undoes)?;
-        let count = || snapshots.count_file();
-        snapshots.begin_work(Some("checking a snapshot"));
-        let checked = CheckedSnapshot::open(&store, &wanted, &count)?;
-        let (taken, _) = self.take_now(None, Some(wanted)).map_err(|error| match error {
-            SnapshotError::Disk(error) => {
-                let why = "the folder as it is can't be kept before the restore";
-                io::Error::new(error.kind(), format!("{why}: {}", said(&error))).into()
-            }
-            error => error,
-        })?;
-        let (id, before) = (id.clone(), taken.id);
-        let intent =
-            begin_restore(&store, RestoreIntent { id, before, tenure: tenure.to_string() })?;
-        snapshots.begin_work(Some("restoring a snapshot"));
-        let announce = || self.announce_now();
-        let restored = InPlaceRestore::run(&self.guard, &checked, (tenure, &announce), &count)?;
-        Ok((intent, restored))
-    }
-
-    /// Waits until the lock service knows that changes follow.
-    fn announce_now(&self) -> Result<(), String> {
-        let (send, announced) = channel();
-        let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
-        self.tenures.announced(ANNOUNCE_PATIENCE, then);
-        match announced.recv() {
-            Ok(answer) => answer.map_err(|Denied { sentence }| sentence),
-            Err(_) => Err("the guard ends".to_owned()),
-        }
-    }
-
-    /// Returns the answer to a restore that failed, with the commands that end an interrupted one.
-    fn not_restored(&self, error: &SnapshotError) -> Value {
-        let mut answer = failed(error);
-        if let Some(RestoreIntent { id, .. }) = interrupted_restore(&self.snapshots.store()) {
-            let why = error.to_string();
-            answer["error"] = format!(
-                "{why}; a restore of {id} is not complete: 'latchfs folder-snapshot restore {id} \
-                 --in-place' finishes it, and with --undo takes it back"
-            )
-            .into();
-        }
-        answer
-    }
-
-    /// Records that a person has restored a snapshot in place.
-    fn audit_restore(&self, who: Requester, tenure: TenureId, restore: &WantedRestore) {
-        let (act, token) = (AuditedAct::Restore, Some(tenure.token));
-        let session = self.tenures.lock().held_session();
-        let did = if restore.undoes { "undid a restore of" } else { "restored" };
-        let reason = format!("uid {} {did} the snapshot in place", who.uid);
-        self.guard.audit(&GuardAct { act, target: &restore.id, token, session, reason: &reason });
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct ViewSnapshots {
     /// Whether snapshots may share files with the folder: only the guard changes it.
     pub(super) may_link: bool,
     shared: RwLock<SharedFiles>,
-    /// Held while a snapshot is taken, restored in place or removed.
+    /// Held while a snapshot is taken, checked or removed.
     pub(super) one_change: Mutex<()>,
     /// The work under way, as a waiting person reads it.
     work: Mutex<Option<&'static str>>,
