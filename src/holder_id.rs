@@ -29,7 +29,7 @@ pub struct Maker {
 
 /// A pid with a number that distinguishes the process from all others with that pid. Zeros mean
 /// unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ProcessStart {
     /// The pid of the process.
     pub pid: u32,
@@ -51,6 +51,39 @@ impl ProcessStart {
     /// Whether the process could be identified.
     pub const fn is_known(self) -> bool {
         self.pid != 0 && self.at != 0
+    }
+}
+
+/// A login session of one user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LoginSession {
+    /// The process that began the session. Its start is 0 if the process has ended: as long as the
+    /// session has programs, the kernel gives the pid to no other process.
+    pub leader: ProcessStart,
+    /// The user of the program.
+    pub uid: u32,
+}
+
+impl LoginSession {
+    /// Returns the session of a thread that acts as the user `uid`.
+    pub fn of(tid: u32, uid: u32) -> Self {
+        let pid = session_of(tid);
+        Self { leader: ProcessStart { pid, at: start_of(pid).unwrap_or(0) }, uid }
+    }
+
+    /// Whether a program of the session `other` is one of this session: of the same user, or of
+    /// root. `other` is the session as it is now. Its leader may have ended since this one was
+    /// looked up.
+    pub fn includes(self, other: Self) -> bool {
+        let is_same = self.leader == other.leader
+            || (self.leader.pid == other.leader.pid && other.leader.at == 0);
+        is_same && (self.uid == other.uid || other.uid == 0)
+    }
+}
+
+impl fmt::Display for LoginSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {} of user {}", self.leader.pid, self.uid)
     }
 }
 
@@ -279,6 +312,28 @@ mod tests {
             ProcessStart::default(),
             "nothing tells it from later ones of that pid"
         );
+    }
+
+    #[test]
+    fn a_reused_pid_is_no_login_session_of_before() {
+        let session = |at, uid| LoginSession { leader: ProcessStart { pid: 7, at }, uid };
+        let owner = session(100, 1_000);
+        assert!(owner.includes(owner), "the same");
+        assert!(owner.includes(session(100, 0)), "root in the same session");
+        assert!(owner.includes(session(0, 1_000)), "its leader has ended");
+        for (other, why) in [
+            (session(200, 1_000), "the pid was used again"),
+            (session(200, 1_001), "by another user"),
+            (session(200, 0), "by root"),
+            (session(100, 1_001), "another user in the same session"),
+            (session(0, 1_001), "the leader of another user's session has ended"),
+        ] {
+            assert!(!owner.includes(other), "{why}");
+        }
+        assert!(!session(0, 1_000).includes(owner), "a session whose leader runs is another one");
+        assert!(!session(100, 0).includes(owner), "what root holds is not the user's");
+        let own = LoginSession::of(std::process::id(), 1_000);
+        assert_eq!(own, LoginSession::of(std::process::id(), 1_000));
     }
 
     #[test]

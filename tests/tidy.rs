@@ -279,6 +279,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "random",
             "engine",
             "service",
+            "holder_id",
             "auth",
             "guard",
         ],

@@ -4,11 +4,10 @@
 //! Where to look: `connection_limits` bounds the connections and requests of each peer;
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
-//! lock; `folder_rights` decides who may take and give the lock of a guarded folder, and who sees
-//! the names of its files; `server_tls`, `token_file` and `certificate_rights` read credentials,
-//! and `authentication` maps the credentials of a caller to its grant; `browser_checks` tells pages
-//! of other sites; `engine_shares` limits what one credential may take of the locks, queues and
-//! sessions.
+//! lock; `folder_rights` is the table of the rights to a guarded folder; `server_tls`, `token_file`
+//! and `certificate_rights` read credentials, and `authentication` maps the credentials of a caller
+//! to its grant; `browser_checks` tells pages of other sites; `engine_shares` limits what one
+//! credential may take of the locks, queues and sessions.
 
 pub mod permissions;
 mod grant;
@@ -28,7 +27,7 @@ pub use authentication::{
 };
 pub use browser_checks::AllowedHosts;
 pub use engine_shares::{EngineShares, PendingCommand};
-pub(crate) use folder_rights::FolderUser;
+pub(crate) use folder_rights::{Extent, FolderAct, FolderRule, FolderUser, TenureOf};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };

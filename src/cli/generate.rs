@@ -179,13 +179,16 @@ mod tests {
     #[test]
     fn the_permissions_in_contrib_are_current() {
         let text = format!(
-            "# Permissions\n\nEvery front end decides by this table, which \
-             `latchfs serve --print-permissions` prints. All else is\ndenied. `ctl` is \
+            "# Permissions\n\n## Servers and mounts\n\nEvery front end decides by this table, \
+             which `latchfs serve --print-permissions` prints. All else is\ndenied. `ctl` is \
              the file `.latchfs/ctl` of a mount, `file` a system call on a file in a mount,\n\
              `batch` a part of `POST /door/v1/ask`. What is held is changed by its holder only, \
              but root may release by\n`rm` and `rmdir` what users of this machine hold.\n\n\
-             ```text\n{}```\n",
-            super::super::print_permissions::table()
+             ```text\n{}```\n\n## Guarded folders\n\nThe guard of a folder decides by this table, \
+             which `latchfs guard permissions` prints (`--json`). All else is\ndenied. \
+             [Guarded folders](guard.md) tells what the requests do.\n\n```text\n{}```\n",
+            super::super::print_permissions::table(),
+            super::super::guard_permissions::table()
         );
         holds("doc/permissions.md", &text);
     }

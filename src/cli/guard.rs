@@ -5,6 +5,7 @@
 use super::exit::CliError;
 use super::exit::CliResult;
 use super::guard_init;
+use super::guard_permissions;
 use super::guard_requests;
 #[cfg(target_os = "linux")]
 use super::guard_view;
@@ -35,6 +36,8 @@ enum GuardCommand {
     Wait(guard_requests::WaitArgs),
     /// Show the state of a guard
     Status(guard_requests::StatusArgs),
+    /// Print which user may make which request
+    Permissions(guard_permissions::PermissionsArgs),
     /// List, restore or drop what was kept out of the folder
     #[cfg(target_os = "linux")]
     Lost(guard_requests::LostArgs),
@@ -61,6 +64,7 @@ pub(super) fn run(args: &GuardArgs) -> CliResult {
         Some(GuardCommand::Give(args)) => guard_requests::give(args),
         Some(GuardCommand::Wait(args)) => guard_requests::wait(args),
         Some(GuardCommand::Status(args)) => guard_requests::status(args),
+        Some(GuardCommand::Permissions(args)) => guard_permissions::permissions(args),
         #[cfg(target_os = "linux")]
         Some(GuardCommand::Lost(args)) => guard_requests::lost(args),
         #[cfg(target_os = "linux")]

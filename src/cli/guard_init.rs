@@ -182,7 +182,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
             Err(closed) => Err(unavailable(&closed)),
         };
         let (send, given) = mpsc::channel();
-        tenures.give(move || send.send(()).unwrap_or_default());
+        tenures.give(None, move || send.send(()).unwrap_or_default());
         let given = progress.wait(&given).map_err(|closed| unavailable(&closed));
         drop(progress);
         tenures.stop();

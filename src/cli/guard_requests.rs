@@ -60,6 +60,9 @@ pub(super) struct AcceptArgs {
 pub(super) struct GiveArgs {
     #[command(flatten)]
     at: EndpointArgs,
+    /// Take the lock from this login session, which 'guard status' names as its owner
+    #[arg(long, value_name = "SESSION")]
+    from: Option<u32>,
 }
 
 /// The arguments of `latchfs guard wait`.
@@ -157,7 +160,8 @@ pub(super) fn accept(args: &AcceptArgs) -> CliResult {
 }
 
 pub(super) fn give(args: &GiveArgs) -> CliResult {
-    let answer = args.at.find()?.ask(&json!({"do": "give"}), Waits::UntilStopped, None)?;
+    let request = json!({"do": "give", "from": args.from});
+    let answer = args.at.find()?.ask(&request, Waits::UntilStopped, None)?;
     if answer["untold"] == true {
         output::say(
             "files were changed while the last marker was written; end the programs that change \
@@ -186,6 +190,9 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if let Some(token) = status["tenure"]["token"].as_u64() {
         let since = text(&status["tenure"]["since"]);
         output::line(&format!("token    {token}, since {since}"))?;
+    }
+    if let Some(owner) = status["tenure"]["owner"].as_str().filter(|owner| *owner != "host") {
+        output::line(&format!("owner    {}", output::harmless(owner)))?;
     }
     if let Some(until) = status["away_until"].as_str() {
         output::line(&format!("away     until {}", output::harmless(until)))?;

@@ -107,6 +107,9 @@ pub(super) struct ViewArgs {
     /// How much the lost files may hold; beyond it changes fail with ENOSPC
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
     max_lost: u64,
+    /// How much of the disk all folder snapshots may take
+    #[arg(long, value_name = "SIZE", default_value = "100G", value_parser = size)]
+    max_snapshots: u64,
     /// Refuse a save over a version of another machine that no program here has opened
     #[arg(long)]
     careful: bool,
@@ -328,7 +331,7 @@ fn serve(
         let server = lock.server();
         carry::connect(args.carry.as_ref(), folder, &guard)?;
         let parts = ViewParts {
-            snapshots: snapshots_of(record, &place, client.as_str())?,
+            snapshots: snapshots_of(record, &place, client.as_str(), args.max_snapshots)?,
             guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,
@@ -366,11 +369,12 @@ fn snapshots_of(
     record: &FolderRecord,
     place: &StatePlace,
     client: &str,
+    bytes_max: u64,
 ) -> CliResult<ViewSnapshots> {
     let (is_carried, is_shared) = (record.server.is_some(), record.storage.is_some());
     let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
     let links = (!is_carried && !is_shared, is_shared.then_some(client));
-    ViewSnapshots::open((&stages, snapshots), &record.id, links)
+    ViewSnapshots::open((&stages, snapshots), &record.id, links, bytes_max)
         .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
 }
 

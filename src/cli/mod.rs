@@ -42,6 +42,7 @@ mod mount;
 mod mount_helper;
 mod peer_options;
 mod print_permissions;
+mod guard_permissions;
 mod serve;
 mod umount;
 mod ls;

@@ -52,7 +52,8 @@ fn line_of(text: &mut String, [name, client, locks, right, requests]: [&str; 5])
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-fn wrapped<'a>(requests: impl Iterator<Item = &'a str>) -> Vec<String> {
+/// Returns lines with the requests, each as long as the column is wide.
+pub(super) fn wrapped<'a>(requests: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for request in requests {
         match lines.last_mut() {

@@ -117,12 +117,12 @@ impl<D: Disk> Tenures<D> {
             let answer = if matches!(wish.of, WishOf::PutBack { .. }) {
                 let sentence = "nothing is missing in the folder, so nothing is put back";
                 Err(Denied { sentence: sentence.to_owned() })
-            } else if owner == wish.owner {
+            } else if owner.includes(wish.owner) {
                 self.give_up_ignored(&wish.of)
             } else {
-                let sentence = "another user or session of this machine holds the lock of this \
-                                folder; wait until it gives the lock up"
-                    .to_owned();
+                let sentence = format!(
+                    "{owner} holds the lock of this folder; wait until it gives the lock up"
+                );
                 Err(Denied { sentence })
             };
             return self.answer(wish, answer);

@@ -66,7 +66,7 @@ impl<D: Disk> Tenures<D> {
         then: impl FnOnce(Result<(), Denied>) + Send + 'static,
     ) {
         let own = Arc::clone(self);
-        self.give(move || {
+        self.give(None, move || {
             own.lock.clone().begin_away(length, move |begun| {
                 let kept = "so the lock can't be taken along";
                 then(begun.map_err(|why| Denied { sentence: format!("{why}, {kept}") }));

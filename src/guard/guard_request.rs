@@ -4,6 +4,7 @@
 use super::barrier::folder_path::FolderPath;
 use super::barrier::marker::MARKER_TEXT_BYTES_MAX;
 use super::wish::WishOf;
+use crate::auth::FolderAct;
 use crate::engine::Ttl;
 use crate::time::Span;
 use serde_json::{Value, json};
@@ -43,7 +44,10 @@ pub(crate) enum GuardRequest {
     /// Take the lock, and go on without what has not arrived; or why the request is none.
     Accept(Result<WishOf, String>),
     /// Give the lock up.
-    Give,
+    Give {
+        /// The login session from which the lock is taken, by the pid of its leader.
+        from: Option<u32>,
+    },
     /// Answer when the lock is held and the folder is ready: where there is no file `ready`.
     Wait,
     /// Answer with the events as they happen: where there is no file `events`.
@@ -124,13 +128,39 @@ impl GuardRequest {
                 Self::Take { patience: Span::from_millis(patience), away }
             }
             Some("accept") => Self::Accept(acceptance(&asked)),
-            Some("give") => Self::Give,
+            Some("give") => {
+                Self::Give { from: asked["from"].as_u64().and_then(|pid| u32::try_from(pid).ok()) }
+            }
             Some("wait") => Self::Wait,
             Some("events") => Self::Events,
             Some("snapshot") => snapshot_request(&asked).map_or(Self::Unknown, Self::Snapshot),
             Some("use") => Self::Use(token),
             Some("end_use") => Self::EndUse { token, gives: asked["give"] == true },
             _ => Self::Unknown,
+        })
+    }
+
+    /// Returns what the request does; `None` if it is no request.
+    pub(crate) const fn act(&self) -> Option<FolderAct> {
+        Some(match self {
+            Self::Status => FolderAct::ShowState,
+            Self::Lost { .. } => FolderAct::ListLost,
+            Self::Restore(_) => FolderAct::RestoreLost,
+            Self::Drop(_) => FolderAct::DropLost,
+            Self::Take { away: None, .. } => FolderAct::Take,
+            Self::Take { away: Some(_), .. } => FolderAct::TakeAlong,
+            Self::Accept(_) => FolderAct::Accept,
+            Self::Give { .. } => FolderAct::Give,
+            Self::Wait => FolderAct::WaitReady,
+            Self::Events => FolderAct::FollowEvents,
+            Self::Use(_) => FolderAct::Use,
+            Self::EndUse { .. } => FolderAct::EndUse,
+            Self::Snapshot(SnapshotRequest::Take { .. }) => FolderAct::TakeSnapshot,
+            Self::Snapshot(SnapshotRequest::List) => FolderAct::ListSnapshots,
+            Self::Snapshot(SnapshotRequest::Show(_)) => FolderAct::ShowSnapshot,
+            Self::Snapshot(SnapshotRequest::Verify(_)) => FolderAct::VerifySnapshot,
+            Self::Snapshot(SnapshotRequest::Remove(_)) => FolderAct::RemoveSnapshot,
+            Self::Unknown => return None,
         })
     }
 
@@ -184,7 +214,9 @@ mod tests {
         let parse = |text: &str| GuardRequest::parse(text.as_bytes());
         assert_eq!(parse("x"), Err("the request is no JSON".to_owned()));
         assert_eq!(parse("{}"), Ok(GuardRequest::Unknown));
-        assert_eq!(parse("{\"do\":\"give\"}"), Ok(GuardRequest::Give));
+        assert_eq!(parse("{\"do\":\"give\"}"), Ok(GuardRequest::Give { from: None }));
+        let given = parse("{\"do\":\"give\",\"from\":4711}");
+        assert_eq!(given, Ok(GuardRequest::Give { from: Some(4_711) }));
         assert_eq!(parse("{\"do\":\"use\",\"token\":7}"), Ok(GuardRequest::Use(7)));
         let kept = parse("{\"do\":\"end_use\",\"token\":7,\"give\":false}");
         assert_eq!(kept, Ok(GuardRequest::EndUse { token: 7, gives: false }));
@@ -201,6 +233,7 @@ mod tests {
         assert_eq!(waits, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet })));
         let taken = parse("{\"do\":\"snapshot\",\"snapshot\":\"take\",\"best_effort\":true}");
         assert_eq!(taken, Ok(GuardRequest::Snapshot(SnapshotRequest::Take { quiet: None })));
+        assert_eq!(parse("{}").expect("JSON").act(), None);
         let Ok(GuardRequest::Accept(Err(why))) = parse("{\"do\":\"accept\"}") else {
             panic!("an acceptance needs a reason");
         };

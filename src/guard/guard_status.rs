@@ -2,20 +2,12 @@
 
 use super::disk::Disk;
 use super::folder_lock::FolderLock;
-use super::tenure::{Owner, TenureClock};
+use super::tenure::TenureClock;
 use super::tenures::{GuardState, Tenures};
 use super::write_policy::WhenAsked;
 use crate::time::Time;
 use serde_json::{Value, json};
 use std::path::Path;
-
-fn owner_json(owner: Owner) -> Value {
-    match owner {
-        Owner::Host => json!("host"),
-        Owner::User(uid) => json!(format!("user {uid}")),
-        Owner::Session(leader) => json!(format!("session {leader}")),
-    }
-}
 
 /// Returns until when the lock service certainly keeps the lock, in milliseconds of the boot clock;
 /// `None` if it is not held, or for as long as the guard runs.
@@ -54,15 +46,15 @@ impl<D: Disk> Tenures<D> {
             GuardState::Reading => ("reading", Value::Null),
             GuardState::Asking => ("asking", Value::Null),
             GuardState::Arriving(tenure, owner) => {
-                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner.to_string()}))
             }
             GuardState::Yielding(tenure) => ("yielding", json!({"token": tenure.token.as_u64()})),
             GuardState::Holding(tenure, owner, _) if !self.may_change() => {
-                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner.to_string()}))
             }
             GuardState::Holding(tenure, owner, since) => (
                 "holding",
-                json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
+                json!({"token": tenure.token.as_u64(), "owner": owner.to_string(),
                     "since": since.to_string()}),
             ),
         };

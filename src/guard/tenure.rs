@@ -1,6 +1,7 @@
 //! A tenure: the time in which this guard holds the lock of its folder under one fencing token.
 
 use crate::engine::Token;
+use crate::holder_id::LoginSession;
 use crate::time::{Span, Time};
 use std::fmt;
 
@@ -50,8 +51,28 @@ pub(crate) enum Owner {
     Host,
     /// All programs of the user with this uid.
     User(u32),
-    /// All programs of the login session whose leader has this pid.
-    Session(u32),
+    /// All programs of a user in one login session.
+    Session(LoginSession),
+}
+
+impl Owner {
+    /// Whether the programs of `other` belong to this owner too.
+    pub(crate) fn includes(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Session(own), Self::Session(other)) => own.includes(other),
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Session(session) => session.fmt(f),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ pub(super) enum Message {
     /// The tenures that live on beside a new one.
     OthersLive(TenureId, Result<LiveTenures, String>),
     Wish(Wish),
-    Give(Then),
+    /// Gives the lock up; if a tenure is named, only in that one.
+    Give(Option<TenureId>, Then),
     /// A process uses the lock in the tenure with this token.
     Use(u32, u64, Box<dyn FnOnce(Option<LockUse>) + Send>),
     /// Gives the lock of the tenure with this token up after the last program that uses it, if this
@@ -283,9 +284,10 @@ impl<D: Disk> Tenures<D> {
         self.send(Message::Wish(Wish { owner, of, waits_until, until, is_wanted, then }));
     }
 
-    /// Gives the lock up, and calls `then` when that is done.
-    pub(crate) fn give(&self, then: impl FnOnce() + Send + 'static) {
-        self.send(Message::Give(Box::new(then)));
+    /// Gives the lock up, if a tenure is named only in that one, and calls `then` when that is
+    /// done.
+    pub(crate) fn give(&self, of: Option<TenureId>, then: impl FnOnce() + Send + 'static) {
+        self.send(Message::Give(of, Box::new(then)));
     }
 
     /// Begins a use of the lock in the tenure with this token, by a program that must end before
@@ -332,7 +334,7 @@ impl<D: Disk> Tenures<D> {
     pub(crate) fn stop(&self) {
         self.uses.end_and_wait();
         let (send, done) = channel();
-        self.give(move || send.send(()).unwrap_or_default());
+        self.give(None, move || send.send(()).unwrap_or_default());
         // The release is repeated by the lock service's client for as long as needed; a server that
         // does not answer must not keep the view from being unmounted. The last marker may take
         // longer; without it the next start of the guard writes a late one.
@@ -413,7 +415,8 @@ impl<D: Disk> Tenures<D> {
             Message::Worked(done) => self.worked(done, wishes),
             Message::Changed => self.arrival_changed(),
             Message::Wish(wish) => self.wish(wish, wishes),
-            Message::Give(then) => {
+            Message::Give(Some(tenure), then) if self.current() != Some(tenure) => then(),
+            Message::Give(_, then) => {
                 self.stop_asking();
                 self.give_now(TenureEnd::Given, then);
             }
@@ -472,13 +475,17 @@ impl<D: Disk> Tenures<D> {
         self.look_at_request(wishes, now);
     }
 
-    pub(super) fn current_or_last(&self) -> Option<TenureId> {
+    fn current(&self) -> Option<TenureId> {
         match self.state() {
             GuardState::Holding(tenure, ..)
             | GuardState::Arriving(tenure, _)
             | GuardState::Yielding(tenure) => Some(tenure),
-            GuardState::Reading | GuardState::Asking => self.last_end().map(|(tenure, _)| tenure),
+            GuardState::Reading | GuardState::Asking => None,
         }
+    }
+
+    pub(super) fn current_or_last(&self) -> Option<TenureId> {
+        self.current().or_else(|| self.last_end().map(|(tenure, _)| tenure))
     }
 
     /// Whether programs may write in the tenure with this token.

@@ -177,6 +177,11 @@ mod tests {
         FileStamp { size: 1, mtime: -7, inode }
     }
 
+    fn session(pid: u32) -> Owner {
+        let leader = crate::holder_id::ProcessStart { pid, at: 1 };
+        Owner::Session(crate::holder_id::LoginSession { leader, uid: 5 })
+    }
+
     fn with(inodes: &[u64]) -> UnreadVersions {
         let unread = UnreadVersions::default();
         unread.arrived(inodes.iter().map(|inode| version(*inode)), |_| true);
@@ -220,11 +225,11 @@ mod tests {
         let unread = with(&[]);
         assert!(unread.is_watching(false) && !unread.is_watching(true));
         unread.opened(version(1), Owner::Host, false);
-        unread.opened(version(2), Owner::Session(9), false);
+        unread.opened(version(2), session(9), false);
         unread.arrived([1, 2].map(version).into_iter(), |_| true);
         assert!(!unread.is_unread(&version(1), Owner::Host));
-        assert!(!unread.is_unread(&version(2), Owner::Session(9)));
-        assert!(unread.is_unread(&version(2), Owner::Session(8)));
+        assert!(!unread.is_unread(&version(2), session(9)));
+        assert!(unread.is_unread(&version(2), session(8)));
         unread.begin_tenure();
         unread.arrived([version(1)].into_iter(), |_| true);
         assert!(unread.is_unread(&version(1), Owner::Host), "the inode number was used again");

@@ -2,6 +2,7 @@
 //! which files are treated in a way of their own.
 
 use super::tenure::Owner;
+use crate::holder_id::LoginSession;
 use crate::time::Span;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::path::Path;
@@ -55,13 +56,12 @@ pub(crate) enum OwnerKind {
 }
 
 impl OwnerKind {
-    /// Returns the owner of a tenure that a program takes with this uid, in the login session with
-    /// this leader.
-    pub(crate) fn of(self, uid: u32, session: impl FnOnce() -> u32) -> Owner {
+    /// Returns the owner of a tenure that the thread `tid` takes as the user `uid`.
+    pub(crate) fn of(self, uid: u32, tid: u32) -> Owner {
         match self {
             Self::Host => Owner::Host,
             Self::User => Owner::User(uid),
-            Self::Session => Owner::Session(session()),
+            Self::Session => Owner::Session(LoginSession::of(tid, uid)),
         }
     }
 }

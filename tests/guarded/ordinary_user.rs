@@ -9,13 +9,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 /// The user that starts the guard. No such user need exist.
-const ALICE: u32 = 54_321;
+pub(crate) const ALICE: u32 = 54_321;
 /// Another user.
 const BOB: u32 = 54_322;
 
 /// Runs a script in a new mount namespace, in which `user COMMAND...` runs a command as [`ALICE`],
 /// and `bob COMMAND...` one as [`BOB`]. `folder` belongs to [`ALICE`].
-fn in_a_namespace(script: &str) -> Output {
+pub(crate) fn in_a_namespace(script: &str) -> Output {
     let scratch = Scratch::new();
     let place = &scratch.0;
     fs::set_permissions(place, fs::Permissions::from_mode(0o777)).expect("ours");

@@ -65,17 +65,17 @@ fn one_file_is_put_back_as_a_save_of_the_caller() {
     symlink(&scratch.0, guard.path("d")).expect("held");
     for (path, why) in [
         ("link", "is a symlink"),
-        ("d/outside", "not found"),
-        ("a/text", "not found"),
+        ("d/outside", "no such file"),
+        ("a/text", "no such file"),
         ("empty", "no regular file"),
-        ("none", "not found"),
+        ("none", "no such file"),
     ] {
         let refused = put(path).fails();
         assert!(refused.to_lowercase().contains(why), "{path}: {refused}");
     }
     for path in ["../outside", "/etc/passwd"] {
         let refused = put(path);
-        assert!(refused.code == 2 && refused.err.contains("name a file in it"), "{refused:?}");
+        assert!(refused.code == 64 && refused.err.contains("name a file in it"), "{refused:?}");
     }
     assert!(!scratch.0.join("outside").exists());
     assert_eq!(fs::read_dir(guard.path(".latchfs/snapshots")).expect("there").count(), 1);

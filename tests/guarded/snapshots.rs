@@ -372,13 +372,13 @@ fn without_fifo(facts: &str) -> Vec<&str> {
 
 /// A snapshot is taken, checked and restored on the file system at `at`.
 fn tell(name: &str, scratch: &Scratch) {
-    fill(&scratch.folder());
     let server = Server::start(scratch);
     for (alone, number) in [(true, 0), (false, 1)] {
+        shell(&scratch.folder(), "find . -mindepth 1 -delete").ok();
+        fill(&scratch.folder());
         if alone {
             scratch.init(&["--alone"]);
         } else {
-            fs::remove_dir_all(scratch.folder().join(".latchfs")).expect("there");
             scratch.init(&["--server", &server.url]);
         }
         let guard = Guard::start(scratch, &format!("view{number}"), &["--client", "m1"]);
@@ -394,7 +394,12 @@ fn tell(name: &str, scratch: &Scratch) {
         snapshot(&guard, &["verify", &id_of(&one)]).ok();
         let to = scratch.0.join(format!("restored{number}"));
         snapshot(&guard, &["restore", &id_of(&one), "--to", &to.display().to_string()]).ok();
-        assert_eq!(without_fifo(&facts(&to)), without_fifo(&before));
+        // The size of a directory is that of its names, and no snapshot holds all of them.
+        let files = |facts: &str| -> Vec<String> {
+            let lines = without_fifo(facts).into_iter().filter(|line| !line.contains("/.'"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(files(&facts(&to)), files(&before));
         guard.end();
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct SnapshotCounts {
     pub(crate) symlinks: u64,
     /// The bytes of all regular files.
     pub(crate) bytes: u64,
+    /// The bytes of the disk that the files take, also if the folder shares them.
+    pub(crate) allocated: u64,
     /// The files that share their content with the folder until one of them is changed.
     pub(crate) cloned: u64,
     /// The files that are a further name of the folder's file.

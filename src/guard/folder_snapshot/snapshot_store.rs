@@ -23,6 +23,8 @@ pub(crate) const DESCRIPTOR: &str = "descriptor.json";
 pub(crate) const TREE: &str = "tree";
 /// The end of the name of the file that says which snapshot is being taken.
 pub(crate) const INTENT: &str = ".intent";
+/// The maximum number of snapshots of a folder: a list reads the descriptor of each.
+pub(crate) const SNAPSHOTS_MAX: usize = 256;
 /// The maximum number of differences that one check reports.
 pub(crate) const DIFFERENCES_MAX: usize = 1_000;
 
@@ -37,6 +39,10 @@ pub(crate) enum SnapshotError {
     NotQuiet(Vec<String>),
     /// Other machines may change the folder at any time.
     Shared,
+    /// There are so many snapshots already.
+    TooMany,
+    /// The snapshots would take more bytes of the disk than this.
+    TooLarge(u64),
     /// The tenure has ended meanwhile.
     TenureOver,
     /// A system call failed.
@@ -49,6 +55,7 @@ impl SnapshotError {
         match self {
             Self::Partial(_) => Some("E_PARTIAL_SNAPSHOT"),
             Self::NotQuiet(_) | Self::Shared => Some("E_CONSISTENCY_UNAVAILABLE"),
+            Self::TooMany | Self::TooLarge(_) => Some("E_LIMIT"),
             Self::Unknown(_) | Self::TenureOver | Self::Disk(_) => None,
         }
     }
@@ -76,6 +83,17 @@ impl fmt::Display for SnapshotError {
                 "E_CONSISTENCY_UNAVAILABLE: other machines may change the folder at any time \
                  (--mode shared); take the snapshot with --best-effort, or by a guard with --mode \
                  exclusive",
+            ),
+            Self::TooMany => write!(
+                f,
+                "E_LIMIT: a folder has at most {SNAPSHOTS_MAX} snapshots; remove those that you do \
+                 not need with 'latchfs folder-snapshot rm ID'"
+            ),
+            Self::TooLarge(max) => write!(
+                f,
+                "E_LIMIT: the snapshots of the folder would take more than the {max} bytes that \
+                 --max-snapshots allows; remove those that you do not need with 'latchfs \
+                 folder-snapshot rm ID', or start the guard with a higher limit"
             ),
             Self::TenureOver => {
                 f.write_str("the lock of the folder was lost or given up meanwhile; try again")
@@ -153,6 +171,16 @@ impl<D: Disk> SnapshotStore<'_, D> {
             Some((id, descriptor))
         };
         Ok(self.names()?.into_iter().filter_map(complete).collect())
+    }
+
+    /// Returns the bytes of the disk that the complete snapshots take. Fails if there are so many
+    /// that none may be added.
+    pub(crate) fn room(&self) -> Result<u64, SnapshotError> {
+        if self.names()?.len() >= SNAPSHOTS_MAX {
+            return Err(SnapshotError::TooMany);
+        }
+        let listed = self.list()?;
+        Ok(listed.iter().map(|(_, descriptor)| descriptor.counts.allocated).sum())
     }
 
     /// Opens a complete snapshot.

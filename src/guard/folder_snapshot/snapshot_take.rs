@@ -18,8 +18,10 @@ use super::snapshot_store::{
 };
 use super::tree_copy::{MayLink, TreeCopy};
 use super::tree_digest::entries_of;
+use super::tree_walk::walk;
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
@@ -74,17 +76,43 @@ pub(crate) struct SnapshotTake<'a, D: SnapshotDisk> {
     at: Wall,
     dir: D::Dir,
     copy: Option<TreeCopy<'a, D>>,
+    /// The bytes of the disk that the other snapshots take, and that all may take.
+    space: (u64, u64),
     is_published: bool,
 }
 
+/// Returns the bytes of the disk that the files of a tree take.
+fn allocated_in<D: SnapshotDisk>(disk: &D, tree: &D::Dir) -> io::Result<u64> {
+    let (mut bytes, mut seen) = (0_u64, HashSet::new());
+    walk(
+        disk,
+        tree,
+        |_| false,
+        |walked| {
+            let look = walked.found.look;
+            if look.is_file && (look.links == 1 || seen.insert(look.id)) {
+                bytes = bytes.saturating_add(disk.allocated(walked.at)?);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(bytes)
+}
+
 impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
-    /// Records the intent, and makes the directory in the stage of the current tenure.
+    /// Records the intent, and makes the directory in the stage of the current tenure. All
+    /// snapshots together may take `bytes_max` bytes of the disk.
     pub(crate) fn begin(
         guard: &'a FolderGuard<D>,
         snapshots: &'a D::Dir,
         client: &str,
         may_link: MayLink<'a>,
+        bytes_max: u64,
     ) -> Result<Self, SnapshotError> {
+        let space = (SnapshotStore { disk: guard.disk(), dir: snapshots }.room()?, bytes_max);
+        if space.0 >= bytes_max {
+            return Err(SnapshotError::TooLarge(bytes_max));
+        }
         let stage = guard.stage.read().clone().ok_or(SnapshotError::TenureOver)?;
         let (disk, at) = (guard.disk(), Wall::now());
         let (store, id) = (SnapshotStore { disk, dir: snapshots }, SnapshotId::new(at));
@@ -101,7 +129,8 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
                 return Err(in_stage(error));
             }
         };
-        let mut take = Self { guard, store, stage, id, at, dir, copy: None, is_published: false };
+        let (copy, is_published) = (None, false);
+        let mut take = Self { guard, store, stage, id, at, dir, copy, space, is_published };
         let tree = disk.make_dir(Place::new(&take.dir, TREE))?;
         take.copy = Some(TreeCopy::new(disk, (guard.folder(), tree), may_link));
         Ok(take)
@@ -134,6 +163,11 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
         let disk = self.guard.disk();
         let summary = self.copy.take().map(TreeCopy::into_summary).unwrap_or_default();
         let tree = disk.open_dir(Place::new(&self.dir, TREE)).map_err(in_stage)?;
+        let allocated = allocated_in(disk, &tree).map_err(in_stage)?;
+        let (others, bytes_max) = self.space;
+        if others.saturating_add(allocated) > bytes_max {
+            return Err(SnapshotError::TooLarge(bytes_max));
+        }
         let mut entries = entries_of(disk, &tree, |_| false, on_file).map_err(in_stage)?;
         let manifest = manifest_text(&mut entries);
         let newest = self.store.list()?.pop().map(|(id, _)| id.to_string());
@@ -146,6 +180,7 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
         descriptor.risk = taken_as.risk;
         descriptor.risk.truncate(SENTENCES_MAX);
         (descriptor.counts, descriptor.degraded) = summary;
+        descriptor.counts.allocated = allocated;
         descriptor.root = ContentDigest::of(manifest.as_bytes()).to_string();
         let ready = SnapshotReady::of(&descriptor).bytes();
         let write = |name: &str, bytes: &[u8]| write_new(disk, Place::new(&self.dir, name), bytes);

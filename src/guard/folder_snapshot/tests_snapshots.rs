@@ -9,7 +9,7 @@ use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescr
 use super::snapshot_disk::SnapshotDisk;
 use super::snapshot_manifest::MANIFEST_BYTES_MAX;
 use super::snapshot_recovery::{SnapshotFinding, findings, recover};
-use super::snapshot_store::{SnapshotError, SnapshotStore, read_whole};
+use super::snapshot_store::{SNAPSHOTS_MAX, SnapshotError, SnapshotStore, read_whole};
 use super::snapshot_take::{SnapshotTake, TakenAs};
 use super::tree_copy::TreeCopy;
 use crate::engine::Token;
@@ -121,8 +121,17 @@ fn take<D: SnapshotDisk<Dir = OwnedFd>>(
     dir: &OwnedFd,
     links: bool,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
+    take_within(guard, dir, links, u64::MAX)
+}
+
+fn take_within<D: SnapshotDisk<Dir = OwnedFd>>(
+    guard: &FolderGuard<D>,
+    dir: &OwnedFd,
+    links: bool,
+    bytes_max: u64,
+) -> Result<SnapshotDescriptor, SnapshotError> {
     let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
-    let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link)?;
+    let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link, bytes_max)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
@@ -187,12 +196,42 @@ fn a_snapshot_on_a_full_disk_leaves_nothing() {
 }
 
 #[test]
+fn the_snapshots_of_a_folder_have_bounds() {
+    let folder = SnapshotFolder::new();
+    let sparse = File::create(folder.test.path("sparse")).expect("made");
+    sparse.set_len(1 << 24).expect("a hole");
+    let dir = folder.snapshots();
+    let guard = folder.guard(LinuxDisk, 2);
+    let first = take(&guard, &dir, false).expect("there is room");
+    let bytes = first.counts.allocated;
+    assert!(bytes > 0 && bytes < first.counts.bytes, "a hole takes no space: {first:?}");
+    // The second one has no room, and a part of it neither.
+    for max in [1, bytes, 2 * bytes - 1] {
+        let refused = take_within(&guard, &dir, false, max).expect_err("there is no room");
+        assert_eq!(refused.code(), Some("E_LIMIT"));
+        let (said, limit) = (refused.to_string(), format!("{max} bytes"));
+        assert!(said.contains("folder-snapshot rm ID") && said.contains(&limit), "{said}");
+    }
+    take_within(&guard, &dir, false, 2 * bytes).expect("exactly enough");
+    let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+    for number in 2..SNAPSHOTS_MAX {
+        fs::create_dir(folder.test.state_path(&format!("snapshots/20260102T030405-{number:08x}")))
+            .expect("made");
+    }
+    let refused = take(&guard, &dir, false).expect_err("there are so many");
+    assert!(refused.to_string().contains("folder-snapshot rm ID"), "{refused}");
+    assert_eq!(store.names().expect("readable").len(), SNAPSHOTS_MAX);
+    store.remove("20260102T030405-00000002").expect("removed");
+    take(&guard, &dir, false).expect("there is room again");
+}
+
+#[test]
 fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let folder = SnapshotFolder::new();
     let dir = folder.snapshots();
     let guard = folder.guard(LinuxDisk, 1);
     let may_link = |_: &std::ffi::OsStr, _: &super::super::disk::Look| false;
-    let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link).expect("begun");
+    let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link, u64::MAX).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());
     let taken_as = TakenAs { folder: "f".to_owned(), consistency, risk };

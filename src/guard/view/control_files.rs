@@ -8,6 +8,7 @@ use super::super::tenure_events::TenureEvent;
 use super::attributes::{ROOT, SNAPSHOTS};
 use super::kernel_wait::KernelWait;
 use super::record_nodes::{is_of_records, locks_entry, record_type};
+use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::user_shares::{Full, Share};
@@ -65,6 +66,19 @@ impl ControlFile {
 
     const fn ino(self) -> u64 {
         DIR_INO + 1 + self as u64
+    }
+
+    /// Returns what a reader of the file does; `None` for `ctl`, whose requests are checked one by
+    /// one.
+    pub(super) const fn act(self) -> Option<FolderAct> {
+        match self {
+            Self::Status => Some(FolderAct::ShowState),
+            Self::Why => Some(FolderAct::ReadRefusals),
+            Self::Events => Some(FolderAct::FollowEvents),
+            Self::Ready => Some(FolderAct::WaitReady),
+            Self::Missing => Some(FolderAct::ShowMissing),
+            Self::Control => None,
+        }
     }
 
     const fn mode(self) -> u16 {

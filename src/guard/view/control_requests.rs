@@ -6,10 +6,10 @@ use super::folder_view::FolderView;
 use super::kernel_wait::KernelWait;
 use super::open::writes;
 use super::open_file::{Content, OpenFile};
+use crate::auth::{Extent, FolderAct};
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::user_shares::{Full, Pool};
 use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
-use crate::holder_id::session_of;
 use serde_json::Value;
 use std::path::Path;
 
@@ -26,6 +26,9 @@ impl FolderView {
         let Some(file) = ControlFile::of(ino) else { return Some(Err(Errno::EISDIR)) };
         if writes(flags) && file != ControlFile::Control {
             return Some(Err(Errno::EACCES));
+        }
+        if let Some(Err(why)) = file.act().map(|act| self.user(who).check(act)) {
+            return Some(Err(self.say_to(who, Errno::EACCES, &why)));
         }
         let share = match self.share(Pool::FolderFiles, who, Path::new(CONTROL_DIR)) {
             Ok(share) => share,
@@ -50,7 +53,8 @@ impl FolderView {
         }
         if handle.file == ControlFile::Why {
             // It is not kept: a user whose memory is used up reads here that it is.
-            let text = self.refused.text(handle.who.uid).into_bytes().into();
+            let sees_all = self.user(handle.who).extent(FolderAct::ReadRefusals) == Extent::Yes;
+            let text = self.refused.text(handle.who.uid, sees_all).into_bytes().into();
             return Ok(ReadBytes::window(text, asked.offset, asked.size));
         }
         let waiting = handle.texts.lock().take_waiting();
@@ -120,7 +124,7 @@ impl FolderView {
         who: Requester,
         size: u32,
     ) -> Done<ReadBytes> {
-        let wanted = (self.may_see_names(handle.who.uid), size as usize);
+        let wanted = (self.sees_names(handle.who, FolderAct::FollowEvents), size as usize);
         let line = self.after_events(who, || self.control.next_event(handle, wanted)).await?;
         Ok(ReadBytes::from(line))
     }
@@ -133,13 +137,13 @@ impl FolderView {
                 Ok(format!("{status}\n").into_bytes())
             }
             ControlFile::Ready => {
-                let owner = self.policy.owner.of(handle.who.uid, || session_of(handle.who.pid));
-                let is_held = || self.guard.gate().tenure().filter(|open| open.owner == owner);
+                let is_own = |owner| Self::is_of(owner, handle.who);
+                let is_held = || self.guard.gate().tenure().filter(|open| is_own(open.owner));
                 self.after_events(who, is_held).await?;
                 Ok(b"ready\n".to_vec())
             }
             ControlFile::Missing => {
-                let may_see = self.may_see_names(handle.who.uid);
+                let may_see = self.sees_names(handle.who, FolderAct::ShowMissing);
                 let why = self.tenures.not_ready().map(|why| why.text(may_see).to_owned());
                 let paths = self.tenures.missing().into_iter().filter(|_| may_see);
                 let lines = why.into_iter().chain(paths);

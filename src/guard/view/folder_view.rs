@@ -25,16 +25,15 @@ use super::record_nodes::RecordUse;
 use super::refused_changes::{RefusedChanges, classed};
 use super::second_opens::SecondOpens;
 use super::view_snapshots::ViewSnapshots;
-use crate::auth::FolderUser;
+use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use crate::fuse::kernel::values::{Errno, Requester};
-use crate::holder_id::session_of;
+use crate::holder_id::LoginSession;
 use crate::time::Span;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
@@ -173,14 +172,9 @@ impl FolderView {
         self.slow_calls.make(who.uid, move || call(&own)).await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Returns the rights of a user.
-    pub(super) fn rights(uid: u32) -> FolderUser {
-        FolderUser { uid, guard: own_uid() }
-    }
-
-    /// Whether a user may know the names of all files.
-    pub(super) fn may_see_names(&self, uid: u32) -> bool {
-        Self::rights(uid).may_see_names(|| stat(self.root()).ok().map(|found| found.stx_uid))
+    /// Returns the user to whom the folder belongs.
+    pub(super) fn owner_of_folder(&self) -> Option<u32> {
+        stat(self.root()).ok().map(|found| found.stx_uid)
     }
 
     /// Returns the descriptor of the folder.
@@ -247,7 +241,7 @@ impl FolderView {
         match owner {
             Owner::Host => true,
             Owner::User(uid) => who.uid == uid,
-            Owner::Session(leader) => session_of(who.pid) == leader,
+            Owner::Session(session) => session.includes(LoginSession::of(who.pid, who.uid)),
         }
     }
 
@@ -334,7 +328,7 @@ impl FolderView {
                 (OnWrite::Wait(patience), MayWait::Long) => patience,
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };
-        let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
+        let owner = self.policy.owner.of(who.uid, who.pid);
         let asks = self.policy.on_write == OnWrite::Take && !self.policy.never_ask.matches(path);
         match self.wait_for_tenure(who, (owner, WishOf::Program { asks }), patience).await {
             None => Err(Errno::EINTR),
@@ -388,7 +382,7 @@ impl FolderView {
     fn with_names(&self, who: Requester, sentence: String) -> String {
         let not_ready = self.tenures.not_ready().filter(|why| why.text(false) == sentence);
         match not_ready {
-            Some(why) => why.text(self.may_see_names(who.uid)).to_owned(),
+            Some(why) => why.text(self.sees_names(who, FolderAct::ShowState)).to_owned(),
             None => sentence,
         }
     }
@@ -406,8 +400,8 @@ impl FolderView {
             Closed::OtherOwner(Owner::User(uid)) => {
                 format!("the lock of the folder is held for the programs of user {uid}")
             }
-            Closed::OtherOwner(_) => {
-                "the lock of the folder is held for another login session".to_owned()
+            Closed::OtherOwner(owner) => {
+                format!("the lock of the folder is held for another login session, {owner}")
             }
             Closed::TenureOver => match self.tenures.last_end() {
                 Some((tenure, end)) => format!(

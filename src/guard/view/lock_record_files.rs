@@ -12,6 +12,7 @@ use super::control_files::{CONTROL_DIR, DIR_INO};
 use super::folder_view::FolderView;
 use super::open_file::{Content, OpenFile};
 use super::record_nodes::{LOCKS_DIR, LOCKS_INO, PreparedRecord, RecordFile, RecordHandle};
+use crate::auth::FolderAct;
 use crate::engine::{Phase, Token};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::pending::pending;
@@ -19,7 +20,7 @@ use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{
     DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
 };
-use crate::holder_id::{Maker, ProcessStart, session_of};
+use crate::holder_id::{Maker, ProcessStart};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::path::Path;
@@ -137,16 +138,17 @@ impl FolderView {
         Err(self.say(who, path, errno, why))
     }
 
-    /// Checks whether a user may take the lock and give it up.
-    fn may_use_record(&self, who: Requester) -> Done<()> {
-        self.may_ask(who).map_err(|why| self.refuse_record(who, libc::EPERM, why))
+    /// Checks whether a user may do something by a record.
+    fn check_record(&self, who: Requester, act: FolderAct) -> Done<()> {
+        let checked = self.user(who).check(act);
+        checked.map(drop).map_err(|why| self.refuse_record(who, libc::EPERM, &why))
     }
 
     /// Requests the lock as `guard take` does. Returns the token once it is held, also if not
     /// everything has arrived; or a sentence that says why not, and whether another client holds
     /// the lock.
     async fn take_by_record(&self, who: Requester) -> Result<Token, (String, bool)> {
-        let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
+        let owner = self.policy.owner.of(who.uid, who.pid);
         let taken = self.wait_for_tenure(who, (owner, WishOf::Person), Span::ZERO).await;
         if let Some(token) = self.own_token() {
             return Ok(token);
@@ -169,7 +171,7 @@ impl FolderView {
             let why = "a view has the record of its own lock alone; use this name";
             return Err(self.refuse_record(who, libc::EPERM, why));
         };
-        self.may_use_record(who)?;
+        self.check_record(who, file.act_of_maker())?;
         match file {
             RecordFile::Prepared => self.prepare(who)?,
             RecordFile::Record if flags & libc::O_EXCL == 0 => {
@@ -192,7 +194,9 @@ impl FolderView {
     }
 
     pub(super) fn open_record(&self, who: Requester, ino: u64) -> Option<Done<Opened>> {
-        Some(self.opened_record(who, RecordFile::of(ino)?, false))
+        let file = RecordFile::of(ino)?;
+        let may_read = self.check_record(who, FolderAct::ReadRecord);
+        Some(may_read.and_then(|()| self.opened_record(who, file, false)))
     }
 
     fn opened_record(&self, who: Requester, file: RecordFile, begins: bool) -> Done<Opened> {
@@ -241,7 +245,7 @@ impl FolderView {
         offset: u64,
         data: &[u8],
     ) -> Done<u32> {
-        self.may_use_record(handle.who)?;
+        self.check_record(handle.who, handle.file.act_of_writer())?;
         if handle.file == RecordFile::Prepared {
             self.prepare(who)?;
         }
@@ -327,10 +331,11 @@ impl FolderView {
     /// Removes the record, which gives the lock up, or the prepared one.
     pub(super) async fn remove_record(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         let file = RecordFile::named(at.name, &self.records.file_name()).ok_or(Errno::ENOENT)?;
-        self.may_use_record(who)?;
         if file == RecordFile::Prepared {
+            self.check_record(who, FolderAct::Steal)?;
             return self.record_use.prepared.lock().take().map(drop).ok_or(Errno::ENOENT);
         }
+        self.check_record(who, FolderAct::Give)?;
         let Some(token) = self.own_token() else {
             let seen = self.recorded().await.ok_or(Errno::ENOENT)?;
             let own = self.tenures.last_end().map(|(tenure, _)| tenure.token);
@@ -353,10 +358,8 @@ impl FolderView {
         if let Err(why) = self.tenures.uses.check_unused() {
             return Err(self.refuse_record(who, libc::EBUSY, &why));
         }
-        let (promise, given) = pending();
-        self.tenures.give(move || promise.keep(()));
-        given.await;
-        Ok(())
+        let given = self.give_request(who, None).await;
+        given.map_err(|why| self.refuse_record(who, libc::EPERM, &why))
     }
 
     /// Returns the name of a prepared record whose process has ended.
@@ -380,7 +383,7 @@ impl FolderView {
             let why = "only the record that ends with '.tmp' is renamed, onto the other";
             return Err(self.refuse_record(who, libc::EPERM, why));
         }
-        self.may_use_record(who)?;
+        self.check_record(who, FolderAct::Steal)?;
         let proof = match &*self.record_use.prepared.lock() {
             None => return Err(Errno::ENOENT),
             Some(one) => one.record.as_ref().map(|(_, proof)| proof.clone()),

@@ -5,6 +5,7 @@ use super::super::linux_disk::open_below;
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
+use crate::auth::FolderAct;
 use crate::fuse::kernel::caller_identity::writable_dir;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::Requester;
@@ -38,9 +39,9 @@ impl FolderView {
         self.guard.lost().description(self.guard.disk(), number)
     }
 
-    /// Whether a user may see a lost file: its writer and root may.
-    fn may_see(who: Requester, file: &LostDescription) -> bool {
-        Self::rights(who.uid).may_see_lost(file.uid)
+    /// Whether the rights of a user to an act include a lost file.
+    fn may(&self, who: Requester, act: FolderAct, file: &LostDescription) -> bool {
+        self.user(who).extent(act).includes(file.uid == who.uid)
     }
 
     /// Returns lost files that a user may see, newest first: those with numbers below `before`, as
@@ -56,7 +57,8 @@ impl FolderView {
     }
 
     fn lost_page(&self, who: Requester, before: u64) -> Value {
-        let may_see = |uid| Self::rights(who.uid).may_see_lost(uid);
+        let extent = self.user(who).extent(FolderAct::ListLost);
+        let may_see = |uid| extent.includes(uid == who.uid);
         let numbers = self.guard.lost().newest((before, LISTED_MAX), may_see);
         let (mut files, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
         for number in &numbers {
@@ -76,7 +78,8 @@ impl FolderView {
     /// Returns a lost file as an answer shows it.
     fn shown_lost(&self, who: Requester, number: u64) -> Option<Value> {
         // Another guard may have removed it, and another file may have its number.
-        let about = self.description(number).ok().filter(|about| Self::may_see(who, about))?;
+        let about = self.description(number).ok()?;
+        let about = Some(about).filter(|about| self.may(who, FolderAct::ListLost, about))?;
         let size = self.open_lost(&number.to_string(), OFlags::RDONLY);
         let size = size.and_then(|file| file.metadata()).map_or(0, |found| found.len());
         Some(json!({
@@ -90,12 +93,12 @@ impl FolderView {
     pub(super) async fn lost_restore(&self, who: Requester, number: u64) -> Value {
         let refused = |why: String| json!({"error": why});
         let about = match self.description(number) {
-            Ok(about) if Self::may_see(who, &about) => about,
+            Ok(about) if self.may(who, FolderAct::RestoreLost, &about) => about,
             Ok(_) | Err(_) => return refused(format!("there is no lost file {number} of yours")),
         };
         let path = PathBuf::from(&about.path);
         let Ok(pass) = self.pass(who, &path, MayWait::Long).await else {
-            return refused(self.refused.text(who.uid).trim_end().to_owned());
+            return refused(self.refused.last(who.uid));
         };
         let file = match self.open_lost(&number.to_string(), OFlags::RDWR) {
             Ok(file) => file,
@@ -145,12 +148,11 @@ impl FolderView {
     /// Removes a lost file for good.
     pub(super) async fn lost_drop(&self, who: Requester, number: u64) -> Value {
         let dropped = self.slowly(who, move |view| {
-            Ok(view.description(number).ok().filter(|about| Self::may_see(who, about)).map(
-                |about| {
-                    view.drop_lost(number);
-                    about.path
-                },
-            ))
+            let may = |about: &LostDescription| view.may(who, FolderAct::DropLost, about);
+            Ok(view.description(number).ok().filter(may).map(|about| {
+                view.drop_lost(number);
+                about.path
+            }))
         });
         match dropped.await {
             Ok(Some(path)) => json!({ "dropped": path }),

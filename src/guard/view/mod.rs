@@ -39,6 +39,7 @@ mod names;
 mod set_attributes;
 mod directories;
 mod control_requests;
+mod give_request;
 mod use_request;
 mod take_request;
 mod lost_control;

@@ -5,7 +5,7 @@ use super::super::folder_lock::FolderLock;
 use super::super::guard_request::{ACCEPT_PATIENCE, GuardRequest, refused};
 use super::super::linux_disk::LinuxDisk;
 use super::super::lock_records::LockRecords;
-use super::super::tenure::{Owner, TenureId};
+use super::super::tenure::TenureId;
 use super::super::tenure_events::{NewsCommands, TenureEvent};
 use super::super::tenure_news::TenureNews;
 use super::super::tenures::Tenures;
@@ -22,6 +22,7 @@ use super::record_nodes::RecordUse;
 use super::refused_changes::RefusedChanges;
 use super::second_opens::SecondOpens;
 use super::view_snapshots::ViewSnapshots;
+use crate::auth::FolderAct;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::StaleName;
@@ -208,7 +209,8 @@ impl FolderView {
 
     /// Returns the state of the guard as JSON, as a user may see it.
     pub(super) fn status(&self, who: Requester) -> Value {
-        let mut status = self.tenures.status(&self.folder, self.may_see_names(who.uid));
+        let mut status =
+            self.tenures.status(&self.folder, self.sees_names(who, FolderAct::ShowState));
         status["nodes"] = self.nodes.count().into();
         status["slow_reads"] = self.passthrough.refusal().into();
         status["request_timeout_s"] = self.request_timeout.into();
@@ -219,36 +221,24 @@ impl FolderView {
         status
     }
 
-    /// Checks whether a user may make requests that concern all programs of a tenure.
-    pub(super) fn may_ask(&self, who: Requester) -> Result<(), &'static str> {
-        // Of a tenure for all programs of the machine nobody is the owner.
-        let is_owner = |owner| owner != Owner::Host && Self::is_of(owner, who);
-        let is_holder = self.guard.gate().tenure().is_some_and(|open| is_owner(open.owner));
-        Self::rights(who.uid).may_take_or_give(is_holder)
-    }
-
     /// Carries out a request of `latchfs guard`. Returns the answer as JSON.
     pub(super) async fn control_request(&self, who: Requester, request: &[u8]) -> Value {
         let request = match GuardRequest::parse(request) {
             Ok(request) => request,
             Err(why) => return refused(why),
         };
-        match request {
-            GuardRequest::Status => return self.status(who),
-            GuardRequest::Lost { before } => return self.lost_list(who, before).await,
-            GuardRequest::Restore(number) => return self.lost_restore(who, number).await,
-            GuardRequest::Drop(number) => return self.lost_drop(who, number).await,
-            GuardRequest::Snapshot(request) => return self.snapshot_request(who, request).await,
-            _ => {}
-        }
-        if let Err(why) = self.may_ask(who) {
+        if let Some(Err(why)) = request.act().map(|act| self.user(who).check(act)) {
             return refused(why);
         }
         match request {
+            GuardRequest::Status => self.status(who),
+            GuardRequest::Lost { before } => self.lost_list(who, before).await,
+            GuardRequest::Restore(number) => self.lost_restore(who, number).await,
+            GuardRequest::Drop(number) => self.lost_drop(who, number).await,
+            GuardRequest::Snapshot(request) => self.snapshot_request(who, request).await,
             GuardRequest::Take { patience, away } => self.take_request(who, patience, away).await,
             GuardRequest::Accept(Ok(acceptance)) => {
-                let session = || crate::holder_id::session_of(who.pid);
-                let owner = self.policy.owner.of(who.uid, session);
+                let owner = self.policy.owner.of(who.uid, who.pid);
                 match self.wait_for_tenure(who, (owner, acceptance), ACCEPT_PATIENCE).await {
                     Some(Ok(())) => self.status(who),
                     Some(Err(why)) => refused(why),
@@ -256,16 +246,16 @@ impl FolderView {
                 }
             }
             GuardRequest::Accept(Err(why)) => refused(why),
-            GuardRequest::Give => {
-                if let Err(why) = self.tenures.uses.check_unused() {
-                    return refused(why);
-                }
-                let (promise, given) = crate::fuse::kernel::pending::pending();
-                self.tenures.give(move || promise.keep(()));
-                given.await;
-                self.status(who)
-            }
-            _ => refused(
+            GuardRequest::Give { from } => match self.give_request(who, from).await {
+                Ok(()) => self.status(who),
+                Err(why) => refused(why),
+            },
+            // The uses of the lock belong to an open file, which begins and ends them itself.
+            GuardRequest::Use(_)
+            | GuardRequest::EndUse { .. }
+            | GuardRequest::Wait
+            | GuardRequest::Events
+            | GuardRequest::Unknown => refused(
                 "the guard knows take, give, use, accept, status, lost, restore, drop and snapshot",
             ),
         }

@@ -9,7 +9,6 @@ use super::folder_view::FolderView;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
-use crate::holder_id::session_of;
 use crate::time::Wall;
 use rustix::fs::Statx;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,7 +43,7 @@ impl FolderView {
 
     /// Records that a program has opened a file for reading.
     pub(super) fn note_read(&self, who: Requester, found: &Statx) {
-        let owner = || self.policy.owner.of(who.uid, || session_of(who.pid));
+        let owner = || self.policy.owner.of(who.uid, who.pid);
         self.guard.note_read(&look_in(found), owner);
     }
 

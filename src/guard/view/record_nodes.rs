@@ -1,6 +1,7 @@
 //! The nodes of the lock record in `.latchfs/locks`, and what programs have open of it.
 
 use super::super::lock_record::HolderProof;
+use crate::auth::FolderAct;
 use crate::engine::Token;
 use crate::fuse::kernel::values::{DirEntry, NodeType, Requester};
 use crate::holder_id::ProcessStart;
@@ -41,6 +42,22 @@ impl RecordFile {
         (name.strip_suffix(".tmp") == Some(record)).then_some(Self::Prepared)
     }
 
+    /// Returns what a program does that makes the file.
+    pub(super) const fn act_of_maker(self) -> FolderAct {
+        match self {
+            Self::Record => FolderAct::Take,
+            Self::Prepared => FolderAct::Steal,
+        }
+    }
+
+    /// Returns what a program does that writes to the file.
+    pub(super) const fn act_of_writer(self) -> FolderAct {
+        match self {
+            Self::Record => FolderAct::Renew,
+            Self::Prepared => FolderAct::Steal,
+        }
+    }
+
     pub(super) fn name(self, record: &str) -> String {
         match self {
             Self::Record => record.to_owned(),
@@ -59,8 +76,8 @@ pub(super) const fn is_of_records(ino: u64) -> bool {
     ino >= LOCKS_INO && ino <= RecordFile::Prepared.ino()
 }
 
-/// Returns the type and the permissions of such a node. The rights are checked by `src/auth`, as
-/// for `ctl`.
+/// Returns the type and the permissions of such a node. The rights are checked by `src/auth`,
+/// as for `ctl`.
 pub(super) fn record_type(ino: u64) -> Option<(NodeType, u16)> {
     match ino {
         LOCKS_INO => Some((NodeType::Directory, 0o777)),

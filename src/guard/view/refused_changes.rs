@@ -66,18 +66,24 @@ impl RefusedChanges {
         change(last.entry(uid).or_default());
     }
 
-    /// Returns the last refusal of a user as a line; for root the refusals of all users.
-    pub(super) fn text(&self, uid: u32) -> String {
+    /// Returns the last refusal of a user as a sentence.
+    pub(super) fn last(&self, uid: u32) -> String {
+        let last = self.0.lock();
+        last.get(&uid).and_then(|last| last.sentence.clone()).unwrap_or_default()
+    }
+
+    /// Returns the last refusal of a user as a line, and those of all others if the user sees all.
+    pub(super) fn text(&self, uid: u32, sees_all: bool) -> String {
         let last = self.0.lock();
         let lines = |last: &LastRefusal| {
             let lines = last.sentence.iter().chain(&last.met);
             lines.map(|sentence| format!("{sentence}\n")).collect::<String>()
         };
         let own = last.get(&uid).map(lines).unwrap_or_default();
-        if uid != 0 {
+        if !sees_all {
             return own;
         }
-        let mut others: Vec<_> = last.iter().filter(|(other, _)| **other != 0).collect();
+        let mut others: Vec<_> = last.iter().filter(|(other, _)| **other != uid).collect();
         others.sort_unstable_by_key(|(other, _)| **other);
         let sentences = others.into_iter().filter_map(|(other, last)| {
             last.sentence.as_ref().map(|sentence| format!("uid {other}: {sentence}\n"))
@@ -95,12 +101,14 @@ mod tests {
         let refused = RefusedChanges::default();
         refused.record(5, "a".to_owned());
         refused.record(6, "b".to_owned());
-        assert_eq!((refused.text(5), refused.text(7)), ("a\n".to_owned(), String::new()));
-        assert_eq!(refused.text(0), "uid 5: a\nuid 6: b\n");
+        let own = |uid| refused.text(uid, false);
+        assert_eq!((own(5), own(7)), ("a\n".to_owned(), String::new()));
+        assert_eq!((refused.last(5), refused.last(7)), ("a".to_owned(), String::new()));
+        assert_eq!(refused.text(0, true), "uid 5: a\nuid 6: b\n");
         refused.met(5, "met".to_owned());
-        assert_eq!(refused.text(5), "a\nmet\n");
+        assert_eq!(own(5), "a\nmet\n");
         refused.record(5, "b".to_owned());
-        assert_eq!(refused.text(5), "b\n", "a lookup before the refusal says nothing");
+        assert_eq!(own(5), "b\n", "a lookup before the refusal says nothing");
         (10..5_000).for_each(|uid| refused.record(uid, "c".to_owned()));
         assert!(refused.0.lock().len() <= USERS_MAX);
     }

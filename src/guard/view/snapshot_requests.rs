@@ -10,8 +10,9 @@ use super::super::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
 use super::super::guard_request::{SnapshotRequest, refused};
 use super::folder_view::{FolderView, MayWait};
 use super::open_file::Content;
+use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, Requester};
+use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, boot_now};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -30,21 +31,17 @@ const fn consistency(quiet: Option<Span>) -> SnapshotConsistency {
 }
 
 impl FolderView {
-    /// Carries out a request about snapshots. Returns the answer as JSON.
+    /// Carries out a request about snapshots of a user who may make it. Returns the answer as JSON.
     pub(super) async fn snapshot_request(&self, who: Requester, request: SnapshotRequest) -> Value {
-        let may_see = self.may_see_names(who.uid);
-        match &request {
-            SnapshotRequest::List => return list(&self.snapshots.store(), may_see),
-            SnapshotRequest::Show(id) => {
-                return show(&self.snapshots.store(), id, may_see);
-            }
-            _ => {
-                if let Err(why) = self.may_ask(who) {
-                    return refused(why);
-                }
-            }
-        }
         let done = match request {
+            SnapshotRequest::List => {
+                let may_see = self.sees_names(who, FolderAct::ListSnapshots);
+                return list(&self.snapshots.store(), may_see);
+            }
+            SnapshotRequest::Show(id) => {
+                let may_see = self.sees_names(who, FolderAct::ShowSnapshot);
+                return show(&self.snapshots.store(), &id, may_see);
+            }
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
             SnapshotRequest::Verify(id) => {
                 self.slowly(who, move |view| Ok(view.verify_snapshot(&id))).await
@@ -52,9 +49,8 @@ impl FolderView {
             SnapshotRequest::Remove(id) => {
                 self.slowly(who, move |view| Ok(view.remove_snapshot(&id))).await
             }
-            SnapshotRequest::List | SnapshotRequest::Show(_) => Err(Errno::EIO),
         };
-        done.unwrap_or_else(|_| refused(self.refused.text(who.uid).trim_end()))
+        done.unwrap_or_else(|_| refused(self.refused.last(who.uid)))
     }
 
     /// Returns a sentence for each file that a program has open for writing.
@@ -95,7 +91,11 @@ impl FolderView {
     }
 
     async fn take_snapshot(&self, who: Requester, quiet: Option<Span>) -> Done<Value> {
-        drop(self.pass_unannounced(who, Path::new("."), MayWait::Long).await?);
+        self.after_jump(who, Path::new("."), MayWait::Long).await?;
+        // A snapshot may be taken in the tenure of another user.
+        if self.guard.gate().tenure().is_none() {
+            drop(self.pass_unannounced(who, Path::new("."), MayWait::Long).await?);
+        }
         self.slowly(who, move |view| {
             let Some(_one) = view.snapshots.one_change.try_lock() else {
                 return Ok(refused(BUSY));
@@ -141,6 +141,7 @@ impl FolderView {
             &snapshots.dir,
             self.records.client().as_str(),
             &may_link,
+            snapshots.bytes_max,
         )?;
         snapshots.begin_work(Some("copying for a snapshot"));
         take.copy_changed(&count)?;

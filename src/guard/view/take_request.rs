@@ -24,8 +24,7 @@ impl FolderView {
         {
             return refused(why);
         }
-        let session = || crate::holder_id::session_of(who.pid);
-        let owner = self.policy.owner.of(who.uid, session);
+        let owner = self.policy.owner.of(who.uid, who.pid);
         let taken = match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
             Some(Ok(())) => self.announce_away(who).await,
             Some(Err(why)) => Err(why),
@@ -58,6 +57,6 @@ impl FolderView {
             return Ok(());
         }
         let announced = self.announce(who, Path::new("."), MayWait::Long).await;
-        announced.map_err(|_| self.refused.text(who.uid))
+        announced.map_err(|_| self.refused.last(who.uid))
     }
 }

@@ -4,6 +4,7 @@
 use super::super::guard_request::{GuardRequest, refused};
 use super::control_files::ControlHandle;
 use super::folder_view::FolderView;
+use crate::auth::FolderAct;
 use crate::fuse::kernel::pending::pending;
 use serde_json::Value;
 
@@ -23,9 +24,9 @@ impl FolderView {
         Some(done.map_or_else(refused, |()| self.status(handle.who)))
     }
 
-    async fn begin_use(&self, handle: &ControlHandle, token: u64) -> Result<(), &'static str> {
+    async fn begin_use(&self, handle: &ControlHandle, token: u64) -> Result<(), String> {
         let who = handle.who;
-        self.may_ask(who)?;
+        self.user(who).check(FolderAct::Use)?;
         let is_of = |owner| Self::is_of(owner, who);
         let (promise, begun) = pending();
         if self.guard.gate().tenure().is_some_and(|open| is_of(open.owner)) {
@@ -33,7 +34,8 @@ impl FolderView {
             *handle.lock_use.lock() = begun.await.flatten();
         }
         let is_begun = handle.lock_use.lock().is_some();
-        if is_begun { Ok(()) } else { Err("the lock was lost or given up meanwhile; try again") }
+        let over = || "the lock was lost or given up meanwhile; try again".to_owned();
+        if is_begun { Ok(()) } else { Err(over()) }
     }
 
     /// Ends the use. Gives the lock up as well, if a program took it for its use and no other one
@@ -42,8 +44,8 @@ impl FolderView {
         &self,
         handle: &ControlHandle,
         (token, gives): (u64, bool),
-    ) -> Result<(), &'static str> {
-        self.may_ask(handle.who)?;
+    ) -> Result<(), String> {
+        self.user(handle.who).check(FolderAct::EndUse)?;
         let ended = handle.lock_use.lock().take();
         if ended.is_some() {
             drop(ended);

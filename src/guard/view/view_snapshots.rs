@@ -35,6 +35,8 @@ pub(crate) struct ViewSnapshots {
     pub(super) folder_id: String,
     /// Whether snapshots may share files with the folder: only the guard changes it.
     pub(super) may_link: bool,
+    /// The bytes of the disk that all snapshots together may take.
+    pub(super) bytes_max: u64,
     shared: RwLock<SharedFiles>,
     /// Held while a snapshot is taken, checked or removed.
     pub(super) one_change: Mutex<()>,
@@ -49,11 +51,13 @@ pub(crate) struct ViewSnapshots {
 impl ViewSnapshots {
     /// Recovers interrupted snapshots, and looks which files the complete ones share with the
     /// folder. `may_link` says that only this guard changes the folder, and `shared_by` names this
-    /// machine if others share the storage.
+    /// machine if others share the storage; all snapshots together may take `bytes_max` bytes of the
+    /// disk.
     pub(crate) fn open(
         (stages, dir): (&OwnedFd, OwnedFd),
         folder_id: &str,
         (may_link, shared_by): (bool, Option<&str>),
+        bytes_max: u64,
     ) -> io::Result<Self> {
         let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
         let is_live = |intent: &SnapshotIntent| {
@@ -71,6 +75,7 @@ impl ViewSnapshots {
             dir,
             folder_id: folder_id.to_owned(),
             may_link,
+            bytes_max,
             shared: RwLock::default(),
             one_change: Mutex::default(),
             work: Mutex::default(),

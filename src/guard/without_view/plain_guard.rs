@@ -13,7 +13,7 @@ use super::super::write_policy::WritePolicy;
 use super::connection::{Connection, TooLong};
 use super::event_board::EventBoard;
 use super::request_count::{CountedRequest, RequestCount};
-use crate::auth::FolderUser;
+use crate::auth::{FolderAct, FolderUser, TenureOf};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::io;
@@ -145,16 +145,19 @@ impl<D: Disk> PlainGuard<D> {
         self.tenures.stop();
     }
 
-    fn rights(uid: u32) -> FolderUser {
-        FolderUser { uid, guard: rustix::process::geteuid().as_raw() }
+    /// Returns a user. The lock is held for all programs of the machine, so that nobody is the
+    /// owner of the tenure.
+    fn user(uid: u32) -> FolderUser {
+        let guard = rustix::process::geteuid().as_raw();
+        FolderUser { uid, guard, tenure: TenureOf::Nobody }
     }
 
-    fn may_see_names(&self, uid: u32) -> bool {
-        Self::rights(uid).may_see_names(|| Some(self.owner))
+    fn sees_names(&self, uid: u32, act: FolderAct) -> bool {
+        Self::user(uid).sees_names(act, || Some(self.owner))
     }
 
     fn status(&self, uid: u32) -> Value {
-        self.tenures.status(&self.folder, self.may_see_names(uid))
+        self.tenures.status(&self.folder, self.sees_names(uid, FolderAct::ShowState))
     }
 
     /// Answers the requests of a client until it has no more.
@@ -166,6 +169,12 @@ impl<D: Disk> PlainGuard<D> {
                 Ok(Err(why)) => return client.answer(&refused(why)),
                 Err(TooLong) => return client.answer(&refused("the request is too long")),
             };
+            let act = request.act();
+            if let Some(Err(why)) = act.map(|act| Self::user(client.peer.uid).check(act)) {
+                client.answer(&refused(why))?;
+                patience = NEXT_REQUEST_PATIENCE;
+                continue;
+            }
             if request == GuardRequest::Events {
                 return self.follow(client);
             }
@@ -176,17 +185,14 @@ impl<D: Disk> PlainGuard<D> {
         Ok(())
     }
 
-    /// Carries out a request. Returns the answer; `None` if the client has ended its wait.
+    /// Carries out a request of a user who may make it. Returns the answer; `None` if the client
+    /// has ended its wait.
     fn answer_to(&self, client: &Connection, request: GuardRequest) -> Option<Value> {
         match request {
             GuardRequest::Status => return Some(self.status(client.peer.uid)),
             GuardRequest::Wait => return self.wait(client),
             GuardRequest::Snapshot(_) => return Some(refused(NO_SNAPSHOTS)),
             _ => {}
-        }
-        // The lock is held for all programs of the machine, and nobody is the owner of the tenure.
-        if let Err(why) = Self::rights(client.peer.uid).may_take_or_give(false) {
-            return Some(refused(why));
         }
         let counted = self.requests.one_more();
         let answer = match request {
@@ -199,7 +205,7 @@ impl<D: Disk> PlainGuard<D> {
             GuardRequest::Accept(Err(why)) => Some(refused(why)),
             GuardRequest::Use(token) => Some(self.begin_use(client, token)),
             GuardRequest::EndUse { token, gives } => Some(self.end_use(client, (token, gives))),
-            GuardRequest::Give => Some(match self.tenures.uses.check_unused() {
+            GuardRequest::Give { .. } => Some(match self.tenures.uses.check_unused() {
                 Ok(()) => self.give(client.peer.uid),
                 Err(why) => refused(why),
             }),
@@ -251,14 +257,14 @@ impl<D: Disk> PlainGuard<D> {
     fn with_names(&self, uid: u32, sentence: String) -> String {
         let not_ready = self.tenures.not_ready().filter(|why| why.text(false) == sentence);
         match not_ready {
-            Some(why) => why.text(self.may_see_names(uid)).to_owned(),
+            Some(why) => why.text(self.sees_names(uid, FolderAct::ShowState)).to_owned(),
             None => sentence,
         }
     }
 
     fn give_now(&self) {
         let (send, given) = channel();
-        self.tenures.give(move || send.send(()).unwrap_or_default());
+        self.tenures.give(None, move || send.send(()).unwrap_or_default());
         // The receive fails only if the thread of the tenures has ended.
         let _ = given.recv();
     }
@@ -323,7 +329,7 @@ impl<D: Disk> PlainGuard<D> {
         client.answer(
             &json!({"event": "following", "state": self.status(client.peer.uid)["state"]}),
         )?;
-        let may_see = self.may_see_names(client.peer.uid);
+        let may_see = self.sees_names(client.peer.uid, FolderAct::FollowEvents);
         while let Some(line) = self.events.next(&mut position, may_see, client.presence()) {
             client.line(&line)?;
         }

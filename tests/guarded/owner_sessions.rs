@@ -1,0 +1,150 @@
+//! Tenures that are held for one login session: who gives them up, and who owns them after the pid
+//! of the session's leader was used again.
+
+use crate::harness::{Guard, Scratch, latchfs, python};
+use crate::support::{Output, run};
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// The user of the sessions, and another user.
+const USER: u32 = 4_001;
+const OTHER: u32 = 4_002;
+
+/// A program in a login session of its own, which has changed a file and waits for its end.
+struct Session(Child);
+
+impl Session {
+    fn of(uid: u32, guard: &Guard) -> Self {
+        let program = "import os, sys
+os.setsid()
+open('held%d' % os.getuid(), 'w').close()
+print('held', flush=True)
+sys.stdin.read()";
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", &format!("--reuid={uid}"), "/usr/bin/python3", "-c"]);
+        command.arg(program).current_dir(&guard.view);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut told = [0; 5];
+        child.stdout.as_mut().expect("piped").read_exact(&mut told).expect("it holds the lock");
+        Self(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn give_as(uid: u32, guard: &Guard, options: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", &format!("--reuid={uid}"), env!("CARGO_BIN_EXE_latchfs")]);
+    run(command.args(["guard", "give"]).arg(&guard.view).args(options))
+}
+
+fn open_to_all(scratch: &Scratch) {
+    for dir in [&scratch.0, &scratch.folder()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("ours");
+    }
+}
+
+/// Another session of the same user, of root and of the user who started the guard takes the lock
+/// only if it names the session that holds it.
+#[test]
+fn another_session_gives_up_only_what_it_names() {
+    let scratch = Scratch::new();
+    open_to_all(&scratch);
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &["--owner", "session"]);
+    for (holder, giver) in [(0, 0), (USER, USER), (USER, 0)] {
+        let session = Session::of(holder, &guard);
+        let owner = format!("session {} of user {holder}", session.pid());
+        let from = ["--from", &session.pid().to_string()];
+        assert!(guard.ask("status", &[]).ok().contains(&format!("owner    {owner}\n")));
+        for options in [&[][..], &["--from", "1"]] {
+            let refused = give_as(giver, &guard, options).exits(75);
+            let named = format!("{owner} (python3) holds the lock of this folder since ");
+            assert!(refused.contains(&named), "{refused}");
+            assert!(refused.contains(&format!("guard give {}", from.join(" "))), "{refused}");
+        }
+        let name = guard.status()["lock"].as_str().expect("a name").to_owned();
+        let record = guard.path(&format!(".latchfs/locks/{name}.lock"));
+        let removed =
+            python(giver, &scratch.0, &format!("import os; os.remove('{}')", record.display()));
+        assert!(removed.fails().contains("PermissionError"));
+        for options in [&[][..], &from] {
+            let refused = give_as(OTHER, &guard, options).fails();
+            assert!(refused.contains("only root"), "{refused}");
+        }
+        assert_eq!(guard.status()["tenure"]["owner"], owner.as_str());
+        give_as(giver, &guard, &from).ok();
+        assert_eq!(guard.status()["state"], "reading");
+    }
+    // A refused change names the holder as well.
+    let session = Session::of(USER, &guard);
+    python(USER, &guard.view, "open('other', 'w')").fails();
+    let why = python(USER, &guard.view, "print(open('.latchfs/why').read())").ok();
+    assert!(why.contains(&format!("session {} of user {USER}", session.pid())), "{why}");
+}
+
+/// Sessions that get the pid of an ended one, in a pid namespace in which the next pid can be set.
+const REUSED: &str = r"
+import json, os, subprocess, sys
+latchfs, folder, view, state = sys.argv[1:5]
+guard = subprocess.Popen([latchfs, 'guard', folder, view, '--owner', 'session', '--stage', state],
+                         stdout=subprocess.PIPE, text=True)
+assert 'shows' in guard.stdout.readline()
+def in_session(uid, wanted, act):
+    # Other processes begin meanwhile, and may take the pid.
+    for _ in range(1000):
+        if wanted:
+            with open('/proc/sys/kernel/ns_last_pid', 'w') as last: last.write(str(wanted - 1))
+        pid = os.fork()
+        if pid == 0:
+            if wanted and os.getpid() != wanted: os._exit(77)
+            os.setsid(); os.setgid(uid); os.setuid(uid)
+            try: os._exit(act())
+            except BaseException as error: print(error, file=sys.stderr, flush=True); os._exit(78)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != 77: return pid, code
+    raise SystemExit('the pid was always taken')
+def save():
+    try:
+        with open(view + '/file%d' % os.getuid(), 'w') as file: file.write('x')
+        return 0
+    except OSError as error: return error.errno
+def give():
+    with open(view + '/.latchfs/ctl', 'r+') as ctl:
+        ctl.write(json.dumps({'do': 'give'}) + '\n'); ctl.flush(); ctl.seek(0)
+        answer = json.loads(ctl.read())
+    return 1 if 'error' in answer else 0
+os.chmod(folder, 0o777)
+pid, code = in_session(4001, None, save)
+assert code == 0, code
+again = [in_session(uid, pid, act)[1] for uid in (4002, 4001) for act in (save, give)]
+print(pid, again, json.load(open(view + '/.latchfs/status'))['tenure']['owner'])
+guard.terminate(); guard.wait()
+";
+
+#[test]
+fn a_reused_pid_of_a_session_leader_owns_no_tenure() {
+    let scratch = Scratch::new();
+    open_to_all(&scratch);
+    scratch.init(&["--alone"]);
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "/usr/bin/python3", "-c", REUSED]);
+    command.arg(latchfs().get_program()).arg(scratch.folder());
+    command.args([scratch.0.join("view"), scratch.0.join("state")]);
+    let told = run(&mut command).ok();
+    let pid = told.split(' ').next().expect("a pid");
+    let refused = format!("[{errno}, 1, {errno}, 1]", errno = libc::EROFS);
+    assert_eq!(told, format!("{pid} {refused} session {pid} of user 4001\n"));
+}
