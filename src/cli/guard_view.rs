@@ -20,6 +20,7 @@ use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session;
+use crate::guard::acting_as;
 use crate::guard::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
@@ -29,6 +30,7 @@ use crate::guard::unread::UnreadPolicy;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::view::view_snapshots::ViewSnapshots;
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
+use crate::os_error::said;
 use crate::sleep_inhibitor;
 use crate::time::Span;
 use clap::ValueEnum;
@@ -259,7 +261,8 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     if args.detached {
         background::take_name();
     }
-    let done = serve(args, (&folder, &view), &record, &state);
+    // Before the threads start that inherit the rights of this one.
+    let done = take_rights(args).and_then(|()| serve(args, (&folder, &view), &record, &state));
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;
     }
@@ -291,6 +294,23 @@ fn check_storage(args: &ViewArgs, record: &FolderRecord) -> CliResult {
         )),
         _ => Ok(()),
     }
+}
+
+/// Gives up the rights that no act of a guard may have, and checks that the others are there.
+fn take_rights(args: &ViewArgs) -> CliResult {
+    acting_as::drop_resource_rights()
+        .map_err(|error| CliError::system("CAP_SYS_RESOURCE can't be given up", &error))?;
+    let serves_others = is_root() && matches!(users(args), Users::All);
+    let checked = if serves_others { acting_as::check() } else { Ok(()) };
+    checked.map_err(|error| {
+        CliError::unavailable(format!(
+            "this guard can't act as the users that it serves: {}; it needs CAP_SETUID, \
+             CAP_SETGID, CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, and the system calls setfsuid, \
+             setfsgid, setgroups and capset; add them to its unit or container, or serve root \
+             alone with --no-allow-other",
+            said(&error)
+        ))
+    })
 }
 
 fn serve(

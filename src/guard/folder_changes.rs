@@ -1,6 +1,7 @@
 //! The changes that programs make through the view, as the sync barrier knows them: each is logged
 //! before and after it is made, so that a marker names it whatever is killed in between.
 
+use super::acting_as::itself;
 use super::barrier::content_digest::ContentDigest;
 use super::barrier::coverage::{Coverage, CoverageReport};
 use super::barrier::folder_path::FolderPath;
@@ -320,7 +321,7 @@ impl<D: Disk> FolderBarrier<D> {
 impl<D: Disk> BarrierState<D> {
     /// Makes a change in the change log and in the ledger.
     pub(super) fn record(&mut self, change: &ChangeRecord) -> io::Result<()> {
-        self.store.record(&mut self.ledger, change)
+        itself(|| self.store.record(&mut self.ledger, change))
     }
 
     pub(super) fn end(&mut self, path: FolderPath, after: Option<FileStamp>) {

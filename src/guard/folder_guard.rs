@@ -383,8 +383,8 @@ impl<D: Disk> FolderGuard<D> {
             Err(PublishError::Stays { name, error }) => {
                 let reason = match error.kind() {
                     io::ErrorKind::NotFound => LostReason::NoDirectory,
-                    io::ErrorKind::AlreadyExists => LostReason::Foreign,
-                    _ => LostReason::WriteFailed,
+                    io::ErrorKind::AlreadyExists => LostReason::NameTaken,
+                    _ => LostReason::NotNamed,
                 };
                 let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
                 let kept = self.lost.keep_name(&*self.disk, stage.displaced(&name), &about);
@@ -395,7 +395,7 @@ impl<D: Disk> FolderGuard<D> {
                 }
             }
             Err(PublishError::Disk(error)) => {
-                *save = self.keep(staged, path, LostReason::WriteFailed);
+                *save = self.keep(staged, path, LostReason::NotNamed);
                 Err(SaveError::Disk(error))
             }
         }

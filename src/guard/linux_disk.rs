@@ -1,6 +1,8 @@
 //! The real disk: the file operations of a guard as Linux system calls.
 
+use super::acting_as::{self, User};
 use super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use super::extended_attributes::{ACCESS_ACL, DEFAULT_ACL, attribute, attribute_names};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags,
     ResolveFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -137,6 +139,35 @@ fn open_regular(at: Place<'_, OwnedFd>, flags: OFlags) -> io::Result<File> {
     }
 }
 
+/// Copies the content of a file to one that is empty.
+pub(crate) fn copy_content(from: &File, to: &File) -> io::Result<()> {
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let (mut read, mut written, mut left) = (0, 0, stat(from.as_fd())?.stx_size);
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(usize::MAX);
+        let (from, to) = ((from, Some(&mut read)), (to, Some(&mut written)));
+        match rustix::fs::copy_file_range(from.0, from.1, to.0, to.1, length)? {
+            0 => break,
+            count => left -= count as u64,
+        }
+    }
+    Ok(())
+}
+
+/// Gives the times of one file to another.
+pub(crate) fn copy_times(from: BorrowedFd<'_>, to: &File) -> io::Result<()> {
+    let found = stat(from)?;
+    let time = |at: rustix::fs::StatxTimestamp| Timespec {
+        tv_sec: at.tv_sec,
+        tv_nsec: i64::from(at.tv_nsec),
+    };
+    let times =
+        Timestamps { last_access: time(found.stx_atime), last_modification: time(found.stx_mtime) };
+    Ok(rustix::fs::futimens(to, &times)?)
+}
+
 /// Gives the mode, the ACL and the other extended attributes of one file to another, which was made
 /// in a directory whose default ACL it has.
 pub(crate) fn copy_permissions(
@@ -144,17 +175,37 @@ pub(crate) fn copy_permissions(
     found: &Statx,
     to: BorrowedFd<'_>,
 ) -> io::Result<()> {
+    copy_modes(from, u32::from(found.stx_mode) & 0o7777, to, |_| true)
+}
+
+/// Gives the permissions and attributes of one file to another that the owner of any file may set:
+/// no set-user-ID or set-group-ID bit, no capability, no label.
+pub(crate) fn copy_of_owner(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let mode = u32::from(stat(from)?.stx_mode) & 0o777;
+    let is_owners = |name: &[u8]| name == ACCESS_ACL.as_bytes() || name.starts_with(b"user.");
+    copy_modes(from, mode, to, is_owners)
+}
+
+/// Gives a file a mode, no ACL of its directory, and the extended attributes of another file that
+/// `is_copied` names.
+fn copy_modes(
+    from: BorrowedFd<'_>,
+    mode: u32,
+    to: BorrowedFd<'_>,
+    is_copied: impl Fn(&[u8]) -> bool,
+) -> io::Result<()> {
     let (path, copy) = (path_of(from), path_of(to));
-    match rustix::fs::removexattr(&copy, "system.posix_acl_access") {
+    match rustix::fs::removexattr(&copy, ACCESS_ACL) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         Err(error) => return Err(error.into()),
     }
-    rustix::fs::chmod(&copy, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
+    rustix::fs::chmod(&copy, Mode::from_raw_mode(mode))?;
     let names = match attribute_names(&path) {
         Err(Errno::OPNOTSUPP) => return Ok(()),
         names => names?,
     };
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    for name in names.filter(|name| is_copied(name)) {
         let value = attribute(&path, OsStr::from_bytes(name))?;
         match rustix::fs::setxattr(&copy, name, &value, XattrFlags::empty()) {
             // Only root sets some labels. Without a capability the file can do less than before.
@@ -165,59 +216,16 @@ pub(crate) fn copy_permissions(
     Ok(())
 }
 
-/// The extended attribute with the ACL that new entries of a directory get.
-const DEFAULT_ACL: &str = "system.posix_acl_default";
-
-/// The sizes of the buffers for extended attributes; the second is the kernel's maximum.
-const ATTRIBUTE_SIZES: [usize; 2] = [1 << 10, 1 << 16];
-
-fn filled(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    for size in ATTRIBUTE_SIZES {
-        let mut bytes = vec![0; size];
-        match read(&mut bytes) {
-            Err(Errno::RANGE) => {}
-            length => {
-                bytes.truncate(length?);
-                return Ok(bytes);
-            }
-        }
-    }
-    Err(Errno::RANGE)
-}
-
-/// Returns the value of an extended attribute.
-pub(crate) fn attribute(path: &str, name: &OsStr) -> rustix::io::Result<Vec<u8>> {
-    filled(|bytes| rustix::fs::getxattr(path, name, bytes))
-}
-
-/// Returns the names of all extended attributes, each with a zero byte at its end.
-pub(crate) fn attribute_names(path: &str) -> rustix::io::Result<Vec<u8>> {
-    filled(|bytes| rustix::fs::listxattr(path, bytes))
-}
-
 /// Makes a directory that other users may read, as the owner of the directory in which it is made.
 /// It is not given away after it was made: a user who exchanges names meanwhile could get a
 /// directory of root.
-#[allow(unsafe_code)]
 pub(crate) fn make_dir_as_owner(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let owner = stat(parent)?;
-    let mkdir = || rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755));
-    if !rustix::process::geteuid().is_root() || owner.stx_uid == 0 {
-        return Ok(mkdir()?);
-    }
-    // SAFETY: these calls change the identity of this thread for file systems and touch no memory.
-    let made = unsafe {
-        libc::setfsgid(owner.stx_gid);
-        libc::setfsuid(owner.stx_uid);
-        let result = mkdir();
-        libc::setfsuid(0);
-        libc::setfsgid(0);
-        result
-    };
-    match made {
+    let mkdir = || Ok(rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?);
+    match acting_as::checked(User::owning(&owner), mkdir) {
         // The owner may not write to the own directory; root may, for itself.
-        Err(Errno::ACCESS) => Ok(mkdir()?),
-        result => Ok(result?),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mkdir(),
+        made => made,
     }
 }
 
@@ -425,30 +433,12 @@ impl Disk for LinuxDisk {
 
     fn copy(&self, from: &File, to: &File) -> io::Result<()> {
         let whole = stat(from.as_fd())?;
-        if rustix::fs::ioctl_ficlone(to, from).is_err() {
-            let (mut read, mut written, mut left) = (0, 0, whole.stx_size);
-            while left > 0 {
-                let length = usize::try_from(left).unwrap_or(usize::MAX);
-                let (from, to) = ((from, Some(&mut read)), (to, Some(&mut written)));
-                match rustix::fs::copy_file_range(from.0, from.1, to.0, to.1, length)? {
-                    0 => break,
-                    count => left -= count as u64,
-                }
-            }
-        }
+        copy_content(from, to)?;
         let owner = |id| Some(id).filter(|id| *id != u32::MAX);
         let (user, group) = (owner(whole.stx_uid), owner(whole.stx_gid));
         rustix::fs::fchown(to, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
         copy_permissions(from.as_fd(), &whole, to.as_fd())?;
-        let time = |at: rustix::fs::StatxTimestamp| Timespec {
-            tv_sec: at.tv_sec,
-            tv_nsec: i64::from(at.tv_nsec),
-        };
-        let times = Timestamps {
-            last_access: time(whole.stx_atime),
-            last_modification: time(whole.stx_mtime),
-        };
-        Ok(rustix::fs::futimens(to, &times)?)
+        copy_times(from.as_fd(), to)
     }
 
     fn link(&self, file: &File, to: Place<'_, OwnedFd>) -> io::Result<()> {

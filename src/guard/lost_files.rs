@@ -3,6 +3,7 @@
 //!
 //! A lost file is `lost/N`, with a description `lost/N.json`.
 
+use super::acting_as::itself;
 use super::disk::{Disk, Place};
 use super::space::{LostSpace, Space};
 use super::tenure::TenureId;
@@ -32,6 +33,10 @@ pub(crate) enum LostReason {
     Killed,
     /// A write failed, for example because the disk was full.
     WriteFailed,
+    /// The system did not let the guard give the file its name.
+    NotNamed,
+    /// Another file had got the name meanwhile.
+    NameTaken,
     /// The guard died, or was stopped, between two steps of publishing.
     Interrupted,
     /// The directory of the file was removed meanwhile.
@@ -57,6 +62,8 @@ impl LostReason {
             Self::TenureOver => "the lock was lost or given up before the file was closed",
             Self::Killed => "a signal ended the program before it closed the file",
             Self::WriteFailed => "a write to the file failed",
+            Self::NotNamed => "the system refused to give the file its name in the folder",
+            Self::NameTaken => "another file had got the name meanwhile",
             Self::Interrupted => "the guard was stopped while it published the file",
             Self::NoDirectory => "the directory of the file was removed before it was closed",
             Self::Foreign => "the version came from outside the view, and a save replaced it",
@@ -175,16 +182,18 @@ impl<D: Disk> LostFiles<D> {
         file: &D::File,
         about: &LostDescription,
     ) -> io::Result<u64> {
-        let mut kept = self.describe_and_link(disk, file, about);
-        for bytes in CUT_OFF {
-            match kept {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
-                kept => return kept,
+        itself(|| {
+            let mut kept = self.describe_and_link(disk, file, about);
+            for bytes in CUT_OFF {
+                match kept {
+                    Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                    kept => return kept,
+                }
+                disk.shorten(file, bytes)?;
+                kept = self.describe_and_link(disk, file, about);
             }
-            disk.shorten(file, bytes)?;
-            kept = self.describe_and_link(disk, file, about);
-        }
-        kept
+            kept
+        })
     }
 
     fn describe_and_link(
@@ -208,11 +217,13 @@ impl<D: Disk> LostFiles<D> {
         from: Place<'_, D::Dir>,
         about: &LostDescription,
     ) -> io::Result<u64> {
-        let number = self.describe(disk, about)?;
-        let to = number.to_string();
-        disk.rename(from, Place::new(&self.dir, &to), super::disk::IfThere::Fail)?;
-        self.add_known(disk, number, about);
-        Ok(number)
+        itself(|| {
+            let number = self.describe(disk, about)?;
+            let to = number.to_string();
+            disk.rename(from, Place::new(&self.dir, &to), super::disk::IfThere::Fail)?;
+            self.add_known(disk, number, about);
+            Ok(number)
+        })
     }
 
     /// Writes the description of the next lost file. Another guard on the same storage may take the

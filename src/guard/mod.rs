@@ -6,8 +6,9 @@
 //!
 //! - `tenure` is the time in which a guard holds the lock of its folder; `live_tenures` are those
 //!   that go on beside a new one.
+//! - `acting_as` decides as which user each act runs.
 //! - `disk` is the trait of all file operations, `linux_disk` the real disk, and
-//!   `plain_disk` that of a guard without a view.
+//!   `plain_disk` that of a guard without a view; `extended_attributes` reads those of files.
 //! - `gate` lets a change of the folder pass, or refuses it.
 //! - `space` bounds unpublished and lost content.
 //! - `foreign` tells own versions of files from foreign ones.
@@ -32,6 +33,8 @@
 //!   `folder_names` renames and removes files, and `publish_copy` puts lost ones back.
 //! - `folder_snapshot` takes, checks and restores snapshots of the folder.
 //! - `put_back` puts the content of a conflict copy back.
+//! - `folder_claim` is the lock on the folder itself, by which guards of different users see each
+//!   other.
 //! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
 //!   service is in this process, `session_record` names its session on the disk, and
 //!   `lock_handovers` is what the lock service remembers. `lock_record` is the record by which
@@ -56,6 +59,10 @@
 pub(crate) mod tenure;
 mod live_tenures;
 pub(crate) mod disk;
+#[cfg_attr(not(target_os = "linux"), path = "acting_as_elsewhere.rs")]
+pub(crate) mod acting_as;
+#[cfg(target_os = "linux")]
+mod extended_attributes;
 #[cfg(target_os = "linux")]
 pub(crate) mod linux_disk;
 pub(crate) mod plain_disk;
@@ -89,6 +96,7 @@ pub(crate) mod publish_copy;
 pub(crate) mod folder_snapshot;
 pub(crate) mod folder_record;
 pub(crate) mod synced_place;
+mod folder_claim;
 pub(crate) mod state_place;
 pub(crate) mod away_session;
 pub(crate) mod process_session;

@@ -8,21 +8,6 @@ use std::ffi::OsStr;
 use std::io;
 
 impl<D: Disk> FolderGuard<D> {
-    /// Publishes a copy of an open file.
-    pub(crate) fn publish_copy(
-        &self,
-        pass: &Pass<'_>,
-        file: &D::File,
-        to: Place<'_, D::Dir>,
-        path: &OsStr,
-        if_there: IfThere,
-    ) -> Result<(), PublishError> {
-        let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
-        self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
-        self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
-        self.publish_made(pass, &copy, to, path, if_there)
-    }
-
     /// Publishes a file without a name that was made for this place.
     pub(crate) fn publish_made(
         &self,

@@ -3,6 +3,7 @@
 
 use super::disk::Disk;
 use super::folder_changes::BarrierDirs;
+use super::folder_claim::{FolderClaim, Locker};
 use super::folder_guard::FolderDirs;
 use super::folder_record::FolderRecord;
 use super::synced_place::{SyncMark, synced_by};
@@ -23,7 +24,7 @@ pub(crate) enum PlaceError {
     /// The folder is one that no guard may have, for this reason.
     Folder(PathBuf, &'static str),
     /// Another guard of this machine has the folder.
-    Guarded(PathBuf),
+    Guarded(PathBuf, Option<Locker>),
     /// Another guard of this machine, of a folder with the same id, has this directory.
     Copied(PathBuf, PathBuf),
     /// The state directory is on another file system than the folder.
@@ -63,12 +64,15 @@ impl fmt::Display for PlaceError {
                 said(error)
             ),
             Self::Folder(folder, why) => write!(f, "{} can't be guarded: {why}", folder.display()),
-            Self::Guarded(folder) => write!(
-                f,
-                "another guard of this machine has {0}; name its view in place of the folder, or, \
-                 if it has none, end it with 'latchfs guard give {0}'",
-                folder.display()
-            ),
+            Self::Guarded(folder, by) => {
+                let by = by.as_ref().map_or(String::new(), |by| format!(", {by},"));
+                write!(
+                    f,
+                    "another guard of this machine{by} has {0}; name its view in place of the \
+                     folder, or, if it has none, end it with 'latchfs guard give {0}'",
+                    folder.display()
+                )
+            }
             Self::Copied(folder, host) => f.write_str(&copied(folder, host)),
             Self::OtherFileSystem { state, folder } => write!(
                 f,
@@ -129,9 +133,9 @@ pub(crate) enum ChangedThrough {
 
 /// The directories of a guarded folder, opened and checked.
 pub(crate) struct StatePlace {
-    /// The folder, locked against other guards of this machine unless machines share its storage.
+    /// The folder, locked against guards of other users unless machines share its storage.
     pub(crate) folder: OwnedFd,
-    /// The directory of this machine, locked against guards of copies of the folder.
+    /// The directory of this machine, locked against other guards of the same user.
     _locked: OwnedFd,
     /// The state directory.
     pub(crate) path: PathBuf,
@@ -187,9 +191,8 @@ impl StatePlace {
         }
         let opened = open_dir(folder)?;
         // The machines of a shared storage lock their own directories there instead.
-        if record.storage.is_none() {
-            lock(&opened, folder, || PlaceError::Guarded(folder.to_owned()))?;
-        }
+        let is_shared = record.storage.is_some();
+        let claim = if is_shared { FolderClaim::Own } else { claim(&opened, folder)? };
         let path = state.join(&record.id);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(|error| PlaceError::Io(path.clone(), error))?;
@@ -218,11 +221,13 @@ impl StatePlace {
             make_private_dir(&dir)?;
         }
         let locked = open_dir(&host)?;
-        // The folder itself is locked as well, so this is the guard of another folder.
-        lock(&locked, &host, || match record.storage {
-            Some(_) => PlaceError::Guarded(folder.to_owned()),
-            None => PlaceError::Copied(folder.to_owned(), host.clone()),
+        lock(&locked, &host, || match claim {
+            // The folder itself was free, so this is the guard of another folder.
+            FolderClaim::Own if !is_shared => PlaceError::Copied(folder.to_owned(), host.clone()),
+            _ => PlaceError::Guarded(folder.to_owned(), Locker::of(&locked)),
         })?;
+        let waits = claim.wait_for(&opened, folder);
+        waits.map_err(|error| PlaceError::Io(folder.to_owned(), error))?;
         if through == ChangedThrough::View {
             probe(&opened_state, folder)?;
         }
@@ -264,7 +269,7 @@ impl StatePlace {
     }
 }
 
-/// Locks a directory against other guards, as long as the descriptor is open.
+/// Locks a private directory against other guards, as long as the descriptor is open.
 fn lock(dir: &OwnedFd, path: &Path, taken: impl FnOnce() -> PlaceError) -> Result<(), PlaceError> {
     match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(taken()),
@@ -272,11 +277,26 @@ fn lock(dir: &OwnedFd, path: &Path, taken: impl FnOnce() -> PlaceError) -> Resul
     }
 }
 
+/// Locks a folder against the guards of other users, unless a program has it locked that is no
+/// guard.
+fn claim(opened: &OwnedFd, folder: &Path) -> Result<FolderClaim, PlaceError> {
+    match FolderClaim::take(opened) {
+        Ok(FolderClaim::Guarded(by)) => Err(PlaceError::Guarded(folder.to_owned(), by)),
+        taken => taken.map_err(|error| PlaceError::Io(folder.to_owned(), error)),
+    }
+}
+
 /// Locks a folder against the guards of this machine, as long as the descriptor is open.
 pub(crate) fn lock_folder(folder: &Path) -> Result<OwnedFd, PlaceError> {
     let opened = open_dir(folder)?;
-    lock(&opened, folder, || PlaceError::Guarded(folder.to_owned()))?;
+    claim(&opened, folder)?;
     Ok(opened)
+}
+
+/// Returns the process, other than a guard, that has locked a folder itself.
+pub(crate) fn locked_by_other(folder: &Path) -> Option<Locker> {
+    let opened = open_dir(folder).ok()?;
+    Locker::of(&opened).filter(|locker| !locker.may_guard(&opened))
 }
 
 /// Checks that the state directory lies on the storage that the folder's record names. The first

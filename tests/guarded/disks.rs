@@ -17,6 +17,11 @@ impl Disk {
     /// Makes an ext4 file system of some megabytes, whose image lies in a tmpfs of `room`
     /// megabytes.
     pub(crate) fn new(name: &str, megabytes: u32, room: u32) -> Self {
+        Self::with_reserve(name, megabytes, room, 0)
+    }
+
+    /// Makes such a file system, of which only root may use the last `reserve` percent.
+    pub(crate) fn with_reserve(name: &str, megabytes: u32, room: u32, reserve: u32) -> Self {
         let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
         let (store, disk) = (dir.join("store"), dir.join("disk"));
         fs::create_dir_all(&store).expect("made");
@@ -25,7 +30,7 @@ impl Disk {
         shell(&dir, &format!("mount -t tmpfs -o size={room}M tmpfs store")).ok();
         let image = format!(
             "truncate -s {megabytes}M store/image
-             mkfs.ext4 -q -b 4096 -m 0 -O ^has_journal -E nodiscard store/image
+             mkfs.ext4 -q -b 4096 -m {reserve} -O ^has_journal -E nodiscard store/image
              mount -o loop,errors=continue store/image disk"
         );
         shell(&dir, &image).ok();
@@ -33,7 +38,7 @@ impl Disk {
         made
     }
 
-    fn scratch(&self) -> Scratch {
+    pub(crate) fn scratch(&self) -> Scratch {
         self.scratch_with(&["--alone"])
     }
 

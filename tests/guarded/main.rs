@@ -6,6 +6,7 @@ mod support;
 
 mod abuse;
 mod accepting;
+mod acting;
 mod arriving;
 mod auditing;
 mod away;

@@ -6,75 +6,19 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 /// Makes files in all ways, and prints their modes, owners and ACLs.
-const PROGRAM: &str = r"
-import os, socket, stat, struct
-def acl(entries):
-    return struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in entries)
-ANY = 0xffffffff
-FULL = acl([(1, 7, ANY), (2, 7, 4343), (4, 5, ANY), (16, 7, ANY), (32, 5, ANY)])
-NARROW = acl([(1, 6, ANY), (2, 6, 4343), (4, 4, ANY), (16, 4, ANY), (32, 0, ANY)])
-def show(path):
-    found = os.lstat(path)
-    acls = []
-    for name in ['system.posix_acl_access', 'system.posix_acl_default']:
-        try:
-            acls.append(os.getxattr(path, name, follow_symlinks=False).hex())
-        except OSError:
-            acls.append('-')
-    print(path, oct(found.st_mode), found.st_uid, found.st_gid, *acls)
-def make(where, mode, mask):
-    os.umask(mask)
-    name = lambda kind: f'{where}/{kind}-{mode:o}-{mask:o}'
-    os.close(os.open(name('file'), os.O_CREAT | os.O_WRONLY | os.O_EXCL, mode)); show(name('file'))
-    with open(os.open(name('text'), os.O_CREAT | os.O_WRONLY, mode), 'w') as text:
-        text.write('text')
-    show(name('text'))
-    os.close(os.open(name('a') + '.log', os.O_CREAT | os.O_RDWR, mode)); show(name('a') + '.log')
-    os.mkdir(name('dir'), mode); show(name('dir'))
-    os.mkfifo(name('fifo'), mode & 0o777); show(name('fifo'))
-    os.mknod(name('node'), stat.S_IFREG | (mode & 0o777)); show(name('node'))
-    os.symlink('x', name('link'))
-    found = os.lstat(name('link'))
-    print(name('link'), oct(found.st_mode), found.st_uid, found.st_gid)
-    sock = socket.socket(socket.AF_UNIX); sock.bind(name('sock')); show(name('sock'))
-    for changed in [0o640, 0o777, 0o600]:
-        os.chmod(name('text'), changed); show(name('text'))
-    with open(name('text'), 'w') as text:
-        text.write('again')
-    show(name('text'))
-for where in ['plain', 'setgid', 'full', 'narrow', 'both']:
-    for mode in [0o666, 0o600, 0o777, 0o4755, 0o2755]:
-        for mask in [0, 0o22, 0o77]:
-            make(where, mode, mask)
-";
-
-/// Makes the directories in which the program works.
-fn prepare(dir: &std::path::Path) {
-    let program = PROGRAM.split("def show").next().expect("the ACLs").to_owned()
-        + "
-os.umask(0)
-for name in ['plain', 'setgid', 'full', 'narrow', 'both']:
-    os.mkdir(name); os.chmod(name, 0o777)
-for name, value in [('full', FULL), ('narrow', NARROW), ('both', FULL)]:
-    os.setxattr(name, 'system.posix_acl_default', value)
-for name in ['setgid', 'both']:
-    os.chown(name, 0, 4444); os.chmod(name, 0o2777)
-with open('full/old', 'w'): pass
-os.removexattr('full/old', 'system.posix_acl_access'); os.chmod('full/old', 0o640)
-";
-    python(0, dir, &program).ok();
-}
+const PROGRAM: &str = include_str!("../fixtures/guard_modes.py");
 
 fn compare(uid: u32) {
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
     let plain = scratch.0.join("plain");
     fs::create_dir(&plain).expect("made");
-    prepare(&plain);
-    prepare(&scratch.folder());
+    let program = |call: &str| format!("{PROGRAM}\n{call}");
+    python(0, &plain, &program("prepare()")).ok();
+    python(0, &scratch.folder(), &program("prepare()")).ok();
     let guard = Guard::start(&scratch, "view", &[]);
-    let (expected, found) =
-        (python(uid, &plain, PROGRAM).ok(), python(uid, &guard.view, PROGRAM).ok());
+    let make = |dir| python(uid, dir, &program("make_all()")).ok();
+    let (expected, found) = (make(&plain), make(&guard.view));
     let lines = expected.lines().zip(found.lines());
     let other: Vec<_> = lines.filter(|(one, other)| one != other).collect();
     assert!(other.is_empty(), "{} differ: {:#?}", other.len(), &other[..other.len().min(9)]);

@@ -396,3 +396,43 @@ fn init_says_how_much_it_has_read() {
     // A pipe gets no line that is written anew.
     assert!(!told.err.contains('\r'), "{}", told.err);
 }
+
+/// Any user who can read a folder can lock it.
+#[test]
+fn a_lock_on_the_folder_itself_stops_no_guard() {
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
+    scratch.init(&["--alone"]);
+    let mut flock = Command::new("setpriv");
+    flock.args(["--clear-groups", "--reuid=4242", "flock"]).arg(scratch.folder());
+    flock.args(["sh", "-c", "echo locked; cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut flock = flock.spawn().expect("it starts");
+    let mut line = String::new();
+    let mut out = BufReader::new(flock.stdout.take().expect("piped"));
+    out.read_line(&mut line).expect("it is locked");
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::write(guard.path("a"), "1").expect("the lock is free");
+    let other = |user: &str, state: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", &format!("--reuid={user}"), env!("CARGO_BIN_EXE_latchfs")]);
+        command.arg("guard").arg(scratch.folder()).arg(scratch.0.join("other"));
+        run(command.arg("--stage").arg(scratch.0.join(state))).fails()
+    };
+    assert!(other("0", "state").contains("another guard of this machine, process "));
+    let mut doctor = latchfs();
+    doctor.args(["doctor", "--strict", "--json"]).arg(&guard.view);
+    let said = run(&mut doctor).out;
+    let pid = format!("process {} (flock) of user 4242", flock.id());
+    assert!(said.contains("\"folder-locked\"") && said.contains(&pid), "{said}");
+    // With the lock free, the guard has it, so that the guard of another user sees it.
+    drop(flock.stdin.take());
+    flock.wait().expect("it ends");
+    eventually("the guard's lock", || {
+        run(&mut doctor).out.contains("nothing is to be mended").then_some(())
+    });
+    let theirs = scratch.0.join("theirs");
+    fs::create_dir(&theirs).expect("made");
+    std::os::unix::fs::chown(&theirs, Some(4242), Some(4242)).expect("root may");
+    let seen = other("4242", "theirs");
+    assert!(seen.contains(&format!("process {} (latchfs) of user 0", guard.pid())), "{seen}");
+}

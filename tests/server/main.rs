@@ -20,6 +20,7 @@ mod doctor;
 mod ending;
 mod events;
 mod examples;
+mod guard_unit;
 mod handovers;
 mod health;
 mod hold_off;

@@ -16,6 +16,7 @@ use crate::cli::guard_parts::local_patterns;
 use crate::guard::doctor::examined_folder::{ExaminedFolder, KnownTenures};
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::plain_disk::PlainDisk;
+use crate::guard::state_place::locked_by_other;
 use crate::guard::synced_place::synced_by;
 use crate::os_error::said;
 use crate::time::Wall;
@@ -124,6 +125,15 @@ fn place_findings(site: &FolderSite) -> Vec<FolderFinding> {
             site.folder.display()
         );
         found.push(FolderFinding::new(FindingKind::OtherFileSystem, says, move_it));
+    }
+    if let Some(locker) = locked_by_other(&site.folder) {
+        let says = format!(
+            "{locker} has locked {} itself; a guard starts all the same, but a guard of another \
+             user would not see it",
+            site.folder.display()
+        );
+        let mend = format!("ask its user to end it, or end it as root: kill {}", locker.pid);
+        found.push(FolderFinding::new(FindingKind::FolderLocked, says, mend));
     }
     found
 }

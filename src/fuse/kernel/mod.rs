@@ -16,7 +16,6 @@ pub(crate) mod pending_signals;
 pub(crate) mod interrupts;
 pub(crate) mod poll_waker;
 pub mod own_user;
-pub(crate) mod caller_identity;
 pub(crate) mod caller_status;
 pub mod mount_users;
 pub mod device_names;

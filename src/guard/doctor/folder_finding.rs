@@ -35,6 +35,7 @@ finding_kinds! {
     Kernel = "kernel",
     StageSynced = "stage-synced",
     OtherFileSystem = "other-filesystem",
+    FolderLocked = "folder-locked",
     MarkerMissing = "marker-missing",
     MarkerBroken = "marker-broken",
     Unsure = "unsure",

@@ -1,6 +1,7 @@
 //! Closes and syncs open files: the moments at which a file that was saved as a whole appears in
 //! the folder.
 
+use super::super::acting_as::{self, User};
 use super::super::disk::Place;
 use super::super::folder_guard::SaveError;
 use super::super::linux_disk::stat;
@@ -11,12 +12,10 @@ use super::attributes::ChangeTime;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
 use super::open_file::{OpenFile, Writing};
-use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
 use crate::time::Wall;
 use serde_json::json;
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -25,13 +24,6 @@ use std::sync::atomic::Ordering::Acquire;
 
 /// The caller of a request of the kernel itself.
 const KERNEL: Requester = Requester { uid: 0, gid: 0, pid: 0 };
-
-/// Makes a call as the owner of a file that is being saved. The sticky bit of its directory then
-/// keeps the file from replacing one of another user that has just got the name.
-fn as_owner<T>(file: &File, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let found = stat(file.as_fd())?;
-    as_caller(Requester { uid: found.stx_uid, gid: found.stx_gid, pid: 0 }, call)
-}
 
 impl FolderView {
     /// Publishes a file under its name in the view, unless it is published already.
@@ -55,13 +47,18 @@ impl FolderView {
             let sync = sync || self.policy.sync_saves;
             let to = Place::new(dir, name);
             let publish = || Ok(self.guard.publish(&saving.staged, is_of, to, sync));
-            let before = stat(saving.staged.file.as_fd());
-            let published = as_owner(&saving.staged.file, publish);
-            if let (Ok(before), Ok(after)) = (before, stat(saving.staged.file.as_fd())) {
+            let before = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
+            // The sticky bit of the directory then keeps the file from replacing one of another
+            // user that has just got the name.
+            let published = acting_as::naming(User::owning(&before), publish);
+            if let Ok(after) = stat(saving.staged.file.as_fd()) {
                 self.nodes.published(ino, ChangeTime::of_publish(&before, &after));
             }
             self.tell_displaced(who);
-            published.unwrap_or_else(|error| Err(SaveError::Disk(error)))
+            published.unwrap_or_else(|error| {
+                self.guard.put_aside(&saving.staged, LostReason::NotNamed);
+                Err(SaveError::Disk(error))
+            })
         } else {
             self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
             Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))

@@ -37,7 +37,7 @@ impl FolderView {
         let fh = self.numbers.next();
         let memory = self.shares.take_always(Pool::Bytes, who.uid, 0);
         let content = Content::Control(self.control.handle(file, who, memory));
-        self.files.insert(fh, OpenFile::new(ino, content, None, share));
+        self.files.insert(fh, OpenFile::new(ino, content, None, (who, share)));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
         Some(Ok(Opened::by_requests(fh, flags)))
     }

@@ -1,5 +1,6 @@
 //! Reads and writes of open files.
 
+use super::super::acting_as;
 use super::super::folder_guard::SaveError;
 use super::super::gate::{Closed, Pass};
 use super::super::linux_disk::{allocated_in, stat};
@@ -97,7 +98,8 @@ impl FolderView {
         if let Content::Local(file, used) = &open.content {
             let uid = (!of.is_writeback).then_some(who.uid);
             used.reserve(uid, of.part).map_err(|full| self.no_local_space(who, open.ino, &full))?;
-            let changed = change(file).map_err(|error| errno(&error));
+            let changed =
+                acting_as::content(open.user, || change(file)).map_err(|error| errno(&error));
             if let Ok(found) = stat(file.as_fd()) {
                 used.settle(uid.unwrap_or(found.stx_uid), &found);
             }
@@ -120,7 +122,7 @@ impl FolderView {
             open.has_changed.store(true, Ordering::Release);
             self.check_in_place(&pass, who, open)?;
         }
-        let changed = change(file).map_err(|error| {
+        let changed = acting_as::content(open.user, || change(file)).map_err(|error| {
             if let Some(saving) = unpublished.filter(|_| !is_refusal(&error)) {
                 saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
             }

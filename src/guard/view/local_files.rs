@@ -4,10 +4,11 @@
 //!
 //! A file of the folder that had such a name before stays a file of the folder.
 
+use super::super::acting_as;
 use super::super::gate::Pass;
 use super::super::linux_disk::{id_in, list, stat, stat_at};
 use super::folder_view::{FolderView, MayWait, errno};
-use super::new_files::{create_in, give_to_caller};
+use super::new_files::create_in;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Full, Share};
@@ -152,14 +153,19 @@ impl FolderView {
     }
 
     /// Opens a local file for writing.
-    pub(super) fn open_local(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
+    pub(super) fn open_local(
+        &self,
+        (who, share): (Requester, Share),
+        ino: u64,
+        flags: i32,
+    ) -> Done<Opened> {
         let located = self.locate(ino)?;
         let file = self.reopen(&located, flags)?;
         if flags & libc::O_TRUNC != 0 {
-            file.set_len(0).map_err(|error| errno(&error))?;
+            acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
         }
         let used = self.local.shares.note(&stat(file.as_fd()).map_err(|error| errno(&error))?);
-        self.opened(OpenFile::new(ino, Content::Local(file, used), None, share))
+        self.opened(OpenFile::new(ino, Content::Local(file, used), None, (who, share)))
     }
 
     /// Makes a local file.
@@ -171,13 +177,13 @@ impl FolderView {
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
         self.check_local_share(who, spot)?;
-        let file = create_in(&spot.dir, at.name, mode, flags)?;
-        give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
+        let file = create_in(who, (&spot.dir, at.name), mode, flags)?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         self.made_shared_memory(who, at, &spot.path, id_in(&found))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
         let used = self.local.shares.note(&found);
-        let opened = self.opened(OpenFile::new(ino, Content::Local(file, used), None, share))?;
+        let opened =
+            self.opened(OpenFile::new(ino, Content::Local(file, used), None, (who, share)))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 }

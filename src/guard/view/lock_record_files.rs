@@ -210,7 +210,8 @@ impl FolderView {
             begins: Mutex::new(begins),
         };
         let fh = self.numbers.next();
-        self.files.insert(fh, OpenFile::new(file.ino(), Content::Record(handle), None, share));
+        let content = Content::Record(handle);
+        self.files.insert(fh, OpenFile::new(file.ino(), content, None, (who, share)));
         Ok(Opened::by_requests(fh, OpenedFlags::FOPEN_DIRECT_IO))
     }
 

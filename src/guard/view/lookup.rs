@@ -1,9 +1,8 @@
 //! Lookups of names and attributes.
 
+use super::super::extended_attributes::{attribute, attribute_names};
 use super::super::gate::CACHED_FOR;
-use super::super::linux_disk::{
-    attribute, attribute_names, each_entry, id_in, path_of, stat, stat_at,
-};
+use super::super::linux_disk::{each_entry, id_in, path_of, stat, stat_at};
 use super::attributes::{ROOT, SNAPSHOTS, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};

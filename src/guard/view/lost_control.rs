@@ -1,12 +1,12 @@
 //! Lists, restores and drops lost files for `latchfs guard lost`.
 
-use super::super::disk::{IfThere, Place};
-use super::super::linux_disk::open_below;
+use super::super::acting_as::{self, writable_dir};
+use super::super::disk::{Disk as _, IfThere, Place};
+use super::super::linux_disk::{LinuxDisk, copy_content, copy_of_owner, copy_times, open_below};
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
 use crate::auth::FolderAct;
-use crate::fuse::kernel::caller_identity::writable_dir;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::Requester;
 use crate::os_error::said;
@@ -123,8 +123,13 @@ impl FolderView {
         };
         for to in [path.clone(), beside(&path, number)] {
             let Some(name) = to.file_name() else { break };
-            let place = Place::new(&dir, name);
-            match self.guard.publish_copy(&pass, &file, place, to.as_os_str(), IfThere::Fail) {
+            // A copy that was refused one name can't get another one.
+            let restored = restored_copy(who, &file, &dir).and_then(|copy| {
+                let (at, to) = (Place::new(&dir, name), to.as_os_str());
+                let publish = || Ok(self.guard.publish_made(&pass, &copy, at, to, IfThere::Fail));
+                acting_as::naming(who.into(), publish)
+            });
+            match restored.unwrap_or_else(|error| Err(PublishError::Disk(error))) {
                 Ok(()) => {
                     self.drop_lost(number);
                     return json!({ "restored": to.display().to_string() });
@@ -142,7 +147,7 @@ impl FolderView {
     fn place_of_lost(&self, who: Requester, path: &Path) -> std::io::Result<OwnedFd> {
         let parent = path.parent().unwrap_or(Path::new(""));
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        writable_dir(who, || open_below(self.root(), parent, flags))
+        writable_dir(who.into(), || open_below(self.root(), parent, flags))
     }
 
     /// Removes a lost file for good.
@@ -165,6 +170,19 @@ impl FolderView {
             log::debug!("lost file {number} can't be removed: {error}");
         }
     }
+}
+
+/// Makes a copy of a lost file that has no name yet. It belongs to the user who restores it,
+/// whoever wrote it, and has no right that this user could not give to a file.
+fn restored_copy(who: Requester, lost: &File, dir: &OwnedFd) -> std::io::Result<File> {
+    let copy = acting_as::making(who.into(), || LinuxDisk.unnamed_file(dir, 0o600))?;
+    acting_as::content(who.into(), || {
+        copy_content(lost, &copy)?;
+        copy_of_owner(lost.as_fd(), copy.as_fd())?;
+        copy_times(lost.as_fd(), &copy)
+    })?;
+    LinuxDisk.sync_file(&copy)?;
+    Ok(copy)
 }
 
 /// Returns the sentence for a lost file that could not be restored.

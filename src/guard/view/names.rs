@@ -1,5 +1,6 @@
 //! Changes of names: directories, links, renames and removals.
 
+use super::super::acting_as::{making, naming};
 use super::super::disk::{IfThere, Place};
 use super::super::folder_guard::SaveError;
 use super::super::gate::Pass;
@@ -8,7 +9,6 @@ use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
 use super::local_files::Spot;
 use super::new_files::mode_in;
-use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
@@ -23,7 +23,7 @@ fn os(error: rustix::io::Errno) -> Errno {
 /// Removes a name as the caller. The sticky bit of the directory then decides about the file that
 /// has the name now, and not about the one that the kernel knows.
 fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> std::io::Result<()> {
-    as_caller(who, || Ok(rustix::fs::unlinkat(dir, name, flags)?))
+    naming(who.into(), || Ok(rustix::fs::unlinkat(dir, name, flags)?))
 }
 
 /// Renames a file as the caller, for the same reason.
@@ -33,7 +33,7 @@ fn rename(
     (new, to): (&OwnedFd, &OsStr),
     flags: DiskFlags,
 ) -> Done<()> {
-    let renamed = as_caller(who, || Ok(rustix::fs::renameat_with(old, from, new, to, flags)?));
+    let renamed = naming(who.into(), || Ok(rustix::fs::renameat_with(old, from, new, to, flags)?));
     renamed.map_err(|error| errno(&error))
 }
 
@@ -82,7 +82,7 @@ impl FolderView {
         };
         log(None)?;
         let make =
-            |at: Place<'_, OwnedFd>| as_caller(who, || Ok(make(at.dir, at.name, permissions)?));
+            |at: Place<'_, OwnedFd>| making(who.into(), || Ok(make(at.dir, at.name, permissions)?));
         self.make_name(pass.as_ref(), (&dir, at.name), &make)?;
         let opened = rustix::fs::openat(
             &dir,
@@ -157,7 +157,7 @@ impl FolderView {
                 self.note_open(found);
                 let at = Place::new(&spot.dir, at.name);
                 let remove = || self.guard.remove_file(pass, (at, spot.path.as_os_str()));
-                let removed = as_caller(who, remove);
+                let removed = naming(who.into(), remove);
                 self.tell_displaced(who);
                 removed
             }
@@ -253,7 +253,7 @@ impl FolderView {
             // The version that is being written loses against the file that gets its name.
             self.nodes.removed(ino, (to.parent, to.name));
             if flags.contains(DiskFlags::EXCHANGE) {
-                self.guard.put_aside(&saving.staged, LostReason::Foreign);
+                self.guard.put_aside(&saving.staged, LostReason::NameTaken);
                 return Err(Errno::EBUSY);
             }
         }
@@ -268,7 +268,7 @@ impl FolderView {
             for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
                 self.note_open(found);
             }
-            let renamed = as_caller(who, || self.guard.rename(&pass, source, target, if_there));
+            let renamed = naming(who.into(), || self.guard.rename(&pass, source, target, if_there));
             self.tell_displaced(who);
             renamed.map_err(|error| errno(&error))?;
         } else {
@@ -393,7 +393,7 @@ impl FolderView {
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
         let older = (Place::new(&old, from.name), old_path.as_os_str());
-        let removed = as_caller(who, || self.guard.remove_file(pass, older));
+        let removed = naming(who.into(), || self.guard.remove_file(pass, older));
         self.tell_displaced(who);
         match removed {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errno(&error)),

@@ -1,5 +1,6 @@
 //! Opens files, and makes new ones.
 
+use super::super::acting_as::{self, User};
 use super::super::disk::Disk as _;
 use super::super::disk::FileId;
 use super::super::folder_guard::SaveError;
@@ -8,7 +9,7 @@ use super::super::linux_disk::{LinuxDisk, id_in, look_in, open_below, stat, stat
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::local_files::Spot;
-use super::new_files::{access_of, copy_attributes, give_to_caller, mode_in};
+use super::new_files::{access_of, copy_attributes, mode_in, truncate_special};
 use super::open_file::{Content, OpenFile, Writing};
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
@@ -16,7 +17,7 @@ use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
 use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
 use rustix::fs::{Mode, OFlags};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl FolderView {
             return self.open_for_reading(who, ino, (flags, share), (opener, found));
         }
         if self.nodes.is_local(ino) {
-            return self.open_local(ino, flags, share);
+            return self.open_local((who, share), ino, flags);
         }
         self.check_no_snapshot(ino)?;
         self.check_space(who, &path).await?;
@@ -57,7 +58,7 @@ impl FolderView {
         };
         let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
-            return self.open_saving(&pass, (who, ino), saving, (flags, share));
+            return self.open_saving(&pass, (who, share), (ino, saving), flags);
         }
         let truncates = flags & libc::O_TRUNC != 0;
         if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
@@ -96,19 +97,20 @@ impl FolderView {
     fn open_saving(
         &self,
         pass: &Pass<'_>,
-        (who, ino): (Requester, u64),
-        saving: &Arc<Saving>,
-        (flags, share): (i32, Share),
+        (who, share): (Requester, Share),
+        (ino, saving): (u64, &Arc<Saving>),
+        flags: i32,
     ) -> Done<Opened> {
         if saving.staged.tenure != pass.tenure() {
             return Err(Errno::ESTALE);
         }
         if flags & libc::O_TRUNC != 0 {
-            saving.staged.file.set_len(0).map_err(|error| errno(&error))?;
+            let cut = acting_as::content(who.into(), || saving.staged.file.set_len(0));
+            cut.map_err(|error| errno(&error))?;
             Self::settle_saving(who, saving);
         }
         let content = Content::Saving(Arc::clone(saving));
-        self.opened_for_writing(pass, (ino, who.pid), content, share)
+        self.opened_for_writing(pass, ino, content, (who, share))
     }
 
     fn open_in_place(
@@ -127,13 +129,13 @@ impl FolderView {
         if flags & libc::O_TRUNC != 0 {
             self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
             self.log_in_place_of(who, &located.path, &file)?;
-            file.set_len(0).map_err(|error| errno(&error))?;
+            acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
         }
         if flags & libc::O_ACCMODE == libc::O_RDWR && flags & libc::O_TRUNC == 0 {
             self.note_read(who, &located.found);
         }
         let content = Content::InPlace(file);
-        self.opened_for_writing(pass, (ino, who.pid), content, share)
+        self.opened_for_writing(pass, ino, content, (who, share))
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -152,10 +154,10 @@ impl FolderView {
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        self.opened_for_writing(pass, (ino, who.pid), content, share)
+        self.opened_for_writing(pass, ino, content, (who, share))
     }
 
-    /// Begins an empty version of a file, with the attributes of the file.
+    /// Begins an empty version of a file, with the attributes that the file has after `O_TRUNC`.
     fn new_version(
         &self,
         pass: &Pass<'_>,
@@ -165,9 +167,11 @@ impl FolderView {
         let (dir, _) = self.directory_of(ino)?;
         let mode = u32::from(located.found.stx_mode) & 0o7777;
         let wanted = (who.uid, located.path.as_os_str(), false);
-        let staged = self.guard.stage_file(pass, &dir, mode, wanted);
+        let stage = || self.guard.stage_file(pass, &dir, mode, wanted);
+        let staged = acting_as::making(User::owning(&located.found), stage);
         let staged = staged.map_err(|error| errno(&error))?;
         copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
+            .and_then(|()| truncate_special(who, &staged.file, mode))
             .map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         Ok((Saving::new(staged, who.pid), id_in(&found)))
@@ -199,7 +203,7 @@ impl FolderView {
             return Ok(false);
         }
         let (ino, content) = (open.ino, Content::Saving(saving));
-        let open = OpenFile::new(ino, content, open.writing(), share).opened_by(who.pid);
+        let open = OpenFile::new(ino, content, open.writing(), (who, share)).of_user(open.user);
         self.files.insert(fh, open);
         if let Some(open) = self.files.get(fh) {
             self.nodes.opened(ino, &open);
@@ -253,14 +257,13 @@ impl FolderView {
             return self.create_in_place(&pass, (who, share), (at, &spot), (mode, flags));
         }
         let wanted = (who.uid, path.as_os_str(), is_exclusive);
-        let staged = self.guard.stage_file(&pass, dir, mode, wanted);
-        let staged = staged.map_err(|error| errno(&error))?;
-        give_to_caller(&staged.file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
+        let stage = || self.guard.stage_file(&pass, dir, mode, wanted);
+        let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(&pass, (ino, who.pid), content, share)?;
+        let opened = self.opened_for_writing(&pass, ino, content, (who, share))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -274,8 +277,8 @@ impl FolderView {
     ) -> Done<(NodeEntry, Opened)> {
         let log = |made| self.guard.log_made(path.as_os_str(), made).map_err(|error| errno(&error));
         log(None)?;
-        let file = LinuxDisk.unnamed_file(dir, mode).map_err(|error| errno(&error))?;
-        give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
+        let file = acting_as::making(who.into(), || LinuxDisk.unnamed_file(dir, mode));
+        let file = file.map_err(|error| errno(&error))?;
         let named = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
         named.map_err(|error| match error {
             // It was made past the view meanwhile: the kernel looks once more.
@@ -286,18 +289,18 @@ impl FolderView {
         log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(pass, (ino, who.pid), content, share)?;
+        let opened = self.opened_for_writing(pass, ino, content, (who, share))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
     fn opened_for_writing(
         &self,
         pass: &Pass<'_>,
-        (ino, opener): (u64, u32),
+        ino: u64,
         content: Content,
-        share: Share,
+        by: (Requester, Share),
     ) -> Done<Opened> {
         let writing = Some(Writing::In(pass.tenure()));
-        self.opened(OpenFile::new(ino, content, writing, share).opened_by(opener))
+        self.opened(OpenFile::new(ino, content, writing, by))
     }
 }

@@ -1,5 +1,6 @@
 //! An open file of the view.
 
+use super::super::acting_as::User;
 use super::super::tenure::TenureId;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
@@ -8,11 +9,17 @@ use super::local_shares::LocalUse;
 use super::record_nodes::RecordHandle;
 use crate::fuse::kernel::backing::BackingFile;
 use crate::fuse::kernel::user_shares::Share;
-use crate::fuse::kernel::values::OpenedFlags;
+use crate::fuse::kernel::values::{OpenedFlags, Requester};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+
+impl From<Requester> for User {
+    fn from(who: Requester) -> Self {
+        Self::new(who.uid, who.gid)
+    }
+}
 
 /// The content behind an open file.
 pub(super) enum Content {
@@ -59,6 +66,9 @@ pub(super) struct OpenFile {
     pub(super) content: Content,
     /// The thread that opened the file.
     pub(super) opener: u32,
+    /// The user who opened the file. The content is written as this user: the write-back of mapped
+    /// pages names none.
+    pub(super) user: User,
     /// `None` for a file that is open for reading only.
     writing: Option<Mutex<Writing>>,
     /// Whether a program has changed the content by this open file in place.
@@ -71,15 +81,20 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Returns an open file whose content no program has changed by it yet.
-    pub(super) fn new(ino: u64, content: Content, writing: Option<Writing>, share: Share) -> Self {
+    pub(super) fn new(
+        ino: u64,
+        content: Content,
+        writing: Option<Writing>,
+        (who, share): (Requester, Share),
+    ) -> Self {
         let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
-        let writing = writing.map(Mutex::new);
-        Self { ino, content, opener: 0, writing, has_changed, logged, share }
+        let (opener, user, writing) = (who.pid, who.into(), writing.map(Mutex::new));
+        Self { ino, content, opener, user, writing, has_changed, logged, share }
     }
 
-    /// Says which thread opened the file.
-    pub(super) fn opened_by(mut self, thread: u32) -> Self {
-        self.opener = thread;
+    /// Says that another user than the one who makes the request has opened the file.
+    pub(super) const fn of_user(mut self, user: User) -> Self {
+        self.user = user;
         self
     }
 

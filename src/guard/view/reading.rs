@@ -68,7 +68,7 @@ impl FolderView {
         // Another program may open or close the node meanwhile, so that it is read in another way.
         for _ in 0..READ_TRIES {
             let content = self.content_to_read(&located, (ino, flags), opener)?;
-            match self.add_open(OpenFile::new(ino, content, None, share)) {
+            match self.add_open(OpenFile::new(ino, content, None, (who, share))) {
                 Ok(reply) => return Ok(reply),
                 Err(Some(free)) => share = free,
                 Err(None) => break,

@@ -1,5 +1,7 @@
 //! Changes of attributes: size, mode, owner, times, and extended attributes.
 
+use super::super::acting_as;
+use super::super::extended_attributes::ACCESS_ACL;
 use super::super::linux_disk::{path_of, reopen, stat};
 use super::super::staged_file::SaveState;
 use super::data::ContentChange;
@@ -11,10 +13,8 @@ use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
 use std::ffi::OsStr;
+use std::fs::File;
 use std::time::{Duration, SystemTime};
-
-/// The extended attribute that holds the ACL of a file.
-const ACCESS_ACL: &str = "system.posix_acl_access";
 
 fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
@@ -95,7 +95,8 @@ impl FolderView {
         if self.nodes.is_local(ino) {
             let located = self.locate(ino)?;
             let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
-            file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error))?;
+            let cut = |file: File| acting_as::content(who.into(), || file.set_len(size));
+            file.and_then(cut).map_err(|error| errno(&error))?;
             stat(located.as_fd()).iter().for_each(|found| drop(self.local.shares.note(found)));
             return Ok(());
         }
@@ -110,7 +111,8 @@ impl FolderView {
                 if saving.staged.save_state() == SaveState::Unpublished {
                     saving.wrote(who.pid);
                 }
-                let changed = saving.staged.file.set_len(size);
+                let file = &saving.staged.file;
+                let changed = acting_as::content(who.into(), || file.set_len(size));
                 if changed.is_ok() {
                     Self::settle_saving(who, saving);
                 }
@@ -120,7 +122,8 @@ impl FolderView {
                 self.name_in_place(&pass, who, (ino, &located.path), located.as_fd())?;
                 self.log_in_place_of(who, &located.path, &located.as_fd())?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
-                let changed = file.and_then(|file| file.set_len(size));
+                let cut = |file: File| acting_as::content(who.into(), || file.set_len(size));
+                let changed = file.and_then(cut);
                 self.note_change(&located.found, located.as_fd());
                 changed.map_err(|error| errno(&error))
             }
@@ -166,7 +169,8 @@ impl FolderView {
             Some(self.pass(who, &path, MayWait::Briefly).await?)
         };
         let located = self.locate_unshared(ino)?;
-        change(&path_of(located.as_fd())).map_err(os)?;
+        let changed = acting_as::naming(who.into(), || Ok(change(&path_of(located.as_fd()))?));
+        changed.map_err(|error| errno(&error))?;
         self.note_change(&located.found, located.as_fd());
         Ok(())
     }

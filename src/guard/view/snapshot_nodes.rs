@@ -1,6 +1,7 @@
 //! Folder snapshots in the view: the complete ones are shown in `.latchfs/snapshots`, and nobody
 //! changes them. A file that the folder shares with one gets a new inode before it is changed.
 
+use super::super::acting_as::{self, User};
 use super::super::disk::{Disk as _, FileId, Place};
 use super::super::folder_snapshot::snapshot_store::TREE;
 use super::super::linux_disk::{LinuxDisk, id_in, look_in, stat_at};
@@ -111,7 +112,9 @@ impl FolderView {
             Located::Open(_) | Located::Kept(_) => return Err(Errno::ESTALE),
         }
         let path = located.path.as_os_str();
-        self.guard.give_new_inode(path).map_err(|error| errno(&error))?;
+        let renew = || self.guard.give_new_inode(path);
+        let renewed = acting_as::making(User::owning(&located.found), renew);
+        renewed.map_err(|error| errno(&error))?;
         if !goes_on {
             return Err(Errno::ESTALE);
         }
