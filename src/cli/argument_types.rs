@@ -1,6 +1,6 @@
 //! Types of command-line arguments that several commands take: durations and addresses.
 
-use crate::engine::lease_terms::{TermError, parse_span};
+use crate::engine::lease_terms::{TTL_MAX, TTL_MIN, TermError, parse_span};
 use crate::engine::{Grace, Ttl};
 use crate::time::Span;
 use std::fmt;
@@ -47,6 +47,15 @@ fn parsed(text: &str) -> Result<Span, TermError> {
 /// Parses a ttl as people write it.
 pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
     Ttl::new(parsed(text)?)
+}
+
+/// Parses a length of time that has the bounds of a ttl and is none.
+pub(super) fn length(text: &str) -> Result<Ttl, String> {
+    ttl(text).map_err(|error| match error {
+        TermError::NotADuration => error.to_string(),
+        TermError::TooShort => format!("the shortest time is {TTL_MIN}"),
+        TermError::TooLong => format!("the longest time is {TTL_MAX}"),
+    })
 }
 
 /// Parses a grace as people write it.
@@ -117,6 +126,13 @@ mod tests {
         assert_eq!(parsed("99999999999999999999"), Err(TermError::TooLong));
         for wrong in ["-3", "99999999999999999999"] {
             assert!(span(wrong).is_err_and(|why| !why.contains("ttl")), "{wrong}");
+        }
+        for (wrong, why) in [
+            ("500ms", "the shortest time is 1s"),
+            ("25h", "the longest time is "),
+            ("soon", "a duration reads like 30s, 1m30s or 1.5h"),
+        ] {
+            assert!(length(wrong).is_err_and(|said| said.starts_with(why)), "{wrong}");
         }
         assert!(ttl("0").is_err() && grace("0").is_ok() && ttl("30").is_ok());
     }

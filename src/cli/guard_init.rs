@@ -61,7 +61,7 @@ pub(super) struct InitArgs {
     client: Option<ClientId>,
     /// Where the guard is going to keep its state, on the folder's file system [default: latchfs in
     /// the state directory]
-    #[arg(long, value_name = "DIR", conflicts_with = "alone")]
+    #[arg(long, value_name = "DIR")]
     stage: Option<PathBuf>,
     #[command(flatten)]
     key: ServerKeyArgs,
@@ -86,7 +86,17 @@ pub(super) fn init(args: &InitArgs) -> CliResult {
     };
     let record = FolderRecord::new(server, engine, is_shared);
     // A guard that runs would go on under the id that it knows.
-    let locked = if record.has_copies() { None } else { Some(state_place::lock_folder(&folder)) };
+    let locked = match &args.stage {
+        _ if record.has_copies() => None,
+        // The guard that is going to use this directory is told now if it can't.
+        Some(dir) if args.alone => {
+            let client = args.client.clone().map_or_else(host, Ok)?;
+            let host = (client.as_str(), ChangedThrough::Folder);
+            let place = StatePlace::open(&folder, &record, &absolute(dir)?, host);
+            Some(place.map(|place| place.folder))
+        }
+        _ => Some(state_place::lock_folder(&folder)),
+    };
     let _locked = locked.transpose().map_err(|error| unavailable(&error))?;
     FolderRecord::make_dir(&folder, args.new_id).map_err(|error| unavailable(&error))?;
     if let Some(url) = record.server.as_ref().filter(|_| record.has_copies()) {
@@ -103,10 +113,12 @@ pub(super) fn init(args: &InitArgs) -> CliResult {
         record.id,
         record.lock()
     ))?;
+    let stage = args.stage.as_ref().map(|dir| format!(" --stage {}", dir.display()));
+    let stage = stage.unwrap_or_default();
     output::line(&if cfg!(target_os = "linux") {
-        format!("latchfs: show it with 'latchfs guard {shown} VIEW'")
+        format!("latchfs: show it with 'latchfs guard {shown} VIEW{stage}'")
     } else {
-        format!("latchfs: take its lock with 'latchfs guard take {shown}'")
+        format!("latchfs: take its lock with 'latchfs guard take {shown}{stage}'")
     })
 }
 

@@ -210,6 +210,9 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if let Some(trouble) = status["trouble"].as_str() {
         output::line(&format!("trouble  {trouble}"))?;
     }
+    if let Some(kept) = status["kept"].as_str() {
+        output::line(&format!("lost     {}", output::harmless(kept)))?;
+    }
     output::line(&format!("next     {}", text(&status["next"])))
 }
 

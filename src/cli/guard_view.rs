@@ -1,6 +1,6 @@
 //! `latchfs guard FOLDER VIEW`: shows a guarded folder through a view.
 
-use super::argument_types::{DurationArg, default_ttl, ttl};
+use super::argument_types::{DurationArg, default_ttl, length};
 use super::background;
 use super::carry::{self, Carry};
 use super::environment::{absolute, default_state_dir, host};
@@ -72,13 +72,13 @@ pub(super) struct ViewArgs {
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = give_after)]
     give_after: GiveAfter,
     /// When another machine asks for the lock: give it up once nothing has changed for so long
-    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = ttl)]
+    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = length)]
     yield_after: Ttl,
     /// When another machine asks for the lock: keep it
     #[arg(long, conflicts_with_all = ["yield_after", "max"])]
     keep: bool,
     /// When another machine asks for the lock: give it up after so long at the latest
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = ttl)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = length)]
     max: Ttl,
     /// When nobody can say whether everything is here: wait, or go on with the folder as it stands
     #[arg(long, value_enum, default_value = "wait")]
@@ -119,7 +119,7 @@ pub(super) struct ViewArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     keep_unread: u64,
     /// How long nothing must change before other machines are told of the changes
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = ttl)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = length)]
     settle: Ttl,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
@@ -211,9 +211,7 @@ fn on_write(text: &str) -> Result<OnWrite, String> {
         "refuse" => Ok(OnWrite::Refuse),
         "wait" => Ok(OnWrite::Wait(WAIT_DEFAULT)),
         _ => match text.strip_prefix("wait=") {
-            Some(patience) => ttl(patience)
-                .map(|ttl| OnWrite::Wait(ttl.span()))
-                .map_err(|error| error.to_string()),
+            Some(patience) => length(patience).map(|length| OnWrite::Wait(length.span())),
             None => Err("write take, wait, wait=30s or refuse".to_owned()),
         },
     }
@@ -237,7 +235,7 @@ fn size(text: &str) -> Result<u64, String> {
 fn give_after(text: &str) -> Result<GiveAfter, String> {
     match text {
         "never" => Ok(GiveAfter(None)),
-        _ => ttl(text).map(|ttl| GiveAfter(Some(ttl.span()))).map_err(|error| error.to_string()),
+        _ => length(text).map(|length| GiveAfter(Some(length.span()))),
     }
 }
 

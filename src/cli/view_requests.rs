@@ -63,7 +63,8 @@ fn in_child(
     };
     match io::Error::from_raw_os_error(code) {
         error if mountinfo::is_dead(&error) => Err(CliError::unavailable(format!(
-            "the guard of {dir} is dead: what was not saved is gone, the folder is as it was; run \
+            "the guard of {dir} is dead: the folder has each file as it was last saved, and the \
+             next guard puts what is left of a save that was under way among the lost files; run \
              'latchfs guard' again, or 'latchfs umount {dir}'"
         ))),
         error => Err(failed(error)),

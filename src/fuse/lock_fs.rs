@@ -360,8 +360,13 @@ impl FileSystem for LockFs {
         Ok(())
     }
 
-    async fn poll(&self, fh: u64, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {
-        self.polls.poll(fh, events, waker).await
+    async fn poll(
+        &self,
+        fh: u64,
+        events: PollEvents,
+        waker: Option<PollWaker>,
+    ) -> Option<PollEvents> {
+        Some(self.polls.poll(fh, events, waker).await)
     }
 
     fn unsupported(&self, operation: Unsupported) -> Errno {

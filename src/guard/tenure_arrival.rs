@@ -151,7 +151,8 @@ impl<D: Disk> Tenures<D> {
             let makes_way = self.wanted_by().is_some() && self.not_ready().is_some();
             let is_asked = !wishes.is_empty() || self.asks_for(now).is_some();
             if !is_asked || makes_way && !is_persons {
-                self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+                let end = if is_asked { TenureEnd::Yielded } else { TenureEnd::Unwanted };
+                self.give_now(end, Box::new(|| {}));
                 if makes_way {
                     self.state.lock().ask_again = now + AGAIN;
                 }

@@ -12,6 +12,9 @@ pub(crate) enum TenureEnd {
     Given,
     /// The guard gave the lock up because another machine asked for it.
     Yielded,
+    /// The guard gave the lock up before the folder was ready, because no program waited for it any
+    /// more.
+    Unwanted,
     /// The guard gave the lock up because this machine was about to sleep.
     Slept,
     /// The time was over for which a person had taken the lock along.
@@ -27,7 +30,7 @@ pub(crate) enum TenureEnd {
 impl TenureEnd {
     /// Whether the lock was lost: nobody gave it up.
     pub(crate) const fn is_loss(self) -> bool {
-        !matches!(self, Self::Given | Self::Yielded | Self::Slept | Self::AwayOver)
+        matches!(self, Self::Deadline | Self::Taken | Self::Fenced)
     }
 
     /// Returns the end as a clause of a sentence.
@@ -35,6 +38,9 @@ impl TenureEnd {
         match self {
             Self::Given => "the lock was given up",
             Self::Yielded => "another machine asked for the lock, and it was given up",
+            Self::Unwanted => {
+                "no program waited for the folder any more, and the lock was given up"
+            }
             Self::Slept => "this machine was about to sleep, and nothing was changing",
             Self::AwayOver => "the time was over for which the lock was taken along",
             Self::Deadline => "the lock service did not answer before the lease ended",

@@ -175,6 +175,10 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     finds(&one.view, &["--stage", first[3]], &kinds);
     let says = finds(&machines.first.folder(), &first, &kinds);
     assert!(says[0].contains("is gone, and its mount is still there"), "{says:?}");
+    // The dead view says the same of the content that was being saved.
+    let left = "what is left of a save that was under way";
+    let dead = one.ask("status", &[]).exits(69);
+    assert!(says[1].contains(left) && dead.contains(left), "{dead}{says:?}");
     drop(half);
     finds(&machines.first.folder(), &[&first[..], &["--mend"]].concat(), &[]);
     is_healthy(&machines.first.folder(), &first);

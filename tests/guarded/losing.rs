@@ -135,3 +135,38 @@ fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
         restored.filter(|entry| fs::read(entry.path()).is_ok_and(|text| text == b"half"));
     assert_eq!(restored.count(), 2);
 }
+
+/// The reason of each refusal after the end of a tenure, and the state of the guard, say where the
+/// content is.
+#[test]
+fn a_refused_save_says_where_its_content_is_kept() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let kept = format!("your text is kept: latchfs guard lost {}", guard.view.display());
+    assert!(!guard.ask("status", &[]).ok().contains("is kept"));
+    let mut half = File::create(guard.path("notes")).expect("the lock is free");
+    half.write_all(b"half").expect("held");
+    guard.request_here("{\"do\": \"give\"}");
+    let refused = |what: &str| {
+        let why = guard.why();
+        assert!(why.starts_with("notes was not changed: ") && why.contains(&kept), "{what}: {why}");
+        // The next refusal has to say it again.
+        fs::rename(guard.path("notes"), guard.path("none")).expect_err("there is no such file");
+    };
+    is_stale(half.write_all(b", the rest"));
+    refused("write");
+    is_stale(half.sync_all());
+    refused("fsync");
+    is_stale(close(half));
+    refused("close");
+    assert_eq!(guard.status()["kept"], kept.as_str());
+    assert!(guard.ask("status", &[]).ok().contains(&kept));
+    assert!(guard.ask("lost", &[]).ok().contains("notes"));
+    // A file of that name has appeared past the view.
+    let mut new = File::create_new(guard.path("new")).expect("a new tenure");
+    new.write_all(b"text").expect("held");
+    fs::write(scratch.folder().join("new"), "foreign").expect("past the view");
+    assert_eq!(close(new).expect_err("it exists").raw_os_error(), Some(libc::EEXIST));
+    assert!(guard.why().contains(&kept), "{}", guard.why());
+}

@@ -11,6 +11,7 @@ mod arriving;
 mod auditing;
 mod away;
 mod changed_servers;
+mod closing;
 mod counters;
 mod databases;
 mod disks;

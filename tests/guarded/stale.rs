@@ -226,19 +226,6 @@ fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
 }
 
 #[test]
-fn a_close_publishes_while_a_copy_of_the_descriptor_is_open() {
-    let scratch = Scratch::new();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    let mut file = File::create(guard.path("a")).expect("the lock is free");
-    let copy = file.try_clone().expect("a copy");
-    file.write_all(b"whole").expect("held");
-    close(file).expect("published");
-    assert_eq!(fs::read(scratch.folder().join("a")).expect("there"), b"whole");
-    drop(copy);
-}
-
-#[test]
 fn a_save_that_does_not_fit_leaves_the_old_file() {
     let scratch = Scratch::new();
     let at = scratch.0.join("small");

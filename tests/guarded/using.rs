@@ -30,6 +30,8 @@ fn a_folder_without_a_record_is_not_shown() {
     assert!(none.contains("make the folder first"), "{none}");
     let far = guard(&["--stage", "/dev/shm/latchfs-guarded"]).exits(69);
     assert!(far.contains("another file system"), "{far}");
+    let short = guard(&["--yield", "500ms"]).exits(64);
+    assert!(short.contains("the shortest time is 1s") && !short.contains("ttl"), "{short}");
     let _ = fs::remove_dir_all("/dev/shm/latchfs-guarded");
     let root = run(latchfs().args(["guard", "init", "/", "--alone"])).exits(64);
     assert!(root.contains("/ can't be guarded"), "{root}");
@@ -435,4 +437,22 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
     std::os::unix::fs::chown(&theirs, Some(4242), Some(4242)).expect("root may");
     let seen = other("4242", "theirs");
     assert!(seen.contains(&format!("process {} (latchfs) of user 0", guard.pid())), "{seen}");
+}
+
+/// A directory that the guard can't use is refused before the folder is a guarded one.
+#[test]
+fn init_of_a_folder_alone_checks_the_state_directory_that_it_is_given() {
+    let scratch = Scratch::new();
+    let folder = scratch.folder();
+    let init = |stage: &std::path::Path| {
+        run(latchfs().args(["guard", "init", "--alone"]).arg(&folder).arg("--stage").arg(stage))
+    };
+    let inside = init(&folder.join("state")).exits(69);
+    assert!(inside.contains("lies in") && inside.contains("beside the folder"), "{inside}");
+    let state = scratch.0.join("state");
+    let said = init(&state).ok();
+    let next = format!("VIEW --stage {}'", state.display());
+    assert!(said.contains(&next), "{said}");
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::write(guard.path("a"), "1").expect("the lock is free");
 }

@@ -41,7 +41,6 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/guard/folder_snapshot/snapshot_answers.rs", &["LISTED_MAX", "LISTED_SENTENCES_MAX"]),
     ("src/guard/folder_snapshot/snapshot_store.rs", &["DIFFERENCES_MAX"]),
     ("src/guard/stage.rs", &["PATH_KEPT_MAX"]),
-    ("src/guard/view/close_rule.rs", &["DESCRIPTORS_MAX"]),
     ("src/guard/view/lost_control.rs", &["LISTED_MAX"]),
     ("src/guard/view/node_paths.rs", &["DEPTH_MAX"]),
     ("src/raft/log.rs", &["CACHED_BYTES_MAX", "CACHED_MAX", "CHUNK_BYTES_MAX"]),

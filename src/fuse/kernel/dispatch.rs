@@ -13,7 +13,7 @@ use crate::fuse::kernel::replies::{
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::values::{
-    LockRequest, NewMode, ReadRequest, Requester, SetAttrs, WriteRequest,
+    Errno, LockRequest, NewMode, ReadRequest, Requester, SetAttrs, WriteRequest,
 };
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
@@ -444,7 +444,12 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         let fs = Arc::clone(&self.0);
         let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
         let waker = waits.then(|| PollWaker::new(move || ph.notify()));
-        spawn(async move { reply.poll(fs.poll(fh.0, events, waker).await) });
+        spawn(async move {
+            match fs.poll(fh.0, events, waker).await {
+                Some(events) => reply.poll(events),
+                None => reply.error(Errno::ENOSYS),
+            }
+        });
     }
 
     fn fallocate(

@@ -325,12 +325,13 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
 
     /// Returns which of the requested poll events are ready. With a `waker`, the program may sleep
     /// in poll(2) until the waker is called.
+    /// With `None` the kernel takes each file for ready, and does not ask again.
     fn poll(
         &self,
         fh: u64,
         events: PollEvents,
         waker: Option<PollWaker>,
-    ) -> impl Future<Output = PollEvents> + Send;
+    ) -> impl Future<Output = Option<PollEvents>> + Send;
 
     /// Returns the errno of an operation that is not implemented, as its manual page documents it.
     fn unsupported(&self, operation: Unsupported) -> Errno;

@@ -349,8 +349,13 @@ impl FileSystem for Recorder {
         Err(Errno::EIO)
     }
 
-    async fn poll(&self, _fh: u64, events: PollEvents, _waker: Option<PollWaker>) -> PollEvents {
-        events
+    async fn poll(
+        &self,
+        _fh: u64,
+        events: PollEvents,
+        _waker: Option<PollWaker>,
+    ) -> Option<PollEvents> {
+        Some(events)
     }
 
     fn unsupported(&self, _operation: Unsupported) -> Errno {

@@ -49,7 +49,8 @@ pub(super) fn stage_leftovers<D: Disk>(
         return Ok(Vec::new());
     }
     let says = format!(
-        "a guard that was killed left the stage {}: content that was being saved may be in it",
+        "a guard that was killed left the stage {}: what is left of a save that was under way is \
+         in it",
         some_of(&names)
     );
     let mend = if of.is_guarded {

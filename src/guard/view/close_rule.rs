@@ -1,23 +1,27 @@
 //! Decides whether the close of a file that is being saved publishes it: yes, if no program is left
-//! that would go on writing.
+//! that has the file open for writing.
 //!
-//! A close may be answered while its program executes another (exec), and the kernel then blocks
-//! reads of most files in `/proc/PID`. `statm`, `status` and `fdinfo` are safe to read; `stat` only
-//! if the program is ending.
+//! The kernel tells of each close of a descriptor, but not whether another descriptor of the file
+//! is left. So the programs that have to do with the file are looked at: those that opened, wrote
+//! or closed it, and their living descendants, who may have inherited a descriptor.
+//!
+//! No descendant is missed. A descendant has the file only if its parent had it when it was
+//! started. As long as the parent lives, the descendant is found below it; before the parent ends
+//! it closes the file, and at that close all processes below it that have the file open are
+//! remembered themselves. A process is looked at before its children are listed: a child that is
+//! started after that look inherits no descriptor of the file, and one that was started before is
+//! in the list. A
+//! process that closes its descriptor between the two waits for the answer to that close, which
+//! comes after this one, so that it can't end in between.
 
 use super::super::linux_disk::LinuxDisk;
 use super::super::staged_file::StagedFile;
 use parking_lot::Mutex;
-use std::fs;
-use std::io::Read;
 use std::sync::Arc;
 
-/// The maximum number of processes that are remembered as writers of one file. With more, the file
-/// is published when its last descriptor is closed.
-const WRITERS_MAX: usize = 16;
-/// The maximum number of descriptors of a process that are looked at. A process with more counts as
-/// having the file open.
-const DESCRIPTORS_MAX: usize = 64;
+/// The maximum number of processes that are remembered for one file. With more that still run, the
+/// file is published when its last descriptor is closed.
+const PROCESSES_MAX: usize = 16;
 
 /// The file of a save.
 type Staged = StagedFile<LinuxDisk>;
@@ -33,6 +37,32 @@ pub(super) enum OnClose {
     Killed,
 }
 
+/// What the descriptors of a thread show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// It has the file open for writing, or may have.
+    Open,
+    /// It has not.
+    NotOpen,
+    /// It has closed all its descriptors because it is ending.
+    Ending,
+}
+
+/// The processes that may have one file open.
+pub(super) trait Processes {
+    /// Returns the process of a thread that runs.
+    fn process_of(&mut self, tid: u32) -> Option<u32>;
+
+    /// Looks for the file among the descriptors of a thread, or of a process.
+    fn table(&mut self, tid: u32) -> Table;
+
+    /// Whether a signal is ending a thread. It must be ending.
+    fn is_killed(&mut self, tid: u32) -> bool;
+
+    /// Returns the living children of the process of a thread; `None` if they can't be listed.
+    fn children(&mut self, tid: u32) -> Option<Vec<u32>>;
+}
+
 /// The save of one file: the staged file, and the programs that have to do with it.
 pub(super) struct Saving {
     /// The file without a name.
@@ -43,136 +73,164 @@ pub(super) struct Saving {
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 struct SaveMemory {
-    /// The thread that opened the file.
+    /// The thread that opened the file first.
     opener: u32,
+    /// Whether the process of that thread is among the remembered ones.
+    knows_opener: bool,
     /// The thread that wrote last.
     last_writer: u32,
-    /// The processes other than the opener's thread that wrote.
-    writers: Vec<u32>,
-    /// Whether there were more writers than are remembered.
-    has_more_writers: bool,
+    /// The processes that opened, wrote or closed the file, or were found to have it open.
+    processes: Vec<u32>,
+    /// Whether a process has to do with the file that is not remembered, or can't be seen.
+    has_others: bool,
     has_content: bool,
-    was_flushed: bool,
     /// Whether the last close was the end of a program by a signal.
     was_killed: bool,
 }
 
-/// The state of a thread, as `/proc/TID/status` shows it.
-struct ThreadStatus {
-    process: u32,
-    /// Whether the thread has closed all its descriptors because it is ending.
-    is_ending: bool,
-}
+impl SaveMemory {
+    fn of(opener: u32) -> Self {
+        Self { opener, has_others: opener == 0, knows_opener: opener == 0, ..Self::default() }
+    }
 
-/// Returns what the first read of a file in `/proc` yields, which is all that is wanted of it. The
-/// name of a program, which some of these files show, may hold any bytes.
-fn first_read(path: String) -> Option<String> {
-    let mut bytes = [0; 4_096];
-    let count = fs::File::open(path).and_then(|mut file| file.read(&mut bytes)).ok()?;
-    Some(String::from_utf8_lossy(&bytes[..count]).into_owned())
-}
-
-/// Whether a thread has closed all its descriptors because it is ending.
-fn is_ending(tid: u32) -> bool {
-    !has_memory(tid) && status_of(tid).is_some_and(|status| status.is_ending)
-}
-
-/// Whether a thread certainly runs: an ending thread gives its memory up before it closes its
-/// descriptors. The kernel answers this in less than half the time that `status` takes.
-fn has_memory(tid: u32) -> bool {
-    first_read(format!("/proc/{tid}/statm")).is_some_and(|sizes| !sizes.starts_with("0 "))
-}
-
-fn status_of(tid: u32) -> Option<ThreadStatus> {
-    let text = first_read(format!("/proc/{tid}/status"))?;
-    let field = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line[name.len()..].trim().parse::<u32>().ok()
-    };
-    Some(ThreadStatus { process: field("Tgid:")?, is_ending: field("FDSize:") == Some(0) })
-}
-
-/// Returns the process of a thread; the thread itself if it is gone.
-fn process_of(tid: u32) -> u32 {
-    status_of(tid).map_or(tid, |status| status.process)
-}
-
-/// Returns the process of a thread that still runs.
-pub(super) fn process_if_running(tid: u32) -> Option<u32> {
-    status_of(tid).map(|status| status.process)
-}
-
-/// Whether a signal is ending the thread. It must be ending.
-fn is_killed(tid: u32) -> bool {
-    let text = first_read(format!("/proc/{tid}/stat")).unwrap_or_default();
-    // The fields after the program's name, which ends with the last parenthesis, begin with the
-    // third; the exit code is the 52nd.
-    let fields = text.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
-    let code = fields.split_whitespace().nth(49).and_then(|code| code.parse::<i32>().ok());
-    code.is_some_and(|code| code & 0x7f != 0)
-}
-
-/// Whether a process has the node `ino` open for writing, or may have.
-fn may_write(process: u32, ino: u64) -> bool {
-    has_open(process, ino, |flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
-}
-
-/// Whether the process of a thread has the node `ino` open, or may have.
-pub(super) fn may_have_open(tid: u32, ino: u64) -> bool {
-    has_open(process_of(tid), ino, |_| true)
-}
-
-/// Whether a process has the node `ino` open with such flags, or may have.
-fn has_open(process: u32, ino: u64, with: impl Fn(i32) -> bool) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{process}/fdinfo")) else {
-        // A process that is gone has nothing open. One that may not be read counts as a writer.
-        return fs::exists(format!("/proc/{process}")).unwrap_or(true);
-    };
-    for (count, entry) in entries.enumerate() {
-        let Ok(entry) = entry else { return true };
-        if count >= DESCRIPTORS_MAX {
-            return true;
+    /// Remembers a process that has to do with the file.
+    fn remember(&mut self, system: &mut impl Processes, process: u32) {
+        if self.processes.contains(&process) {
+            return;
         }
-        let Ok(text) = fs::read_to_string(entry.path()) else { continue };
-        let field = |name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            Some(line[name.len()..].trim().to_owned())
-        };
-        let is_it = field("ino:").and_then(|text| text.parse::<u64>().ok()) == Some(ino);
-        let flags = field("flags:").and_then(|text| i32::from_str_radix(&text, 8).ok());
-        if is_it && flags.is_none_or(&with) {
-            return true;
+        if self.processes.len() >= PROCESSES_MAX {
+            self.processes.retain(|process| system.process_of(*process).is_some());
+        }
+        if self.processes.len() >= PROCESSES_MAX {
+            self.has_others = true;
+        } else {
+            self.processes.push(process);
         }
     }
-    false
+
+    /// Remembers the process of a thread that has to do with the file.
+    fn remember_thread(&mut self, system: &mut impl Processes, tid: u32) {
+        if tid == self.opener {
+            return self.remember_opener(system);
+        }
+        if self.processes.contains(&tid) {
+            return;
+        }
+        match system.process_of(tid) {
+            Some(process) => self.remember(system, process),
+            None => self.has_others = true,
+        }
+    }
+
+    /// Remembers the process of the thread that opened the file first. Most files are closed by
+    /// that thread, so its process is looked up only if another one has to do with the file.
+    fn remember_opener(&mut self, system: &mut impl Processes) {
+        if std::mem::replace(&mut self.knows_opener, true) {
+            return;
+        }
+        match system.process_of(self.opener) {
+            Some(process) => self.remember(system, process),
+            None => self.has_others = true,
+        }
+    }
+
+    fn wrote(&mut self, system: &mut impl Processes, tid: u32) {
+        self.has_content = true;
+        self.was_killed = false;
+        if tid != self.last_writer {
+            self.last_writer = tid;
+            self.acted(system, tid);
+        }
+    }
+
+    /// Remembers a thread, unless it is the one that opened the file first.
+    fn acted(&mut self, system: &mut impl Processes, tid: u32) {
+        if tid == 0 {
+            self.has_others = true;
+        } else if tid != self.opener {
+            self.remember_opener(system);
+            self.remember_thread(system, tid);
+        }
+    }
+
+    /// Remembers the processes below one that have the file open. Returns whether there are any, or
+    /// may be.
+    fn remember_below(&mut self, system: &mut impl Processes, process: u32) -> bool {
+        let (mut waiting, mut found) = (vec![process], false);
+        while let Some(parent) = waiting.pop() {
+            let Some(children) = system.children(parent) else {
+                self.has_others = true;
+                return true;
+            };
+            for child in children {
+                if system.table(child) == Table::Open {
+                    found = true;
+                    self.remember(system, child);
+                }
+                waiting.push(child);
+            }
+        }
+        found
+    }
+
+    /// Whether a process other than the closing one has the file open, or may have.
+    fn is_open_elsewhere(&mut self, system: &mut impl Processes, closing: u32) -> bool {
+        if closing != self.opener {
+            self.remember_opener(system);
+        }
+        if self.has_others {
+            return true;
+        }
+        for process in self.processes.clone() {
+            let is_other = process != closing;
+            if is_other && system.table(process) == Table::Open
+                || is_other && self.remember_below(system, process)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn closed_by(&mut self, system: &mut impl Processes, tid: u32) -> OnClose {
+        self.was_killed = false;
+        if tid == 0 {
+            self.has_others = true;
+            return OnClose::Later;
+        }
+        let table = system.table(tid);
+        let is_open = table == Table::Open || self.remember_below(system, tid);
+        if table == Table::Ending && system.is_killed(tid) {
+            self.was_killed = true;
+        } else if !is_open && self.has_content && !self.is_open_elsewhere(system, tid) {
+            return OnClose::Publish;
+        }
+        self.remember_thread(system, tid);
+        if self.was_killed { OnClose::Killed } else { OnClose::Later }
+    }
 }
 
 impl Saving {
     /// Returns the save of a file that the thread `opener` has opened.
     pub(super) fn new(staged: Arc<Staged>, opener: u32) -> Arc<Self> {
-        let memory = SaveMemory { opener, ..SaveMemory::default() };
-        Arc::new(Self { staged, memory: Mutex::new(memory) })
+        Arc::new(Self { staged, memory: Mutex::new(SaveMemory::of(opener)) })
+    }
+
+    /// Records that another thread opened the file for writing.
+    pub(super) fn opened(&self, system: &mut impl Processes, tid: u32) {
+        self.memory.lock().acted(system, tid);
     }
 
     /// Records that a thread changed the content of the file.
-    pub(super) fn wrote(&self, tid: u32) {
+    pub(super) fn wrote(&self, system: &mut impl Processes, tid: u32) {
+        self.memory.lock().wrote(system, tid);
+    }
+
+    /// Records that the kernel wrote the pages of a mapping. It does not tell whose mapping it is.
+    pub(super) fn was_written_back(&self) {
         let mut memory = self.memory.lock();
         memory.has_content = true;
         memory.was_killed = false;
-        if tid == memory.last_writer || tid == memory.opener || tid == 0 {
-            memory.last_writer = tid;
-            return;
-        }
-        memory.last_writer = tid;
-        let process = process_of(tid);
-        if memory.writers.contains(&process) {
-            return;
-        }
-        if memory.writers.len() < WRITERS_MAX {
-            memory.writers.push(process);
-        } else {
-            memory.has_more_writers = true;
-        }
     }
 
     /// Whether the last close was the end of a program by a signal.
@@ -180,83 +238,261 @@ impl Saving {
         self.memory.lock().was_killed
     }
 
-    /// Decides about the close of a descriptor of the node `ino` by the thread `tid`.
-    pub(super) fn closed_by(&self, tid: u32, ino: u64) -> OnClose {
-        let mut memory = self.memory.lock();
-        let is_first = !std::mem::replace(&mut memory.was_flushed, true);
-        if tid == 0 {
-            return if memory.has_content { OnClose::Publish } else { OnClose::Later };
-        }
-        if is_ending(tid) && is_killed(tid) {
-            memory.was_killed = true;
-            return OnClose::Killed;
-        }
-        memory.was_killed = false;
-        if !memory.has_content {
-            return OnClose::Later;
-        }
-        if is_first && tid == memory.opener && memory.writers.is_empty() {
-            return OnClose::Publish;
-        }
-        if memory.has_more_writers {
-            return OnClose::Later;
-        }
-        let (closing, opener) = (process_of(tid), process_of(memory.opener));
-        let mut all = memory.writers.clone();
-        all.extend([closing, opener]);
-        all.sort_unstable();
-        all.dedup();
-        drop(memory);
-        let is_open = all.into_iter().any(|process| may_write(process, ino));
-        if is_open { OnClose::Later } else { OnClose::Publish }
+    /// Decides about the close of a descriptor by the thread `tid`.
+    pub(super) fn closed_by(&self, system: &mut impl Processes, tid: u32) -> OnClose {
+        self.memory.lock().closed_by(system, tid)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead as _, BufReader, Write as _};
-    use std::os::unix::fs::MetadataExt;
-    use std::process::{Command, Stdio};
+    use std::collections::{BTreeMap, BTreeSet};
 
-    /// The process is one of its own, since the other tests of this one have many open files.
-    #[test]
-    fn a_writable_descriptor_of_a_process_is_found() {
-        let path = std::env::temp_dir().join(format!("latchfs-close-{}", std::process::id()));
-        let ino = fs::File::create(&path).and_then(|file| file.metadata()).expect("a file").ino();
-        let script = "exec 8>> \"$0\"; echo; read _; exec 8>&- 9< \"$0\"; echo; read _";
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut shell = shell.spawn().expect("there is a shell");
-        let mut told = BufReader::new(shell.stdout.take().expect("piped")).lines();
-        let mut input = shell.stdin.take().expect("piped");
-        told.next().expect("it writes").expect("a line");
-        assert!(may_write(shell.id(), ino), "it may write");
-        input.write_all(b"\n").expect("it reads");
-        told.next().expect("it writes").expect("a line");
-        assert!(!may_write(shell.id(), ino), "it may read only");
-        assert!(!may_write(u32::MAX - 1, ino), "there is no such process");
-        drop(input);
-        shell.wait().expect("our child");
-        fs::remove_file(&path).expect("it is there");
+    /// Processes with their parents, and those that have the file open.
+    #[derive(Default)]
+    struct World {
+        parents: BTreeMap<u32, u32>,
+        /// The threads of processes that are not the first.
+        threads: BTreeMap<u32, u32>,
+        open: BTreeSet<u32>,
+        ending: BTreeSet<u32>,
+        killed: BTreeSet<u32>,
+        hides_children: bool,
+        /// The processes that were looked at.
+        looks: Vec<u32>,
+    }
+
+    impl World {
+        fn of(parents: &[(u32, u32)]) -> Self {
+            Self { parents: parents.iter().copied().collect(), ..Self::default() }
+        }
+
+        /// Ends a process, whose children go to the first one.
+        fn end(&mut self, pid: u32) {
+            self.parents.remove(&pid);
+            self.open.remove(&pid);
+            self.parents
+                .values_mut()
+                .filter(|parent| **parent == pid)
+                .for_each(|parent| *parent = 1);
+        }
+
+        /// The process `pid` closes its descriptors because it ends.
+        fn exit(&mut self, memory: &mut SaveMemory, pid: u32) -> OnClose {
+            self.open.remove(&pid);
+            self.ending.insert(pid);
+            let effect = memory.closed_by(self, pid);
+            self.end(pid);
+            effect
+        }
+
+        /// The process `pid` closes its last descriptor of the file.
+        fn close(&mut self, memory: &mut SaveMemory, pid: u32) -> OnClose {
+            self.open.remove(&pid);
+            memory.closed_by(self, pid)
+        }
+
+        /// The process `child` is started by another one, whose descriptors it inherits.
+        fn fork(&mut self, parent: u32, child: u32) {
+            self.parents.insert(child, parent);
+            if self.open.contains(&parent) {
+                self.open.insert(child);
+            }
+        }
+    }
+
+    impl Processes for World {
+        fn process_of(&mut self, tid: u32) -> Option<u32> {
+            let process = self.threads.get(&tid).copied().unwrap_or(tid);
+            self.parents.contains_key(&process).then_some(process)
+        }
+
+        fn table(&mut self, tid: u32) -> Table {
+            self.looks.push(tid);
+            match self.process_of(tid) {
+                Some(process) if self.open.contains(&process) => Table::Open,
+                Some(process) if self.ending.contains(&process) => Table::Ending,
+                _ => Table::NotOpen,
+            }
+        }
+
+        fn is_killed(&mut self, tid: u32) -> bool {
+            self.killed.contains(&tid)
+        }
+
+        fn children(&mut self, tid: u32) -> Option<Vec<u32>> {
+            let process = self.process_of(tid);
+            let is_child = |(_, parent): &(&u32, &u32)| Some(**parent) == process;
+            let children = self.parents.iter().filter(is_child).map(|(child, _)| *child).collect();
+            (!self.hides_children).then_some(children)
+        }
+    }
+
+    /// Returns a world in which process 10 has opened a file and written to it.
+    fn written() -> (World, SaveMemory) {
+        let mut world = World::of(&[(10, 1)]);
+        world.open.insert(10);
+        let mut memory = SaveMemory::of(10);
+        memory.wrote(&mut world, 10);
+        (world, memory)
     }
 
     #[test]
-    fn a_running_thread_is_not_ending() {
-        let status = status_of(std::process::id()).expect("it runs");
-        assert_eq!((status.process, status.is_ending), (std::process::id(), false));
-        assert!(has_memory(std::process::id()));
-        assert!(status_of(u32::MAX - 1).is_none() && !has_memory(u32::MAX - 1));
+    fn a_save_of_one_process_is_published_at_its_close_by_one_look() {
+        let (mut world, mut memory) = written();
+        assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
+        assert_eq!(world.looks, [10]);
     }
 
     #[test]
-    fn the_status_of_a_program_with_any_name_is_read() {
-        let named = std::thread::spawn(|| {
-            let name = c"\xff (9) Z";
-            rustix::thread::set_name(name).expect("renamed");
-            status_of(rustix::thread::gettid().as_raw_nonzero().get() as u32)
-        });
-        let status = named.join().expect("ended").expect("it is read");
-        assert_eq!((status.process, status.is_ending), (std::process::id(), false));
+    fn a_close_of_a_duplicate_does_not_publish() {
+        let (mut world, mut memory) = written();
+        for _ in 0..3 {
+            assert_eq!(memory.closed_by(&mut world, 10), OnClose::Later);
+        }
+        assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
+    }
+
+    #[test]
+    fn a_file_without_content_is_published_later() {
+        let mut world = World::of(&[(10, 1)]);
+        assert_eq!(SaveMemory::of(10).closed_by(&mut world, 10), OnClose::Later);
+    }
+
+    #[test]
+    fn an_inherited_descriptor_counts_as_long_as_its_process_lives() {
+        let (mut world, mut memory) = written();
+        world.fork(10, 11);
+        world.fork(11, 12);
+        world.open.remove(&11);
+        assert_eq!(world.exit(&mut memory, 10), OnClose::Later, "12 has it, below 11");
+        assert_eq!(world.exit(&mut memory, 12), OnClose::Publish);
+    }
+
+    #[test]
+    fn a_parent_that_opened_or_wrote_or_closed_counts() {
+        // 10 has opened it, and 11 is its child.
+        let (mut world, mut memory) = written();
+        world.fork(10, 11);
+        assert_eq!(world.exit(&mut memory, 11), OnClose::Later);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
+        // 20 has written to it, and is no relative.
+        let (mut world, mut memory) = written();
+        world.parents.insert(20, 1);
+        world.open.insert(20);
+        memory.wrote(&mut world, 20);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        assert_eq!(world.close(&mut memory, 20), OnClose::Publish);
+        // 20 has opened it once more, and written nothing.
+        let (mut world, mut memory) = written();
+        world.parents.insert(20, 1);
+        world.open.insert(20);
+        memory.acted(&mut world, 20);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        assert_eq!(world.close(&mut memory, 20), OnClose::Publish);
+        // 11 has closed a copy, and has another; it is no descendant of 10 any more.
+        let (mut world, mut memory) = written();
+        world.fork(10, 11);
+        assert_eq!(memory.closed_by(&mut world, 11), OnClose::Later);
+        world.parents.insert(11, 1);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        assert_eq!(world.exit(&mut memory, 11), OnClose::Publish);
+    }
+
+    #[test]
+    fn a_daemon_that_is_started_in_two_steps_counts() {
+        for opener_stays in [true, false] {
+            let (mut world, mut memory) = written();
+            world.fork(10, 11);
+            world.fork(11, 12);
+            assert_eq!(world.exit(&mut memory, 11), OnClose::Later);
+            assert_eq!(world.parents[&12], 1, "nothing leads from 10 to 12");
+            let closed = if opener_stays {
+                world.close(&mut memory, 10)
+            } else {
+                world.exit(&mut memory, 10)
+            };
+            assert_eq!(closed, OnClose::Later);
+            world.fork(12, 13);
+            assert_eq!(world.exit(&mut memory, 12), OnClose::Later);
+            assert_eq!(world.exit(&mut memory, 13), OnClose::Publish);
+        }
+    }
+
+    /// The file has no content yet when the first two processes end.
+    #[test]
+    fn a_daemon_that_writes_later_counts() {
+        let mut world = World::of(&[(10, 1)]);
+        world.open.insert(10);
+        let mut memory = SaveMemory::of(10);
+        world.fork(10, 11);
+        assert_eq!(world.exit(&mut memory, 10), OnClose::Later);
+        world.fork(11, 12);
+        world.fork(12, 13);
+        assert_eq!(world.exit(&mut memory, 11), OnClose::Later);
+        memory.wrote(&mut world, 13);
+        assert_eq!(world.exit(&mut memory, 13), OnClose::Later);
+        assert_eq!(world.exit(&mut memory, 12), OnClose::Publish);
+    }
+
+    #[test]
+    fn a_killed_program_publishes_nothing_unless_another_one_closes_the_file() {
+        let (mut world, mut memory) = written();
+        world.fork(10, 11);
+        world.killed.insert(10);
+        assert_eq!(world.exit(&mut memory, 10), OnClose::Killed);
+        assert!(memory.was_killed);
+        assert_eq!(world.close(&mut memory, 11), OnClose::Publish);
+        assert!(!memory.was_killed);
+    }
+
+    #[test]
+    fn a_process_that_nobody_can_see_leaves_the_file_for_its_last_close() {
+        // The kernel shows no number for a process of a foreign namespace.
+        let (mut world, mut memory) = written();
+        assert_eq!(memory.closed_by(&mut world, 0), OnClose::Later);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        let (mut world, mut memory) = written();
+        memory.wrote(&mut world, 0);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        let mut memory = SaveMemory::of(0);
+        memory.wrote(&mut world, 10);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        // Its children can't be listed.
+        let (mut world, mut memory) = written();
+        world.hides_children = true;
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        // The thread that opened it is gone, and its process is not known.
+        let (mut world, mut memory) = written();
+        memory.opener = 77;
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+    }
+
+    #[test]
+    fn the_threads_of_a_process_are_one_process() {
+        let mut world = World::of(&[(10, 1)]);
+        world.threads.extend([(15, 10), (16, 10)]);
+        let mut memory = SaveMemory::of(15);
+        memory.wrote(&mut world, 16);
+        assert_eq!(world.close(&mut memory, 16), OnClose::Publish);
+        assert_eq!(memory.processes, [10]);
+    }
+
+    #[test]
+    fn the_number_of_remembered_processes_is_bounded_and_ended_ones_make_room() {
+        let (mut world, mut memory) = written();
+        for child in 100..200 {
+            world.fork(10, child);
+            memory.wrote(&mut world, child);
+            assert_eq!(world.exit(&mut memory, child), OnClose::Later);
+        }
+        assert!(!memory.has_others && memory.processes.len() <= PROCESSES_MAX);
+        for child in 200..=200 + PROCESSES_MAX as u32 {
+            world.fork(10, child);
+            memory.wrote(&mut world, child);
+        }
+        assert!(memory.has_others);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
     }
 }

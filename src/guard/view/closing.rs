@@ -4,6 +4,7 @@
 use super::super::acting_as::{self, User};
 use super::super::disk::Place;
 use super::super::folder_guard::SaveError;
+use super::super::gate::Closed;
 use super::super::linux_disk::stat;
 use super::super::lost_files::LostReason;
 use super::super::staged_file::SaveState;
@@ -12,10 +13,12 @@ use super::attributes::ChangeTime;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
 use super::open_file::{OpenFile, Writing};
+use super::process_files::ProcessLook;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
 use crate::time::Wall;
 use serde_json::json;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -90,16 +93,15 @@ impl FolderView {
                 self.guard.put_aside(&saving.staged, LostReason::WriteFailed);
                 self.nodes.saved(ino);
                 let path = self.nodes.path(ino).unwrap_or_default();
-                let why = "a write to it failed, so the version before stays; what was written is \
-                           kept ('latchfs guard lost')";
-                Err(self.say(who, &path, Errno::from_i32(code), why))
+                let why = "a write to it failed, so the version before stays";
+                Err(self.say_kept(who, &path, Errno::from_i32(code), why))
             }
             SaveState::PutAside(_) => {
                 let path = self.nodes.path(ino).unwrap_or_default();
-                let error = SaveError::Closed(super::super::gate::Closed::TenureOver);
+                let error = SaveError::Closed(Closed::TenureOver);
                 Err(self.unsaved(who, &path, &error))
             }
-            SaveState::Unpublished => match saving.closed_by(who.pid, ino) {
+            SaveState::Unpublished => match saving.closed_by(&mut ProcessLook::at(ino), who.pid) {
                 OnClose::Publish => self.publish(who, ino, saving, false),
                 OnClose::Killed => Ok(()),
                 // A program that closes its copy of the descriptor learns here that the tenure is
@@ -195,7 +197,7 @@ impl FolderView {
                 SaveState::Spoiled(code) => return Err(Errno::from_i32(code)),
                 SaveState::PutAside(_) => {
                     let path = self.nodes.path(ino).unwrap_or_default();
-                    let error = SaveError::Closed(super::super::gate::Closed::TenureOver);
+                    let error = SaveError::Closed(Closed::TenureOver);
                     return Err(self.unsaved(who, &path, &error));
                 }
             }
@@ -218,5 +220,48 @@ impl FolderView {
         let (dir, _) = self.directory(ino)?;
         let synced = super::super::disk::Disk::sync_dir(self.guard.disk(), &dir);
         synced.map_err(|error| errno(&error))
+    }
+
+    /// Returns the errno for a file that could not be saved, and records the reason.
+    pub(super) fn unsaved(&self, who: Requester, path: &Path, error: &SaveError) -> Errno {
+        match error {
+            SaveError::Closed(closed) => {
+                let errno = self.say_kept(who, path, Errno::ESTALE, &self.reason(*closed));
+                if *closed == Closed::TenureOver {
+                    self.tenures.look();
+                }
+                errno
+            }
+            SaveError::Unannounced => self.unannounced(who, path),
+            SaveError::Exists => {
+                let why = "another program has made a file of this name meanwhile";
+                self.say_kept(who, path, Errno::EEXIST, why)
+            }
+            SaveError::Unread(unread) => self.say_kept(who, path, Errno::ESTALE, unread),
+            SaveError::Linked => self.say(
+                who,
+                path,
+                Errno::EROFS,
+                "on storage that machines share, a file with several names is not changed in \
+                 place; replace it by a new file, or remove its other names",
+            ),
+            SaveError::Disk(error) => self.say_kept(who, path, errno(error), error),
+        }
+    }
+
+    /// Records why a file is not saved whose content is among the lost files. Returns the errno.
+    pub(super) fn say_kept(
+        &self,
+        who: Requester,
+        path: &Path,
+        errno: Errno,
+        why: &(impl Display + ?Sized),
+    ) -> Errno {
+        self.say(who, path, errno, &format!("{why}; {}", self.kept()))
+    }
+
+    /// Says where the content is that could not be saved.
+    pub(super) fn kept(&self) -> String {
+        format!("your text is kept: latchfs guard lost {}", self.shown_at.display())
     }
 }

@@ -9,6 +9,7 @@ use super::super::staged_file::SaveState;
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, errno};
 use super::open_file::{Content, OpenFile};
+use super::process_files::ProcessLook;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -116,7 +117,11 @@ impl FolderView {
         let unpublished =
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
         if let Some(saving) = unpublished {
-            saving.wrote(if is_writeback { 0 } else { who.pid });
+            if is_writeback {
+                saving.was_written_back();
+            } else {
+                saving.wrote(&mut ProcessLook::at(open.ino), who.pid);
+            }
             self.reserve(who, saving, of)?;
         } else {
             open.has_changed.store(true, Ordering::Release);
@@ -171,8 +176,8 @@ impl FolderView {
             match saving.staged.save_state() {
                 SaveState::Spoiled(errno) => return Err(Errno::from_i32(errno)),
                 SaveState::PutAside(_) => {
-                    let why = "what was written before is among the lost files; open it again";
-                    return Err(self.say(who, &path, Errno::ESTALE, why));
+                    let why = "it could not be saved; open it again";
+                    return Err(self.say_kept(who, &path, Errno::ESTALE, why));
                 }
                 SaveState::Unpublished | SaveState::Published => {}
             }

@@ -10,12 +10,12 @@
 
 use super::super::disk::{FileId, Look};
 use super::super::linux_disk::{id_in, look_in, open_below, stat_at};
-use super::close_rule::may_have_open;
 use super::database_files::{
     DATABASE_FILES, MadeFor, Pair, database_file, database_of, database_of_shm,
 };
 use super::folder_view::FolderView;
 use super::local_files::Spot;
+use super::process_files::may_have_open;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, Requester};
 use rustix::fs::{AtFlags, OFlags};

@@ -2,10 +2,11 @@
 //! through the gate.
 
 use super::super::disk::FileId;
-use super::super::folder_guard::{FolderGuard, SaveError};
+use super::super::folder_guard::FolderGuard;
 use super::super::gate::{Closed, Pass};
 use super::super::linux_disk::{LinuxDisk, id_in, open_below, stat};
 use super::super::lock_records::LockRecords;
+use super::super::staged_file::SaveState;
 use super::super::tenure::{Owner, TenureId};
 use super::super::tenures::Tenures;
 use super::super::wish::{Denied, WishOf};
@@ -76,6 +77,8 @@ pub(crate) struct FolderView {
     pub(super) own: Weak<FolderView>,
     /// The path of the folder, for messages.
     pub(super) folder: PathBuf,
+    /// The path of the view, for messages.
+    pub(super) shown_at: PathBuf,
     /// Whether a sync tool may carry the folder.
     pub(super) is_carried: bool,
 }
@@ -302,12 +305,16 @@ impl FolderView {
         let is_of = |owner| is_writeback || Self::is_of(owner, who);
         self.guard.gate().enter(Some(tenure), is_of).map_err(|closed| {
             let path = self.nodes.path(open.ino).unwrap_or_default();
+            let state = open.saving().map(|saving| saving.staged.save_state());
             let errno = match closed {
                 Closed::OtherOwner(_) => Errno::EROFS,
                 // The program may go on in the next tenure.
                 _ if open.is_dormant() && !is_writeback => Errno::EROFS,
                 Closed::NotHeld | Closed::TenureOver | Closed::Deadline => Errno::ESTALE,
             };
+            if matches!(state, Some(SaveState::PutAside(_))) {
+                return self.say_kept(who, &path, errno, &self.reason(closed));
+            }
             self.refuse(who, &path, errno, closed)
         })
     }
@@ -329,10 +336,23 @@ impl FolderView {
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };
         let owner = self.policy.owner.of(who.uid, who.pid);
-        let asks = self.policy.on_write == OnWrite::Take && !self.policy.never_ask.matches(path);
+        let is_cut = matches!(self.policy.on_write, OnWrite::Wait(wanted) if patience < wanted);
+        let asks = is_cut || self.policy.on_write == OnWrite::Take;
+        let asks = asks && !self.policy.never_ask.matches(path);
         match self.wait_for_tenure(who, (owner, WishOf::Program { asks }), patience).await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
+            Some(Err(sentence)) if is_cut => Err(self.say(
+                who,
+                path,
+                Errno::EROFS,
+                &format!(
+                    "{sentence}; a change of names, or of a directory, waits for \
+                     {DIRECTORY_PATIENCE} at most, since no program can use the directory \
+                     meanwhile: try again after 'latchfs guard wait', or run the command by \
+                     'latchfs run --guard'"
+                ),
+            )),
             Some(Err(sentence)) => Err(self.say(
                 who,
                 path,
@@ -395,7 +415,12 @@ impl FolderView {
         errno: Errno,
         closed: Closed,
     ) -> Errno {
-        let why = match closed {
+        self.say(who, path, errno, &self.reason(closed))
+    }
+
+    /// Returns why the gate refuses a change.
+    pub(super) fn reason(&self, closed: Closed) -> String {
+        match closed {
             Closed::NotHeld => "this machine does not hold the lock of the folder".to_owned(),
             Closed::OtherOwner(Owner::User(uid)) => {
                 format!("the lock of the folder is held for the programs of user {uid}")
@@ -415,8 +440,7 @@ impl FolderView {
                                  be another's; see 'latchfs guard status' \
                                  (E_CONSISTENCY_UNAVAILABLE)"
                 .to_owned(),
-        };
-        self.say(who, path, errno, &why)
+        }
     }
 
     /// Records why a change is refused. Returns the errno.
@@ -434,42 +458,6 @@ impl FolderView {
     pub(super) fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
         self.refused.record(who.uid, classed(errno, sentence));
         errno
-    }
-
-    /// Returns the errno for a file that could not be saved, and records the reason.
-    pub(super) fn unsaved(&self, who: Requester, path: &Path, error: &SaveError) -> Errno {
-        match error {
-            SaveError::Closed(closed) => {
-                let errno = self.refuse(who, path, Errno::ESTALE, *closed);
-                if *closed == Closed::TenureOver {
-                    self.tenures.look();
-                }
-                errno
-            }
-            SaveError::Unannounced => self.unannounced(who, path),
-            SaveError::Exists => self.say(
-                who,
-                path,
-                Errno::EEXIST,
-                "another program has made a file of this name meanwhile; what was written is kept \
-                 ('latchfs guard lost')",
-            ),
-            SaveError::Unread(unread) => {
-                let why = format!("{unread}; what was written is kept ('latchfs guard lost')");
-                self.say(who, path, Errno::ESTALE, &why)
-            }
-            SaveError::Linked => self.say(
-                who,
-                path,
-                Errno::EROFS,
-                "on storage that machines share, a file with several names is not changed in \
-                 place; replace it by a new file, or remove its other names",
-            ),
-            SaveError::Disk(error) => {
-                let why = format!("{error}; what was written is kept ('latchfs guard lost')");
-                self.say(who, path, errno(error), &why)
-            }
-        }
     }
 
     /// Returns the identity in the attributes of a file.

@@ -11,6 +11,7 @@ mod database_files;
 mod local_shares;
 mod open_file;
 mod passthrough;
+mod process_files;
 mod node_files;
 mod new_files;
 mod local_dir;

@@ -10,7 +10,7 @@ use super::super::tenure_events::{NewsCommands, TenureEvent};
 use super::super::tenure_news::TenureNews;
 use super::super::tenures::Tenures;
 use super::super::write_policy::WritePolicy;
-use super::control_files::ControlFiles;
+use super::control_files::{CONTROL_DIR, ControlFiles};
 use super::database_files::Databases;
 use super::flocks;
 use super::folder_view::FolderView;
@@ -37,7 +37,9 @@ use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::Requester;
 use crate::time::Span;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -141,11 +143,15 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         lost_listing: LostListing::default(),
         own: Weak::clone(own),
         folder: parts.folder,
+        shown_at: dir.to_owned(),
         is_carried: parts.is_carried,
     });
     let _ = slot.set(Arc::downgrade(&view));
     let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
     let mounted = session::mount(wanted, |_| Arc::clone(&view))?;
+    if let Err(error) = poll_once(mounted.dir()) {
+        log::warn!("the view can't be polled: {error}");
+    }
     if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed_view(dir))? {
         let users = Arc::downgrade(&view);
         let is_used = move || {
@@ -155,6 +161,16 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         view.tenures.look_for_use(Arc::new(is_used));
     }
     Ok(MountedView { view, mounted })
+}
+
+/// Polls a file of the view, after whose answer the kernel polls none of its files again. While a
+/// program waits for such an answer, its set of polled files (epoll) is locked, and the thread that
+/// has to answer could be reading the descriptor of that set in `/proc`.
+fn poll_once(view: &Path) -> io::Result<()> {
+    let status = File::open(view.join(CONTROL_DIR).join("status"))?;
+    let mut polled = [PollFd::new(&status, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(())
 }
 
 impl FolderView {
@@ -215,6 +231,9 @@ impl FolderView {
         status["slow_reads"] = self.passthrough.refusal().into();
         status["request_timeout_s"] = self.request_timeout.into();
         status["leftover_record"] = self.leftover_record().into();
+        if status["lost_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
+            status["kept"] = self.kept().into();
+        }
         if let Some(progress) = self.snapshots.progress() {
             status["snapshot"] = progress.into();
         }

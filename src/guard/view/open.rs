@@ -11,6 +11,7 @@ use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale
 use super::local_files::Spot;
 use super::new_files::{access_of, copy_attributes, mode_in, truncate_special};
 use super::open_file::{Content, OpenFile, Writing};
+use super::process_files::ProcessLook;
 use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, NameIn};
@@ -104,6 +105,7 @@ impl FolderView {
         if saving.staged.tenure != pass.tenure() {
             return Err(Errno::ESTALE);
         }
+        saving.opened(&mut ProcessLook::at(ino), who.pid);
         if flags & libc::O_TRUNC != 0 {
             let cut = acting_as::content(who.into(), || saving.staged.file.set_len(0));
             cut.map_err(|error| errno(&error))?;

@@ -287,8 +287,8 @@ impl FileSystem for FolderView {
         Err(Errno::ENOSYS)
     }
 
-    async fn poll(&self, _fh: u64, events: PollEvents, _waker: Option<PollWaker>) -> PollEvents {
-        events & (PollEvents::POLLIN | PollEvents::POLLOUT)
+    async fn poll(&self, _: u64, _: PollEvents, _: Option<PollWaker>) -> Option<PollEvents> {
+        None
     }
 
     fn unsupported(&self, _operation: Unsupported) -> Errno {

@@ -4,11 +4,13 @@ use super::super::acting_as;
 use super::super::extended_attributes::ACCESS_ACL;
 use super::super::linux_disk::{path_of, reopen, stat};
 use super::super::staged_file::SaveState;
+use super::attributes::type_in;
 use super::data::ContentChange;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
+use super::process_files::ProcessLook;
 use crate::fuse::kernel::caller_status::may_keep_set_gid;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, NodeAttr, Requester, SetAttrs, TimeOrNow};
+use crate::fuse::kernel::values::{Errno, NodeAttr, NodeType, Requester, SetAttrs, TimeOrNow};
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
@@ -70,13 +72,24 @@ impl FolderView {
             let _pass = match &tenure {
                 Some((open, tenure)) => Some(self.pass_open(who, open, *tenure, false)?),
                 None if self.nodes.is_local(ino) => None,
-                None => Some(self.pass(who, &path, MayWait::Briefly).await?),
+                None => Some(self.pass(who, &path, self.may_wait_for(ino)).await?),
             };
             let located = self.locate_unshared(ino)?;
             change_attributes(&located, wanted)?;
             self.note_change(&located.found, located.as_fd());
         }
         self.attributes_of(ino)
+    }
+
+    /// Returns how long a change of the attributes of a file may wait. The kernel keeps the file
+    /// locked, and so a directory.
+    fn may_wait_for(&self, ino: u64) -> MayWait {
+        let is_held = self.guard.gate().tenure().is_some();
+        let is_dir = |located: LocatedFile| type_in(&located.found) == NodeType::Directory;
+        match is_held || self.locate(ino).is_ok_and(is_dir) {
+            true => MayWait::Briefly,
+            false => MayWait::Long,
+        }
     }
 
     /// Changes the size of a file by its open file, or by its path.
@@ -109,7 +122,7 @@ impl FolderView {
                     return Err(Errno::ESTALE);
                 }
                 if saving.staged.save_state() == SaveState::Unpublished {
-                    saving.wrote(who.pid);
+                    saving.wrote(&mut ProcessLook::at(ino), who.pid);
                 }
                 let file = &saving.staged.file;
                 let changed = acting_as::content(who.into(), || file.set_len(size));
@@ -166,7 +179,7 @@ impl FolderView {
         let _pass = if self.nodes.is_local(ino) {
             None
         } else {
-            Some(self.pass(who, &path, MayWait::Briefly).await?)
+            Some(self.pass(who, &path, self.may_wait_for(ino)).await?)
         };
         let located = self.locate_unshared(ino)?;
         let changed = acting_as::naming(who.into(), || Ok(change(&path_of(located.as_fd()))?));
