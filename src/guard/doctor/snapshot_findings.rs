@@ -1,6 +1,6 @@
 //! Folder snapshots that were interrupted or damaged.
 
-use super::super::disk::{Disk, Place};
+use super::super::disk::Disk;
 use super::super::folder_snapshot::snapshot_recovery::{SnapshotFinding, findings};
 use super::super::folder_snapshot::snapshot_store::SnapshotStore;
 use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
@@ -40,17 +40,6 @@ impl<D: Disk> ExaminedFolder<'_, D> {
         }
         let token = TenureId::parse(&intent.tenure).map(|tenure| tenure.token.as_u64());
         self.is_guarded && token.is_some() && token >= self.tenure
-    }
-
-    /// Whether a guard may be at work in a tenure: this machine's guard in its current one, or that
-    /// of another machine of a shared storage, as long as no fence has removed the stage.
-    fn may_be_at_work(&self, tenure: TenureId) -> bool {
-        if self.is_shared {
-            let stage = tenure.to_string();
-            let stages = self.stages.as_ref();
-            return stages.is_some_and(|dir| self.disk.look(Place::new(dir, &stage)).is_ok());
-        }
-        self.is_guarded && Some(tenure.token.as_u64()) >= self.tenure
     }
 }
 
