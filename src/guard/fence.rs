@@ -270,7 +270,8 @@ impl<D: Disk> Fence<'_, D> {
     /// older tenure reaches the old inode, which has no name any more. The copy passes through the
     /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
     /// this fence replaces no file any more, however late its system call goes on: it fails with
-    /// ENOENT. A file that has got the name meanwhile stays: the next round of the fence looks at it.
+    /// ENOENT. A file that has got the name meanwhile stays: the next round of the fence looks at
+    /// it.
     pub(super) fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
             Err(error) if leads_to_no_file(&error) => return Ok(None),
@@ -293,8 +294,8 @@ impl<D: Disk> Fence<'_, D> {
         Ok(is_replaced.then_some(look))
     }
 
-    /// Gives the name `at` to the file `copy` if the file `old` still has it, and removes `old`. The
-    /// copy may have taken long, so another file may have got the name meanwhile: it keeps it.
+    /// Gives the name `at` to the file `copy` if the file `old` still has it, and removes `old`.
+    /// The copy may have taken long, so another file may have got the name meanwhile: it keeps it.
     fn replace_file(
         &self,
         old: &D::File,

@@ -51,8 +51,8 @@ pub(crate) struct ViewSnapshots {
 impl ViewSnapshots {
     /// Recovers interrupted snapshots, and looks which files the complete ones share with the
     /// folder. `may_link` says that only this guard changes the folder, and `shared_by` names this
-    /// machine if others share the storage; all snapshots together may take `bytes_max` bytes of the
-    /// disk.
+    /// machine if others share the storage; all snapshots together may take `bytes_max` bytes of
+    /// the disk.
     pub(crate) fn open(
         (stages, dir): (&OwnedFd, OwnedFd),
         folder_id: &str,
