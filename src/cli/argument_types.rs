@@ -33,7 +33,7 @@ pub(super) fn span(text: &str) -> Result<Span, String> {
 }
 
 fn parsed(text: &str) -> Result<Span, TermError> {
-    if text.parse::<f64>().is_ok_and(f64::is_finite) {
+    if !text.starts_with('+') && text.parse::<f64>().is_ok_and(f64::is_finite) {
         return parse_span(&format!("{text}s"));
     }
     let words: Vec<_> = text.split_whitespace().collect();

@@ -93,12 +93,12 @@ pub fn looks_like_a_duration(text: &str) -> bool {
 }
 
 /// Parses durations such as `1h`, `1d`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order,
-/// as Go's `ParseDuration` does. A plus sign in the query of a URL arrives as a space.
+/// as Go's `ParseDuration` does.
 pub fn parse_span(text: &str) -> Result<Span, TermError> {
     if text.starts_with('-') && looks_like_a_duration(text) {
         return Err(TermError::TooShort);
     }
-    let text = text.strip_prefix(['+', ' ']).unwrap_or(text);
+    let text = text.strip_prefix('+').unwrap_or(text);
     let mut rest = text;
     let mut total: u64 = 0;
     while !rest.is_empty() || text.is_empty() {

@@ -192,8 +192,10 @@ impl RequestOptions {
     fn set(&mut self, key: &str, said: OptionValue<'_>) -> Result<(), String> {
         match key {
             "client" => self.client = Some(client(said.text()?)?),
-            "ttl" => self.ttl = Some(Ttl::parse(said.text()?).map_err(|e| e.to_string())?),
-            "grace" => self.grace = Some(Grace::parse(said.text()?).map_err(|e| e.to_string())?),
+            "ttl" => self.ttl = Some(Ttl::parse(signed(said.text()?)).map_err(|e| e.to_string())?),
+            "grace" => {
+                self.grace = Some(Grace::parse(signed(said.text()?)).map_err(|e| e.to_string())?);
+            }
             "mode" => self.mode = Some(mode(said.text()?)?),
             "note" => self.note = Some(note(said.text()?)?),
             "token" => self.token = Some(Token::named(said.id()?)),
@@ -379,8 +381,13 @@ fn reason(text: &str) -> Result<StealReason, String> {
     })
 }
 
+/// Returns a duration without the space as which the plus sign of `ttl=+5s` in a query arrives.
+fn signed(text: &str) -> &str {
+    text.strip_prefix(' ').unwrap_or(text)
+}
+
 fn wait(text: &str) -> Result<Span, String> {
-    match parse_span(text) {
+    match parse_span(signed(text)) {
         Ok(span) if span > WAIT_MAX => Err(format!("a wait is {WAIT_MAX} at most")),
         Ok(span) => Ok(span),
         Err(error) => Err(error.to_string()),
