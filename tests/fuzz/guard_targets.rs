@@ -171,6 +171,12 @@ fn ledgers() {
             bytes.push(0);
             (0..3).for_each(|_| number(&mut bytes, source.random.number()));
         }
+        let given_up = source.random.below(3);
+        number(&mut bytes, given_up as u64);
+        for path in 0..given_up {
+            number(&mut bytes, 1);
+            bytes.push(b'k' + path as u8);
+        }
         bytes.push(0);
         number(&mut bytes, 1);
         number(&mut bytes, 1);
