@@ -58,7 +58,8 @@ fn a_request_timeout_of_the_kernel_is_found() {
     }
 }
 
-/// kernel: root of a user namespace may mount, and the kernel refuses to read files by itself.
+/// kernel: root of a user namespace may mount, and the kernel refuses to read files by itself. No
+/// other user has a place in the namespace, so the guard serves root alone.
 #[test]
 fn reads_that_the_kernel_refuses_are_found() {
     let _stays = crate::doctoring::kernel_stays();
@@ -66,7 +67,7 @@ fn reads_that_the_kernel_refuses_are_found() {
     scratch.init(&["--alone"]);
     fs::write(scratch.folder().join("large"), vec![1; 200_000]).expect("a folder");
     let script = "
-        latchfs guard folder inside --stage state >out 2>err & guard=$!
+        latchfs guard folder inside --no-allow-other --stage state >out 2>err & guard=$!
         until grep -q shows out; do kill -0 $guard || { cat err >&2; exit 2; }; done
         cmp inside/large folder/large || exit 3
         latchfs doctor --strict --json inside; echo $? >code

@@ -107,8 +107,10 @@ fn servers_that_refuse_this_machine_are_found() {
     fs::write(&record, text).expect("a peer may write it");
     let certs = scratch.0.join("certs");
     run(latchfs().args(["cert", "ca", "--dir"]).arg(&certs)).ok();
-    guard.arg("--ca").arg(certs.join("ca.pem"));
-    assert!(run(&mut guard).exits(64).contains("to which your credentials would be sent"));
+    let mut doctor = latchfs();
+    doctor.args(["doctor", "--strict"]).arg(scratch.folder()).args(&token);
+    doctor.arg("--ca").arg(certs.join("ca.pem"));
+    assert!(run(&mut doctor).exits(64).contains("to which your credentials would be sent"));
 }
 
 /// A guard that was started with `--dir MOUNT` uses another server than the folder's record names:
