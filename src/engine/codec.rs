@@ -172,7 +172,8 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     if !from.is_empty() {
         let hold_off: Option<HoldOff> = Codec::take(from)?;
-        require(hold_off.is_some_and(|it| it.until > engine.books.clock) || !from.is_empty())?;
+        require(hold_off.is_some() || !from.is_empty())?;
+        require(hold_off.is_none_or(|it| it.until > engine.books.clock))?;
         hold_off.into_iter().for_each(|hold_off| engine.begin_hold_off(hold_off));
     }
     require(engine.hold_off().is_some() || !has_lock_without_lease)?;
@@ -193,7 +194,9 @@ fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
         Lifetime::Session(id) => known(id),
         Lifetime::Own { .. } => true,
     };
-    require(!lock.is_idle() && lock.leases().iter().all(lives))?;
+    let is_held = !lock.leases().is_empty();
+    let is_waited_for = matches!(lock.tenancy, Tenancy::Nobody) && !lock.line.is_empty();
+    require((is_held || is_waited_for) && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
     // A stored token or ticket must be below the next one to be issued. Otherwise the engine would
     // issue the same number twice.

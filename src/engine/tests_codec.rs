@@ -300,6 +300,10 @@ fn states_that_contradict_themselves_are_refused() {
         ("a reply is kept for ever", |state| state.replies[0].1.until = Time::NEVER),
         ("there is no hold-off", |state| state.tail = vec![0]),
         ("the hold-off is over", |state| state.tail = vec![1, 0, 0]),
+        ("a shared lock has no lease", |state| {
+            state.locks[0].1.tenancy = Tenancy::Shared(vec![]);
+            state.tail = vec![1, 9, 0];
+        }),
         ("the cause of the hold-off is unknown", |state| state.tail = vec![1, 9, 3]),
         ("a lock is only waited for", |state| state.locks[0].1.tenancy = Tenancy::Nobody),
         ("bytes are left", |state| state.tail = vec![1, 9, 0, 0]),
