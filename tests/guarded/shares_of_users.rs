@@ -201,7 +201,8 @@ held = []
 try:
     while len(held) < 1000: held.append(os.open('.', os.O_RDONLY))
 except OSError as error:
-    print(error.errno, len(held), open('.latchfs/why').read(), flush=True)
+    why = open('.latchfs/why').read()
+    print('%d %d %s' % (error.errno, len(held), why), flush=True)
 sys.stdin.read()
 ";
     let mut hog = Command::new("setpriv");

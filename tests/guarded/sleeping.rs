@@ -233,19 +233,22 @@ fn has_thread(guard: &Guard, name: &str) -> bool {
     tasks.filter_map(|task| comm(task).ok()).any(|comm| comm.trim_end() == name)
 }
 
-/// Returns the descriptors of the guard beyond standard error that a command of it would inherit.
-fn inherited_by_commands(guard: &Guard) -> Vec<String> {
-    let infos = fs::read_dir(format!("/proc/{}/fdinfo", guard.pid())).expect("it runs").flatten();
-    let is_inherited = |info: &fs::DirEntry| {
-        let text = fs::read_to_string(info.path()).unwrap_or_default();
+/// Returns the sockets of the guard that a command of it would inherit.
+fn sockets_for_commands(guard: &Guard) -> Vec<String> {
+    let dir = PathBuf::from(format!("/proc/{}", guard.pid()));
+    let is_inherited = |name: &String| {
+        let text = fs::read_to_string(dir.join("fdinfo").join(name)).unwrap_or_default();
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        flags.is_some_and(|flags| {
-            i32::from_str_radix(flags.trim(), 8).expect("octal") & libc::O_CLOEXEC == 0
-        })
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & libc::O_CLOEXEC == 0)
     };
-    let names =
-        infos.filter(is_inherited).map(|info| info.file_name().into_string().expect("a number"));
-    names.filter(|name| !["0", "1", "2"].contains(&name.as_str())).collect()
+    let is_socket = |name: &String| {
+        let target = fs::read_link(dir.join("fd").join(name)).unwrap_or_default();
+        target.to_string_lossy().starts_with("socket:")
+    };
+    let names = fs::read_dir(dir.join("fdinfo")).expect("it runs").flatten();
+    let names = names.map(|info| info.file_name().into_string().expect("a number"));
+    names.filter(|name| is_inherited(name) && is_socket(name)).collect()
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn a_guard_needs_no_bus_and_no_answer_of_it() {
         fs::write(guard.path("a"), "as ever").expect("free");
         if lines == 1 {
             eventually("the end of the attempt", || (!has_thread(&guard, "sleep")).then_some(()));
-            assert_eq!(inherited_by_commands(&guard), Vec::<String>::new());
+            assert_eq!(sockets_for_commands(&guard), Vec::<String>::new());
         }
         let log = guard.end();
         assert_eq!(log.matches("about to sleep").count(), lines, "{log}");

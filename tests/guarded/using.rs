@@ -24,7 +24,9 @@ fn a_folder_without_a_record_is_not_shown() {
     scratch.init(&["--alone"]);
     let twice = run(latchfs().args(["guard", "init", "--alone"]).arg(scratch.folder())).exits(69);
     assert!(twice.contains("is guarded already"), "{twice}");
-    let full = run(latchfs().arg("guard").arg(scratch.folder()).arg(scratch.folder())).exits(69);
+    let full = scratch.0.join("full");
+    fs::create_dir_all(full.join("directory")).expect("made");
+    let full = run(latchfs().arg("guard").arg(scratch.folder()).arg(&full)).exits(69);
     assert!(full.contains("name an empty directory"), "{full}");
     let none = run(latchfs().args(["guard", "init", "nowhere", "--alone"])).exits(69);
     assert!(none.contains("make the folder first"), "{none}");
