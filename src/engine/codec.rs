@@ -174,7 +174,9 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         let hold_off: Option<HoldOff> = Codec::take(from)?;
         require(hold_off.is_some() || !from.is_empty())?;
         require(hold_off.is_none_or(|it| it.until > engine.books.clock))?;
-        hold_off.into_iter().for_each(|hold_off| engine.begin_hold_off(hold_off));
+        if let Some(hold_off) = hold_off {
+            engine.begin_hold_off(hold_off);
+        }
     }
     require(engine.hold_off().is_some() || !has_lock_without_lease)?;
     if !from.is_empty() {

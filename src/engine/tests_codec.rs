@@ -315,10 +315,10 @@ fn states_that_contradict_themselves_are_refused() {
     }
     let mut state = State { tail: vec![1, 9, 0], ..State::sound() };
     state.locks[0].1.tenancy = Tenancy::Nobody;
-    let held_off = state.decode().expect("it is sound");
+    let engine = state.decode().expect("it is sound");
     let hold_off = HoldOff { until: Time::from_nanos(9), cause: HoldOffCause::NoState };
-    assert_eq!(held_off.hold_off(), Some(hold_off));
-    held_off.check();
+    assert_eq!(engine.hold_off(), Some(hold_off));
+    engine.check();
 }
 
 /// In a state of any format but the oldest, request ids that are out of order are an error.

@@ -388,7 +388,7 @@ impl<D: Disk> FolderGuard<D> {
                 };
                 let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
                 let kept = self.lost.keep_name(&*self.disk, stage.displaced(&name), &about);
-                *save = self.kept(staged, path, kept);
+                *save = Self::kept(staged, path, kept);
                 match error.kind() {
                     io::ErrorKind::AlreadyExists => Err(SaveError::Exists),
                     _ => Err(SaveError::Disk(error)),

@@ -30,15 +30,10 @@ impl<D: Disk> FolderGuard<D> {
     ) -> SaveState {
         let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
         let kept = self.lost.keep_file(&*self.disk, &staged.file, &about);
-        self.kept(staged, path, kept)
+        Self::kept(staged, path, kept)
     }
 
-    pub(super) fn kept(
-        &self,
-        staged: &StagedFile<D>,
-        path: &OsStr,
-        kept: io::Result<u64>,
-    ) -> SaveState {
+    pub(super) fn kept(staged: &StagedFile<D>, path: &OsStr, kept: io::Result<u64>) -> SaveState {
         match kept {
             Ok(number) => {
                 staged.give_space();

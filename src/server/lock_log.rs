@@ -160,7 +160,9 @@ impl EventWriter {
                 }
             }
         }
-        refusals.iter().for_each(|(_, refusal)| refusal.log());
+        for (_, refusal) in &refusals {
+            refusal.log();
+        }
         if lost > 0 {
             log::info!(target: LOCKS, lost; "more events came at once than the log can take");
         }

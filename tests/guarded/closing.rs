@@ -101,10 +101,10 @@ fn a_guard_that_is_stopped_at_any_moment_shows_no_half_file() {
         assert!(child.wait().expect("it ends").success());
     }
     recorder.next_round();
-    let (seen, count) = recorder.end();
-    let seen = &seen[Path::new("out")];
-    assert!(seen.is_subset(&expected), "seed {seed}: a half file was seen");
-    println!("{} versions were seen in {count} reads", seen.len());
+    let (versions, count) = recorder.end();
+    let versions = &versions[Path::new("out")];
+    assert!(versions.is_subset(&expected), "seed {seed}: a half file was seen");
+    println!("{} versions were seen in {count} reads", versions.len());
 }
 
 /// While a program changes its set of polled files, the kernel has that set locked, and so has to

@@ -31,13 +31,13 @@ fn unpublished_content_has_a_bound() {
     let guard = Guard::start(&scratch, "view", &["--max-stage", "40K"]);
     let path = guard.path("a");
     let file = File::create(&path).expect("free");
-    file.write_all_at(&[1; 24 << 10], 0).expect("there is space");
+    file.write_all_at(&vec![1; 24 << 10], 0).expect("there is space");
     file.write_all_at(&[1; 4 << 10], 4 << 10).expect("nothing is added");
     assert_eq!(used(&guard), (24 << 10, 0));
     file.set_len(8 << 10).expect("shorter");
     assert_eq!(used(&guard), (8 << 10, 0));
     let other = File::create(guard.path("b")).expect("free");
-    other.write_all_at(&[2; 32 << 10], 0).expect("exactly full");
+    other.write_all_at(&vec![2; 32 << 10], 0).expect("exactly full");
     assert_eq!(used(&guard), (40 << 10, 0));
     is_full(file.write_all_at(b"x", 8 << 10));
     assert!(guard.why().contains("--max-stage"), "{}", guard.why());
@@ -55,7 +55,7 @@ fn unpublished_content_has_a_bound() {
     shell(&guard.view, script).ok();
     assert_eq!(used(&guard).0, 0);
     let removed = File::create(guard.path("h")).expect("free");
-    removed.write_all_at(&[1; 40 << 10], 0).expect("exactly full");
+    removed.write_all_at(&vec![1; 40 << 10], 0).expect("exactly full");
     fs::remove_file(guard.path("h")).expect("removed");
     drop(removed);
     eventually("the space is free", || (used(&guard).0 == 0).then_some(()));

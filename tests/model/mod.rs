@@ -42,7 +42,7 @@ fn hold_off_of(seed: u64) -> HoldOffOfRun {
     let from = Time::ZERO + Span::from_millis(dice.next() % 15_000);
     let until = from + Span::from_millis(1 + dice.next() % 15_000);
     let cause = HoldOffCause::Restored;
-    (dice.next() % 2 == 0).then_some((from, HoldOff { until, cause }))
+    dice.next().is_multiple_of(2).then_some((from, HoldOff { until, cause }))
 }
 
 /// Both implementations of the rules, and the state for properties that are checked independently

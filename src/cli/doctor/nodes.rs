@@ -97,10 +97,10 @@ fn of_node(node: &Value, url: &str, has_majority: bool) -> Vec<Finding> {
         let says = format!("{named} does not answer{heard}: {why}");
         let mut mend = "start it on its machine, or see there what its log says".to_owned();
         if has_majority {
-            mend += &format!(
-                "; if its data is lost: latchfs cluster remove {} --server {url}",
-                node["id"]
-            );
+            let id = &node["id"];
+            let removal =
+                format!("; if its data is lost: latchfs cluster remove {id} --server {url}");
+            mend.push_str(&removal);
         }
         return vec![Finding::wrong(CHECK, says, mend)];
     }

@@ -182,10 +182,10 @@ impl SaveMemory {
             return true;
         }
         for process in self.processes.clone() {
-            let is_other = process != closing;
-            if is_other && system.table(process) == Table::Open
-                || is_other && self.remember_below(system, process)
-            {
+            if process == closing {
+                continue;
+            }
+            if system.table(process) == Table::Open || self.remember_below(system, process) {
                 return true;
             }
         }

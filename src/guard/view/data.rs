@@ -162,7 +162,11 @@ impl FolderView {
     pub(super) async fn check_space(&self, who: Requester, path: &Path) -> Done<()> {
         let mut checked = self.guard.check_space(who.uid);
         if checked.is_err() && self.lost_listing.has_changed(self.guard.lost()) {
-            self.slowly(who, Self::refresh_lost).await?;
+            let refresh = |view: &Self| {
+                view.refresh_lost();
+                Ok(())
+            };
+            self.slowly(who, refresh).await?;
             checked = self.guard.check_space(who.uid);
         }
         checked.map_err(|full| self.say(who, path, Errno::ENOSPC, &full))
@@ -235,9 +239,10 @@ impl FolderView {
         let open = self.open_of(fh)?;
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let frees = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
-        let of = match mode.intersects(frees) {
-            true => ContentChange::NOTHING,
-            false => ContentChange::anywhere(offset, length),
+        let of = if mode.intersects(frees) {
+            ContentChange::NOTHING
+        } else {
+            ContentChange::anywhere(offset, length)
         };
         self.change(who, &open, of, |file| Ok(rustix::fs::fallocate(file, mode, offset, length)?))
     }

@@ -146,7 +146,9 @@ impl LocalFiles {
         }
         let mut found = Vec::new();
         find_dirs((folder, Path::new("")), &mut moved, &mut found)?;
-        found.iter().for_each(|(name, path)| self.note_path(name, path));
+        for (name, path) in &found {
+            self.note_path(name, path);
+        }
         moved.iter().try_for_each(|name| self.remove_dir(name))
     }
 

@@ -7,7 +7,6 @@ use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
 use crate::auth::FolderAct;
-use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::Requester;
 use crate::os_error::said;
 use rustix::fs::OFlags;
@@ -23,11 +22,10 @@ const LISTED_BYTES: usize = 48 << 10;
 
 impl FolderView {
     /// Reads the names of the lost files again.
-    pub(super) fn refresh_lost(&self) -> Done<()> {
+    pub(super) fn refresh_lost(&self) {
         if let Err(error) = self.guard.lost().refresh(self.guard.disk()) {
             log::warn!("the lost files can't be counted: {error}");
         }
-        Ok(())
     }
 
     fn open_lost(&self, name: &str, flags: OFlags) -> std::io::Result<File> {
@@ -49,7 +47,7 @@ impl FolderView {
     pub(super) async fn lost_list(&self, who: Requester, before: u64) -> Value {
         let listed = self.slowly(who, move |view| {
             if before == u64::MAX {
-                view.refresh_lost()?;
+                view.refresh_lost();
             }
             Ok(view.lost_page(who, before))
         });

@@ -77,7 +77,7 @@ impl RefusedChanges {
         let last = self.0.lock();
         let lines = |last: &LastRefusal| {
             let lines = last.sentence.iter().chain(&last.met);
-            lines.map(|sentence| format!("{sentence}\n")).collect::<String>()
+            lines.flat_map(|sentence| [sentence.as_str(), "\n"]).collect::<String>()
         };
         let own = last.get(&uid).map(lines).unwrap_or_default();
         if !sees_all {

@@ -86,10 +86,7 @@ impl FolderView {
     fn may_wait_for(&self, ino: u64) -> MayWait {
         let is_held = self.guard.gate().tenure().is_some();
         let is_dir = |located: LocatedFile| type_in(&located.found) == NodeType::Directory;
-        match is_held || self.locate(ino).is_ok_and(is_dir) {
-            true => MayWait::Briefly,
-            false => MayWait::Long,
-        }
+        if is_held || self.locate(ino).is_ok_and(is_dir) { MayWait::Briefly } else { MayWait::Long }
     }
 
     /// Changes the size of a file by its open file, or by its path.
@@ -110,7 +107,9 @@ impl FolderView {
             let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
             let cut = |file: File| acting_as::content(who.into(), || file.set_len(size));
             file.and_then(cut).map_err(|error| errno(&error))?;
-            stat(located.as_fd()).iter().for_each(|found| drop(self.local.shares.note(found)));
+            if let Ok(found) = stat(located.as_fd()) {
+                drop(self.local.shares.note(&found));
+            }
             return Ok(());
         }
         let path = self.nodes.path(ino).unwrap_or_default();

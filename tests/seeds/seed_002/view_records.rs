@@ -147,7 +147,7 @@ fn a_renewal_by_the_record_extends_the_lease() {
 
 /// A program that holds the lock by its record and writes files of the view, in a process of its
 /// own; a line on its standard input lets it renew and then write.
-const WRITER: &str = r#"
+const WRITER: &str = r"
 import errno, sys
 sys.path.insert(0, sys.argv[1])
 from seed_002_client import Client
@@ -171,7 +171,7 @@ for line in sys.stdin:
         except OSError as error:
             said += ' ' + errno.errorcode[error.errno]
     print(said, flush=True)
-"#;
+";
 
 // "if renewal commit fails, holder must stop writes immediately"
 //
