@@ -25,6 +25,10 @@ pub enum EventStart {
     Forgotten,
 }
 
+/// For how many times as many events as are kept their places are known: a reader that is further
+/// behind than the events is told how many it has lost.
+const PLACES_PER_EVENT: u64 = 8;
+
 /// The places of the last events of a node.
 #[derive(Debug, Default)]
 pub(crate) struct EventPlaces(Mutex<VecDeque<EntryEvents>>);
@@ -44,8 +48,8 @@ impl EventPlaces {
         let mut entries = self.0.lock();
         entries.push_back(EntryEvents { entry, first, count: count as u64 });
         let end = first + count as u64;
-        let is_gone =
-            |known: &EntryEvents| known.first + known.count + (FEED_EVENTS_MAX as u64) < end;
+        let kept = FEED_EVENTS_MAX as u64 * PLACES_PER_EVENT;
+        let is_gone = |known: &EntryEvents| known.first + known.count + kept < end;
         while entries.front().is_some_and(is_gone) {
             entries.pop_front();
         }
@@ -107,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_places_are_kept_as_events() {
+    fn places_are_kept_for_longer_than_events_and_have_a_bound() {
         let places = EventPlaces::default();
-        for number in 0..3 * FEED_EVENTS_MAX as u64 {
+        let kept = FEED_EVENTS_MAX as u64 * PLACES_PER_EVENT;
+        for number in 0..2 * kept {
             places.add(number, number, 1);
         }
-        assert!(places.0.lock().len() <= FEED_EVENTS_MAX + 1);
-        let oldest = 2 * FEED_EVENTS_MAX as u64;
-        assert_eq!(places.place_of(oldest), Some(place(oldest, 0)));
-        assert_eq!(places.place_of(oldest - 2), None);
+        assert!(places.0.lock().len() as u64 <= kept + 1);
+        assert_eq!(places.place_of(kept), Some(place(kept, 0)));
+        assert_eq!(places.place_of(kept - 2), None);
     }
 }

@@ -10,7 +10,7 @@ pub(crate) fn log_begin(engine: &Engine, wall: impl Fn(Time) -> Wall) {
     let Some(hold_off) = engine.hold_off() else { return };
     let (cause, until) = (hold_off.cause.as_str(), wall(hold_off.until).to_string());
     let reason = hold_off.cause.to_string();
-    log::warn!(until = &*until, cause, reason = &*reason; "nothing is granted yet");
+    log::info!(until = &*until, cause, reason = &*reason; "nothing is granted yet");
 }
 
 /// Logs that locks are granted, if one of the events says so.
