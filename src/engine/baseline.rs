@@ -37,7 +37,7 @@ pub struct Baseline {
     pub tokens_from: u64,
     /// The first queue ticket that the engine issues.
     pub tickets_from: u64,
-    /// Until when the engine grants nothing; its time begins at [`Time::ZERO`].
+    /// Until when the engine grants nothing; its time begins at `Time::ZERO`.
     pub hold_off: Option<HoldOff>,
 }
 
