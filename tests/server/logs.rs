@@ -5,8 +5,10 @@ use crate::mounting::Dir;
 use crate::support::{run, signal};
 use crate::talk::Talk;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::process::{Command, Stdio};
 
 /// Returns all whole lines of a log in JSON; fails if a line is not one object of JSON.
@@ -214,7 +216,14 @@ fn full_pipe_blocks_no_request() {
     let ended = child.wait().expect("it is our child");
     assert!(ended.success(), "{ended:?}");
     let mut log = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
+    let mut pipe = child.stderr.take().expect("piped");
+    // Another writer of the same pipe finds no page free: the server had to leave lines out.
+    let end = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let mut options = fs::OpenOptions::new();
+    let writer = options.write(true).custom_flags(libc::O_NONBLOCK).open(end);
+    let full = writer.expect("its other end").write(&[b' '; 4_096]).expect_err("the pipe is full");
+    assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
+    pipe.read_to_string(&mut log).expect("text");
     assert!(log.len() >= 48_000, "the pipe was full: {}", log.len());
     assert!(!log.contains("server stopped"), "the pipe was full before the last line");
 }
@@ -242,12 +251,12 @@ fn each_line_of_a_json_log_is_one_object() {
     let tokens = scratch.path().join("tokens.toml");
     let token =
         "[[token]]\nname = \"t\"\nsecret = \"a secret of some length\"\nclients = [\"*\"]\n";
-    std::fs::write(&tokens, token).expect("our directory");
+    fs::write(&tokens, token).expect("our directory");
     let path = tokens.to_str().expect("text");
-    let private = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&tokens, private).expect("our file");
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(&tokens, private).expect("our file");
     let mut server = Server::listen(&["--state", "none", "--log-format", "json", "--tokens", path]);
-    std::fs::write(&tokens, "[[nonsense").expect("our directory");
+    fs::write(&tokens, "[[nonsense").expect("our directory");
     server.signal(libc::SIGHUP);
     eventually("the reload", || server.log().contains("all stays as it was").then_some(()));
     let mut command = Command::new(LATCHFS);
@@ -325,9 +334,9 @@ fn mount_logs_its_server() {
     let mut mount = Command::new(LATCHFS);
     mount.arg("mount").arg(dir.path()).args(["--foreground", "--client", "m", "--ttl", "2s"]);
     mount.args(["--server", &server.url, "--log-format", "json"]).stdin(Stdio::null());
-    mount.stdout(Stdio::null()).stderr(std::fs::File::create(&path).expect("our directory"));
+    mount.stdout(Stdio::null()).stderr(fs::File::create(&path).expect("our directory"));
     let mut mount = mount.spawn().expect("the program is there");
-    let log = || std::fs::read_to_string(&path).unwrap_or_default();
+    let log = || fs::read_to_string(&path).unwrap_or_default();
     let has = |message: &str| eventually(message, || lines_in(&log(), message).first().cloned());
     assert_eq!(
         (&has("mounted")["client"], &has("mounted")["dir"]),

@@ -197,7 +197,7 @@ fn page_shows_5000_locks_within_a_second() {
 #[test]
 fn page_is_small() {
     let page = Server::start(&[]).curl(&["/"]);
-    assert!(page.body.len() <= 62_000, "{} bytes", page.body.len());
+    assert!(page.body.len() <= 60_000, "{} bytes", page.body.len());
     for foreign in ["src=\"http", "href=\"http", "@import", "url(", "innerHTML", "eval("] {
         assert!(!page.body.contains(foreign), "{foreign}");
     }

@@ -14,7 +14,11 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-const PAGE: &str = include_str!("page.html");
+/// The page as it is served: without the comments of its script, which stand in lines of their own.
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    let lines = include_str!("page.html").split_inclusive('\n');
+    lines.filter(|line| !line.trim_start().starts_with("//")).collect()
+});
 
 /// Content security policy of the status page: it may run its own script and send requests to this
 /// server.
@@ -41,7 +45,7 @@ fn digest_of(tag: &str) -> String {
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
-    let mut response = text(StatusCode::OK, kind, PAGE);
+    let mut response = text(StatusCode::OK, kind, PAGE.as_str());
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
