@@ -60,11 +60,17 @@ fn unmount(dir: &Path, unseals: bool) -> CliResult {
     })
 }
 
-/// Removes a mount point that `mount` has made. The daemon does that too, at the same time.
+/// Removes a mount point that `mount` has made. The daemon does that too, at the same time. If the
+/// disk of the directory hangs, as it may have done for the daemon, the directory stays.
 fn remove_made(dir: &Path) -> CliResult {
     let cannot = |error| CliError::system(&format!("{} can't be removed", dir.display()), &error);
     let is_mounted = mountinfo::at(dir).map_err(cannot)?.is_some_and(|there| there.is_ours());
-    match mount_seal::remove_made(dir) {
+    match mount_seal::try_remove_made(dir) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => output::line(&format!(
+            "latchfs: {shown} stays, sealed, since its disk does not answer; when it does again, \
+             'latchfs umount --unseal {shown}' makes an ordinary directory of it",
+            shown = dir.display()
+        )),
         Err(error) if !is_mounted && error.kind() != io::ErrorKind::NotFound => Err(cannot(error)),
         _ => Ok(()),
     }

@@ -36,16 +36,14 @@ fn in_child(
 ) -> CliResult<Vec<u8>> {
     let dir = view.dir.display();
     let failed = |error| CliError::system(&format!("the guard of {dir} can't be asked"), &error);
-    // The first byte tells an answer from an error number.
-    let call = ChildCall::start(|| match work() {
-        Ok(read) => [&[0], &read[..]].concat(),
-        Err(error) => [&[1], &error.raw_os_error().unwrap_or(0).to_le_bytes()[..]].concat(),
-    });
-    let mut call = call.map_err(failed)?;
+    let mut call = ChildCall::start(work).map_err(failed)?;
     let mut told = String::new();
-    let answer = loop {
-        if let Some(answer) = call.answer(ANSWER_PATIENCE).map_err(failed)? {
-            break answer;
+    loop {
+        match call.answer(ANSWER_PATIENCE) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            Err(error) if mountinfo::is_dead(&error) => return Err(dead(view)),
+            Err(error) => return Err(failed(error)),
         }
         let state = DaemonState::of(view);
         if waits == Waits::Never || state.is_stopped() {
@@ -55,20 +53,16 @@ fn in_child(
             )));
         }
         tell_progress(view, &mut told);
-    };
-    let code = match answer.split_first() {
-        Some((0, read)) => return Ok(read.to_vec()),
-        Some((_, code)) => <[u8; 4]>::try_from(code).map_or(0, i32::from_le_bytes),
-        None => 0,
-    };
-    match io::Error::from_raw_os_error(code) {
-        error if mountinfo::is_dead(&error) => Err(CliError::unavailable(format!(
-            "the guard of {dir} is dead: the folder has each file as it was last saved, and the \
-             next guard puts what is left of a save that was under way among the lost files; run \
-             'latchfs guard' again, or 'latchfs umount {dir}'"
-        ))),
-        error => Err(failed(error)),
     }
+}
+
+fn dead(view: &MountPoint) -> CliError {
+    let dir = view.dir.display();
+    CliError::unavailable(format!(
+        "the guard of {dir} is dead: the folder has each file as it was last saved, and the next \
+         guard puts what is left of a save that was under way among the lost files; run 'latchfs \
+         guard' again, or 'latchfs umount {dir}'"
+    ))
 }
 
 /// Says on standard error what a request waits for, whenever that has changed.

@@ -184,7 +184,8 @@ fn an_unmount_ends_the_waits_for_a_guard_that_hangs() {
     wait_for_hanging(&guard, "fuser-0");
     // The thread that hangs keeps the killed process from ending, and the view with it.
     guard.signal(libc::SIGKILL);
-    run(latchfs().arg("umount").arg(&guard.view)).ok();
+    let said = run(latchfs().arg("umount").arg(&guard.view)).ok();
+    assert!(said.contains("stays, sealed, since its disk does not answer"), "{said}");
     let output = writer.wait_with_output().expect("it ends");
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(why.contains("ConnectionAborted") || why.contains("Errno 107"), "{why}");

@@ -1,4 +1,5 @@
-//! Runs an operation on a mount in a child process, which can be abandoned.
+//! Runs an operation on a mount, or on a disk that may hang, in a child process, which can be
+//! abandoned.
 //!
 //! If the daemon of a FUSE mount hangs after it has read a request, the thread that made the
 //! request sleeps until the daemon answers or ends, and no signal wakes it. A process with such a
@@ -28,7 +29,7 @@ impl ChildCall {
     ///
     /// `work` must use no lock that another thread of this process may hold.
     #[allow(unsafe_code)]
-    pub(crate) fn start(work: impl FnOnce() -> Vec<u8>) -> io::Result<Self> {
+    pub(crate) fn start(work: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Self> {
         let (answers, write) = pipe()?;
         // SAFETY: getpid only reads a number, and can't fail.
         let parent = unsafe { libc::getpid() };
@@ -41,7 +42,8 @@ impl ChildCall {
         }
     }
 
-    /// Returns the answer, and waits for it for at most `patience`; `None` if there is none yet.
+    /// Returns the answer or the error of the work, and waits for it for at most `patience`; `None`
+    /// if there is none yet.
     pub(crate) fn answer(&mut self, patience: Span) -> io::Result<Option<Vec<u8>>> {
         let until = boot_now() + patience;
         while is_readable(self.answers.as_raw_fd(), until)? {
@@ -49,9 +51,9 @@ impl ChildCall {
             match self.answers.read(&mut part) {
                 Ok(0) => {
                     self.is_complete = true;
-                    return Ok(Some(std::mem::take(&mut self.answer)));
+                    return decode(&self.answer).map(Some);
                 }
-                Ok(count) if self.answer.len() + count > ANSWER_BYTES_MAX => {
+                Ok(count) if self.answer.len() + count > 1 + ANSWER_BYTES_MAX => {
                     return Err(ErrorKind::FileTooLarge.into());
                 }
                 Ok(count) => self.answer.extend_from_slice(&part[..count]),
@@ -76,6 +78,27 @@ impl Drop for ChildCall {
             libc::waitpid(self.child, std::ptr::null_mut(), options);
         }
     }
+}
+
+/// The first byte tells an answer from the number of an error.
+fn encode(result: io::Result<Vec<u8>>) -> Vec<u8> {
+    match result {
+        Ok(answer) => [&[0], &answer[..]].concat(),
+        Err(error) => {
+            let number = error.raw_os_error().unwrap_or(libc::EIO);
+            [&[1], &number.to_le_bytes()[..]].concat()
+        }
+    }
+}
+
+fn decode(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let number = match bytes.split_first() {
+        Some((0, answer)) => return Ok(answer.to_vec()),
+        Some((_, number)) => <[u8; 4]>::try_from(number).map_or(libc::EIO, i32::from_le_bytes),
+        // The child has ended without an answer.
+        None => libc::EIO,
+    };
+    Err(io::Error::from_raw_os_error(number))
 }
 
 fn pipe() -> io::Result<(File, File)> {
@@ -106,7 +129,11 @@ fn is_readable(fd: RawFd, until: Time) -> io::Result<bool> {
 
 /// In the child: runs `work`, sends its answer, and ends.
 #[allow(unsafe_code)]
-fn run_in_child(parent: libc::pid_t, mut answers: File, work: impl FnOnce() -> Vec<u8>) -> ! {
+fn run_in_child(
+    parent: libc::pid_t,
+    mut answers: File,
+    work: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> ! {
     let kept = answers.as_raw_fd() as libc::c_uint;
     // SAFETY: the system calls take numbers. No value of this process that owns one of the closed
     // descriptors is used any more: the child leaves by _exit, which drops nothing.
@@ -121,7 +148,7 @@ fn run_in_child(parent: libc::pid_t, mut answers: File, work: impl FnOnce() -> V
     };
     if !is_orphan {
         // A panic must not go on in this copy of the parent.
-        let _ = catch_unwind(AssertUnwindSafe(|| answers.write_all(&work())));
+        let _ = catch_unwind(AssertUnwindSafe(|| answers.write_all(&encode(work()))));
     }
     // SAFETY: _exit takes a number, and runs no destructors of the parent's values.
     unsafe { libc::_exit(0) }
@@ -133,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_long_answer_is_complete() {
-        let mut call = ChildCall::start(|| vec![7; 1_000_000]).expect("started");
+        let mut call = ChildCall::start(|| Ok(vec![7; 1_000_000])).expect("started");
         let answer = call.answer(Span::from_secs(20)).expect("readable").expect("in time");
         assert!(answer == vec![7; 1_000_000]);
     }
@@ -141,13 +168,21 @@ mod tests {
     #[test]
     fn an_answer_has_a_bound() {
         let bytes = |length| {
-            let mut call = ChildCall::start(|| vec![7; length]).expect("started");
+            let mut call = ChildCall::start(|| Ok(vec![7; length])).expect("started");
             call.answer(Span::from_secs(20))
         };
         let whole = bytes(ANSWER_BYTES_MAX).expect("readable").expect("in time");
         assert_eq!(whole.len(), ANSWER_BYTES_MAX);
         let error = bytes(ANSWER_BYTES_MAX + 1).expect_err("it is too long");
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn the_error_of_the_work_is_the_error_of_the_call() {
+        let fails = || Err(io::Error::from_raw_os_error(libc::ENOTEMPTY));
+        let mut call = ChildCall::start(fails).expect("started");
+        let error = call.answer(Span::from_secs(20)).expect_err("it failed");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTEMPTY));
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! an ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
+use crate::fuse::kernel::child_call::ChildCall;
 use crate::fuse::kernel::own_user::is_root;
+use crate::time::Span;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,6 +31,8 @@ const IMMUTABLE: libc::c_int = 0x10;
 const GET_FLAGS: libc::c_ulong = ioctl_number(2, 1);
 /// `FS_IOC_SETFLAGS` of linux/fs.h, for which libc has no name.
 const SET_FLAGS: libc::c_ulong = ioctl_number(1, 2);
+/// How long [`try_remove_made`] waits for the disk.
+const DISK_PATIENCE: Span = Span::from_secs(2);
 /// The number of directory entries that an error message names.
 const SHOWN_MAX: usize = 3;
 
@@ -127,6 +131,13 @@ pub fn remove_made(path: &Path) -> io::Result<bool> {
     clear_immutable(&opened);
     fs::remove_dir(path)?;
     Ok(true)
+}
+
+/// Does as [`remove_made`], and fails with [`io::ErrorKind::TimedOut`] if the disk hangs.
+pub fn try_remove_made(path: &Path) -> io::Result<bool> {
+    let mut call = ChildCall::start(|| remove_made(path).map(|was_made| vec![was_made.into()]))?;
+    let answer = call.answer(DISK_PATIENCE)?.ok_or(io::ErrorKind::TimedOut)?;
+    Ok(answer == [u8::from(true)])
 }
 
 /// Opens a directory on which nothing is mounted, and returns the path of the descriptor as well.
