@@ -66,25 +66,31 @@ pub(super) fn start(scope: &LogScope, verbose: u8, format: LogFormatArg) {
         2 => LevelFilter::Debug,
         _ => LevelFilter::Trace,
     };
-    let mut filter = env_filter::Builder::new();
-    filter.filter_level(level).filter_module("fuser", LevelFilter::Error);
+    let mut builder = env_logger::Builder::new();
+    builder.filter_level(level).filter_module("fuser", LevelFilter::Error);
     let variable = std::env::var("RUST_LOG");
     if scope.is_daemon && !variable.as_ref().is_ok_and(|text| has_bare_level(text)) {
-        filter.filter_module("latchfs", level.max(LevelFilter::Info));
+        builder.filter_module("latchfs", level.max(LevelFilter::Info));
     }
     let wrong = match variable {
-        Ok(text) => filter.try_parse(&text).err().map(|wrong| wrong.to_string()),
+        Ok(text) => {
+            let wrong = wrong_directive(&text);
+            if wrong.is_none() {
+                builder.parse_filters(&text);
+            }
+            wrong
+        }
         Err(VarError::NotUnicode(_)) => Some("it is not UTF-8".to_owned()),
         Err(VarError::NotPresent) => None,
     };
     if !scope.has_locks {
-        filter.filter_module(LOCKS_LOG, LevelFilter::Off);
+        builder.filter_module(LOCKS_LOG, LevelFilter::Off);
     }
     let format = match format {
         LogFormatArg::Text => LogFormat::Text,
         LogFormatArg::Json => LogFormat::Json,
     };
-    log_output::start(LogConfig { filter: filter.build(), format, is_daemon: scope.is_daemon });
+    log_output::start(LogConfig { builder, format, is_daemon: scope.is_daemon });
     if let Some(wrong) = wrong {
         output::warn(&format!(
             "RUST_LOG is ignored: {wrong}; write a level, such as RUST_LOG=debug or \
@@ -98,6 +104,20 @@ pub(super) fn start(scope: &LogScope, verbose: u8, format: LogFormatArg) {
 fn has_bare_level(text: &str) -> bool {
     let directives = text.split('/').next().unwrap_or_default();
     directives.split(',').any(|directive| directive.trim().parse::<LevelFilter>().is_ok())
+}
+
+/// Returns what is wrong with a value of `RUST_LOG`. `env_logger` would print it as a line of its
+/// own on standard error, in no format, and follow the rest of the value.
+fn wrong_directive(text: &str) -> Option<String> {
+    let wrong = |part: &str| format!("error parsing logger filter: invalid logging spec '{part}'");
+    let mut parts = text.split('/');
+    let directives = parts.next().unwrap_or_default();
+    if parts.nth(1).is_some() {
+        return Some(wrong(text) + " (too many '/'s)");
+    }
+    let levels = directives.split(',').filter_map(|directive| directive.split_once('='));
+    let is_wrong = |level: &&str| !level.is_empty() && level.parse::<LevelFilter>().is_err();
+    levels.map(|(_, level)| level.trim()).find(is_wrong).map(wrong)
 }
 
 #[cfg(test)]
@@ -118,6 +138,18 @@ mod tests {
         }
         for text in ["", "latchfs", "latchfs=debug", "latchfs::locks=off/debug"] {
             assert!(!has_bare_level(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_directives_are_found() {
+        for text in ["", "debug", "latchfs= info ,hyper=,,x", "latchfs::locks=off/a=b"] {
+            assert_eq!(wrong_directive(text), None, "{text}");
+        }
+        for (text, part) in [("info,x=loud", "'loud'"), ("a=b=info", "'b=info'"), ("a/b/c", "'/'s")]
+        {
+            let wrong = wrong_directive(text);
+            assert!(wrong.as_ref().is_some_and(|wrong| wrong.contains(part)), "{wrong:?}");
         }
     }
 }

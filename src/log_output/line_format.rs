@@ -2,8 +2,9 @@
 //! that no client can forge a line or send commands to a terminal.
 
 use crate::time::Wall;
+use env_logger::fmt::style::Style;
+use log::Record;
 use log::kv::{Error, Key, Value, VisitSource, VisitValue};
-use log::{Level, Record};
 use std::fmt::Write as _;
 
 /// Maximum length of a message or of one field in bytes; a longer one is cut off. A lock's name has
@@ -29,24 +30,27 @@ pub(super) enum LineStyle {
     /// The message and its fields, after the name of the program: for a command.
     Plain,
     /// The same after the time and the level: for a daemon.
-    Text { colored: bool },
+    Text,
     /// A JSON object.
     Json,
 }
 
-/// Returns the line of a record, with the newline at its end.
-pub(super) fn format_line(record: &Record<'_>, at: Wall, style: LineStyle) -> Vec<u8> {
+/// Returns the line of a record, with the newline at its end. `color` is that of its level, and
+/// changes a text alone.
+pub(super) fn format_line(
+    record: &Record<'_>,
+    at: Wall,
+    style: LineStyle,
+    color: Style,
+) -> Vec<u8> {
     let mut line = String::with_capacity(200);
     let level = record.level();
     let own = record.key_values().get(Key::from_str(EVENT_TIME));
     let at = own.map_or_else(|| at.to_string(), |own| own.to_string());
     match style {
         LineStyle::Plain => line.push_str("latchfs: "),
-        LineStyle::Text { colored: false } => {
-            let _ = write!(line, "{at} {level:<5} ");
-        }
-        LineStyle::Text { colored: true } => {
-            let _ = write!(line, "{at} \x1b[{}m{level:<5}\x1b[0m ", color_of(level));
+        LineStyle::Text => {
+            let _ = write!(line, "{at} {color}{level:<5}{color:#} ");
         }
         LineStyle::Json => {
             let _ = write!(line, "{{\"time\":\"{at}\",\"level\":\"{level}\",\"target\":");
@@ -65,16 +69,6 @@ pub(super) fn format_line(record: &Record<'_>, at: Wall, style: LineStyle) -> Ve
     let _ = record.key_values().visit(&mut FieldWriter { line: &mut line, style });
     line.push_str(if style == LineStyle::Json { "}\n" } else { "\n" });
     line.into_bytes()
-}
-
-const fn color_of(level: Level) -> u8 {
-    match level {
-        Level::Error => 31,
-        Level::Warn => 33,
-        Level::Info => 32,
-        Level::Debug => 34,
-        Level::Trace => 36,
-    }
 }
 
 struct FieldWriter<'a> {
@@ -195,6 +189,8 @@ fn escape_char(line: &mut String, c: char) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use env_logger::fmt::style::AnsiColor;
+    use log::Level;
     use log::kv::ToValue as _;
     use serde_json::Value as Json;
 
@@ -210,6 +206,7 @@ mod tests {
                 .build(),
             Wall::now(),
             style,
+            Style::new(),
         );
         String::from_utf8(line).expect("text")
     }
@@ -231,7 +228,7 @@ mod tests {
     #[test]
     fn text_of_clients_can_forge_no_line_and_send_no_escape() {
         for hostile in HOSTILE {
-            for style in [LineStyle::Plain, LineStyle::Text { colored: false }, LineStyle::Json] {
+            for style in [LineStyle::Plain, LineStyle::Text, LineStyle::Json] {
                 let line = line(hostile, hostile, style);
                 let whole = line.strip_suffix('\n').expect("a newline at the end");
                 assert!(
@@ -259,12 +256,14 @@ mod tests {
 
     #[test]
     fn text_line_has_fields_as_words_or_quoted() {
-        let text = LineStyle::Text { colored: false };
-        let of = |name: &str| line("lock granted", name, text)[25..].to_owned();
+        let of = |name: &str| line("lock granted", name, LineStyle::Text)[25..].to_owned();
         assert_eq!(of("team/build"), "INFO  lock granted lock=team/build token=7\n");
         assert_eq!(of("a b=c"), "INFO  lock granted lock=\"a b=c\" token=7\n");
-        assert!(line("x", "y", LineStyle::Text { colored: true }).contains("\x1b[32mINFO \x1b[0m"));
         assert_eq!(line("x", "y", LineStyle::Plain), "latchfs: x lock=y token=7\n");
+        let record = Record::builder().level(Level::Info).args(format_args!("x")).build();
+        let green = AnsiColor::Green.on_default();
+        let colored = format_line(&record, Wall::now(), LineStyle::Text, green);
+        assert!(String::from_utf8(colored).expect("text").contains("\x1b[32mINFO \x1b[0m"));
     }
 
     #[test]
@@ -275,7 +274,8 @@ mod tests {
         for (style, wanted) in [(LineStyle::Plain, " n=1\n"), (LineStyle::Json, ",\"n\":1}\n")] {
             let mut record = Record::builder();
             let record = record.key_values(&fields).args(format_args!("refused")).build();
-            let line = String::from_utf8(format_line(&record, Wall::now(), style)).expect("text");
+            let line = format_line(&record, Wall::now(), style, Style::new());
+            let line = String::from_utf8(line).expect("text");
             assert!(line.ends_with(wanted) && !line.contains("token"), "{line}");
         }
     }

@@ -4,6 +4,7 @@
 use super::line_format::{LineStyle, format_line};
 use super::line_limits::{LineLimits, SuppressedLines};
 use crate::time::{Span, Time, Wall, steady_now};
+use env_logger::fmt::style::Style;
 use log::kv::Value;
 use log::{Level, Record};
 use parking_lot::{Condvar, Mutex};
@@ -71,36 +72,41 @@ impl LineQueue {
         Ok(queue)
     }
 
-    /// Adds the line of a record, unless there are too many of its kind, or too many that wait.
-    pub(super) fn add(&self, record: &Record<'_>, now: Time) {
+    /// Whether a record has a line, or there are too many of its kind.
+    pub(super) fn admits(&self, record: &Record<'_>, now: Time) -> bool {
         let mut limits = self.0.limits.lock();
         let was_full = limits.next_due().is_some();
-        if !limits.admit(record, now) {
-            drop(limits);
-            if !was_full {
-                // The thread learns when the number is due. It has either not looked at the limits
-                // yet, or waits already, since it keeps the mutex in between.
-                drop(self.0.state.lock());
-                self.0.added.notify_one();
-            }
-            return;
-        }
+        let is_admitted = limits.admit(record, now);
         drop(limits);
-        self.push(&format_line(record, Wall::now(), self.0.style));
-    }
-
-    /// Adds a line, unless too many wait.
-    pub(super) fn push(&self, line: &[u8]) {
-        self.0.push(line);
+        if !is_admitted && !was_full {
+            // The thread learns when the number is due. It has either not looked at the limits yet,
+            // or waits already, since it keeps the mutex in between.
+            drop(self.0.state.lock());
+            self.0.added.notify_one();
+        }
+        is_admitted
     }
 
     /// Waits until all lines are written, or `patience` is over.
-    pub(super) fn flush(&self, patience: Duration) {
+    pub(super) fn finish(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         state.is_end = true;
         self.0.added.notify_one();
         let waits = |state: &mut QueueState| state.is_end || state.writes;
         self.0.written.wait_while_for(&mut state, waits, patience);
+    }
+}
+
+/// Each write is one line, which is added unless too many wait. It never fails.
+impl Write for LineQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.push(line);
+        Ok(line.len())
+    }
+
+    /// Does nothing: nobody waits for the thread.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -196,7 +202,8 @@ impl QueueShared {
         let mut record = Record::builder();
         let fields = &fields;
         record.level(level).target("latchfs::log").key_values(fields);
-        format_line(&record.args(format_args!("{message}")).build(), Wall::now(), self.style)
+        let (at, color) = (Wall::now(), Style::new());
+        format_line(&record.args(format_args!("{message}")).build(), at, self.style, color)
     }
 }
 
@@ -217,7 +224,9 @@ fn write_patiently(out: &mut dyn Write, mut bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Limits, logger};
     use super::*;
+    use log::{LevelFilter, Log as _};
     use std::sync::mpsc::{Receiver, Sender};
 
     /// A reader that takes nothing until it is told to.
@@ -252,17 +261,20 @@ mod tests {
             assert!(queue.0.state.lock().lines.len() <= QUEUE_BYTES_MAX);
         }
         // The sum of suppressed lines does not need room in the queue.
-        let refused = |queue: &LineQueue| {
+        let mut builder = env_logger::Builder::new();
+        builder.filter_level(LevelFilter::Info);
+        let logger = logger(builder, LineStyle::Plain, Some(&queue), Limits::OfKind);
+        let refused = || {
             let mut record = Record::builder();
             record.level(Level::Info).file_static(Some("a.rs")).line(Some(1));
-            queue.add(&record.args(format_args!("request refused")).build(), steady_now());
+            logger.log(&record.args(format_args!("request refused")).build());
         };
-        (0..1_000).for_each(|_| refused(&queue));
-        queue.flush(Duration::from_millis(1));
+        (0..1_000).for_each(|_| refused());
+        queue.finish(Duration::from_millis(1));
         begin.send(()).expect("the thread waits");
-        queue.flush(Duration::from_secs(60));
+        queue.finish(Duration::from_secs(60));
         queue.0.push(b"last\n");
-        queue.flush(Duration::from_secs(60));
+        queue.finish(Duration::from_secs(60));
         let all = String::from_utf8(written.try_iter().flatten().collect()).expect("text");
         let is_line = |line: &&str| line.starts_with('x') || line.ends_with("request refused");
         let lines = all.lines().filter(is_line).count() as u64;
@@ -310,7 +322,7 @@ mod tests {
         let queue = LineQueue::start(out, LineStyle::Plain).expect("a thread");
         for line in [b"first line\n", b"other line\n"] {
             queue.0.push(line);
-            queue.flush(Duration::from_secs(60));
+            queue.finish(Duration::from_secs(60));
         }
         let all = String::from_utf8(written.try_iter().flatten().collect()).expect("text");
         let (whole, loss): (Vec<_>, Vec<_>) = all.lines().partition(|line| !line.contains("lost"));

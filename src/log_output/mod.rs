@@ -1,8 +1,10 @@
-//! The log of this process on standard error, as text or as JSON, one record per line.
+//! The log of this process on standard error, as text or as JSON, one record per line: `env_logger`
+//! with two formats of our own.
 //!
-//! The records of a daemon are written by a thread of its own, from a queue of bounded size: a full
-//! or closed standard error blocks no request. Each kind of record has a limited number of lines a
-//! second. Every line that is left out or lost is counted, and a later line tells the number.
+//! The lines of a daemon go to a queue of bounded size, from which a thread of its own writes them:
+//! a full or closed standard error blocks no request. Each kind of record has a limited number of
+//! lines a second. Every line that is left out or lost is counted, and a later line tells the
+//! number.
 
 mod line_format;
 mod line_limits;
@@ -11,9 +13,10 @@ mod line_queue;
 pub(crate) use line_format::{LogFormat, controls_terminal};
 
 use crate::time::{Wall, steady_now};
+use env_logger::{Builder, Logger, Target, WriteStyle};
 use line_format::{LineStyle, format_line};
 use line_queue::LineQueue;
-use log::{Level, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log as _, Record};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::OnceLock;
@@ -23,65 +26,109 @@ use std::time::Duration;
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The log of this process, once it has started.
-static LOG: OnceLock<LineLog> = OnceLock::new();
+static LOG: OnceLock<ProcessLog> = OnceLock::new();
 
 /// How a process logs.
 pub(crate) struct LogConfig {
     /// Selects records by level and target.
-    pub(crate) filter: env_filter::Filter,
+    pub(crate) builder: Builder,
     /// The format of the lines.
     pub(crate) format: LogFormat,
     /// Whether the process is a daemon: its lines have a time and a level, and come from a queue.
     pub(crate) is_daemon: bool,
 }
 
-/// The logger of a process.
-struct LineLog {
-    filter: env_filter::Filter,
-    style: LineStyle,
+struct ProcessLog {
+    format: LogFormat,
+    records: Logger,
+    /// Writes the sentences, which no filter leaves out.
+    sentences: Logger,
     /// The queue of a daemon.
     queue: Option<LineQueue>,
 }
 
+/// Which lines a logger counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limits {
+    /// Those of each kind have a bound where there is a queue.
+    OfKind,
+    /// None has a bound.
+    None,
+}
+
 /// Starts to log the records of this process. A second call does nothing.
 pub(crate) fn start(config: LogConfig) {
-    let LogConfig { filter, format, is_daemon } = config;
+    let LogConfig { builder, format, is_daemon } = config;
     let style = match format {
         LogFormat::Json => LineStyle::Json,
         LogFormat::Text if !is_daemon => LineStyle::Plain,
-        LogFormat::Text => LineStyle::Text { colored: shows_colors() },
+        LogFormat::Text => LineStyle::Text,
     };
-    let queue = || LineQueue::start(Box::new(std::io::stderr()), style).ok();
-    let log = LOG.get_or_init(|| LineLog { filter, style, queue: is_daemon.then(queue).flatten() });
-    log::set_max_level(log.filter.filter());
-    if log::set_logger(log).is_ok() {
+    let log = LOG.get_or_init(|| {
+        let queue = || LineQueue::start(Box::new(std::io::stderr()), style).ok();
+        let queue = is_daemon.then(queue).flatten();
+        let sentences = sentences(format, queue.as_ref());
+        let records = logger(builder, style, queue.as_ref(), Limits::OfKind);
+        ProcessLog { format, records, sentences, queue }
+    });
+    log::set_max_level(log.records.filter());
+    if log::set_logger(&log.records).is_ok() {
         report_panics(is_daemon);
     }
 }
 
-/// Writes a sentence, which no filter leaves out: as a record in JSON, or after the name of the
-/// program in text.
-pub(crate) fn say(level: Level, sentence: &str) {
-    let log = LOG.get();
-    let style = match log {
-        Some(LineLog { style: LineStyle::Json, .. }) => LineStyle::Json,
-        _ => LineStyle::Plain,
+/// Returns a logger whose lines go to the queue, or to standard error where there is none.
+fn logger(
+    mut builder: Builder,
+    style: LineStyle,
+    queue: Option<&LineQueue>,
+    limits: Limits,
+) -> Logger {
+    let limiter = queue.filter(|_| limits == Limits::OfKind).cloned();
+    builder.format(move |out, record| {
+        if limiter.as_ref().is_some_and(|queue| !queue.admits(record, steady_now())) {
+            return Ok(());
+        }
+        let color = out.default_level_style(record.level());
+        out.write_all(&format_line(record, Wall::now(), style, color))
+    });
+    let queue = queue.cloned().map(|queue| Target::Pipe(Box::new(queue)));
+    builder.target(queue.unwrap_or(Target::Stderr)).write_style(write_style()).build()
+}
+
+/// Returns the logger of sentences: records in JSON, or after the name of the program in text.
+fn sentences(format: LogFormat, queue: Option<&LineQueue>) -> Logger {
+    let style = match format {
+        LogFormat::Json => LineStyle::Json,
+        LogFormat::Text => LineStyle::Plain,
     };
-    let mut record = Record::builder();
-    record.level(level).target("latchfs");
-    let line = format_line(&record.args(format_args!("{sentence}")).build(), Wall::now(), style);
-    write(log, &line);
+    let mut builder = Builder::new();
+    builder.filter_level(LevelFilter::Trace);
+    logger(builder, style, queue, Limits::None)
+}
+
+/// Writes a sentence, which no filter leaves out.
+pub(crate) fn say(level: Level, sentence: &str) {
+    let write = |logger: &Logger| {
+        let mut record = Record::builder();
+        record.level(level).target("latchfs");
+        logger.log(&record.args(format_args!("{sentence}")).build());
+    };
+    match LOG.get() {
+        Some(log) => write(&log.sentences),
+        None => write(&sentences(LogFormat::Text, None)),
+    }
 }
 
 /// Whether the log of this process is in JSON.
 pub(crate) fn is_json() -> bool {
-    LOG.get().is_some_and(|log| log.style == LineStyle::Json)
+    LOG.get().is_some_and(|log| log.format == LogFormat::Json)
 }
 
 /// Waits until the queued lines are written, for a limited time.
 pub(crate) fn flush() {
     if let Some(queue) = LOG.get().and_then(|log| log.queue.as_ref()) {
-        queue.flush(FLUSH_PATIENCE);
+        queue.finish(FLUSH_PATIENCE);
     }
 }
 
@@ -101,35 +148,12 @@ fn report_panics(is_daemon: bool) {
     }));
 }
 
-/// Adds a line to the queue, or writes it where there is none.
-fn write(log: Option<&LineLog>, line: &[u8]) {
-    match log.and_then(|log| log.queue.as_ref()) {
-        Some(queue) => queue.push(line),
-        // Nothing is left to be done if standard error can't be written.
-        None => drop(std::io::stderr().lock().write_all(line)),
-    }
-}
-
-fn shows_colors() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
-}
-
-impl Log for LineLog {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.filter.enabled(metadata)
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        if !self.filter.matches(record) {
-            return;
-        }
-        match &self.queue {
-            Some(queue) => queue.add(record, steady_now()),
-            None => write(None, &format_line(record, Wall::now(), self.style)),
-        }
-    }
-
-    fn flush(&self) {
-        flush();
+/// Returns whether lines have colors, which is asked of standard error also for a queue.
+fn write_style() -> WriteStyle {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
+    if std::io::stderr().is_terminal() && !unwanted {
+        WriteStyle::Always
+    } else {
+        WriteStyle::Never
     }
 }
