@@ -4,6 +4,7 @@
 
 use super::folder_lock::FolderLock;
 use super::lock_record::{HolderProof, LockRecord};
+use super::shared_look::{Look, SharedLook};
 use crate::engine::lease_terms::TTL_DEFAULT;
 use crate::engine::{
     Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
@@ -59,6 +60,7 @@ struct RecordState {
 pub(crate) struct LockRecords {
     lock: Arc<FolderLock>,
     state: Mutex<RecordState>,
+    looks: Arc<SharedLook<Option<RecordedTenure>>>,
 }
 
 fn result_of(answer: Result<Answer, Unavailable>) -> Result<(), String> {
@@ -142,7 +144,7 @@ impl LockRecords {
     /// Returns the records of a lock, about which nothing is known yet.
     pub(crate) fn new(lock: Arc<FolderLock>) -> Arc<Self> {
         let state = RecordState { watch: Some(lock.locks.subscribe(None)), ..Default::default() };
-        Arc::new(Self { lock, state: Mutex::new(state) })
+        Arc::new(Self { lock, state: Mutex::new(state), looks: Arc::default() })
     }
 
     /// Returns the name of the record.
@@ -151,14 +153,20 @@ impl LockRecords {
     }
 
     /// Asks of which tenure there is a record. Calls `then` with the answer; `None` if there is no
-    /// record. If the lock service does not answer, that is what was last known. `then` must not
-    /// block.
+    /// record. If the lock service does not answer, that is what was last known. However many ask,
+    /// one request is on its way: any user may look the record up as often as it likes. `then` must
+    /// not block.
     pub(crate) fn ask(
         self: &Arc<Self>,
         then: impl FnOnce(Option<RecordedTenure>) + Send + 'static,
     ) {
         let own = Arc::clone(self);
-        self.lock.locks.view(self.lock.name(), move |view| then(own.recorded(view.ok().as_ref())));
+        let look: Look<_> = Arc::new(move |then| {
+            let seen = Arc::clone(&own);
+            let lock = &own.lock;
+            lock.locks.view(lock.name(), move |view| then(seen.recorded(view.ok().as_ref())));
+        });
+        self.looks.ask(&look, Box::new(then));
     }
 
     fn recorded(&self, view: Option<&LockView>) -> Option<RecordedTenure> {

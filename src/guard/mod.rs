@@ -38,7 +38,8 @@
 //! - `folder_lock` is the folder's lock in the lock service, `process_session` its session if the
 //!   service is in this process, `session_record` names its session on the disk, and
 //!   `lock_handovers` is what the lock service remembers. `lock_record` is the record by which
-//!   programs take the lock, and `lock_records` knows of which tenure there is one.
+//!   programs take the lock, and `lock_records` knows of which tenure there is one; `shared_look`
+//!   asks once for all who look it up.
 //! - `hidden_use` looks for programs that use a folder whose lock is about to be given up, and
 //!   `lock_uses` knows those that must end before.
 //! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
@@ -103,6 +104,7 @@ pub(crate) mod process_session;
 pub(crate) mod lock_record;
 pub(crate) mod folder_lock;
 pub(crate) mod session_record;
+mod shared_look;
 pub(crate) mod lock_handovers;
 #[cfg(target_os = "linux")]
 pub(crate) mod lock_records;

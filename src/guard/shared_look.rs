@@ -1,0 +1,143 @@
+//! One request for all who want to know the same: a flood of them costs the lock service no more
+//! than one request after the other.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+
+/// Takes an answer.
+pub(super) type Then<T> = Box<dyn FnOnce(T) + Send>;
+/// Sends a request, whose answer goes to the argument.
+pub(super) type Look<T> = Arc<dyn Fn(Then<T>) + Send + Sync>;
+
+/// The requests for one answer, of which at most one is on its way. Whoever asks meanwhile shares
+/// the next one, so that each answer is newer than its question.
+pub(super) struct SharedLook<T>(Mutex<LookState<T>>);
+
+struct LookState<T> {
+    waiting: Vec<Then<T>>,
+    step: LookStep,
+}
+
+/// How far the request has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LookStep {
+    /// There is none.
+    Idle,
+    /// This thread sends it.
+    Sending(ThreadId),
+    /// It was answered while it was sent.
+    AnsweredAtOnce,
+    /// It was sent.
+    Sent,
+}
+
+impl<T> Default for SharedLook<T> {
+    fn default() -> Self {
+        Self(Mutex::new(LookState { waiting: Vec::new(), step: LookStep::Idle }))
+    }
+}
+
+impl<T: Clone + Send + 'static> SharedLook<T> {
+    /// Calls `then` with the answer to a request that is sent by `look` from now on.
+    pub(super) fn ask(self: &Arc<Self>, look: &Look<T>, then: Then<T>) {
+        let mut state = self.0.lock();
+        state.waiting.push(then);
+        let is_idle = state.step == LookStep::Idle;
+        drop(state);
+        if is_idle {
+            self.send(look);
+        }
+    }
+
+    /// Sends requests for all who wait, until one is on its way or nobody waits.
+    fn send(self: &Arc<Self>, look: &Look<T>) {
+        let here = LookStep::Sending(thread::current().id());
+        loop {
+            let mut state = self.0.lock();
+            // Another thread may have begun at the same time.
+            if state.waiting.is_empty()
+                || matches!(state.step, LookStep::Sending(_) | LookStep::Sent)
+            {
+                return;
+            }
+            state.step = here;
+            let waiting = std::mem::take(&mut state.waiting);
+            drop(state);
+            let (own, next) = (Arc::clone(self), Arc::clone(look));
+            look(Box::new(move |answer| own.answer(&answer, waiting, &next)));
+            let mut state = self.0.lock();
+            if state.step == here {
+                state.step = LookStep::Sent;
+                return;
+            }
+            if state.step != LookStep::AnsweredAtOnce {
+                return;
+            }
+            state.step = LookStep::Idle;
+        }
+    }
+
+    fn answer(self: &Arc<Self>, answer: &T, waiting: Vec<Then<T>>, look: &Look<T>) {
+        for then in waiting {
+            then(answer.clone());
+        }
+        let mut state = self.0.lock();
+        if state.step == LookStep::Sending(thread::current().id()) {
+            // The loop of the sender goes on, so that no answer lies deeper in the stack.
+            state.step = LookStep::AnsweredAtOnce;
+            return;
+        }
+        state.step = LookStep::Idle;
+        drop(state);
+        self.send(look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_flood_of_lookups_has_one_request_on_its_way() {
+        let shared = Arc::new(SharedLook::default());
+        let (sent, requests) = channel::<Then<usize>>();
+        let look: Look<usize> = Arc::new(move |then| sent.send(then).expect("the test reads"));
+        let (told, answers) = channel();
+        for _ in 0..1_000 {
+            let told = told.clone();
+            shared.ask(&look, Box::new(move |answer| told.send(answer).expect("the test reads")));
+        }
+        let first = requests.try_recv().expect("a request");
+        assert!(requests.try_recv().is_err(), "one is on its way");
+        first(1);
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [1]);
+        let second = requests.try_recv().expect("the rest asks again");
+        assert!(requests.try_recv().is_err(), "one is on its way");
+        second(2);
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), vec![2; 999]);
+        assert!(requests.try_recv().is_err(), "nobody asks any more");
+        shared.ask(&look, Box::new(|_| {}));
+        assert!(requests.try_recv().is_ok());
+    }
+
+    /// Asks, and once more after each answer.
+    fn again(shared: &Arc<SharedLook<()>>, look: &Look<()>, count: &Arc<AtomicUsize>) {
+        if count.fetch_add(1, Ordering::Relaxed) == 1_000_000 {
+            return;
+        }
+        let (own, next, count) = (Arc::clone(shared), Arc::clone(look), Arc::clone(count));
+        shared.ask(look, Box::new(move |()| again(&own, &next, &count)));
+    }
+
+    #[test]
+    fn answers_at_once_take_no_stack() {
+        let shared = Arc::new(SharedLook::default());
+        let count = Arc::new(AtomicUsize::new(0));
+        let look: Look<()> = Arc::new(|then| then(()));
+        again(&shared, &look, &count);
+        assert_eq!(count.load(Ordering::Relaxed), 1_000_001);
+    }
+}
