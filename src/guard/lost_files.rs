@@ -8,11 +8,14 @@ use super::disk::{Disk, Place};
 use super::space::{LostSpace, Space};
 use super::tenure::TenureId;
 use crate::time::Wall;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -87,8 +90,11 @@ impl LostReason {
 /// The description of a lost file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LostDescription {
-    /// The path in the folder for which the content was meant.
+    /// The path in the folder for which the content was meant, as a text for people.
     pub(crate) path: String,
+    /// The bytes of a path that is not UTF-8, in Base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path_bytes: Option<String>,
     /// The user that wrote the content.
     pub(crate) uid: u32,
     /// The program that wrote the content, with its pid; empty if it is not known.
@@ -115,8 +121,10 @@ impl LostDescription {
         tenure: Option<TenureId>,
         reason: LostReason,
     ) -> Self {
+        let is_text = path.to_str().is_some();
         Self {
             path: path.to_string_lossy().into_owned(),
+            path_bytes: (!is_text).then(|| BASE64_STANDARD.encode(path.as_bytes())),
             uid,
             program: String::new(),
             tenure: tenure.map(|tenure| tenure.to_string()).unwrap_or_default(),
@@ -124,6 +132,12 @@ impl LostDescription {
             reason,
             late_marker: None,
         }
+    }
+
+    /// Returns the path in the folder for which the content was meant.
+    pub(crate) fn place(&self) -> PathBuf {
+        let bytes = self.path_bytes.as_ref().and_then(|text| BASE64_STANDARD.decode(text).ok());
+        bytes.map_or_else(|| PathBuf::from(&self.path), |bytes| OsString::from_vec(bytes).into())
     }
 }
 

@@ -1,9 +1,11 @@
 //! Lost tenures: a guard that is stopped past its lease, or killed, changes nothing any more.
 
 use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, python};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 
 /// Closes a file, and returns the result of close(2).
@@ -169,4 +171,36 @@ fn a_refused_save_says_where_its_content_is_kept() {
     fs::write(scratch.folder().join("new"), "foreign").expect("past the view");
     assert_eq!(close(new).expect_err("it exists").raw_os_error(), Some(libc::EEXIST));
     assert!(guard.why().contains(&kept), "{}", guard.why());
+}
+
+/// A lost file whose name is no UTF-8, and would change the colors of a terminal, gets that very
+/// name back. Lists have a text for it that nothing can do harm with, and JSON also has the bytes.
+#[test]
+fn a_lost_file_whose_name_is_no_text_gets_its_name_back() {
+    const NAME: &[u8] = b"caf\xe9\x1b[31m.txt";
+    const BASE64: &str = "Y2Fm6RtbMzFtLnR4dA==";
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    for text in ["first", "second"] {
+        let mut half = File::create(guard.view.join(OsStr::from_bytes(NAME))).expect("free");
+        half.write_all(text.as_bytes()).expect("held");
+        guard.request_here("{\"do\": \"give\"}");
+        is_stale(half.write_all(b", the rest"));
+    }
+    let listed = guard.ask("lost", &[]).ok();
+    assert!(listed.contains("caf\u{fffd} [31m.txt\n") && !listed.contains('\x1b'), "{listed:?}");
+    let listed: serde_json::Value =
+        serde_json::from_str(&guard.ask("lost", &["--json"]).ok()).expect("JSON");
+    for file in listed["lost"].as_array().expect("an array") {
+        assert_eq!(file["path"], "caf\u{fffd}\u{1b}[31m.txt");
+        assert_eq!(file["path_bytes"], BASE64);
+    }
+    let beside = b"caf\xe9\x1b[31m (restored 2).txt";
+    for (number, name, text) in [("1", NAME, "first"), ("2", beside, "second")] {
+        let said = guard.ask("lost", &["--restore", number]).ok();
+        assert!(said.starts_with("latchfs: restored as caf\u{fffd} [31m"), "{said:?}");
+        let restored = scratch.folder().join(OsStr::from_bytes(name));
+        assert_eq!(fs::read_to_string(restored).expect("its very name"), text);
+    }
 }

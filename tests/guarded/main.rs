@@ -34,6 +34,7 @@ mod just_ready;
 mod killed;
 mod local;
 mod losing;
+mod lost_copies;
 mod marker_schema;
 mod marking;
 mod ordinary_user;

@@ -12,13 +12,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The user that takes too much.
-const ATTACKER: u32 = 4_001;
+pub(crate) const ATTACKER: u32 = 4_001;
 /// Another user.
-const VICTIM: u32 = 4_002;
+pub(crate) const VICTIM: u32 = 4_002;
 
 /// Makes this thread, and no other, one of a user.
 #[allow(unsafe_code)]
-fn become_user(uid: u32) {
+pub(crate) fn become_user(uid: u32) {
     // SAFETY: the calls change the identity of this thread, and no memory.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
@@ -28,7 +28,7 @@ fn become_user(uid: u32) {
 }
 
 /// Runs a part of a test as a user.
-fn as_user<T: Send>(uid: u32, part: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn as_user<T: Send>(uid: u32, part: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let part = scope.spawn(|| {
             become_user(uid);
@@ -39,7 +39,7 @@ fn as_user<T: Send>(uid: u32, part: impl FnOnce() -> T + Send) -> T {
 }
 
 /// A guarded folder in which all users may make files.
-fn open_folder() -> Scratch {
+pub(crate) fn open_folder() -> Scratch {
     let scratch = Scratch::new();
     for dir in [scratch.0.clone(), scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
@@ -49,7 +49,7 @@ fn open_folder() -> Scratch {
 }
 
 /// Ends the thread of an attack, also when the test fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
+pub(crate) struct StopAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
@@ -93,13 +93,18 @@ fn saves_during((view, dir): (&Path, &Path), attack: impl Fn(&Path, usize) + Syn
 }
 
 /// Returns the directory of the lost files.
-fn lost_of(scratch: &Scratch) -> PathBuf {
+pub(crate) fn lost_of(scratch: &Scratch) -> PathBuf {
     let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
     state.expect("readable").path().join("lost")
 }
 
 /// Makes lost files of a user, which an earlier guard has left, with paths of so many bytes.
-fn make_lost(scratch: &Scratch, uid: u32, numbers: std::ops::RangeInclusive<u64>, length: usize) {
+pub(crate) fn make_lost(
+    scratch: &Scratch,
+    uid: u32,
+    numbers: std::ops::RangeInclusive<u64>,
+    length: usize,
+) {
     let dir = lost_of(scratch);
     for number in numbers {
         let path = format!("{number}-{}", "x".repeat(length));
@@ -112,7 +117,7 @@ fn make_lost(scratch: &Scratch, uid: u32, numbers: std::ops::RangeInclusive<u64>
 }
 
 /// Makes the state directory of a guard, and ends the guard.
-fn make_state(scratch: &Scratch) {
+pub(crate) fn make_state(scratch: &Scratch) {
     Guard::start(scratch, "view", &[]).end();
 }
 
@@ -125,7 +130,7 @@ fn memory(pid: u32) -> u64 {
 }
 
 /// Sends a request, and reads one byte of the answer.
-fn send(ctl: &File, request: &str) -> io::Result<()> {
+pub(crate) fn send(ctl: &File, request: &str) -> io::Result<()> {
     ctl.write_all_at(format!("{request}\n").as_bytes(), 0)?;
     ctl.read_at(&mut [0], 0).map(drop)
 }
@@ -139,7 +144,7 @@ fn first_page(view: &Path) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-fn open_ctl(view: &Path) -> io::Result<File> {
+pub(crate) fn open_ctl(view: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(view.join(".latchfs/ctl"))
 }
 

@@ -2,7 +2,9 @@
 
 use super::super::acting_as::{self, writable_dir};
 use super::super::disk::{Disk as _, IfThere, Place};
-use super::super::linux_disk::{LinuxDisk, copy_content, copy_of_owner, copy_times, open_below};
+use super::super::linux_disk::{
+    LinuxDisk, copy_content, copy_of_owner, copy_times, open_below, stat_at,
+};
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
@@ -14,6 +16,7 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The number of lost files that one answer lists.
 const LISTED_MAX: usize = 200;
@@ -80,50 +83,52 @@ impl FolderView {
         let about = Some(about).filter(|about| self.may(who, FolderAct::ListLost, about))?;
         let size = self.open_lost(&number.to_string(), OFlags::RDONLY);
         let size = size.and_then(|file| file.metadata()).map_or(0, |found| found.len());
-        Some(json!({
+        let mut shown = json!({
             "number": number, "path": about.path, "uid": about.uid, "at": about.at,
             "size": size, "tenure": about.tenure, "why": about.reason.clause(),
-        }))
+        });
+        if let Some(bytes) = about.path_bytes {
+            shown["path_bytes"] = bytes.into();
+        }
+        Some(shown)
     }
 
     /// Puts a lost file into the folder: under its own name if that is free, else beside the file
-    /// that has the name.
+    /// that has the name. Others are answered while it is copied.
     pub(super) async fn lost_restore(&self, who: Requester, number: u64) -> Value {
         let refused = |why: String| json!({"error": why});
         let about = match self.description(number) {
             Ok(about) if self.may(who, FolderAct::RestoreLost, &about) => about,
             Ok(_) | Err(_) => return refused(format!("there is no lost file {number} of yours")),
         };
-        let path = PathBuf::from(&about.path);
-        let Ok(pass) = self.pass(who, &path, MayWait::Long).await else {
+        let path = about.place();
+        // A copy may take long, and nobody who wants the lock waits for it: the gate is passed once
+        // more when the copy is there.
+        if self.pass(who, &path, MayWait::Long).await.map(drop).is_err() {
             return refused(self.refused.last(who.uid));
-        };
+        }
         let file = match self.open_lost(&number.to_string(), OFlags::RDWR) {
-            Ok(file) => file,
+            Ok(file) => Arc::new(file),
             Err(error) => return refused(format!("lost file {number} can't be opened: {error}")),
         };
         let dir = match self.place_of_lost(who, &path) {
-            Ok(dir) => dir,
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                let shown = path.display();
-                return refused(format!(
-                    "user {} may not make files in the directory of {shown}; ask its owner, or \
-                     restore the file as root",
-                    who.uid
-                ));
-            }
-            Err(_) => {
-                return refused(format!(
-                    "the directory of {} is gone; make it again, and restore then",
-                    path.display()
-                ));
-            }
+            Ok(dir) => Arc::new(dir),
+            Err(error) => return refused(no_place(who, &path, &error)),
         };
         for to in [path.clone(), beside(&path, number)] {
             let Some(name) = to.file_name() else { break };
+            if stat_at(dir.as_fd(), name).is_ok() {
+                continue;
+            }
             // A copy that was refused one name can't get another one.
-            let restored = restored_copy(who, &file, &dir).and_then(|copy| {
-                let (at, to) = (Place::new(&dir, name), to.as_os_str());
+            let (lost, into) = (Arc::clone(&file), Arc::clone(&dir));
+            let copied = self.slowly(who, move |_| Ok(restored_copy(who, &lost, &into))).await;
+            let copied = copied.unwrap_or_else(|_| Err(std::io::ErrorKind::Interrupted.into()));
+            let Ok(pass) = self.pass(who, &path, MayWait::Long).await else {
+                return refused(self.refused.last(who.uid));
+            };
+            let restored = copied.and_then(|copy| {
+                let (at, to) = (Place::new(&*dir, name), to.as_os_str());
                 let publish = || Ok(self.guard.publish_made(&pass, &copy, at, to, IfThere::Fail));
                 acting_as::naming(who.into(), publish)
             });
@@ -168,6 +173,19 @@ impl FolderView {
             log::debug!("lost file {number} can't be removed: {error}");
         }
     }
+}
+
+/// Returns the sentence for a lost file whose directory can't take it.
+fn no_place(who: Requester, path: &Path, error: &std::io::Error) -> String {
+    let shown = path.display();
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!(
+            "user {} may not make files in the directory of {shown}; ask its owner, or restore the \
+             file as root",
+            who.uid
+        );
+    }
+    format!("the directory of {shown} is gone; make it again, and restore then")
 }
 
 /// Makes a copy of a lost file that has no name yet. It belongs to the user who restores it,
