@@ -1,16 +1,15 @@
 //! The `events` command: prints lock events, one per line, until Ctrl-C or until the reader of its
 //! output has closed the pipe.
 
-use super::exit::{CliError, CliResult};
+use super::exit::{CliError, CliResult, Exit};
 use super::lock_names::PrefixArg;
 use super::mount_client::no_answer;
 use super::output;
 use super::output::harmless;
 use super::status_table::Status;
 use super::target::TargetArgs;
-use crate::event_json::{event_of, lost};
-use crate::service::Locks;
-use crate::service::event_log::EventWatch;
+use crate::client::transport::TransportError;
+use crate::event_json::lost;
 use crate::time::Span;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
@@ -18,8 +17,8 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
 /// The maximum number of events taken from a server's event stream at once.
 const EVENTS_MAX: usize = 256;
@@ -41,12 +40,15 @@ pub(super) struct EventsArgs {
     since: Option<u64>,
 }
 
+/// An event as a line of JSON, or why there are no more.
+type ReceivedLine = Result<String, TransportError>;
+
 /// The events of a mount or a server.
 pub(super) enum EventSource {
     /// The event stream of the mount at `dir`, and the line that was not read to its end.
     Mount { stream: File, dir: PathBuf, unfinished: Vec<u8> },
-    /// The events of a server, and a channel on which each news arrives.
-    Server { locks: Locks, watch: EventWatch, news: Receiver<()> },
+    /// The events of a server as a thread receives them, and the one that was waited for.
+    Server { lines: Receiver<ReceivedLine>, next: Option<ReceivedLine> },
 }
 
 pub(super) fn run(args: &EventsArgs) -> CliResult {
@@ -69,13 +71,20 @@ impl EventSource {
     /// now on.
     pub(super) fn open(target: &TargetArgs, since: Option<u64>) -> CliResult<Self> {
         if let Some(direct) = target.direct()? {
-            let locks = direct.locks(since)?;
-            let (mut watch, (send, news)) = (locks.subscribe(since), channel());
-            watch.wake_by(Arc::new(move || {
-                // The send fails only if the source is gone.
-                let _ = send.send(());
-            }));
-            return Ok(Self::Server { locks, watch, news });
+            let (mut events, (send, lines)) = (direct.events(since)?, sync_channel(EVENTS_MAX));
+            let read = move || {
+                loop {
+                    let line = events.next_event();
+                    let line = line.map(|line| line.unwrap_or_else(|| lost(0).to_string()));
+                    let is_end = line.is_err();
+                    if send.send(line).is_err() || is_end {
+                        return;
+                    }
+                }
+            };
+            let thread = thread::Builder::new().name("events".to_owned()).spawn(read);
+            thread.map_err(|error| CliError::system("no thread can be made", &error))?;
+            return Ok(Self::Server { lines, next: None });
         }
         let dir = target.mount()?;
         let since = since.map_or_else(String::new, |since| format!("@{since}"));
@@ -89,13 +98,20 @@ impl EventSource {
     /// are no more for now.
     pub(super) fn take(&mut self) -> CliResult<Vec<String>> {
         match self {
-            Self::Server { locks, watch, .. } => {
-                let batch = watch.take(EVENTS_MAX);
-                let lost = (batch.lost > 0).then(|| lost(batch.lost).to_string());
-                let lines = batch.events.iter().map(|(number, event)| {
-                    event_of(*number, event, |at| locks.wall(at)).to_string()
-                });
-                Ok(lost.into_iter().chain(lines).collect())
+            Self::Server { lines, next } => {
+                let mut received = Vec::new();
+                while received.len() < EVENTS_MAX {
+                    match next.take().map_or_else(|| lines.try_recv(), Ok) {
+                        Ok(Ok(line)) => received.push(line),
+                        Ok(Err(trouble)) if received.is_empty() => return Err(ended(&trouble)),
+                        end @ Ok(Err(_)) => {
+                            *next = end.ok();
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+                Ok(received)
             }
             Self::Mount { stream, dir, unfinished } => {
                 read(stream, dir, unfinished)?;
@@ -109,17 +125,25 @@ impl EventSource {
 
     /// Waits until there may be more events. Fails if the reader of standard output has closed the
     /// pipe.
-    fn wait(&self) -> CliResult {
+    fn wait(&mut self) -> CliResult {
         match self {
             Self::Mount { stream, .. } => wait(stream),
-            Self::Server { news, .. } => {
-                // The receive can't fail: `watch`, the subscription to events, owns the callback,
-                // and the callback owns the sender of this channel.
-                let _ = news.recv();
+            Self::Server { lines, next } => {
+                // The thread sends why it ends before it does.
+                *next = lines.recv().ok();
                 Ok(())
             }
         }
     }
+}
+
+/// Returns the error for the events of a server that have ended.
+fn ended(trouble: &TransportError) -> CliError {
+    let exit = match trouble {
+        TransportError::Denied(_) => Exit::Denied,
+        _ => Exit::Unavailable,
+    };
+    CliError::Said(exit, format!("the events have ended: {trouble}"))
 }
 
 /// Waits until the event stream of a mount has data. Fails if the reader of standard output has
@@ -199,10 +223,12 @@ fn sentence(event: &Value) -> String {
         "session_kept" => "kept alive".to_owned(),
         "session_over" => format!("{client} is done with it ({})", of.text("why")),
         "lost" => {
-            let count = of.number("count").unwrap_or_default();
-            return format!(
-                "{count} events are missing here: they came faster than they were read"
-            );
+            return match of.number("count").unwrap_or_default() {
+                0 => "events may be missing here: nobody knows how many".to_owned(),
+                count => {
+                    format!("{count} events are missing here: they came faster than they were read")
+                }
+            };
         }
         _ => return harmless(&event.to_string()),
     };
@@ -246,6 +272,9 @@ mod tests {
         assert_eq!(sentence(&session), "T  session 5  c opened it");
         assert!(
             sentence(&json!({"event": "lost", "count": 9})).starts_with("9 events are missing")
+        );
+        assert!(
+            sentence(&json!({"event": "lost", "count": 0})).starts_with("events may be missing")
         );
     }
 

@@ -7,6 +7,7 @@ use super::mount_client::{LockClient, understand};
 use super::server_options;
 use crate::auth::permissions::Operation;
 use crate::client::http_transport::ServerAccess;
+use crate::client::server_events::ServerEvents;
 use crate::client::{Remote, Terms};
 use crate::control::lease_options::LeaseOptions;
 use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refusal};
@@ -64,9 +65,9 @@ impl RemoteClient {
         Ok(self.remote.get_or_init(|| remote))
     }
 
-    /// Returns a lock service that reads the server's events, from event `since` on.
-    pub(super) fn locks(&self, since: Option<u64>) -> CliResult<Locks> {
-        Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
+    /// Opens the server's events, from event `since` on.
+    pub(super) fn events(&self, since: Option<u64>) -> CliResult<ServerEvents> {
+        server_options::events(&self.access, since)
     }
 
     /// Returns the executor of one request. Its connection to the server has a session if the lease

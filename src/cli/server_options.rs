@@ -4,8 +4,9 @@ use super::credential_options::ServerKeyArgs;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use super::server_urls::urls;
-use crate::client::api_request::fetch;
+use crate::client::api_request::{fetch, no_answer};
 use crate::client::http_transport::{Http, ServerAccess, is_exposed, may_learn};
+use crate::client::server_events::ServerEvents;
 use crate::client::transport::{Transport, TransportError};
 use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::time::Span;
@@ -47,14 +48,16 @@ fn refused(code: u16, problem: &Value) -> CliError {
     CliError::Said(exit, said)
 }
 
+/// Returns the transport for one URL, with the credentials of `access`.
+fn at(access: &ServerAccess, url: &str) -> CliResult<Http> {
+    let access = ServerAccess { url: url.to_owned(), ..access.clone() };
+    Http::new(&access).map_err(|error| CliError::usage(error.to_string()))
+}
+
 /// Returns the transport for the URL in `access`. If it is a list of URLs, returns a transport with
 /// failover between those servers.
 fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
-    let usable = |url: &str| -> CliResult<Arc<dyn Transport>> {
-        let access = ServerAccess { url: url.to_owned(), ..access.clone() };
-        let http = Http::new(&access).map_err(|error| CliError::usage(error.to_string()))?;
-        Ok(Arc::new(http))
-    };
+    let usable = |url: &str| Ok(Arc::new(at(access, url)?) as Arc<dyn Transport>);
     match &urls(&access.url)[..] {
         [] => usable(&access.url),
         urls if urls.len() > SERVERS_MAX => {
@@ -73,8 +76,7 @@ fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
 fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
-        let made = Http::new(&ServerAccess { url: url.to_owned(), ..access.clone() });
-        made.ok().filter(|_| may_use(&access, url)).map(|http| Arc::new(http) as _)
+        at(&access, url).ok().filter(|_| may_use(&access, url)).map(|http| Arc::new(http) as _)
     })
 }
 
@@ -86,19 +88,23 @@ pub(super) fn may_use(access: &ServerAccess, url: &str) -> bool {
     known.iter().all(|known| may_learn(known, url)) && (is_plain || !is_exposed(url))
 }
 
-/// Connects to the servers of `access`; fails if none of them has answered in time.
-pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
-    connect_since(access, terms, None)
+/// Opens the events of the servers of `access`, from event `since` on; fails if none of them
+/// answers.
+pub(super) fn events(access: &ServerAccess, since: Option<u64>) -> CliResult<ServerEvents> {
+    let servers: CliResult<Vec<_>> =
+        urls(&access.url).into_iter().map(|url| at(access, url)).collect();
+    let own = access.clone();
+    let learn = move |url: &str| at(&own, url).ok().filter(|_| may_use(&own, url));
+    ServerEvents::open(servers?, Box::new(learn), since).map_err(|trouble| match trouble {
+        TransportError::Denied(why) => CliError::Said(Exit::Denied, why),
+        other => CliError::unavailable(no_answer(&access.url, &other)),
+    })
 }
 
-/// Connects to the servers like [`connect`], with an event stream from event `since` on.
-pub(super) fn connect_since(
-    access: &ServerAccess,
-    terms: Option<Terms>,
-    since: Option<u64>,
-) -> CliResult<Arc<Remote>> {
+/// Connects to the servers of `access`; fails if none of them has answered in time.
+pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
     let server = server(access)?;
-    let remote = Remote::connect_since(server, terms, since)
+    let remote = Remote::connect(server, terms)
         .map_err(|error| CliError::system("no connection can be made", &error))?;
     match remote.trouble() {
         None => Ok(Arc::new(remote)),

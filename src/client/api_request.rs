@@ -33,15 +33,18 @@ pub fn fetch(
             .await
             .unwrap_or_else(|_| Err(TransportError::Silent(format!("no answer within {patience}"))))
     };
-    let url = &access.url;
     runtime()?.block_on(asked).map_err(|trouble| match trouble {
         TransportError::Denied(why) => TransportError::Denied(format!(
-            "the server {url} can't be used: {why}; pass a valid one with --cert and --key"
+            "the server {} can't be used: {why}; pass a valid one with --cert and --key",
+            access.url
         )),
-        other => TransportError::Silent(format!(
-            "the server {url} does not answer ({other}); see whether it runs, and try again"
-        )),
+        other => TransportError::Silent(no_answer(&access.url, &other)),
     })
+}
+
+/// Returns the sentence for a server that can't be reached.
+pub fn no_answer(url: &str, trouble: &TransportError) -> String {
+    format!("the server {url} does not answer ({trouble}); see whether it runs, and try again")
 }
 
 async fn ask(

@@ -5,7 +5,7 @@ use super::shared_state::ClientState;
 use super::transport::{FrameStream, TransportError};
 use crate::engine::EventKind;
 use crate::random::jittered;
-use crate::service::batch_messages::{ANY_START, Frame, Stamp, take_frame};
+use crate::service::batch_messages::{Frame, Stamp, take_frame};
 use crate::time::Time;
 use crate::time::{Span, boot_now};
 use std::sync::Arc;
@@ -34,16 +34,11 @@ struct StreamPosition {
 pub(super) fn start(
     hub: &Arc<ClientState>,
     keeper: &Arc<SessionKeepAlive>,
-    since: Option<u64>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        // If `since` is given, the first connection asks for events from that number on, even if
-        // the server has restarted after it gave an event that number.
-        let start = since.map_or(0, |_| ANY_START);
-        let (mut place, mut pause) =
-            (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
+        let (mut place, mut pause) = (StreamPosition { start: 0, next: 0 }, PAUSE_MIN);
         while !hub.is_stopped() {
             let asked_at = boot_now();
             let followed = hub.server.follow(place.start, place.next, PATIENCE);
@@ -174,7 +169,7 @@ fn hear(
 fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
-    if matches!(place.start, 0 | ANY_START) {
+    if place.start == 0 {
         // This is the first event stream: the local event log takes over the server's numbers, and
         // differs from them only after a restart of the server. No reader has to be woken.
         drop(hub.feed.skip(next));

@@ -196,7 +196,7 @@ impl FailoverState {
 
 /// Returns which of two errors to report. An unreachable server may come back; only if every server
 /// has another engine is the engine in use gone for good.
-fn worse(before: Option<TransportError>, now: TransportError) -> TransportError {
+pub(super) fn worse(before: Option<TransportError>, now: TransportError) -> TransportError {
     match (before, now) {
         (None | Some(TransportError::Elsewhere(_)), now)
         | (Some(_), now @ TransportError::Silent(_)) => now,

@@ -178,17 +178,28 @@ impl Transport for Http {
         since: u64,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
-        let runtime = runtime()?;
         let path = format!("/door/v1/events?start={start}&since={since}");
+        Ok(Box::new(self.stream(&path, patience)?))
+    }
+}
+
+impl Http {
+    /// Requests `path`, and returns the body of the answer, which may have no end.
+    pub(super) fn stream(
+        &self,
+        path: &str,
+        patience: Span,
+    ) -> Result<ResponseBody, TransportError> {
+        let runtime = runtime()?;
         let body = runtime.block_on(async {
             let opened = async {
-                let (_sender, response) = self.0.begin(Method::GET, &path).await?;
+                let (_sender, response) = self.0.begin(Method::GET, path).await?;
                 understood(response).await
             };
             timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
         });
         match body {
-            Ok(body) => Ok(Box::new(Body { runtime, body })),
+            Ok(body) => Ok(ResponseBody { runtime, body }),
             Err(trouble) => {
                 // A look-up of the server's name may take longer than the patience. Dropping the
                 // runtime would wait for the end of the look-up.
@@ -404,23 +415,36 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
     })
 }
 
-/// An event stream in the body of a response.
-struct Body {
+/// The body of a response that may have no end.
+pub(super) struct ResponseBody {
     runtime: Runtime,
     body: Incoming,
 }
 
-impl FrameStream for Body {
-    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError> {
-        let frame = self.runtime.block_on(async {
-            timeout(patience.as_duration(), self.body.frame()).await.map_err(|_| silent())
-        })?;
+impl ResponseBody {
+    /// Appends received bytes to `bytes`; waits for at most `patience` if there are none. Returns
+    /// whether there were any.
+    pub(super) fn wait(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        patience: Span,
+    ) -> Result<bool, TransportError> {
+        let frame = self
+            .runtime
+            .block_on(async { timeout(patience.as_duration(), self.body.frame()).await });
+        let Ok(frame) = frame else { return Ok(false) };
         let frame =
             frame.ok_or_else(|| TransportError::Silent("the stream has ended".to_owned()))?;
         if let Some(data) = frame.map_err(|error| broken(&error))?.data_ref() {
             bytes.extend_from_slice(data);
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+impl FrameStream for ResponseBody {
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError> {
+        if self.wait(bytes, patience)? { Ok(()) } else { Err(silent()) }
     }
 }
 

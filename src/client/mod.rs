@@ -9,7 +9,8 @@
 //! The modules in reading order:
 //!
 //! - `transport`, the connection to a server; `http_transport` over HTTP; `api_request`, `download`
-//!   and `server_probe` for single requests of the command line; `failover` over several servers.
+//!   and `server_probe` for single requests of the command line; `failover` over several servers;
+//!   `server_events` for the events that the command line follows.
 //! - `server_clock`, `sequence_mapping` (event numbers of the server and local ones),
 //!   `request_queue`, `request_keys`, `session_state`, `connection_state`; `shared_state`, the data
 //!   that the threads share.
@@ -24,6 +25,7 @@ pub mod api_request;
 pub mod download;
 pub mod server_probe;
 mod failover;
+pub mod server_events;
 mod server_clock;
 mod sequence_mapping;
 mod request_queue;

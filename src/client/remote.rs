@@ -37,20 +37,10 @@ impl Remote {
     /// Starts the threads of the client, and returns without waiting for the connection:
     /// [`Self::is_ready`] waits for it.
     pub fn connect(server: Arc<dyn Transport>, terms: Option<Terms>) -> io::Result<Self> {
-        Self::connect_since(server, terms, None)
-    }
-
-    /// Starts the client like [`Self::connect`], and follows the events from the server's number
-    /// `since` on, if the server still has them.
-    pub fn connect_since(
-        server: Arc<dyn Transport>,
-        terms: Option<Terms>,
-        since: Option<u64>,
-    ) -> io::Result<Self> {
         let hub = Arc::new(ClientState::new(server, SessionState::new(terms)));
         let (keeper, keeping) = SessionKeepAlive::start(&hub)?;
         // Nobody waits for the thread of the events: it ends at the next heartbeat after the close.
-        drop(event_stream::start(&hub, &keeper, since)?);
+        drop(event_stream::start(&hub, &keeper)?);
         let threads = Mutex::new(vec![request_pipeline::start(&hub)?, keeping]);
         Ok(Self { hub, keeper, threads })
     }

@@ -23,6 +23,7 @@ mod chaos;
 mod clocks;
 mod declared;
 mod faults;
+mod following;
 mod guards;
 mod histories;
 mod load;

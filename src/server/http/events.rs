@@ -94,6 +94,10 @@ impl EventSubscriber {
             // number: the server has restarted since the last event that the client saw.
             part(&mut hello, None, "lost", &lost(0));
         }
+        if last.is_none() {
+            // A reader who has seen no event when it loses this server can go on at another one.
+            let _ = write!(hello, "id: {}\n\n", self.id_before(watch.next()));
+        }
         if self.send(hello).await.is_err() {
             return;
         }
@@ -143,11 +147,30 @@ impl EventSubscriber {
                 EventStart::Forgotten => (Some(0), true),
             };
         }
-        let seen = last.split_once('-').filter(|(server, _)| *server == self.app.instance);
-        match seen.and_then(|(_, number)| number.parse::<u64>().ok()) {
-            Some(number) => (Some(number.saturating_add(1)), false),
+        if let Ok(first) = last.parse() {
+            return (Some(first), false);
+        }
+        match last.split_once('-').filter(|(server, _)| *server == self.app.instance) {
+            Some((_, "")) => (Some(0), false),
+            Some((_, number)) => match number.parse::<u64>() {
+                Ok(number) => (Some(number.saturating_add(1)), false),
+                Err(_) => (Some(0), true),
+            },
             None => (Some(0), true),
         }
+    }
+
+    /// Returns the id of the event with this number at this node.
+    fn id(&self, number: u64) -> String {
+        match self.app.locks.event_place(number) {
+            Some(place) => id_of(place, self.app.locks.engine_id()),
+            None => format!("{}-{number}", self.app.instance),
+        }
+    }
+
+    /// Returns the id of the event before the one with number `next`.
+    fn id_before(&self, next: u64) -> String {
+        next.checked_sub(1).map_or_else(|| format!("{}-", self.app.instance), |last| self.id(last))
     }
 
     async fn send(&mut self, text: String) -> Result<(), ()> {
@@ -165,10 +188,7 @@ impl EventSubscriber {
                 continue;
             }
             let value = event_of(*number, event, |at| self.app.locks.wall(at));
-            let id = match place {
-                Some(place) => id_of(place, self.app.locks.engine_id()),
-                None => format!("{}-{number}", self.app.instance),
-            };
+            let id = self.id(*number);
             let kind = value["event"].as_str().unwrap_or_default();
             part(&mut written, Some(&id), kind, &value);
         }

@@ -226,7 +226,7 @@ pub(super) const SINCE: Param = Param {
     place: ParamPlace::Query,
     shape: ParamShape::Text,
     needed: false,
-    what: "The id of the last event seen; the same as Last-Event-ID.",
+    what: "The id of the last event seen, as in Last-Event-ID; or the number of the first event.",
 };
 pub(super) const IF_MATCH: Param = Param {
     name: "If-Match",
