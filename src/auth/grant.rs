@@ -115,6 +115,8 @@ pub enum Denial {
     Below(LockName),
     /// Only cluster nodes may perform the operation.
     Peer,
+    /// Everybody can reach the server, which asks for no credentials.
+    Anybody,
 }
 
 impl ClientPattern {
@@ -177,6 +179,17 @@ impl Grant {
         }
     }
 
+    /// Returns the grant of the user with this id at the Unix socket of a server: root and the user
+    /// of the server may do everything, others what they may without a socket; `None` if the server
+    /// requires credentials of them.
+    pub fn at_socket(uid: u32, own_uid: u32, requires_credentials: bool) -> Option<Self> {
+        if uid == 0 || uid == own_uid {
+            let (credential, name) = (Credential::User, format!("uid {uid}"));
+            return Some(Self { credential, name, ..Self::everything() });
+        }
+        (!requires_credentials).then(Self::everything)
+    }
+
     /// Returns the grant of a local user, identified by the kernel: to act for these clients, on
     /// all locks, and to steal if `steal` is set (for root and the user that runs the daemon).
     pub fn of_user(uid: u32, clients: Vec<ClientPattern>, steal: bool) -> Self {
@@ -202,11 +215,14 @@ impl Grant {
             Right::Public => return Ok(()),
             Right::Peer => return Err(Denial::Peer),
             _ if !is_known => return Err(Denial::Unknown),
-            Right::Steal if !self.steal => return Err(Denial::Steal),
+            Right::Steal | Right::Admin if !self.steal => return Err(Denial::Steal),
+            Right::Admin if self.credential == Credential::Unneeded => {
+                return Err(Denial::Anybody);
+            }
             Right::Cluster if !self.cluster => {
                 return Err(Denial::Cluster(self.credential, self.name.clone()));
             }
-            Right::Known | Right::Steal | Right::Cluster => {}
+            Right::Known | Right::Steal | Right::Admin | Right::Cluster => {}
         }
         match rule.locks {
             LockRule::All if !self.may_see_all() => Err(Denial::AllLocks),
@@ -237,7 +253,7 @@ impl Grant {
         Ok(())
     }
 
-    /// Whether the caller may submit every command and every query.
+    /// Whether the caller may submit every command and every query, except perhaps a reset.
     pub fn may_everything(&self) -> bool {
         let is_known = self.credential != Credential::Missing;
         let speaks_for_all = self.clients.iter().any(ClientPattern::is_for_all);
@@ -417,6 +433,12 @@ impl fmt::Display for Denial {
             Self::Unknown => write!(f, "this needs credentials"),
             Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
+            Self::Anybody => write!(
+                f,
+                "a server without credentials resets locks at its Unix socket alone, for root and \
+                 the user of the server; start it with --listen IP:PORT,unix:PATH and use \
+                 --server unix:PATH, or say who may ask by --tokens or --client-ca"
+            ),
         }
     }
 }
@@ -429,7 +451,7 @@ mod tests {
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
         Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession, Patch,
-        Release, SessionEnd, Steal, StealReason,
+        Release, Reset, ResetScope, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {
@@ -454,6 +476,21 @@ mod tests {
 
     fn acquire(lock: &str, who: &str, term: LeaseTerms) -> Op {
         Op::Acquire(Acquire::new(name(lock), client(who), term))
+    }
+
+    #[test]
+    fn a_server_without_credentials_resets_for_root_and_its_own_user_at_its_socket() {
+        let reason = StealReason::parse("gone").expect("valid");
+        let reset = Op::Reset(Reset::new(ResetScope::AllBut(vec![]), client("x"), reason));
+        let may = |grant: Option<Grant>| grant.map(|grant| grant.may_submit(&reset, &[]));
+        assert_eq!(may(Some(Grant::everything())), Some(Err(Denial::Anybody)));
+        for requires_credentials in [false, true] {
+            for uid in [0, 1_000] {
+                assert_eq!(may(Grant::at_socket(uid, 1_000, requires_credentials)), Some(Ok(())));
+            }
+        }
+        assert_eq!(may(Grant::at_socket(1_001, 1_000, false)), Some(Err(Denial::Anybody)));
+        assert_eq!(may(Grant::at_socket(1_001, 1_000, true)), None);
     }
 
     #[test]

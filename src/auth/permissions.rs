@@ -54,6 +54,9 @@ pub enum Right {
     Known,
     /// The right to take a live lock from its holder.
     Steal,
+    /// The same right of a caller who has credentials, or whom the kernel identifies at a Unix
+    /// socket. At an open port of a server without credentials nobody has it.
+    Admin,
     /// The right to add and remove cluster nodes, and to transfer leadership.
     Cluster,
     /// The right to call as a cluster node. No token and no client certificate has it.
@@ -109,7 +112,7 @@ operations! {
     ShowSession     "show a session"              Owner  Any           Known;
     KeepAlive       "keep a session alive"        Owner  Any           Known;
     EndSession      "end a session"               Owner  Any           Known;
-    Reset           "reset locks"                 Named  All           Steal;
+    Reset           "reset locks"                 Named  All           Admin;
     GrantNow        "end a hold-off"              Named  All           Steal;
     BackUp          "back up all locks"           Any    All           Steal;
     FollowAll       "register a follower"         Any    All           Known;
@@ -215,6 +218,7 @@ impl fmt::Display for Right {
             Self::Public => "none",
             Self::Known => "known",
             Self::Steal => "steal",
+            Self::Admin => "admin",
             Self::Cluster => "cluster",
             Self::Peer => "node",
         })

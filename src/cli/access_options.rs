@@ -60,11 +60,16 @@ impl AccessArgs {
         self.share
     }
 
+    /// Whether callers must authenticate.
+    pub(super) const fn identifies(&self) -> bool {
+        self.tokens.is_some() || self.client_ca.is_some()
+    }
+
     /// Returns the access configuration of a server that listens at `listen`. Its paths are
     /// absolute, because a daemon may change its working directory.
     pub(super) fn config(
         &self,
-        listen: Listen,
+        listen: Vec<Listen>,
         (ttl, grace): (Ttl, Grace),
     ) -> CliResult<HttpConfig> {
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();

@@ -2,9 +2,11 @@
 
 use crate::engine::lease_terms::{TTL_MAX, TTL_MIN, TermError, parse_span};
 use crate::engine::{Grace, Ttl};
+use crate::os_error::said;
 use crate::time::Span;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 /// A duration argument of the command line. Help texts show its default as people write it
 /// (`1m30s`).
@@ -96,6 +98,34 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// The sockets of a server.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ListenArg {
+    /// The address of the TCP socket.
+    pub(super) tcp: Option<SocketAddr>,
+    /// The path of the Unix socket.
+    pub(super) socket: Option<PathBuf>,
+}
+
+/// Parses the argument of `--listen`: a TCP address, `unix:PATH`, or both with a comma between.
+pub(super) fn listen_at(text: &str) -> Result<ListenArg, String> {
+    let mut listen = ListenArg::default();
+    for part in text.split(',') {
+        let is_second = match part.strip_prefix("unix:") {
+            Some("") => return Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
+            Some(path) => {
+                let path = std::path::absolute(path).map_err(|error| said(&error))?;
+                listen.socket.replace(path).is_some()
+            }
+            None => listen.tcp.replace(address(part)?).is_some(),
+        };
+        if is_second {
+            return Err("write one IP:PORT and one unix:PATH at most".to_owned());
+        }
+    }
+    Ok(listen)
+}
+
 /// Returns the hint for an argument that is a port without an address: which address to write to
 /// serve only this machine, and which to serve others too.
 fn open_to(port: &str) -> String {
@@ -157,6 +187,22 @@ mod tests {
         ] {
             let said = address(wrong).expect_err(wrong);
             assert!(said.starts_with("not an IP:PORT address; ") && said.contains(next), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_server_listens_at_an_address_and_at_a_socket() {
+        let both = listen_at("127.0.0.1:80,unix:/run/a.sock").expect("both");
+        assert!(both.tcp.is_some() && both.socket == Some(PathBuf::from("/run/a.sock")));
+        let socket = listen_at("unix:a.sock").expect("a socket");
+        assert!(socket.tcp.is_none() && socket.socket.is_some_and(|path| path.is_absolute()));
+        for (wrong, why) in [
+            ("unix:", "name a file"),
+            ("unix:a,unix:b", "at most"),
+            ("127.0.0.1:80,127.0.0.1:81", "at most"),
+            ("127.0.0.1:80,", "not an IP:PORT"),
+        ] {
+            assert!(listen_at(wrong).is_err_and(|said| said.contains(why)), "{wrong}");
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn authenticator(config: &HttpConfig) -> CliResult<Arc<Authenticator>
     config.authenticator().map_err(|error| refused(&error))
 }
 
-/// Starts the HTTP server, and prints the address on which it listens.
+/// Starts the HTTP server, and prints the addresses on which it listens.
 pub(super) fn start(
     locks: Locks,
     config: &HttpConfig,
@@ -44,15 +44,16 @@ pub(super) fn start(
 ) -> CliResult<HttpServer> {
     let server = HttpServer::start(locks, config, gate).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());
-    let scheme = match (&config.listen, &config.credentials.tls) {
-        (Listen::Unix(..), _) => "unix:",
-        (Listen::Tcp(_), Some(_)) => "https://",
-        (Listen::Tcp(_), None) => "http://",
-    };
-    let address = server.address();
-    output::announce(&format!(
-        "latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"
-    ))?;
+    for (listen, address) in config.listen.iter().zip(server.addresses()) {
+        let scheme = match (listen, &config.credentials.tls) {
+            (Listen::Unix(..), _) => "unix:",
+            (Listen::Tcp(_), Some(_)) => "https://",
+            (Listen::Tcp(_), None) => "http://",
+        };
+        output::announce(&format!(
+            "latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"
+        ))?;
+    }
     Ok(server)
 }
 

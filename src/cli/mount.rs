@@ -2,7 +2,7 @@
 //! order.
 
 use super::access_options::AccessArgs;
-use super::argument_types::{DurationArg, address, default_grace, default_ttl};
+use super::argument_types::{DurationArg, ListenArg, default_grace, default_ttl, listen_at};
 use super::background;
 use super::credential_options::{ServerCredentials, ServerKeyArgs, Sourced};
 use super::environment::host;
@@ -30,7 +30,6 @@ use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::service::Locks;
 use clap::ValueEnum;
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -71,8 +70,8 @@ pub(super) struct MountArgs {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well: unix:PATH, for this machine's users, or an address, by --tokens
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = place)]
-    listen: Option<HttpAddress>,
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = listen_at)]
+    listen: Option<ListenArg>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
     /// [env: `LATCHFS_SERVER`] [default: that of the configuration file; both unless --listen,
     /// --state or --data asks for an engine here]
@@ -128,27 +127,6 @@ enum HoldArg {
     Renewal,
     /// A lease lasts until the leader of the login session that made it ends
     Session,
-}
-
-/// The address on which a mount serves HTTP.
-#[derive(Debug, Clone)]
-enum HttpAddress {
-    /// A TCP address for HTTP.
-    Tcp(SocketAddr),
-    /// The path of a Unix socket for HTTP.
-    Unix(PathBuf),
-}
-
-/// Parses the argument of `--listen`: a TCP address, or `unix:PATH`.
-fn place(text: &str) -> Result<HttpAddress, String> {
-    match text.strip_prefix("unix:") {
-        Some("") => Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
-        Some(path) => {
-            let path = std::path::absolute(path).map_err(|error| said(&error))?;
-            Ok(HttpAddress::Unix(path))
-        }
-        None => address(text).map(HttpAddress::Tcp),
-    }
 }
 
 /// The events for which the main thread of the mount's daemon waits.
@@ -323,19 +301,17 @@ fn renew_keys(credentials: &ServerCredentials, doors: &[Arc<Remote>]) {
 /// Returns the configuration of the HTTP server beside the mounts; `None` without `--listen`. The
 /// server never lets a user of this machine do more than the mounts let that user do.
 fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpConfig>> {
-    let listen = match args.listen.clone() {
-        None => return Ok(None),
-        Some(HttpAddress::Tcp(address)) => Listen::Tcp(address),
-        Some(HttpAddress::Unix(path)) => {
-            let each = args.dirs.iter().zip(clients);
-            let mounts: Vec<_> =
-                each.map(|(dir, client)| config(args, dir.clone(), client.clone())).collect();
-            let hosts = clients.to_vec();
-            Listen::Unix(path, Arc::new(move |peer| grant_of_peer(&mounts, &hosts, peer)))
-        }
+    let Some(ListenArg { tcp, socket }) = args.listen.clone() else { return Ok(None) };
+    let at_socket = |path| {
+        let each = args.dirs.iter().zip(clients);
+        let mounts: Vec<_> =
+            each.map(|(dir, client)| config(args, dir.clone(), client.clone())).collect();
+        let hosts = clients.to_vec();
+        Listen::Unix(path, Arc::new(move |peer| grant_of_peer(&mounts, &hosts, peer)))
     };
+    let listen = tcp.map(Listen::Tcp).into_iter().chain(socket.map(at_socket)).collect();
     let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
-    if let (Listen::Tcp(address), false) = (&config.listen, config.credentials.identify()) {
+    if let (Some(address), false) = (tcp, config.credentials.identify()) {
         return Err(CliError::usage(format!(
             "every user of this machine could release everybody's locks by {address}; say who may \
              ask by --tokens or --client-ca, or name a Unix socket by --listen unix:PATH, where a \

@@ -69,13 +69,18 @@ impl PeerArgs {
     pub(super) fn peering(
         &self,
         kept: &StorageChoice,
-        (scheme, serves): (&str, SocketAddr),
+        (scheme, serves): (&str, Option<SocketAddr>),
         refused: Option<&Path>,
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
         if !matches!(kept, StorageChoice::Data { .. }) {
             return Err(CliError::usage("--peer-listen needs --data DIR"));
         }
+        let serves = serves.ok_or_else(|| {
+            CliError::usage(
+                "--peer-listen needs an address for clients: --listen IP:PORT,unix:PATH",
+            )
+        })?;
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);
         let refused = refused.map(absolute).transpose()?;

@@ -17,10 +17,13 @@ RIGHT     none     anybody; no credentials are needed
           known    the credentials must be known
           steal    the token, or the entry of the certificate, has 'steal = true'; root, and the
                    user who mounted, by a mount
+          admin    the right 'steal' of a caller with credentials, or of one whom the kernel names
+                   at a Unix socket
           cluster  the token, or the entry of the certificate, has 'cluster = true'
           node     the certificate of a node, or the secret that the nodes share
 
-A server without --tokens and --client-ca knows every caller, who then has all rights but 'node'.
+A server without --tokens and --client-ca knows every caller, who then has all rights but 'node'
+and 'admin'. At its Unix socket, root and the user of the server have 'admin' as well.
 A client certificate sees all locks, and has neither 'steal' nor 'cluster'. With
 --certificate-rights, it has the rights of its entry in that file, and without an entry none.
 A user of a mount speaks as that user's client; root, and the user who mounted, speak as any client

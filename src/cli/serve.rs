@@ -2,7 +2,9 @@
 //! order. `mount --listen` starts the same HTTP server beside its mounts.
 
 use super::access_options::AccessArgs;
-use super::argument_types::{DurationArg, address, default_grace, default_ttl};
+use super::argument_types::{
+    DurationArg, ListenArg, address, default_grace, default_ttl, listen_at,
+};
 use super::background;
 use super::exit::{CliError, CliResult, Exit};
 use super::http_server::{authenticator, reload, start};
@@ -13,28 +15,30 @@ use super::print_permissions;
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
 use super::storage_options::{self, LocalBackend, StorageArgs, StorageChoice};
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Grant};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{Peering, Stop};
-use crate::server::http::{HttpConfig, HttpServer, Listen};
+use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use crate::shares::LimitName;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use rustix::process::geteuid;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 /// The default address of the HTTP server, which only this machine can reach.
-const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
+const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 /// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServeArgs {
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT, value_parser = address)]
-    listen: SocketAddr,
+    /// Where to listen: IP:PORT, unix:PATH, or both with a comma between. At a Unix socket root and
+    /// the user of the server may do everything without credentials, also reset locks
+    #[arg(long, value_name = "ADDRESS", default_value = LISTEN_DEFAULT, value_parser = listen_at)]
+    listen: ListenArg,
     /// Where to take lines such as LOCK,name,client as well
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     line_listen: Option<SocketAddr>,
@@ -86,12 +90,15 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         return output::write(&print_permissions::table());
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
-    let mut config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
+    let mut config = args.access.config(args.sockets(), (args.ttl.0, args.grace.0))?;
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
-    let peering =
-        args.peers.peering(&kept, (scheme, args.listen), args.access.refuse_serials.as_deref())?;
+    let peering = args.peers.peering(
+        &kept,
+        (scheme, args.listen.tcp),
+        args.access.refuse_serials.as_deref(),
+    )?;
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;
@@ -113,7 +120,9 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         let server = start(decider.locks(), &config, gate)?;
         let line = line.map(|line| start_line(decider.locks(), line, &server)).transpose()?;
         let version = env!("CARGO_PKG_VERSION");
-        log::info!(address = server.address(), version; "server started");
+        let address = server.addresses().first().map(String::as_str);
+        let socket = server.addresses().get(1).map(String::as_str);
+        log::info!(address, socket, version; "server started");
         background::notify_manager();
         let ended = loop {
             match news.recv() {
@@ -163,6 +172,17 @@ fn open(
 }
 
 impl ServeArgs {
+    /// Returns the sockets on which the server listens.
+    fn sockets(&self) -> Vec<Listen> {
+        let requires_credentials = self.access.identifies();
+        let at_socket = move |peer: PeerUser| {
+            Grant::at_socket(peer.uid, geteuid().as_raw(), requires_credentials)
+        };
+        let ListenArg { tcp, socket } = self.listen.clone();
+        let socket = socket.map(|path| Listen::Unix(path, Arc::new(at_socket)));
+        tcp.map(Listen::Tcp).into_iter().chain(socket).collect()
+    }
+
     /// Returns the configuration of the line server; `None` without `--line-listen`.
     fn line_config(
         &self,

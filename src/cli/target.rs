@@ -36,9 +36,9 @@ pub(super) struct TargetArgs {
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
     pub(super) dir: Option<PathBuf>,
-    /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env:
-    /// `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one] [default:
-    /// that of the configuration file]
+    /// The server to ask instead of a mount (a URL, or unix:PATH), or the nodes of a cluster
+    /// (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in
+    /// one] [default: that of the configuration file]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The client to ask as, at a server [env: `LATCHFS_CLIENT`] [default: the name in the client

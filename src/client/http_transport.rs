@@ -5,7 +5,7 @@
 
 use super::client_tls::{certificate_alert, is_of_unknown_issuer, tls_connector};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
-use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
+use crate::net::http_connection::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
     ANSWER_BYTES_MAX, BatchResponse, PROTOCOL, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch,
     decode_told, encode_batch,
@@ -19,10 +19,11 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use parking_lot::RwLock;
 use std::error::Error;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{fmt, io};
-use tokio::net::TcpStream;
+use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -34,7 +35,7 @@ const COMPLAINT_BYTES_MAX: usize = 16 << 10;
 /// The address of a server and the credentials for it.
 #[derive(Debug, Clone, Default)]
 pub struct ServerAccess {
-    /// The URL of the server: `http://host:port` or `https://host:port`.
+    /// The URL of the server: `http://host:port`, `https://host:port` or `unix:PATH`.
     pub url: String,
     /// The bearer token of the client: the content of a token file.
     pub token: Option<String>,
@@ -64,6 +65,8 @@ pub(super) struct HttpTarget {
     url: String,
     host: String,
     port: u16,
+    /// The path of the server's Unix socket, which takes the place of the host.
+    socket: Option<PathBuf>,
     authority: HeaderValue,
     keys: RwLock<HttpKeys>,
     /// The newest version of the batch protocol that the server supports, according to its last
@@ -94,6 +97,9 @@ impl Http {
     /// Returns the transport for the server that `access` names.
     pub fn new(access: &ServerAccess) -> Result<Self, Unusable> {
         let url = access.url.trim_end_matches('/');
+        if let Some(path) = url.strip_prefix("unix:") {
+            return Self::at_socket(access, url, path);
+        }
         let wrong = |why: &str| {
             Unusable(format!("'{url}' {why}; expected a URL such as http://box.local:8080"))
         };
@@ -123,6 +129,22 @@ impl Http {
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| wrong("names no host"))?,
             host,
+            socket: None,
+            keys,
+            protocol: AtomicU8::new(PROTOCOL_BASE),
+        })))
+    }
+
+    /// Returns the transport for the server at a Unix socket.
+    fn at_socket(access: &ServerAccess, url: &str, path: &str) -> Result<Self, Unusable> {
+        let host = "localhost".to_owned();
+        let keys = RwLock::new(HttpKeys::new(access, &host, false)?);
+        Ok(Self(Arc::new(HttpTarget {
+            url: url.to_owned(),
+            port: 0,
+            authority: HeaderValue::from_static("localhost"),
+            host,
+            socket: Some(path.into()),
             keys,
             protocol: AtomicU8::new(PROTOCOL_BASE),
         })))
@@ -225,13 +247,19 @@ impl HttpTarget {
         self.speak(stream).await
     }
 
-    /// Opens a TCP connection.
-    pub(super) async fn reach(&self) -> io::Result<TcpStream> {
-        dial(&self.host, self.port).await
+    /// Opens a connection to the server's address or socket.
+    pub(super) async fn reach(&self) -> io::Result<Box<dyn ByteStream>> {
+        match &self.socket {
+            Some(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            None => Ok(Box::new(dial(&self.host, self.port).await?)),
+        }
     }
 
     /// Performs the TLS and HTTP handshakes.
-    pub(super) async fn speak(&self, stream: TcpStream) -> Result<HttpSender, TransportError> {
+    pub(super) async fn speak(
+        &self,
+        stream: Box<dyn ByteStream>,
+    ) -> Result<HttpSender, TransportError> {
         let tls = self.keys.read().tls.clone();
         let started = match &tls {
             None => start_http(stream).await,
@@ -513,5 +541,6 @@ mod tests {
         let secret = why("https://me:secret@box");
         assert!(secret.contains("--token-file") && !secret.contains("secret"), "{secret}");
         assert_eq!(why("https://box"), "");
+        assert_eq!(why("unix:/run/latchfs.sock"), "");
     }
 }

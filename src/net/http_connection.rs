@@ -16,6 +16,11 @@ use tokio_rustls::client::TlsStream;
 /// Sends requests on one HTTP connection.
 pub(crate) type HttpSender = SendRequest<Full<Bytes>>;
 
+/// A connection of any kind.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+
 /// Opens a TCP connection, with `TCP_NODELAY`.
 pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
@@ -24,11 +29,11 @@ pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Performs the TLS handshake with the server called `name`.
-pub(crate) async fn encrypt(
-    stream: TcpStream,
+pub(crate) async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     connector: &TlsConnector,
     name: ServerName<'static>,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<TlsStream<S>> {
     connector.connect(name, stream).await
 }
 

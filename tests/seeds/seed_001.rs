@@ -125,20 +125,19 @@ fn unlock_all_by_the_command() {
 // "another one is to reset with an empty list which means all state will be cleared"
 #[test]
 fn reset_keeps_the_clients_in_its_list() {
-    let server = Server::start(&[]);
+    let server = Server::with_socket(&[]);
     post(&server, "build", "client=gone");
     post(&server, "kept", "client=here");
     let gone = server.open(&["-X", "POST", "/locks/build?client=gone2&wait=60s"]);
     server.in_line("build", 1);
     let here = server.open(&["-X", "POST", "/locks/build?client=here&wait=60s"]);
     server.in_line("build", 2);
-    let reset = "/reset?keep=here&client=admin&reason=left";
-    let done = server.curl(&["-X", "POST", reset]).is(200);
+    let done = server.reset("keep=here&client=admin&reason=left").is(200);
     assert_eq!((&done["holds"], &done["waits"]), (&1.into(), &1.into()), "{done}");
     assert_eq!(here.reply().is(200)["holder"], "here", "a waiter of the list is promoted");
     assert_eq!(gone.reply().code, 409);
     assert_eq!(status(&server, "kept")["holder"], "here");
-    let done = server.curl(&["-X", "POST", "/reset?all=true&client=admin&reason=all"]).is(200);
+    let done = server.reset("all=true&client=admin&reason=all").is(200);
     assert_eq!(done["holds"], 2, "{done}");
 }
 

@@ -4,6 +4,7 @@
 use crate::harness::{Scratch, Server, latchfs};
 use serde_json::{Value, json};
 use std::fs;
+use std::process::Command;
 
 fn acquire(server: &Server, name: &str, client: &str) -> u64 {
     let path = format!("/locks/{name}?client={client}&ttl=1h");
@@ -12,7 +13,7 @@ fn acquire(server: &Server, name: &str, client: &str) -> u64 {
 
 #[test]
 fn reset_ends_leases_and_waits_of_all_other_clients() {
-    let server = Server::start(&[]);
+    let server = Server::with_socket(&[]);
     for (name, client) in [("one", "gone"), ("two", "gone:ann"), ("three", "here")] {
         acquire(&server, name, client);
     }
@@ -31,7 +32,7 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
         "--client",
         "admin",
         "--server",
-        &server.url,
+        &server.socket(),
     ]);
     assert_eq!((code, said.as_str()), (Some(0), "ended 2 holds and 1 waits\n"));
     assert_eq!(events.until("left").data["why"], "reset");
@@ -43,16 +44,49 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
     dead.reply().is(409);
     assert_eq!(next.reply().is(200)["holder"], "here:bob");
     assert_eq!(server.curl(&["/locks/three"]).is(200)["holder"], "here");
-    let answer = server.curl(&["-X", "POST", "/reset?client=admin&reason=x&of=here"]).is(200);
+    let answer = server.reset("client=admin&reason=x&of=here").is(200);
     assert_eq!(answer, json!({ "holds": 2, "waits": 0 }));
-    let answer = server.curl(&["-X", "POST", "/reset?client=admin&reason=x&all=true"]).is(200);
+    let answer = server.reset("client=admin&reason=x&all=true").is(200);
     assert_eq!(answer["holds"], 0, "{answer}");
     for wrong in ["", "&all=true&of=a", "&keep=a&of=b"] {
-        server.curl(&["-X", "POST", &format!("/reset?client=admin&reason=x{wrong}")]).is(400);
+        server.reset(&format!("client=admin&reason=x{wrong}")).is(400);
     }
-    server.curl(&["-X", "POST", "/reset?client=admin&all=true"]).is(400);
+    server.reset("client=admin&all=true").is(400);
     let (code, said) = latchfs(&["cluster", "reset", "--reason", "x", "--server", &server.url]);
     assert_eq!(code, Some(64), "{said}");
+}
+
+/// At its port a server without credentials lets nobody reset locks, by any kind of request. At its
+/// Unix socket it lets root and its own user, and no other user of the machine.
+#[test]
+fn a_server_without_credentials_resets_at_its_socket_alone() {
+    let server = Server::with_socket(&[]);
+    acquire(&server, "build", "a");
+    let refused = server.curl(&["-X", "POST", "/reset?client=b&reason=x&all=true"]).is(403);
+    let is_told = |said: &str| said.contains("--server unix:PATH") && said.contains("--tokens");
+    assert!(is_told(refused["detail"].as_str().unwrap_or_default()), "{refused}");
+    let reset = ["cluster", "reset", "--all", "--reason", "x", "--server"];
+    let (code, said) = latchfs(&[&reset[..], &[&server.url]].concat());
+    assert!(code == Some(77) && is_told(&said), "{code:?} {said}");
+    let socket = server.socket();
+    let as_other = |method: &str, path: &str| {
+        let user = ["--reuid=4242", "--regid=4242", "--clear-groups", "curl", "-sS", "-X", method];
+        let path = format!("http://localhost{path}");
+        let at = ["-w", "%{http_code}", "--unix-socket", &socket["unix:".len()..], &path];
+        let output = Command::new("setpriv").args(user).args(at).output().expect("they are there");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let refused = as_other("POST", "/reset?client=b&reason=x&all=true");
+    assert!(refused.ends_with("403") && is_told(&refused), "{refused}");
+    assert!(as_other("POST", "/locks/other?client=b").ends_with("200"), "as at the port");
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["holder"], "a", "nothing was reset");
+    let (code, said) = latchfs(&[&reset[..], &[&socket]].concat());
+    assert_eq!((code, said.as_str()), (Some(0), "ended 2 holds and 0 waits\n"));
+    // Other commands reach the server by its socket as well.
+    let (code, said) = latchfs(&["acquire", "fresh", "--client", "c", "--server", &socket]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = latchfs(&["ls", "--server", &socket]);
+    assert!(code == Some(0) && said.contains("fresh"), "{said}");
 }
 
 #[test]

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The path of the latchfs binary that cargo has built for the tests.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 
+/// The name of the Unix socket in the directory of a server.
+const SOCKET: &str = "http.sock";
 /// Time limit of a request in seconds: only a request that hangs takes so long, even on a loaded
 /// machine.
 const REQUEST_LIMIT_SECS: &str = "60";
@@ -64,14 +66,28 @@ impl Server {
     /// data directory.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
-        if !crate::DURABLE {
-            return Self::listen(&[&["--state", "none", "--grant-at-once"], options].concat());
-        }
+        Self::start_in(Scratch::new(), "127.0.0.1:0", options)
+    }
+
+    /// Starts a server like [`Self::start`] that also listens at a Unix socket, for resets.
+    #[track_caller]
+    #[allow(dead_code)] // each suite uses a part of it
+    pub(crate) fn with_socket(options: &[&str]) -> Self {
         let scratch = Scratch::new();
+        let socket = scratch.path().join(SOCKET);
+        Self::start_in(scratch, &format!("127.0.0.1:0,unix:{}", socket.display()), options)
+    }
+
+    #[track_caller]
+    fn start_in(scratch: Scratch, address: &str, options: &[&str]) -> Self {
         let mut command = Command::new(LATCHFS);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
-        command.arg(scratch.path().join("data")).args(options);
-        Self::spawn(&mut command, scratch)
+        command.args(["serve", "--listen", address]);
+        if crate::DURABLE {
+            command.arg("--data").arg(scratch.path().join("data"));
+        } else {
+            command.args(["--state", "none", "--grant-at-once"]);
+        }
+        Self::spawn(command.args(options), scratch)
     }
 
     /// Starts a server on a free port, with no other options than `options`.
@@ -176,12 +192,23 @@ impl Server {
 impl Server {
     /// Returns the arguments by which curl reaches a path of this server.
     pub(crate) fn target(&self, path: &str) -> Vec<String> {
-        match self.url.strip_prefix("unix:") {
-            None => vec![format!("{}{path}", self.url)],
-            Some(socket) => ["--unix-socket", socket, &format!("http://localhost{path}")]
-                .map(str::to_owned)
-                .into(),
-        }
+        target_at(&self.url, path)
+    }
+
+    /// Returns the URL of the Unix socket of a server that [`Self::with_socket`] has started.
+    #[allow(dead_code)] // each suite uses a part of it
+    pub(crate) fn socket(&self) -> String {
+        format!("unix:{}", self.scratch.path().join(SOCKET).display())
+    }
+
+    /// Resets locks at the Unix socket of the server, as its user.
+    #[track_caller]
+    #[allow(dead_code)] // each suite uses a part of it
+    pub(crate) fn reset(&self, query: &str) -> Reply {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS, "-X", "POST"]);
+        command.args(target_at(&self.socket(), &format!("/reset?{query}")));
+        Reply::parse(&run(&mut command).ok())
     }
 
     /// Starts a request in the background, since it may wait; the last argument is a path on the
@@ -225,6 +252,16 @@ fn url_in_log(scratch: &Scratch) -> Option<String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let started = lines.into_iter().find(|line| line["message"] == "server started")?;
     Some(format!("http://{}", started["address"].as_str()?))
+}
+
+/// Returns the arguments by which curl reaches a path of the server at `url`.
+fn target_at(url: &str, path: &str) -> Vec<String> {
+    match url.strip_prefix("unix:") {
+        None => vec![format!("{url}{path}")],
+        Some(socket) => {
+            ["--unix-socket", socket, &format!("http://localhost{path}")].map(str::to_owned).into()
+        }
+    }
 }
 
 /// Polls `look` until it returns a value; fails after a limit.

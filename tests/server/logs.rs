@@ -298,7 +298,7 @@ fn wrong_rust_log_is_told() {
 fn reset_of_30_000_locks_has_few_lines() {
     const LOCKS: usize = 30_000;
     const CLIENTS: usize = 4;
-    let mut server = Server::start(&["--log-format", "json"]);
+    let mut server = Server::with_socket(&["--log-format", "json"]);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let url = &server.url;
@@ -312,7 +312,7 @@ fn reset_of_30_000_locks_has_few_lines() {
         }
     });
     let before = server.log().lines().count();
-    server.curl(&["-X", "POST", "/reset?client=admin&reason=r&all=true"]).is(200);
+    server.reset("client=admin&reason=r&all=true").is(200);
     server.signal(libc::SIGTERM);
     assert_eq!(server.wait(), Some(0));
     let log = server.log();

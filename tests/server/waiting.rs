@@ -1,6 +1,6 @@
 //! HTTP requests that wait in the queue of a lock.
 
-use crate::harness::{Scratch, Server, eventually, latchfs};
+use crate::harness::{Reply, Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 use serde_json::json;
 
@@ -81,11 +81,13 @@ fn timed_out_wait_names_the_holder() {
 /// A waiter that is removed from the queue hears by whom, and not that its time is over.
 #[test]
 fn each_end_of_a_wait_has_its_own_sentence() {
-    let server = Server::start(&[]);
+    let server = Server::with_socket(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let give_up = || server.curl(&["-X", "DELETE", "/locks/build?client=b"]);
+    let reset = || server.reset("of=b&client=root&reason=x");
     for (ends, why, says) in [
-        (["DELETE", "/locks/build?client=b"], "asked", "given up by another request"),
-        (["POST", "/reset?of=b&client=root&reason=x"], "reset", "an administrator has ended"),
+        (&give_up as &dyn Fn() -> Reply, "asked", "given up by another request"),
+        (&reset, "reset", "an administrator has ended"),
     ] {
         for key in [None, Some(format!("Idempotency-Key: {why}"))] {
             let path = "/locks/build?client=b&wait=60s";
@@ -94,7 +96,7 @@ fn each_end_of_a_wait_has_its_own_sentence() {
             words.push(path);
             let waits = server.open(&words);
             server.in_line("build", 1);
-            server.curl(&["-X", ends[0], ends[1]]).is(200);
+            ends().is(200);
             let refused = waits.reply().is(409);
             let said = refused["detail"].as_str().unwrap_or_default();
             assert!(said.contains(says) && !said.contains("timed out"), "{refused}");

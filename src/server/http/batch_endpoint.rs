@@ -159,11 +159,11 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Vec<Pen
         let admitted = call.admit(&command.op, command.key.as_ref().map(id).as_ref());
         admitted.map(|admitted| pending.extend(admitted))
     };
-    let is_deceptive = |ask: &BatchItem| match ask {
-        BatchItem::Submit(command) => deceives(&command.op),
+    let is_special = |ask: &BatchItem| match ask {
+        BatchItem::Submit(command) => deceives(&command.op) || matches!(command.op, Op::Reset(_)),
         _ => false,
     };
-    if serves && call.grant.may_everything() && !batch.asks.iter().any(is_deceptive) {
+    if serves && call.grant.may_everything() && !batch.asks.iter().any(is_special) {
         for (place, ask) in batch.asks.iter().enumerate() {
             if let BatchItem::Submit(command) = ask
                 && let Err(refusal) = admit(command)

@@ -47,8 +47,8 @@ const OTHER_FILES: usize = 4_096;
 /// The configuration of an HTTP server.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// The socket on which to listen.
-    pub listen: Listen,
+    /// The sockets on which to listen.
+    pub listen: Vec<Listen>,
     /// Default ttl of leases and sessions.
     pub ttl: Ttl,
     /// Default grace period of leases and sessions, for which a lock is kept for its holder after
@@ -70,9 +70,9 @@ pub struct HttpConfig {
 /// A running HTTP server.
 pub struct HttpServer {
     app: Arc<AppState>,
-    address: String,
-    /// The path of the Unix socket, which is removed when the server stops.
-    socket: Option<PathBuf>,
+    addresses: Vec<String>,
+    /// The paths of the Unix sockets, which are removed when the server stops.
+    sockets: Vec<PathBuf>,
     workers: Workers,
 }
 
@@ -116,8 +116,10 @@ impl HttpConfig {
     /// this process. Nothing is bound or begun before they are known to be valid.
     pub fn authenticator(&self) -> Result<Arc<Authenticator>, HttpStartError> {
         let lack = self.credentials.lack(self.insecure);
-        if !self.listen.is_local() && !lack.is_nobody() {
-            return Err(HttpStartError::Open(self.listen.clone(), lack));
+        if let Some(open) = self.listen.iter().find(|listen| !listen.is_local())
+            && !lack.is_nobody()
+        {
+            return Err(HttpStartError::Open(open.clone(), lack));
         }
         let gate = Authenticator::new(self.credentials.clone());
         gate.map(Arc::new).map_err(HttpStartError::Credentials)
@@ -125,15 +127,17 @@ impl HttpConfig {
 }
 
 impl HttpServer {
-    /// Starts listening on the socket and serving requests.
+    /// Starts listening on the sockets and serving requests.
     pub fn start(
         locks: Locks,
         config: &HttpConfig,
         gate: Arc<Authenticator>,
     ) -> Result<Self, HttpStartError> {
         raise_open_files();
-        let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
-        let (listener, address) = config.listen.open().map_err(refused)?;
+        let open = |listen: &Listen| {
+            listen.open().map_err(|error| HttpStartError::Listen(listen.clone(), error))
+        };
+        let bound: Vec<_> = config.listen.iter().map(open).collect::<Result<_, _>>()?;
         let requests = RequestCounts::new(counted_endpoints().count());
         let terms = (config.ttl, config.grace);
         let mut app = AppState::new(locks, terms, gate, (config.share, config.limits), requests);
@@ -141,19 +145,26 @@ impl HttpServer {
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
-        workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.choice()));
+        let mut addresses = Vec::new();
+        for (listener, address) in bound {
+            let accepting = accept(Arc::clone(&app), router.clone(), listener, workers.choice());
+            workers.first().spawn(accepting);
+            addresses.push(address);
+        }
         let keeping = Arc::clone(&app);
         workers.first().spawn(async move { keeping.chronicle.keep().await });
-        let socket = match &config.listen {
+        let path_of = |listen: &Listen| match listen {
             Listen::Tcp(_) => None,
             Listen::Unix(path, _) => Some(path.clone()),
         };
-        Ok(Self { app, address, socket, workers })
+        let sockets = config.listen.iter().filter_map(path_of).collect();
+        Ok(Self { app, addresses, sockets, workers })
     }
 
-    /// Returns the address or the socket path on which the server listens.
-    pub fn address(&self) -> &str {
-        &self.address
+    /// Returns the addresses and socket paths on which the server listens, in the order of the
+    /// configuration.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
     }
 
     /// Registers a callback that adds metrics to the metrics page.
@@ -186,7 +197,9 @@ impl HttpServer {
         self.workers.stop();
         // Removing the socket file may fail. A file that stays behind does no harm: the next server
         // removes it.
-        let _ = self.socket.map(std::fs::remove_file);
+        for socket in self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
     }
 }
 

@@ -182,6 +182,7 @@ impl Row {
             "none" => return true,
             "known" => true,
             "steal" => who.steal,
+            "admin" => who.steal && who.site != Site::Open,
             "cluster" => who.cluster,
             "node" => who.node,
             other => panic!("no such right: {other}"),
