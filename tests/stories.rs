@@ -150,14 +150,12 @@ impl Stage {
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
         let (order, acknowledged) = (words.order()?, words.acknowledged()?);
-        let is_old = words.flag("third-rules");
         let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
         let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
         let command = Command { order, acknowledged, ..Command::from(op).with_request(request) };
-        let command = if is_old { command.for_format(5) } else { command };
         let answer = self.engine.apply(at, &command, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));

@@ -114,7 +114,7 @@ impl Remote {
     /// Returns the command in the form in which it is sent to the server, with an idempotency key
     /// if the command must not be carried out twice.
     fn named(&self, command: Command) -> Submission {
-        let Command { request, op, rules: _, order: _, acknowledged: _ } = command;
+        let Command { request, op, order: _, acknowledged: _ } = command;
         let key = request.map(|request| request.id.key);
         let key = key.or_else(|| self.needs_key(&op).then(|| self.hub.keys.lock().issue()));
         Submission { key, op }

@@ -1,7 +1,7 @@
 //! Acquires locks: grants and renews leases (rule 1), queues requests (rule 5) and shares locks
 //! (rule 6).
 
-use super::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Rulebook, Tenure};
+use super::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Tenure};
 use super::conflict::{ConflictCheck, Facts};
 use super::deadlines::Due;
 use super::details::Details;
@@ -22,16 +22,11 @@ use std::sync::{Arc, LazyLock};
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
-    pub(super) fn acquire(
-        &mut self,
-        ask: &Acquire,
-        rules: Rulebook,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         self.books.may_remember(ask)?;
-        if let Some(answer) = self.put_off(ask, rules, events) {
+        if let Some(answer) = self.put_off(ask, events) {
             return answer;
         }
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
@@ -51,7 +46,7 @@ impl Engine {
         match self.books.stance(lock, ask) {
             ConflictCheck::Own(lease) => {
                 let token = lease.token;
-                self.go_on(ask, token, rules, events)
+                self.go_on(ask, token, events)
             }
             ConflictCheck::Beside => {
                 let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
@@ -71,7 +66,7 @@ impl Engine {
                     && lock.own(ask.into()).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
-                    return self.join(ask, until, rules, events);
+                    return self.join(ask, until, events);
                 }
                 let conflict = self.books.conflict(&ask.name, lock, lease, way);
                 Err(self.books.refuse(Reason::Conflict(conflict)))
@@ -88,16 +83,10 @@ impl Engine {
     /// Renews a lease, hands it to an open file, or changes its mode. A change from shared to
     /// exclusive gives the lease a new fencing token: a protected resource may already have seen a
     /// higher token from another sharer.
-    fn go_on(
-        &mut self,
-        ask: &Acquire,
-        token: Token,
-        rules: Rulebook,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    fn go_on(&mut self, ask: &Acquire, token: Token, events: &mut Vec<Event>) -> Answer {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that has a lease is there");
         let mode_changes = lock.mode() != ask.mode;
-        let upgrades = mode_changes && ask.mode == Mode::Exclusive && rules != Rulebook::First;
+        let upgrades = mode_changes && ask.mode == Mode::Exclusive;
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
         self.books.fits(&ask.name, ask, &lease.details)?;
         self.books.remember_name(ask);
@@ -149,12 +138,10 @@ impl Engine {
         &mut self,
         ask: &Acquire,
         until: Option<Time>,
-        rules: Rulebook,
         events: &mut Vec<Event>,
     ) -> Answer {
         self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
-        let own_place = ask.hold == Ownership::Exclusive(None)
-            && !matches!(rules, Rulebook::First | Rulebook::Second);
+        let own_place = ask.hold == Ownership::Exclusive(None);
         let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
         let lock = self.locks.get(&ask.name);
         let mut line = lock.into_iter().flat_map(|lock| lock.line.iter());

@@ -35,14 +35,14 @@ impl Engine {
         if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
             self.books.forget_acknowledged(&request.id.caller, keys);
         }
-        self.books.remember(request, &outcome, command.rules);
+        self.books.remember(request, &outcome);
         Ok(outcome)
     }
 
     fn carry_out(&mut self, command: &Command, events: &mut Vec<Event>) -> Answer {
         match &command.op {
             Op::Settle => Ok(Outcome::Settled),
-            Op::Acquire(ask) => self.acquire(ask, command.rules, events),
+            Op::Acquire(ask) => self.acquire(ask, events),
             Op::Renew(ask) => self.renew(ask, events),
             Op::Annotate(ask) => self.annotate(ask, events),
             Op::Release(ask) => self.release(ask, events),

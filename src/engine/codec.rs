@@ -279,8 +279,6 @@ pub(super) const WITH_TAKEOVERS: u8 = 6;
 pub(super) const WITH_RESET_PARTS: u8 = 6;
 /// The first format in which a command may acknowledge earlier answers.
 pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
-/// The first format in which a command may follow [`Rulebook::Fourth`].
-pub(super) const WITH_FOURTH_RULES: u8 = 6;
 
 /// The first format in which an acquire may ask for a name to be remembered, an annotation or a
 /// release may set a handover, and an answer may tell what is remembered of a name.

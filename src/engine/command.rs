@@ -12,7 +12,7 @@ pub use super::outcome::{Answer, Outcome, Replay, Tenure};
 pub use super::request_id::{AcknowledgedKeys, Digest, IdempotencyKey, RequestId, RequestOrder};
 use crate::time::Span;
 
-/// One request: an operation, the version of its rules, and the id that identifies a repeat of it.
+/// One request: an operation, and the id that identifies a repeat of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The id of the request. A repeat under the same id has no second effect and gets the first
@@ -20,8 +20,6 @@ pub struct Command {
     pub request: Option<IdempotencyKey>,
     /// The operation to carry out.
     pub op: Op,
-    /// The version of the rules that the operation follows.
-    pub rules: Rulebook,
     /// The number of this request in the order in which its sender sent its requests, by which a
     /// copy that the network delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
@@ -29,28 +27,6 @@ pub struct Command {
     /// only with an id and an order: late copies of the acknowledged requests are refused by their
     /// order, which is below this one.
     pub acknowledged: Option<AcknowledgedKeys>,
-}
-
-/// The version of the rules that a command follows. A journal written by an older latchfs is
-/// replayed by the rules of its time, so that it yields the same tokens that clients were given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Rulebook {
-    /// A change of a lease from shared to exclusive keeps the token of the lease.
-    First,
-    /// A change of a lease from shared to exclusive issues a new token. The answer to a queued
-    /// request is forgotten after a while. All requests of one client for a lock that belong to no
-    /// open file share one place in the queue.
-    Second,
-    /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
-    /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
-    /// request that belongs to no open file has a place of its own. While the table of request ids
-    /// is full, new ids are refused.
-    #[default]
-    Third,
-    /// The third rules, except that a new id takes the place of an old one while the table of
-    /// request ids is full, and that each caller has a share of the table for its queued requests.
-    /// Only commands with an id need these rules.
-    Fourth,
 }
 
 /// An operation of the engine.
@@ -388,11 +364,10 @@ pub struct Forget {
 }
 
 impl Command {
-    /// Returns the command with an id, if `request` is one, under the newest rules for it.
+    /// Returns the command with an id, if `request` is one.
     #[must_use]
     pub fn with_request(self, request: Option<IdempotencyKey>) -> Self {
-        let rules = if request.is_some() { Rulebook::Fourth } else { self.rules };
-        Self { request, rules, ..self }
+        Self { request, ..self }
     }
 
     /// Whether the command changed the state of the engine, apart from the events that it produced.
@@ -424,6 +399,6 @@ impl Command {
 
 impl From<Op> for Command {
     fn from(op: Op) -> Self {
-        Self { request: None, op, rules: Rulebook::default(), order: None, acknowledged: None }
+        Self { request: None, op, order: None, acknowledged: None }
     }
 }

@@ -1,57 +1,27 @@
 //! Encodes commands, and the parts of them whose form has changed between formats.
 
 use super::codec::{
-    WITH_ACKNOWLEDGEMENTS, WITH_ACQUISITIONS, WITH_FOURTH_RULES, WITH_HANDOVERS,
-    WITH_OPEN_RELEASES, WITH_ORDERS, WITH_RESET_PARTS, WITH_TAKEOVERS,
+    WITH_ACQUISITIONS, WITH_HANDOVERS, WITH_OPEN_RELEASES, WITH_RESET_PARTS, WITH_TAKEOVERS,
 };
 use super::command::{
-    AcknowledgedKeys, Acquire, Annotate, Command, Forget, IdempotencyKey, LeaseKey, Op, Release,
-    RequestOrder, Reset, ResetPart, Rulebook, Steal, Tenure,
+    Acquire, Annotate, Command, Forget, LeaseKey, Release, Reset, ResetPart, Steal, Tenure,
 };
 use super::encoding::{Codec, Decoder, Malformed, require};
 
-/// The first byte of an encoded command is a sum: 0, 2, 4 or 6 for the version of the rules, 1 if
-/// the command has a request id, [`ORDERED`] if it has a request order, and [`ACKNOWLEDGING`] if it
-/// acknowledges keys. Under the first rules it therefore equals the tag of the optional request id,
-/// which was the first byte of a command in the oldest formats.
 impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
-        let has_id = u8::from(self.request.is_some());
-        let has_order = if self.order.is_some() { ORDERED } else { 0 };
-        let has_keys = if self.acknowledged.is_some() { ACKNOWLEDGING } else { 0 };
-        out.push(has_keys + has_order + 2 * self.rules as u8 + has_id);
-        self.acknowledged.iter().for_each(|keys| keys.put(out));
-        self.order.iter().for_each(|order| order.put(out));
-        self.request.iter().for_each(|request| request.put(out));
+        self.request.put(out);
+        self.order.put(out);
+        self.acknowledged.put(out);
         self.op.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let first = u8::take(from)?;
-        let has_order = first & ORDERED != 0;
-        require(!has_order || from.format() >= WITH_ORDERS)?;
-        let has_keys = first & ACKNOWLEDGING != 0;
-        require(!has_keys || from.format() >= WITH_ACKNOWLEDGEMENTS)?;
-        let acknowledged = if has_keys { Some(AcknowledgedKeys::take(from)?) } else { None };
-        let (has_id, rules) = match first & !(ORDERED | ACKNOWLEDGING) {
-            first @ (0 | 1) => (first == 1, Rulebook::First),
-            second @ (2 | 3) => (second == 3, Rulebook::Second),
-            third @ (4 | 5) => (third == 5, Rulebook::Third),
-            fourth @ (6 | 7) if from.format() >= WITH_FOURTH_RULES => {
-                (fourth == 7, Rulebook::Fourth)
-            }
-            _ => return Err(Malformed),
-        };
-        let order = if has_order { Some(RequestOrder::take(from)?) } else { None };
-        let request = if has_id { Some(IdempotencyKey::take(from)?) } else { None };
-        Ok(Self { request, op: Op::take(from)?, rules, order, acknowledged })
+        let (request, order, acknowledged) =
+            (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { request, op: Codec::take(from)?, order, acknowledged })
     }
 }
-
-/// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
-const ORDERED: u8 = 8;
-/// Flag in the first byte of a command: a range of acknowledged keys follows.
-const ACKNOWLEDGING: u8 = 16;
 
 /// The byte before the mode of an encoded acquire, which differs from the byte of each mode: the
 /// token of the lease to take over follows, and then the mode.

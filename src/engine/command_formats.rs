@@ -2,12 +2,12 @@
 //! knows.
 
 use super::codec::{
-    FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_FOURTH_RULES, WITH_HANDOVERS, WITH_OPEN_RELEASES,
-    WITH_RESET_PARTS, WITH_TAKEOVERS,
+    FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_HANDOVERS, WITH_OPEN_RELEASES, WITH_RESET_PARTS,
+    WITH_TAKEOVERS,
 };
 use super::command::{
     Acquire, Annotate, Answer, Command, EndSession, Op, Outcome, QueuePolicy, Release, Reset,
-    ResetPart, Rulebook, Steal, Tenure,
+    ResetPart, Steal, Tenure,
 };
 use super::event::SessionEnd;
 use super::handover::Previous;
@@ -80,21 +80,17 @@ impl Op {
 }
 
 impl Command {
-    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`]. Before
-    /// format 6 it follows the third rules at most.
+    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`].
     #[must_use]
     pub fn for_format(self, format: u8) -> Self {
         let acknowledged = self.acknowledged.filter(|_| format >= WITH_ACKNOWLEDGEMENTS);
-        let newest = if format < WITH_FOURTH_RULES { Rulebook::Third } else { Rulebook::Fourth };
-        let rules = self.rules.min(newest);
-        Self { op: self.op.for_format(format), rules, acknowledged, ..self }
+        Self { op: self.op.for_format(format), acknowledged, ..self }
     }
 
     /// Returns the lowest format that can hold the command.
     pub fn format(&self) -> u8 {
         let keys = if self.acknowledged.is_some() { WITH_ACKNOWLEDGEMENTS } else { FORMAT_BASE };
-        let rules = if self.rules == Rulebook::Fourth { WITH_FOURTH_RULES } else { FORMAT_BASE };
-        keys.max(rules).max(self.op.format())
+        keys.max(self.op.format())
     }
 }
 

@@ -147,7 +147,7 @@ impl Codec for Limit {
             | Self::Share(ShareOf::Waiters | ShareOf::Queue, max) => (1, max),
             Self::Holders(max) | Self::Share(ShareOf::Holders, max) => (2, max),
             Self::Sessions(max) | Self::Share(ShareOf::Sessions, max) => (3, max),
-            Self::Requests(max) | Self::QueuedRequests(max) => (4, max),
+            Self::QueuedRequests(max) => (4, max),
             Self::Tokens => return out.push(5),
             Self::Remembered(max) | Self::Share(ShareOf::Remembered, max) => (6, max),
         };
@@ -161,7 +161,7 @@ impl Codec for Limit {
             1 => Self::Waiters(usize::take(from)?),
             2 => Self::Holders(usize::take(from)?),
             3 => Self::Sessions(usize::take(from)?),
-            4 => Self::Requests(usize::take(from)?),
+            4 => Self::QueuedRequests(usize::take(from)?),
             5 => Self::Tokens,
             6 => Self::Remembered(usize::take(from)?),
             _ => return Err(Malformed),

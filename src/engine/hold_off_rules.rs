@@ -4,7 +4,7 @@
 //! end of the hold-off, each queue is served. A lease that exists is renewed and released as at any
 //! other time.
 
-use super::command::{Acquire, Answer, EndHoldOff, Outcome, QueuePolicy, Rulebook};
+use super::command::{Acquire, Answer, EndHoldOff, Outcome, QueuePolicy};
 use super::conflict::ConflictCheck;
 use super::deadlines::Due;
 use super::event::{Event, EventKind};
@@ -51,12 +51,7 @@ impl Engine {
 
     /// Answers a request that would begin a tenure during the hold-off: queues it, or refuses it.
     /// Returns `None` if there is no hold-off, or if the request would begin no tenure.
-    pub(super) fn put_off(
-        &mut self,
-        ask: &Acquire,
-        rules: Rulebook,
-        events: &mut Vec<Event>,
-    ) -> Option<Answer> {
+    pub(super) fn put_off(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Option<Answer> {
         let hold_off = self.books.hold_off?;
         let held = self.locks.get(&ask.name).filter(|lock| !lock.leases().is_empty());
         match held.map(|lock| (self.books.stance(lock, ask), lock.mode())) {
@@ -68,7 +63,7 @@ impl Engine {
                     .then(|| Err(self.not_before(&ask.name, hold_off)))
             }
             Some((ConflictCheck::Beside, _)) | None => {
-                Some(self.wait_for_grants(ask, hold_off, rules, events))
+                Some(self.wait_for_grants(ask, hold_off, events))
             }
         }
     }
@@ -77,7 +72,6 @@ impl Engine {
         &mut self,
         ask: &Acquire,
         hold_off: HoldOff,
-        rules: Rulebook,
         events: &mut Vec<Event>,
     ) -> Answer {
         let patience = match ask.line {
@@ -91,7 +85,7 @@ impl Engine {
             self.books.limit(held, max, Limit::Locks)?;
         }
         let until = patience.map(|span| self.books.clock + span);
-        self.join(ask, until, rules, events)
+        self.join(ask, until, events)
     }
 
     /// Refuses a request that would begin a tenure of the lock `name` during the hold-off.

@@ -101,8 +101,7 @@ pub use baseline::Baseline;
 pub use command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
-    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
-    Tenure,
+    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
 pub use command_formats::{answer_for, answer_format, view_for};
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};

@@ -162,11 +162,8 @@ pub enum Limit {
     Holders(usize),
     /// The maximum number of open sessions.
     Sessions(usize),
-    /// The maximum number of requests whose answers are kept for repeats, by the rules before
-    /// [`Rulebook::Fourth`](super::command::Rulebook::Fourth).
-    Requests(usize),
-    /// The same, if queued requests take up the caller's share of it, or all of it. A client behind
-    /// a server is told [`Limit::Requests`].
+    /// The maximum number of requests whose answers are kept for repeats. Queued requests take up
+    /// the caller's share of it, or all of it.
     QueuedRequests(usize),
     /// The maximum number of names that are remembered beyond a tenure.
     Remembered(usize),

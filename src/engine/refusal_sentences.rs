@@ -253,10 +253,6 @@ impl fmt::Display for Limit {
             Self::Sessions(max) => {
                 write!(f, "{max} sessions are open, which is the limit; end some")
             }
-            Self::Requests(max) => {
-                write!(f, "{max} request ids are remembered, which is the limit; ")?;
-                write!(f, "leave a queue, or try again later")
-            }
             Self::QueuedRequests(max) => {
                 write!(
                     f,

@@ -14,7 +14,7 @@
 
 use super::command::{
     AcknowledgedKeys, Acquire, Answer, Command, IdempotencyKey, Op, Outcome, QueuePolicy, Replay,
-    RequestId, RequestOrder, Rulebook,
+    RequestId, RequestOrder,
 };
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
@@ -52,16 +52,12 @@ impl Engine {
 impl EngineState {
     /// Refuses a request with an id that may have to wait, if its caller's queued requests take up
     /// the caller's share of the table, and any request with an id if no answer can be forgotten.
-    /// The rules before [`Rulebook::Fourth`] refuse every new id while the table is full.
     pub(super) fn has_room_for_reply(
         &self,
         request: &IdempotencyKey,
         command: &Command,
     ) -> Result<(), Refusal> {
         let (caller, max) = (&request.id.caller, self.rules.requests_max);
-        if command.rules < Rulebook::Fourth {
-            return self.limit(self.replies.len(), max, Limit::Requests);
-        }
         let may_wait = match &command.op {
             Op::Acquire(Acquire { line: QueuePolicy::Join(patience), .. }) => {
                 *patience != Some(Span::ZERO)
@@ -111,9 +107,8 @@ impl EngineState {
 
     /// Keeps the answer to a request for repeats of it. Forgets another answer while the table is
     /// full.
-    pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
-        let waits = matches!(first, Outcome::Waiting { .. })
-            && !matches!(rules, Rulebook::First | Rulebook::Second);
+    pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome) {
+        let waits = matches!(first, Outcome::Waiting { .. });
         let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
         let reply =
             IdempotencyRecord { until, digest: request.digest, replay: self.replay_of(first) };

@@ -1,6 +1,5 @@
-//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens; and a
-//! new cluster replaces a lost one, of which a backup has preserved the limits and the numbers of
-//! tokens.
+//! Tests of restore: a new cluster replaces a lost one, of which a backup has preserved the limits
+//! and the numbers of tokens.
 
 use super::restore;
 use super::snapshot;
@@ -8,17 +7,15 @@ use super::{DataError, Heritage, Origin, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, Engine, Forget, HoldOff, HoldOffCause,
-    IdempotencyKey, LeaseKey, LeaseTerms, LockName, Op, Outcome, Ownership, Phase, Release,
-    RequestId, Rules,
+    IdempotencyKey, LeaseKey, LeaseTerms, LockName, Op, Outcome, Ownership, Release, RequestId,
+    Rules,
 };
-use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch, Submission, decode_told};
-use crate::service::batch_server::{BatchServer, Limits};
-use crate::service::{BackendStatus, LockService, Locks, Retry};
+use crate::service::{BackendStatus, LockService, Retry};
 use crate::time::{Span, Time};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// A temporary directory for one test, deleted on drop.
@@ -42,10 +39,6 @@ impl Drop for UpgradeScratch {
     }
 }
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
 fn lock(text: &str) -> LockName {
     LockName::parse(text).expect("valid")
 }
@@ -65,54 +58,6 @@ fn token(answer: Answer) -> u64 {
         Ok(Outcome::Granted(tenure)) => tenure.token.as_u64(),
         other => panic!("not granted: {other:?}"),
     }
-}
-
-/// Returns the holders of a lock of the fixture, and their tokens.
-fn holders(engine: &Engine, of: &str) -> Vec<(String, u64)> {
-    let view = engine.view(&lock(of), engine.clock());
-    assert_eq!(view.phase(), Phase::Held, "{of}");
-    let holder = |holder: &crate::engine::Holder| {
-        (holder.lease.holder.to_string(), holder.lease.token.as_u64())
-    };
-    view.holders.iter().map(holder).collect()
-}
-
-fn as_the_fixture_was_made(engine: &Engine) {
-    let one = |client: &str, token| vec![(client.to_owned(), token)];
-    assert_eq!(holders(engine, "forever"), one("ann", 1));
-    let note = engine.view(&lock("forever"), engine.clock());
-    let note = note.holders[0].lease.details.note().map(ToString::to_string);
-    assert_eq!(note.as_deref(), Some("a word"));
-    assert_eq!(holders(engine, "team/shared"), [("ann".to_owned(), 2), ("bob".to_owned(), 3)]);
-    assert_eq!(engine.sessions(), 1);
-}
-
-/// `tests/fixtures/data-1` was written by version 0.1.0, before clusters of several nodes existed.
-#[test]
-fn a_directory_of_the_first_version_opens() {
-    let scratch = UpgradeScratch::new();
-    let data = scratch.0.join("data");
-    fs::create_dir_all(data.join("log")).expect("it is new");
-    let from = fixture("data-1");
-    fs::copy(from.join("node"), data.join("node")).expect("it is there");
-    for entry in fs::read_dir(from.join("log")).expect("it is there") {
-        let path = entry.expect("readable").path();
-        let goal = data.join("log").join(path.file_name().expect("it has a name"));
-        fs::copy(&path, goal).expect("it is there");
-    }
-    let node = RaftNode::open(&data).expect("it opens");
-    node.inspect(as_the_fixture_was_made);
-    node.inspect(|engine| assert_eq!(holders(engine, "last"), [("dan".to_owned(), 6)]));
-    assert_eq!(token(acquire(&node, "next")), 7, "tokens go on");
-    assert_ne!(node.engine_id(), 0);
-}
-
-#[test]
-fn a_snapshot_of_the_first_version_opens() {
-    let found = snapshot::read(&fixture("data-1-snapshot")).expect("it opens").expect("is there");
-    let known = snapshot::unpack(&found).expect("it is understood");
-    as_the_fixture_was_made(&known.engine);
-    assert!(known.engine.next_token() >= 6 && known.cluster.is_some());
 }
 
 #[test]
@@ -206,39 +151,4 @@ fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
     node.close();
     let file = snapshot::read(&data.join("snapshot")).expect("sound").expect("it is there");
     assert!(snapshot::format_of(&file) < 7);
-}
-
-/// While a member of the cluster is of the version before, a full table of request ids refuses new
-/// ids, as that version does; the batch server carries the requests out without them. When all
-/// members are of this version, a new id takes the place of an old one.
-#[test]
-fn an_older_member_and_a_full_table_of_ids() {
-    let scratch = UpgradeScratch::new();
-    let data = scratch.0.join("data");
-    fs::create_dir(&data).expect("it is new");
-    let full = Rules { requests_max: 1, ..Rules::default() };
-    let baseline = Heritage::of(&Engine::new(full), 0, None).expect("there are tokens");
-    restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
-    let known = |format_max, keys: [&'static str; 3]| {
-        let node = Arc::new(RaftNode::open_with(&data, None, format_max).expect("it has begun"));
-        let server = BatchServer::new(Locks::new(Arc::<RaftNode>::clone(&node)));
-        let settle =
-            |key: &str| BatchItem::Submit(Submission { key: Some(key.into()), op: Op::Settle });
-        let asks = keys.map(settle).to_vec();
-        let batch =
-            RequestBatch { engine: 0, from: 1, number: 0, session: None, acknowledged: None, asks };
-        let (send, told) = mpsc::channel();
-        let then = move |told| drop(send.send(told));
-        server.ask(&"batch:a".into(), batch, Limits::new(), |_, _| (), then);
-        let told = told.recv().expect("answered").expect("carried out");
-        let replies = decode_told(&told).expect("as it was encoded").replies;
-        let done = ItemReply::Answered(Ok(Outcome::Settled));
-        assert!(replies.iter().all(|reply| *reply == done), "{replies:?}");
-        node.close();
-        let id = |key: &str| RequestId { caller: "batch:a".into(), key: key.into() };
-        let known = |key: &&str| node.inspect(|engine| engine.remembers(&id(key)));
-        keys.into_iter().find(known)
-    };
-    assert_eq!(known(5, ["one", "two", "three"]), Some("one"));
-    assert_eq!(known(6, ["four", "five", "six"]), Some("six"));
 }

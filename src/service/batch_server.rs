@@ -19,7 +19,7 @@ use super::paging::{Children, List, ListPage};
 use super::refusal_log::CommandSubject;
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Answer, Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal};
+use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -341,24 +341,12 @@ impl BatchServerState {
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
             return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
-        let without_id = Command { request: None, ..command.clone() };
-        let (locks, subject) = (self.locks.clone(), CommandSubject::of(&command.op));
-        self.locks.submit_checked(command, check.clone(), move |answer| {
-            let then = move |answer: Result<Answer, Unavailable>| {
-                if let (Some(subject), Ok(Err(refusal))) = (&subject, &answer) {
-                    subject.refused(refusal);
-                }
-                then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
-            };
-            match &answer {
-                // Older nodes in the cluster refuse new ids while the table of ids is full. Without
-                // its id, a repeat of the command is still recognized by the number of its batch,
-                // unless the server is killed before it answers.
-                Ok(Err(no)) if matches!(*no.reason, Reason::Limit(Limit::Requests(_))) => {
-                    locks.submit_checked(without_id, check, then);
-                }
-                _ => then(answer),
+        let subject = CommandSubject::of(&command.op);
+        self.locks.submit_checked(command, check, move |answer| {
+            if let (Some(subject), Ok(Err(refusal))) = (&subject, &answer) {
+                subject.refused(refusal);
             }
+            then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
         });
     }
 }
@@ -468,8 +456,8 @@ mod tests {
     use crate::engine::lease_terms::TTL_DEFAULT;
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
-        AcknowledgedKeys, Acquire, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-        OpenId, Ownership, QueuePolicy, Release, Rules, SessionId, Ttl,
+        AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
+        Mode, OpenId, Ownership, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
     };
     use std::sync::mpsc::channel;
 

@@ -5,7 +5,7 @@
 
 use crate::engine::Engine;
 #[cfg(test)]
-use crate::engine::{Annotate, Command, Handover, Op, Release, Rulebook};
+use crate::engine::{Annotate, Command, Handover, Op, Phase, Release};
 #[cfg(test)]
 use crate::time::Time;
 #[cfg(test)]
@@ -52,9 +52,9 @@ pub(super) enum PlantedBug {
     /// The state machine drops the number of the acquire that a release names, so that a late
     /// release also ends a lease that was acquired again after it.
     AcquisitionDropped,
-    /// The state machine applies the oldest rules of the engine, by which a lease keeps its token
-    /// when it changes from shared to exclusive.
-    OldestRules,
+    /// A lease keeps its token when it changes from shared to exclusive: the state machine renews
+    /// it as a shared one.
+    UpgradeKeepsToken,
     /// The state machine drops handovers that a tenure sets while it runs.
     HandoverForgotten,
     /// The state machine sets a handover at each release that has none.
@@ -84,17 +84,22 @@ pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine
 }
 
-/// Returns a command, to be applied at `at`, as a state machine with a planted bug would apply it.
+/// Returns a command, to be applied to `engine` at `at`, as a state machine with a planted bug would
+/// apply it.
 #[cfg(test)]
-pub(super) fn distorted(command: &Command, at: Time) -> Command {
+pub(super) fn distorted(command: &Command, engine: &Engine, at: Time) -> Command {
     let mut command = command.clone();
     if planted(PlantedBug::RequestIdsDropped) {
         command.request = None;
     }
-    if planted(PlantedBug::OldestRules) {
-        command.rules = Rulebook::First;
-    }
     match &mut command.op {
+        Op::Acquire(ask) if planted(PlantedBug::UpgradeKeepsToken) => {
+            let view = engine.view(&ask.name, at);
+            let is_own = view.holders.iter().all(|holder| holder.lease.holder == ask.client);
+            if view.phase() == Phase::Held && is_own {
+                ask.mode = view.mode;
+            }
+        }
         Op::Annotate(ask) if planted(PlantedBug::HandoverForgotten) => ask.handover = None,
         Op::Annotate(Annotate { handover: Some(handover), .. })
         | Op::Release(Release { handover: Some(handover), .. })

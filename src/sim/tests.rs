@@ -120,7 +120,7 @@ bugs! {
         by OneEffect ["was carried out twice"];
     a_late_release_is_found: with_bug PlantedBug AcquisitionDropped
         by OneHolder ["(Alone", "as promised", "(Alone"];
-    an_upgrade_that_keeps_its_token_is_found: with_bug PlantedBug OldestRules
+    an_upgrade_that_keeps_its_token_is_found: with_bug PlantedBug UpgradeKeepsToken
         by UpgradesMintTokens ["may have kept token"];
     a_new_id_for_a_retry_is_found: with_bug PlantedBug NewIdOnRetry
         by OneEffect ["had an effect under two ids"];

@@ -103,9 +103,11 @@ impl VirtualStateMachine {
 
 /// Returns an entry with its commands as a planted bug changes them.
 #[cfg(test)]
-fn distorted_entry(mut entry: Entry) -> Entry {
+fn distorted_entry(replica: &Replica, mut entry: Entry) -> Entry {
     if let EntryPayload::Normal(Proposal::Commands(body)) = &mut entry.payload {
-        let commands = body.commands.iter().map(|command| distorted(command, body.now)).collect();
+        let engine = &replica.look().engine;
+        let distorted = |command| distorted(command, engine, body.now);
+        let commands = body.commands.iter().map(distorted).collect();
         *body = Arc::new(Commands { now: body.now, commands });
     }
     entry
@@ -134,7 +136,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
             let panics = planted(PlantedBug::ApplyPanics) && responder.is_some() && id.index > 50;
             assert!(!panics, "this bug is planted");
             #[cfg(test)]
-            let entry = distorted_entry(entry);
+            let entry = distorted_entry(&self.replica, entry);
             let answers = self.replica.apply(entry);
             drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {

@@ -8,7 +8,7 @@ use latchfs::engine::{
     AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover,
     IdempotencyKey, IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession,
     Ownership, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
-    Rulebook, Rules, SessionId, Steal, StealReason, Token, Ttl,
+    Rules, SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
@@ -146,24 +146,11 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         let id = RequestId { caller: caller.into(), key: key.into() };
         IdempotencyKey { id, digest: Digest(digest) }
     });
-    let rules = prop_oneof![
-        Just(Rulebook::First),
-        Just(Rulebook::Second),
-        Just(Rulebook::Third),
-        Just(Rulebook::Fourth),
-    ];
     let order = (1..9_u64, any::<u64>())
         .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
     let keys = proptest::option::of(acknowledged());
-    (proptest::option::of(request), op(), rules, proptest::option::of(order), keys).prop_map(
-        |(request, op, rules, order, acknowledged)| Command {
-            request,
-            op,
-            rules,
-            order,
-            acknowledged,
-        },
-    )
+    (proptest::option::of(request), op(), proptest::option::of(order), keys)
+        .prop_map(|(request, op, order, acknowledged)| Command { request, op, order, acknowledged })
 }
 
 fn acknowledged() -> impl Strategy<Value = AcknowledgedKeys> {

@@ -4,7 +4,7 @@
 use super::super::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
-    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
+    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
@@ -53,7 +53,7 @@ impl Dice {
 /// answers contained, so that later commands can name them.
 pub(super) struct Draw {
     dice: Dice,
-    old_rules: Dice,
+    renewals: Dice,
     /// The random numbers that choose the open file which a release command names. They come from a
     /// separate generator, so that these choices do not change the other random choices of a seed.
     opens: Dice,
@@ -79,7 +79,7 @@ impl Draw {
         let client = |text: &&str| ClientId::parse(text).expect("a client");
         Self {
             dice: Dice::new(seed),
-            old_rules: Dice::new(!seed),
+            renewals: Dice::new(!seed),
             opens: Dice::new(seed.rotate_left(17)),
             acquisitions: Dice::new(seed.rotate_left(32)),
             takeovers: Dice::new(seed.rotate_left(24)),
@@ -118,8 +118,8 @@ impl Draw {
         }
         let op = self.op();
         let request = self.dice.one_in(8).then(|| self.request(&op));
-        let (rules, order, acknowledged) = (self.rulebook(), self.order(), self.acknowledged());
-        let command = Command { request, op, rules, order, acknowledged };
+        let (order, acknowledged) = (self.order(), self.acknowledged());
+        let command = Command { request, op, order, acknowledged };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -169,22 +169,13 @@ impl Draw {
         }
     }
 
-    /// Returns the version of the rules by which the engine executes a command: the current version
-    /// in most cases, and sometimes an older one, as for commands from the journal of an older
-    /// latchfs.
-    fn rulebook(&mut self) -> Rulebook {
-        let old = [Rulebook::First, Rulebook::Second, Rulebook::Third];
-        let old = self.old_rules.one_in(8).then_some(old);
-        old.map_or(Rulebook::Fourth, |old| self.old_rules.pick(&old))
-    }
-
     fn op(&mut self) -> Op {
         match self.dice.below(41) {
             0..=16 => Op::Acquire(self.acquire()),
             17..=20 => {
                 let term = self.dice.one_in(2).then(|| self.term());
                 let firm = self.dice.pick(&[Firm::Keep, Firm::Keep, Firm::Make]);
-                let acquires = self.old_rules.one_in(3);
+                let acquires = self.renewals.one_in(3);
                 Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch(), acquires })
             }
             21 => self.annotate(),

@@ -6,7 +6,7 @@ use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndHoldOff, EndSession, Forget, IdempotencyKey, IfExists,
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
-    RequestId, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
+    RequestId, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
 use super::super::details::Details;
 use super::super::details::{Patch, TextPatch};
@@ -181,10 +181,7 @@ impl Naive {
             return Ok(Outcome::Replayed(Box::new(replay)));
         }
         let max = self.rules.requests_max;
-        if command.rules != Rulebook::Fourth && self.replies.len() >= max {
-            return self.no(Reason::Limit(Limit::Requests(max)));
-        }
-        if command.rules == Rulebook::Fourth && !self.has_room_for_reply(command, request) {
+        if !self.has_room_for_reply(command, request) {
             return self.no(Reason::Limit(Limit::QueuedRequests(max)));
         }
         self.enter_order(command)?;
@@ -200,7 +197,7 @@ impl Naive {
             });
         }
         self.make_room_for_reply(&request.id.caller);
-        let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules >= Rulebook::Third;
+        let waits = matches!(outcome, Outcome::Waiting { .. });
         let until = if waits { Time::NEVER } else { self.now + self.rules.requests_kept };
         let replay = self.replay(&outcome);
         self.replies.push((request.clone(), until, replay));
@@ -291,7 +288,7 @@ impl Naive {
     fn carry_out(&mut self, command: &Command) -> Answer {
         match &command.op {
             Op::Settle => Ok(Outcome::Settled),
-            Op::Acquire(ask) => self.acquire(ask, command.rules),
+            Op::Acquire(ask) => self.acquire(ask),
             Op::Renew(ask) => self.renew(ask),
             Op::Annotate(ask) => self.annotate(ask),
             Op::Release(ask) => self.release(ask),
@@ -571,7 +568,7 @@ impl Naive {
     }
 
     /// Queues or refuses a request that would begin a tenure. During the hold-off only.
-    fn put_off(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
+    fn put_off(&mut self, ask: &Acquire) -> Answer {
         let patience = match ask.line {
             QueuePolicy::Join(patience) if patience != Some(Span::ZERO) => patience,
             _ => return self.may_grant(&ask.name).map(|()| Outcome::Settled),
@@ -579,7 +576,7 @@ impl Naive {
         if self.on(&ask.name).next().is_none() && self.waiting_for(&ask.name).next().is_none() {
             self.has_room_for_a_lock()?;
         }
-        self.join(ask, patience.map(|patience| self.now + patience), rules)
+        self.join(ask, patience.map(|patience| self.now + patience))
     }
 
     fn end(&mut self, token: Token, end: TenureEnd) {
@@ -623,13 +620,13 @@ impl Naive {
 // `contrib/doc/rules.md`.
 
 impl Naive {
-    fn acquire(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
+    fn acquire(&mut self, ask: &Acquire) -> Answer {
         let Acquire { name, client, mode, .. } = ask;
         for id in leans_on(ask.hold, ask.term).into_iter().flatten() {
             self.is_session(id)?;
         }
         if self.on(name).next().is_none() && self.hold_off.is_some() {
-            return self.put_off(ask, rules);
+            return self.put_off(ask);
         }
         if self.on(name).next().is_none() {
             self.has_room_for_a_lock()?;
@@ -659,13 +656,13 @@ impl Naive {
                     if (own.mode, *mode) == (Mode::Shared, Mode::Exclusive) {
                         self.may_grant(name)?;
                     }
-                    return self.go_on(ask, own, rules);
+                    return self.go_on(ask, own);
                 }
             }
         } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
             if self.waiting_for(name).next().is_none() {
                 if self.hold_off.is_some() {
-                    return self.put_off(ask, rules);
+                    return self.put_off(ask);
                 }
                 if self.on(name).count() >= self.rules.holders_max {
                     return self.no(Reason::Limit(Limit::Holders(self.rules.holders_max)));
@@ -685,7 +682,7 @@ impl Naive {
             QueuePolicy::Join(patience)
                 if !would_wait_for_itself && patience != Some(Span::ZERO) =>
             {
-                self.join(ask, patience.map(|patience| self.now + patience), rules)
+                self.join(ask, patience.map(|patience| self.now + patience))
             }
             _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
         }
@@ -751,7 +748,7 @@ impl Naive {
     /// Acquires a lock for a client that already holds it by the lease `own`. The lease keeps its
     /// token, except for an upgrade from shared to exclusive, which replaces the lease by one with
     /// a new token.
-    fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
+    fn go_on(&mut self, ask: &Acquire, own: &Held) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         self.remember(ask);
         let mut held = own.clone();
@@ -769,7 +766,7 @@ impl Naive {
         let of_file = matches!(ask.hold, Ownership::OpenFile(_));
         let looks = ask.patch.looks.filter(|_| !of_file);
         let patch = Patch { looks, ..ask.patch.clone() };
-        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules != Rulebook::First {
+        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive {
             return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
         }
         let outcome = match self.renewed(held, &patch) {
@@ -814,10 +811,10 @@ impl Naive {
         matches!(hold, Ownership::OpenFile(open) if self.session(open.session).is_some())
     }
 
-    fn join(&mut self, ask: &Acquire, until: Option<Time>, rules: Rulebook) -> Answer {
+    fn join(&mut self, ask: &Acquire, until: Option<Time>) -> Answer {
         let name = &ask.name;
         self.fits(name, &ask.patch, &Details::default())?;
-        let has_own_place = ask.hold == Ownership::Exclusive(None) && rules >= Rulebook::Third;
+        let has_own_place = ask.hold == Ownership::Exclusive(None);
         let same =
             |w: &&Waiting| !has_own_place && w.ask.client == ask.client && w.ask.hold == ask.hold;
         let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);
