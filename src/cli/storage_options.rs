@@ -4,7 +4,6 @@
 use super::argument_types::ttl;
 use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
-use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
 use crate::engine::{Grace, Rules, Ttl};
 use crate::raft::{PeerError, Peering, RaftNode, Stop};
 use crate::service::local::Local;
@@ -29,11 +28,6 @@ pub(super) struct StorageArgs {
     /// granted after a start [default: 1m, or --ttl if that is longer]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     max_ttl: Option<Ttl>,
-    /// With --data: use no format newer than this one, so that the latchfs before can take over the
-    /// directory and the nodes of its version can stay in the cluster
-    #[arg(long, value_name = "NUMBER", requires = "data", default_value_t = FORMAT_VERSION,
-        value_parser = clap::value_parser!(u8).range(i64::from(FORMAT_BASE)..))]
-    format_max: u8,
     /// With --state none: grant locks from the start, since no holder from before it can be alive
     #[arg(long, conflicts_with = "max_ttl")]
     grant_at_once: bool,
@@ -49,12 +43,7 @@ pub(super) enum StorageChoice {
     /// A state directory, whose content survives a restart of the daemon.
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
-    Data {
-        /// The path of the data directory.
-        dir: PathBuf,
-        /// The newest format of stored and sent data that the node may use.
-        format_max: u8,
-    },
+    Data(PathBuf),
     /// Nothing is stored. After a start, no lock is granted for this time, in which every earlier
     /// lease expires; `None` grants locks at once.
     Nowhere(Option<Span>),
@@ -93,8 +82,7 @@ impl StorageArgs {
             if data.as_os_str().is_empty() {
                 return Err(CliError::usage("--data needs a directory"));
             }
-            let format_max = self.format_max;
-            return absolute(data).map(|dir| StorageChoice::Data { dir, format_max });
+            return absolute(data).map(StorageChoice::Data);
         }
         let state = state_dir(self.state.as_deref())?;
         match state {
@@ -121,7 +109,7 @@ impl StorageChoice {
     /// Returns the state directory or the data directory; `None` if nothing is stored.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
-            Self::State(dir) | Self::Data { dir, .. } => Some(dir),
+            Self::State(dir) | Self::Data(dir) => Some(dir),
             Self::Nowhere(_) => None,
         }
     }
@@ -157,8 +145,8 @@ impl StorageChoice {
                 let local = local.map_err(|error| CliError::unavailable(error.to_string()))?;
                 Ok(LocalBackend::Local(Arc::new(local)))
             }
-            Self::Data { dir, format_max } => {
-                let node = RaftNode::open_with(dir, peering, *format_max);
+            Self::Data(dir) => {
+                let node = RaftNode::open_with(dir, peering);
                 let node = node.map_err(|error| CliError::unavailable(error.to_string()))?;
                 Ok(LocalBackend::Node(Arc::new(node)))
             }

@@ -7,13 +7,12 @@ use super::client_tls::{certificate_alert, is_of_unknown_issuer, tls_connector};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
-    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch,
-    decode_told, encode_batch,
+    ANSWER_BYTES_MAX, BatchResponse, RequestBatch, decode_told, encode_batch,
 };
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use parking_lot::RwLock;
@@ -21,7 +20,6 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::{fmt, io};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
@@ -69,9 +67,6 @@ pub(super) struct HttpTarget {
     socket: Option<PathBuf>,
     authority: HeaderValue,
     keys: RwLock<HttpKeys>,
-    /// The newest version of the batch protocol that the server supports, according to its last
-    /// response.
-    protocol: AtomicU8,
 }
 
 /// The credentials for a server that were read last.
@@ -146,7 +141,6 @@ impl Http {
             host,
             socket: Some(path.into()),
             keys,
-            protocol: AtomicU8::new(PROTOCOL_BASE),
         })))
     }
 }
@@ -233,15 +227,6 @@ impl Http {
 }
 
 impl HttpTarget {
-    /// Records the newest version of the batch protocol that the server supports, from a header of
-    /// its response. A server without this header is older than the header and supports only the
-    /// first version; it may have replaced a newer server at the same URL.
-    fn hear_protocol(&self, headers: &HeaderMap) {
-        let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
-        let version = said.and_then(|said| said.parse().ok()).unwrap_or(PROTOCOL_BASE);
-        self.protocol.store(version, Ordering::Relaxed);
-    }
-
     pub(super) async fn connect(&self) -> Result<HttpSender, TransportError> {
         let stream = self.reach().await.map_err(|error| broken(&error))?;
         self.speak(stream).await
@@ -290,7 +275,6 @@ impl HttpTarget {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(headers) = request.headers_mut() {
             headers.insert(HOST, self.authority.clone());
-            headers.insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(PROTOCOL)));
             if let Some(token) = &self.keys.read().token {
                 headers.insert(AUTHORIZATION, token.clone());
             }
@@ -331,9 +315,10 @@ impl ServerConnection for Connection {
             None => runtime()?,
         };
         let answer = runtime.block_on(async {
-            let asked = self.exchange_in_its_version(batch);
+            let asked = self.exchange(encode_batch(batch).into());
             timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
         });
+        let answer = answer.and_then(|bytes| told_in(&bytes));
         if matches!(answer, Err(TransportError::Silent(_))) {
             // A late response must not answer the next request, so the connection is given up.
             self.sender = None;
@@ -353,25 +338,6 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Sends a batch, encoded in the newest protocol version that the server supports, or in the
-    /// one that the batch needs. If the server knows only an older one, its response says so, and
-    /// the batch is sent once more in that version, without the parts that need a newer one.
-    async fn exchange_in_its_version(
-        &mut self,
-        batch: &RequestBatch,
-    ) -> Result<BatchResponse, TransportError> {
-        let known = self.target.protocol.load(Ordering::Relaxed).max(batch.needs());
-        let answer = self.exchange(encode_batch(known, batch).into()).await;
-        let now = self.target.protocol.load(Ordering::Relaxed);
-        if !matches!(answer, Err(TransportError::Foreign(_))) || now >= known {
-            return told_in(&answer?);
-        }
-        let (batch, refused) = batch.known_parts(now);
-        let mut told = told_in(&self.exchange(encode_batch(now, &batch).into()).await?)?;
-        told.refuse(&refused);
-        Ok(told)
-    }
-
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
         // The server may have closed an idle connection, which the client notices only when it
         // sends on the connection.
@@ -395,7 +361,6 @@ impl Connection {
         sender.ready().await.map_err(|error| broken(&error))?;
         let request = self.target.request(Method::POST, "/door/v1/ask", batch)?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        self.target.hear_protocol(response.headers());
         let body = match understood(response).await {
             Ok(body) => body,
             Err(trouble) => return Ok(Err(trouble)),

@@ -9,7 +9,7 @@ use crate::engine::{
     SessionId, Token, Ttl,
 };
 use crate::service::batch_messages::{
-    BatchResponse, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
+    BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use crate::service::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::event_log::EventWatch;
@@ -112,7 +112,7 @@ impl ServerConnection for NearLine {
         }
         weather.arrived.fetch_add(1, Ordering::Relaxed);
         let (send, told) = mpsc::channel();
-        let bytes = encode_batch(PROTOCOL, batch);
+        let bytes = encode_batch(batch);
         let batch = BatchServer::read(&bytes).expect("as it was written");
         let fault = weather.fault.lock().clone();
         let parts = batch.asks.len();
@@ -139,7 +139,7 @@ impl ServerConnection for NearLine {
         }
         let told = told.map_err(|turned| match turned {
             BatchError::Elsewhere => TransportError::Elsewhere("another engine".to_owned()),
-            BatchError::Late | BatchError::Malformed => TransportError::Late,
+            BatchError::Late | BatchError::Unreadable(_) => TransportError::Late,
         });
         decode_told(&told?).map_err(|error| TransportError::Foreign(error.to_string()))
     }

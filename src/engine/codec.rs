@@ -6,14 +6,15 @@
 
 use super::baseline::Baseline;
 use super::command::{
-    AcknowledgedKeys, Command, EndHoldOff, EndSession, Firm, IfExists, LeaseKey, Leave, Move, Op,
-    OpenSession, Outcome, QueuePolicy, Renew, RequestId, RequestOrder, ResetScope,
+    AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Firm, Forget,
+    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
     Codec, Decoder, decode_message, encode_message, require, wire_enum, wire_struct,
 };
-pub use super::encoding::{FORMAT_BASE, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+pub use super::encoding::{DecodeError, FORMAT_VERSION, Malformed, UnknownVersion, check_version};
 
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
@@ -26,7 +27,6 @@ use super::lease::{
     Token,
 };
 use super::lease_terms::{Grace, Ttl};
-use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
 use super::name::{ClientId, LockName};
 use super::remembered_names::StolenTenure;
@@ -37,38 +37,15 @@ use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns the format in which the state of an engine is encoded: the lowest one that can hold it.
-pub fn state_format(engine: &Engine) -> u8 {
-    let names = if engine.remembered() > 0 { WITH_HANDOVERS } else { FORMAT_BASE };
-    let replies = engine.books.replies.iter().map(|(_, reply)| reply.replay.first.format());
-    replies.max().unwrap_or(FORMAT_BASE).max(names)
-}
-
-/// The encoded state of an engine, and its format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EncodedState {
-    /// The lowest format that can hold the state.
-    pub format: u8,
-    /// The state, as [`encode_engine`] encodes it.
-    pub bytes: Vec<u8>,
-}
-
-impl EncodedState {
-    /// Encodes the state of an engine.
-    pub fn of(engine: &Engine) -> Self {
-        Self { format: state_format(engine), bytes: encode_engine(engine) }
-    }
-}
-
 /// Appends `command`, to be applied at `at`, to `out`.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     at.put(out);
     command.put(out);
 }
 
-/// Decodes a command and its time, as [`encode_command`] encoded them in this `format`.
-pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
-    let mut from = Decoder::of_format(format, bytes)?;
+/// Decodes a command and its time, as [`encode_command`] encoded them.
+pub fn decode_command(bytes: &[u8]) -> Result<(Time, Command), Malformed> {
+    let mut from = Decoder::new(bytes);
     let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
     from.end()?;
     Ok(decoded)
@@ -110,20 +87,15 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    if books.hold_off.is_some() || !books.remembered.is_empty() {
-        books.hold_off.put(&mut out);
-    }
-    // So are the remembered names.
-    if !books.remembered.is_empty() {
-        books.remembered.put(&mut out);
-    }
+    books.hold_off.put(&mut out);
+    books.remembered.put(&mut out);
     out
 }
 
-/// Decodes an engine that [`encode_engine`] wrote in this `format`. Derived state (the deadlines,
-/// and the leases and waiters of each session) is not in the bytes, so it cannot contradict them.
-pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
-    let from = &mut Decoder::of_format(format, bytes)?;
+/// Decodes an engine that [`encode_engine`] encoded. Derived state (the deadlines, and the leases
+/// and waiters of each session) is not in the bytes, so it cannot contradict them.
+pub fn decode_engine(bytes: &[u8]) -> Result<Engine, Malformed> {
+    let from = &mut Decoder::new(bytes);
     let mut engine = Engine::new(Rules::take(from)?);
     engine.books.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
@@ -160,30 +132,19 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
-        // Formats before [`WITH_CALLERS`] did not limit the length of an idempotency key. Decoding
-        // replaces a key that is too long by its hash, so the request ids in such a format may be
-        // out of order.
-        let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
-        require(in_order || format < WITH_CALLERS)?;
+        require(engine.books.replies.last().is_none_or(|last| *last < id))?;
         require(
             reply.until < Time::NEVER || reply.place().is_some_and(|at| waiting.contains(&at)),
         )?;
         engine.books.restore_reply(id, reply);
     }
-    if !from.is_empty() {
-        let hold_off: Option<HoldOff> = Codec::take(from)?;
-        require(hold_off.is_some() || !from.is_empty())?;
-        require(hold_off.is_none_or(|it| it.until > engine.books.clock))?;
-        if let Some(hold_off) = hold_off {
-            engine.begin_hold_off(hold_off);
-        }
+    let hold_off: Option<HoldOff> = Codec::take(from)?;
+    require(hold_off.is_none_or(|it| it.until > engine.books.clock))?;
+    if let Some(hold_off) = hold_off {
+        engine.begin_hold_off(hold_off);
     }
     require(engine.hold_off().is_some() || !has_lock_without_lease)?;
-    if !from.is_empty() {
-        require(format >= WITH_HANDOVERS)?;
-        engine.books.take_names(from)?;
-        require(engine.remembered() > 0)?;
-    }
+    engine.books.take_names(from)?;
     require(from.is_empty())?;
     Ok(engine)
 }
@@ -235,7 +196,19 @@ wire_struct! {
     HoldOff { until, cause }
     EndHoldOff { by, reason }
     Ends { expires_at, grace_until, ttl, grace }
-    Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
+    Command { request, op, order, acknowledged }
+    Acquire { name, client, mode, hold, term, line, patch, takes_over, remember }
+    Renew { key, term, firm, patch, acquires }
+    Annotate { key, patch, handover }
+    Release { key, acquisition, open, handover, acknowledges }
+    Steal { name, client, reason, term, patch, at_once }
+    Reset { part, whose, by, reason }
+    Forget { name, by }
+    Tenure { token, life, acquired_at, acquisition, previous }
+    RequestId { caller, key }
+    IdempotencyKey { id, digest }
+    IdempotencyRecord { until, digest, replay }
+    Patch { holder_id, note, text, process, looks }
     LeaseKey { name, client, token }
     Leave { name, ticket, why }
     Move { from, to, over }
@@ -243,15 +216,13 @@ wire_struct! {
     OpenSession { client, ttl, grace }
     EndSession { session, end }
     OpenId { session, number }
-    Lease { holder, token, hold, life, acquired_at, renewed_at, details }
-        [since WITH_ACQUISITIONS: acquisition]
+    Lease { holder, token, hold, life, acquired_at, renewed_at, acquisition, details }
     Process { pid, start, boot }
     FileAttrs { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
-    Session { client, ttl, grace, renewed_at; leases, opens, waiters }
-        [since WITH_ORDERS: last_request]
+    Session { client, ttl, grace, renewed_at, last_request; leases, opens, waiters }
     RequestOrder { session, number }
     Handover { text, counter }
     Previous { seq, last }
@@ -263,27 +234,6 @@ wire_struct! {
     }
 }
 
-/// The first format in which the id of a request contains the authenticated caller, and a request
-/// carries a digest of its content.
-pub(super) const WITH_CALLERS: u8 = 3;
-/// The first format in which a lease counts how often it was acquired.
-pub(super) const WITH_ACQUISITIONS: u8 = 4;
-/// The first format in which a command may carry a [`RequestOrder`]: its number among the commands
-/// of its session.
-pub(super) const WITH_ORDERS: u8 = 5;
-/// The first format in which a release may name an open file.
-pub(super) const WITH_OPEN_RELEASES: u8 = 6;
-/// The first format in which an acquire may name the token of a lease to take over.
-pub(super) const WITH_TAKEOVERS: u8 = 6;
-/// The first format in which a reset may have parts.
-pub(super) const WITH_RESET_PARTS: u8 = 6;
-/// The first format in which a command may acknowledge earlier answers.
-pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
-
-/// The first format in which an acquire may ask for a name to be remembered, an annotation or a
-/// release may set a handover, and an answer may tell what is remembered of a name.
-pub(crate) const WITH_HANDOVERS: u8 = 7;
-
 impl Codec for WaitQueue {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
@@ -292,40 +242,6 @@ impl Codec for WaitQueue {
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         BTreeMap::take(from).map(Self::from)
     }
-}
-
-impl Codec for Patch {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.holder_id.put(out);
-        self.note.put(out);
-        self.text.put(out);
-        self.process.put(out);
-        self.looks.put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let (holder_id, note) = take_words(from)?;
-        let (text, process, looks) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
-        Ok(Self { holder_id, note, text, process, looks })
-    }
-}
-
-/// An optional text from a client program: its holder id or its note.
-type Words = Option<Arc<str>>;
-
-/// Reads a holder id and a note. Formats before [`WITH_CALLERS`] had no length limit. Their
-/// commands must replay with the same result, so a text that is too long is truncated, not refused.
-fn take_words(from: &mut Decoder<'_>) -> Result<(Words, Words), Malformed> {
-    let (holder_id, note): (Words, Words) = (Codec::take(from)?, Codec::take(from)?);
-    if from.format() >= WITH_CALLERS {
-        return Ok((holder_id, note));
-    }
-    let cut = |text: Arc<str>, max: usize| {
-        let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-        text[..end.unwrap_or_default()].into()
-    };
-    let holder_id = holder_id.map(|id| cut(id, HOLDER_ID_BYTES_MAX));
-    Ok((holder_id, note.map(|note| cut(note, NOTE_BYTES_MAX))))
 }
 
 impl Codec for Details {
@@ -338,10 +254,39 @@ impl Codec for Details {
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let (holder_id, note) = take_words(from)?;
-        let details = Self::default().with_holder_id(holder_id).with_note(note);
+        let details = Self::default().with_holder_id(Codec::take(from)?);
+        let details = details.with_note(Codec::take(from)?);
         let details = details.with_text(Codec::take(from)?);
         Ok(details.with_process(Codec::take(from)?).with_looks(Codec::take(from)?))
+    }
+}
+
+impl Codec for Digest {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self(u128::from_le_bytes(from.take_array()?)))
+    }
+}
+
+/// The number by which the encoding identifies the variant [`Outcome::Replayed`].
+const REPLAYED: u8 = 13;
+
+impl Codec for Replay {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.at.put(out);
+        self.first.put(out);
+        self.ends.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let at = Codec::take(from)?;
+        // The first answer that a replayed outcome contains must not be a replayed outcome too: a
+        // hostile peer would nest them until the stack overflows.
+        require(from.peek() != Some(REPLAYED))?;
+        Ok(Self { at, first: Codec::take(from)?, ends: Codec::take(from)? })
     }
 }
 
@@ -360,6 +305,7 @@ wire_enum! {
     HoldOffCause { 0 NoState, 1 Restored, 2 Recovered }
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     ResetScope { 0 AllBut(kept), 1 Of(client) }
+    ResetPart { 0 Names(first, last), 1 Rest { holds, waits } }
     Mode { 0 Exclusive, 1 Shared }
     Ownership { 0 Client, 1 Exclusive(maker), 2 OpenFile(open) }
     LeaseTerms { 0 Own(ttl, grace), 1 Session(id) }
@@ -371,7 +317,6 @@ wire_enum! {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
         10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
-        14 ResetPart { holds, waits }, 15 Forgotten,
-        16 HoldOffEnded,
+        14 ResetPart { holds, waits }, 15 Forgotten, 16 HoldOffEnded,
     }
 }

@@ -216,9 +216,7 @@ pub struct Release {
     /// The acquire whose effect the release ends, by its [`Tenure::acquisition`]: the release is
     /// refused if a later acquire has renewed the same lease. `None` matches any acquire.
     pub acquisition: Option<u32>,
-    /// The open file whose lease ends, whatever name and token `mv` has given that lease. The name
-    /// and the token in `key` then matter only to a latchfs before
-    /// [`FORMAT_VERSION`](super::codec::FORMAT_VERSION) 6, which does not know this field.
+    /// The open file whose lease ends, whatever name and token `mv` has given that lease.
     pub open: Option<OpenId>,
     /// The handover to set in the same step. The key must then name the token of the lease.
     pub handover: Option<Handover>,

@@ -7,18 +7,61 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The newest version of the encoding that this latchfs knows. Any change of a layout raises it.
-///
-/// A writer claims the lowest version that can hold a value, between [`FORMAT_BASE`] and this one:
-/// so an older latchfs reads everything that does not use a feature which it lacks.
-pub const FORMAT_VERSION: u8 = 7;
+/// The version of the encoding. Each file, record and message has it, so that bytes of another
+/// version are refused and never misread. It stays 1 until the first release.
+pub const FORMAT_VERSION: u8 = 1;
 
-/// The version of every value that uses no feature of a later version. The previous release of
-/// latchfs can read this version.
-pub const FORMAT_BASE: u8 = 5;
+/// The error for bytes of a version that this latchfs does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownVersion {
+    /// The version of the bytes.
+    pub found: u8,
+}
 
-/// The oldest version that can still be decoded.
-pub const FORMAT_OLDEST: u8 = 2;
+impl fmt::Display for UnknownVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}, and this latchfs knows version {FORMAT_VERSION}", self.found)
+    }
+}
+
+impl std::error::Error for UnknownVersion {}
+
+/// Returns an error unless this latchfs knows the version `found`.
+pub const fn check_version(found: u8) -> Result<(), UnknownVersion> {
+    if found == FORMAT_VERSION { Ok(()) } else { Err(UnknownVersion { found }) }
+}
+
+/// Why bytes cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes have a version that this latchfs does not know.
+    Version(UnknownVersion),
+    /// The bytes are not a valid encoding.
+    Malformed,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(unknown) => write!(f, "it has {unknown}"),
+            Self::Malformed => Malformed.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<UnknownVersion> for DecodeError {
+    fn from(unknown: UnknownVersion) -> Self {
+        Self::Version(unknown)
+    }
+}
+
+impl From<Malformed> for DecodeError {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
 
 /// The error for bytes that are not a valid encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +69,7 @@ pub struct Malformed;
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the bytes are damaged, or of another version of latchfs")
+        write!(f, "the bytes are damaged")
     }
 }
 
@@ -35,8 +78,6 @@ impl std::error::Error for Malformed {}
 /// Decodes values from bytes, front to back.
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
-    /// The [`FORMAT_VERSION`] of the program that wrote the bytes.
-    format: u8,
     /// How many bytes of memory the decoded values may still take.
     room: usize,
 }
@@ -48,7 +89,7 @@ const RESERVED_MAX: usize = 256;
 const ALLOCATION: usize = 32;
 
 impl<'a> Decoder<'a> {
-    /// Returns a decoder for bytes in the current format from a trusted source.
+    /// Returns a decoder for bytes from a trusted source.
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self::within(usize::MAX, bytes)
     }
@@ -56,19 +97,7 @@ impl<'a> Decoder<'a> {
     /// Returns a decoder for bytes from an untrusted source: the decoded values take at most `room`
     /// bytes of memory.
     pub(crate) const fn within(room: usize, bytes: &'a [u8]) -> Self {
-        Self { bytes, format: FORMAT_VERSION, room }
-    }
-
-    /// Returns this decoder for bytes in `format`, or an error if this version cannot decode that.
-    pub(crate) fn in_format(self, format: u8) -> Result<Self, Malformed> {
-        require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
-        Ok(Self { format, ..self })
-    }
-
-    /// Returns a decoder for bytes in `format`, or an error if this version cannot decode that.
-    pub(crate) fn of_format(format: u8, bytes: &'a [u8]) -> Result<Self, Malformed> {
-        require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
-        Ok(Self { bytes, format, room: usize::MAX })
+        Self { bytes, room }
     }
 
     /// Decodes the length of a list of `T`, and subtracts the size of the list from the memory that
@@ -86,16 +115,6 @@ impl<'a> Decoder<'a> {
     fn claim(&mut self, bytes: usize) -> Result<(), Malformed> {
         self.room = self.room.checked_sub(bytes.saturating_add(ALLOCATION)).ok_or(Malformed)?;
         Ok(())
-    }
-
-    /// Decodes a value that was introduced in `format`. If the bytes are in an older format,
-    /// returns the default and decodes nothing.
-    pub(crate) fn take_since<T: Codec + Default>(&mut self, format: u8) -> Result<T, Malformed> {
-        if self.format < format { Ok(T::default()) } else { T::take(self) }
-    }
-
-    pub(crate) const fn format(&self) -> u8 {
-        self.format
     }
 
     pub(crate) fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
@@ -130,24 +149,19 @@ pub(crate) trait Codec: Sized {
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
 }
 
-/// Encodes a message of this `version`: one byte, then the value.
-pub(crate) fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
-    let mut out = vec![version];
+/// Encodes a message: a byte for the version, then the value.
+pub(crate) fn encode_message(value: &impl Codec) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     value.put(&mut out);
     out
 }
 
-/// Decodes a message that [`encode_message`] encoded. `format_of` returns the format of the values
-/// in a message of a version, or `None` if the version is not known. The value takes at most `room`
-/// bytes of memory.
-pub(crate) fn decode_message<T: Codec>(
-    format_of: impl Fn(u8) -> Option<u8>,
-    room: usize,
-    bytes: &[u8],
-) -> Result<T, Malformed> {
+/// Decodes a message that [`encode_message`] encoded. The value takes at most `room` bytes of
+/// memory.
+pub(crate) fn decode_message<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let (version, body) = bytes.split_first().ok_or(Malformed)?;
-    let format = format_of(*version).ok_or(Malformed)?;
-    let mut from = Decoder::within(room, body).in_format(format)?;
+    check_version(*version)?;
+    let mut from = Decoder::within(room, body);
     let value = T::take(&mut from)?;
     from.end()?;
     Ok(value)
@@ -346,24 +360,19 @@ impl<T: Codec> Codec for Arc<T> {
     }
 }
 
-/// Implements [`Codec`] for a struct: its fields in the order given. A field that an older format
-/// lacks gets its default.
+/// Implements [`Codec`] for a struct: its fields in the order given. Those after the semicolon are
+/// derived from other values, and begin with their default.
 macro_rules! wire_struct {
-    ($(
-        $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
-        $([since $format:ident: $new:ident])?
-    )*) => {$(
+    ($($type:ident { $($field:ident),* $(; $($derived:ident),*)? })*) => {$(
         impl Codec for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
-                $(self.$new.put(out);)?
             }
 
             fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 $(let $field = Codec::take(from)?;)*
                 $($(let $derived = Default::default();)*)?
-                $(let $new = from.take_since($format)?;)?
-                Ok(Self { $($field,)* $($($derived,)*)? $($new)? })
+                Ok(Self { $($field,)* $($($derived,)*)? })
             }
         }
     )*};

@@ -20,14 +20,13 @@ impl EngineState {
             require(previous.last.as_ref().is_none_or(is_issued))?;
             self.insert_memory(name, owner, previous);
         }
-        if from.is_empty() { Ok(()) } else { self.take_stolen(from) }
+        self.take_stolen(from)
     }
 
-    /// Decodes the tenures whose loss was not acknowledged yet. They are written only if there are
-    /// any.
+    /// Decodes the tenures whose loss was not acknowledged yet.
     fn take_stolen(&mut self, from: &mut Decoder<'_>) -> Result<(), Malformed> {
         let count = from.take_length::<StolenTenure>()?;
-        require(0 < count && count <= self.remembered.len())?;
+        require(count <= self.remembered.len())?;
         let mut before = None;
         for _ in 0..count {
             let (name, stolen) = (LockName::take(from)?, StolenTenure::take(from)?);
@@ -52,12 +51,10 @@ impl RememberedNames {
         }
         let stolen = self.0.iter().filter_map(|(name, it)| Some((name, it.stolen.as_ref()?)));
         let stolen: Vec<_> = stolen.collect();
-        if !stolen.is_empty() {
-            stolen.len().put(out);
-            for (name, tenure) in stolen {
-                name.put(out);
-                tenure.put(out);
-            }
+        stolen.len().put(out);
+        for (name, tenure) in stolen {
+            name.put(out);
+            tenure.put(out);
         }
     }
 }

@@ -46,9 +46,8 @@
 //!   `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
-//! - Bytes: `encoding` (single values), `codec`, `command_codec`, `handover_codec` and
-//!   `request_codec` (everything that is stored), `command_formats` (the forms that older versions
-//!   know), `event_codec` (everything that is only sent to another process).
+//! - Bytes: `encoding` (single values), `codec` and `handover_codec` (everything that is stored),
+//!   `event_codec` (everything that is only sent to another process).
 
 pub mod name;
 pub mod lease_terms;
@@ -85,15 +84,12 @@ mod transfer;
 mod reset;
 mod hold_off_rules;
 mod baseline;
-mod request_codec;
 mod request_replay;
 mod apply;
 mod query;
 mod invariants;
 mod encoding;
 pub mod codec;
-mod command_formats;
-mod command_codec;
 mod handover_codec;
 mod event_codec;
 
@@ -103,7 +99,6 @@ pub use command::{
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-pub use command_formats::{answer_for, answer_format, view_for};
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 pub use handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};

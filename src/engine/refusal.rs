@@ -101,9 +101,6 @@ pub enum Reason {
         /// The counter of the last handover of the tenure.
         current: u64,
     },
-    /// The request needs handovers, and a node of the cluster or the server has a version of
-    /// latchfs that does not know them.
-    NoHandoversYet,
     /// The caller used this idempotency key for a different request.
     KeyReused(Arc<str>),
 }
@@ -169,8 +166,7 @@ pub enum Limit {
     Remembered(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
-    /// The caller's share of a table, which a front end enforces. A client behind a server is told
-    /// the limit of the table.
+    /// The caller's share of a table, which a front end enforces.
     Share(ShareOf, usize),
 }
 
@@ -264,7 +260,6 @@ impl Refusal {
             | Reason::TooLong { .. }
             | Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
-            | Reason::NoHandoversYet
             | Reason::KeyReused(_) => RefusalKind::Invalid,
             Reason::Limit(_) => RefusalKind::Limit,
             Reason::LateCopy(_) => RefusalKind::ConsistencyUnavailable,

@@ -97,8 +97,7 @@ impl Refusal {
             Reason::Oversized(part) => f.write_str(&part.excess()),
             Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
-            | Reason::OldHandover { .. }
-            | Reason::NoHandoversYet => self.reason.say_handover(f),
+            | Reason::OldHandover { .. } => self.reason.say_handover(f),
             Reason::KeyReused(key) => {
                 write!(f, "request key '{key}' was used before for another request; ")?;
                 write!(f, "choose a new key for each request, and repeat only the same request")
@@ -126,10 +125,6 @@ impl Reason {
             Reason::OldHandover { name, named, current } => {
                 write!(f, "handover {named} of lock '{name}' comes after handover {current} of ")?;
                 write!(f, "the same tenure, and is not set; number them upwards")
-            }
-            Reason::NoHandoversYet => {
-                write!(f, "handovers need a newer latchfs on every server of this service, and ")?;
-                write!(f, "one of them is older; upgrade it, then ask again")
             }
             _ => Ok(()),
         }

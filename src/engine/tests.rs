@@ -51,8 +51,7 @@ impl Lab {
         let answer = self.engine.apply(self.now, command, &mut self.events);
         self.engine.check();
         let bytes = codec::encode_engine(&self.engine);
-        let again = codec::decode_engine(codec::FORMAT_VERSION, &bytes)
-            .expect("what was written can be read");
+        let again = codec::decode_engine(&bytes).expect("what was written can be read");
         assert_eq!(again, self.engine, "a snapshot is the whole state");
         answer
     }
@@ -478,12 +477,11 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
     lab.does(waiting(ask("x", "b"))).expect("waits");
     let bytes = codec::encode_engine(&lab.engine);
     for place in 0..bytes.len() {
-        let _ = codec::decode_engine(codec::FORMAT_VERSION, &bytes[..place])
-            .map(|_| panic!("cut at {place}"));
+        let _ = codec::decode_engine(&bytes[..place]).map(|_| panic!("cut at {place}"));
         for bit in 0..8 {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << bit;
-            let _ = codec::decode_engine(codec::FORMAT_VERSION, &damaged);
+            let _ = codec::decode_engine(&damaged);
         }
     }
 }
@@ -546,34 +544,10 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
     Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
 }
 
-/// Texts from before there were limits on their length are truncated, so that old commands replay
-/// with the same result.
+/// A request with an order is carried out once. Its number is part of the encoded command, and of
+/// the encoded state.
 #[test]
-fn old_commands_without_limits_are_applied() {
-    let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
-    let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
-    let mut bytes = Vec::new();
-    // A command in the oldest format: its time, the client and key of the request, and the
-    // operation.
-    codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
-    let at = bytes.len() - bytes[2..].len();
-    let mut old = bytes[..at - 1].to_vec();
-    old.extend_from_slice(&[1, 1, b'a', 100]);
-    old.extend_from_slice(&[b'k'; 100]);
-    old.extend_from_slice(&bytes[at..]);
-    let (_, command) = codec::decode_command(codec::FORMAT_OLDEST, &old).expect("it is known");
-    assert!(codec::decode_command(codec::FORMAT_VERSION, &old).is_err());
-    let mut lab = Lab::new();
-    lab.does_command(&command).expect("it was granted then");
-    let view = lab.engine.view(&name("x"), lab.now);
-    assert_eq!(view.holders[0].lease.details.note().map(|note| note.len()), Some(1_024));
-    assert_eq!(lab.engine.books.replies.len(), 1);
-}
-
-/// In the format that was used before requests had numbers, a command carries no request number,
-/// and a session does not store the number of its last request.
-#[test]
-fn older_commands_and_sessions_have_no_order() {
+fn a_copy_of_an_ordered_request_is_refused() {
     let mut lab = Lab::new();
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
@@ -590,62 +564,14 @@ fn older_commands_and_sessions_have_no_order() {
     assert_eq!(*refusal.reason, Reason::LateCopy(session));
     let mut bytes = Vec::new();
     codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
-    let (_, read) = codec::decode_command(codec::FORMAT_VERSION, &bytes).expect("as written");
-    assert_eq!(read, ordered(6));
-    assert!(codec::decode_command(4, &bytes).is_err());
-    // The state has one session and nothing else. The last byte of the session is the number of its
-    // last request.
-    let mut old = before.clone();
-    let number = old.len() - 3;
-    assert_eq!(old.remove(number), 0);
-    let again = codec::decode_engine(4, &old).expect("it is known");
-    assert_eq!(codec::encode_engine(&again), before);
-    assert!(codec::decode_engine(codec::FORMAT_VERSION, &old).is_err());
-}
-
-/// The format before leases counted their acquires lacks the last byte of each release and each
-/// lease.
-#[test]
-fn older_releases_and_leases_name_no_acquire() {
-    let mut lab = Lab::new();
-    lab.granted(ask("x", "a"));
-    let mut state = codec::encode_engine(&lab.engine);
-    // Two bytes follow the lease in the encoded state: the lengths of the queue and of the replies.
-    state.remove(state.len() - 3);
-    assert_eq!(codec::decode_engine(3, &state).as_ref(), Ok(&lab.engine));
-    assert!(codec::decode_engine(codec::FORMAT_VERSION, &state).is_err());
-
-    let release: Command = Op::Release(Release::of(key("x", "a", None))).into();
-    let mut bytes = Vec::new();
-    codec::encode_command(lab.now, &release, &mut bytes);
-    bytes.pop();
-    assert_eq!(codec::decode_command(3, &bytes), Ok((lab.now, release.clone())));
-    assert!(codec::decode_command(codec::FORMAT_VERSION, &bytes).is_err());
-    lab.granted(ask("x", "a"));
-    lab.does_command(&release).expect("it ends what there is, as it did then");
-}
-
-/// A command that acknowledges answers is readable from format 6 on. A latchfs before that gets the
-/// same command without them, and keeps the answers for a while.
-#[test]
-fn acknowledgement_has_a_format_of_its_own() {
-    let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
-    let older = keyed("batch:a", 1, Op::Settle);
-    let command = Command { acknowledged, ..older.clone() };
-    assert_eq!((command.format(), older.format()), (6, 5));
-    assert_eq!(command.clone().for_format(5), older);
-    assert_eq!(command.clone().for_format(6), command);
-    let mut bytes = Vec::new();
-    codec::encode_command(Time::ZERO, &command, &mut bytes);
-    assert!(codec::decode_command(5, &bytes).is_err());
-    assert_eq!(codec::decode_command(6, &bytes), Ok((Time::ZERO, command)));
+    assert_eq!(codec::decode_command(&bytes), Ok((Time::ZERO, ordered(6))));
+    assert_ne!(codec::encode_engine(&lab.engine), before);
 }
 
 /// An open file takes over an exclusive lease of its client whose token it names: the lease keeps
-/// its token and its details. Only format 6 and later have such an acquire. In an older format the
-/// same acquire is refused at once, because it would wait for that lease.
+/// its token and its details. An acquire that does not name the token is refused at once.
 #[test]
-fn takeover_has_a_format_of_its_own() {
+fn an_open_file_takes_over_the_lease_that_it_names() {
     let mut lab = Lab::new();
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
@@ -671,15 +597,8 @@ fn takeover_has_a_format_of_its_own() {
         lab.does(Op::Acquire(ask)).expect_err("it is not the lease of the file");
     }
     let takeover = Op::Acquire(Acquire { takes_over: Some(token), ..file.clone() });
-    assert_eq!((takeover.format(), Op::Acquire(file.clone()).format()), (6, 5));
-    let older = takeover.clone().for_format(5);
-    assert_eq!(older, Op::Acquire(Acquire { line: QueuePolicy::Skip, ..file.clone() }));
-    assert_eq!(takeover.clone().for_format(6), takeover);
-    let mut bytes = Vec::new();
-    codec::encode_command(lab.now, &takeover.clone().into(), &mut bytes);
-    assert!(codec::decode_command(5, &bytes).is_err());
-    assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, takeover.clone().into())));
-    lab.does(older).expect_err("the lease is in the way");
+    let without = Op::Acquire(Acquire { line: QueuePolicy::Skip, ..file.clone() });
+    lab.does(without).expect_err("the lease is in the way");
     let Ok(Outcome::Renewed(tenure)) = lab.does(takeover) else { panic!("it is its own lease") };
     assert_eq!((tenure.token, tenure.life), (token, Lifetime::Session(session)));
     let view = lab.engine.view(&name("x"), lab.now);
@@ -690,9 +609,8 @@ fn takeover_has_a_format_of_its_own() {
 }
 
 /// A release that names an open file ends the file's lease under whatever name `mv` has given it.
-/// Only format 6 and later have such a release. In an older format it is encoded without the file.
 #[test]
-fn release_by_open_file_has_a_format_of_its_own() {
+fn release_by_open_file_follows_a_move() {
     let mut lab = Lab::new();
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
@@ -705,26 +623,17 @@ fn release_by_open_file_has_a_format_of_its_own() {
     let (from, to) = (key("x", "a", Some(locked)), name("y"));
     lab.does(Op::Move(Move { from: from.clone(), to, over: IfExists::Refuse })).expect("y is free");
     let release = Op::Release(Release::of_open_file(open, from.clone()));
-    assert_eq!((release.format(), codec::FORMAT_BASE), (6, 5));
-    let older = release.clone().for_format(5);
-    assert_eq!(older, Op::Release(Release::of(from)));
-    assert_eq!(older.format(), 5);
-    let mut bytes = Vec::new();
-    codec::encode_command(lab.now, &release.clone().into(), &mut bytes);
-    assert!(codec::decode_command(5, &bytes).is_err());
-    assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, release.clone().into())));
-    // After the move, the release can't find the lease by its old name and token.
-    lab.does(older).expect_err("it was moved");
+    // After the move, a release can't find the lease by its old name and token.
+    lab.does(Op::Release(Release::of(from))).expect_err("it was moved");
     lab.does(release.clone()).expect("released under its new name");
     assert_eq!(lab.engine.locks(), 0);
     lab.does(release).expect_err("it was released");
 }
 
 /// A reset may have parts: ranges of names, and then the rest, whose answer includes what the parts
-/// have ended and is the one that is remembered. Only format 6 and later have parts. In an older
-/// format each of them is the whole reset, in the same bytes as before.
+/// have ended and is the one that is remembered.
 #[test]
-fn part_of_a_reset_has_a_format_of_its_own() {
+fn a_reset_may_have_parts() {
     let mut lab = Lab::new();
     for lock in ["a", "b", "c", "d", "e"] {
         lab.granted(ask(lock, "gone"));
@@ -740,15 +649,6 @@ fn part_of_a_reset_has_a_format_of_its_own() {
     let all = Reset::new(whose, client("root"), reason);
     let part = |part| keyed("http:root", 7, Op::Reset(Reset { part, ..all.clone() }));
     let rest = |holds, waits| part(ResetPart::Rest { holds, waits });
-    for command in [part(names("a", "b")), rest(4, 1)] {
-        assert_eq!((command.format(), rest(0, 0).format()), (6, 5));
-        assert_eq!(command.clone().for_format(5), rest(0, 0));
-        assert_eq!(command.clone().for_format(6), command);
-        let mut bytes = Vec::new();
-        codec::encode_command(lab.now, &command, &mut bytes);
-        assert!(codec::decode_command(5, &bytes).is_err());
-        assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, command)));
-    }
     let ended = |holds, waits| Ok(Outcome::ResetPart { holds, waits });
     assert_eq!(lab.does_command(&part(names("e", "a"))), ended(0, 0), "no name is between them");
     assert_eq!(lab.does_command(&part(names("a", "b"))), ended(2, 0));
@@ -814,7 +714,7 @@ fn a_grant_is_found_by_its_request() {
     let second = lab.engine.view(&name("x"), lab.now).holders[0].lease.token;
     assert_eq!(key_of(&lab, second).as_deref(), Some("two"));
     let bytes = codec::encode_engine(&lab.engine);
-    let copy = codec::decode_engine(codec::state_format(&lab.engine), &bytes).expect("as written");
+    let copy = codec::decode_engine(&bytes).expect("as written");
     assert_eq!(copy, lab.engine, "the ids of grants follow from the remembered answers");
     lab.engine.forget_replies();
     assert_eq!(key_of(&lab, second), None);

@@ -1,7 +1,7 @@
 //! Directed tests of the codec: each value decodes as it was encoded, and damaged bytes are
 //! refused.
 
-use super::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use super::codec::{Codec, Decoder, Malformed};
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
 use super::limits::LimitedField;
@@ -101,24 +101,13 @@ fn what_is_read_has_room() {
 #[test]
 fn a_decoder_knows_what_is_left() {
     let mut from = Decoder::new(&[1, 2, 3]);
-    assert_eq!((from.peek(), from.format()), (Some(1), FORMAT_VERSION));
+    assert_eq!(from.peek(), Some(1));
     assert_eq!(from.take_array(), Ok([1, 2]));
     assert!(!from.is_empty());
     assert_eq!(from.take_array::<2>(), Err(Malformed));
     assert_eq!((from.peek(), from.rest()), (Some(3), &[3][..]));
     assert!(Decoder::new(&[]).is_empty());
     assert_eq!(Decoder::new(&[]).peek(), None);
-    for (format, known) in [
-        (FORMAT_OLDEST - 1, false),
-        (FORMAT_OLDEST, true),
-        (FORMAT_VERSION, true),
-        (FORMAT_VERSION + 1, false),
-    ] {
-        assert_eq!(Decoder::of_format(format, &[]).is_ok(), known, "{format}");
-    }
-    let mut from = Decoder::of_format(FORMAT_OLDEST, &[7]).expect("it is known");
-    assert_eq!(from.take_since::<u64>(FORMAT_OLDEST + 1), Ok(0), "the default");
-    assert_eq!(from.take_since::<u64>(FORMAT_OLDEST), Ok(7));
 }
 
 /// The events, answers and views that random commands produce decode as they were encoded.
@@ -220,15 +209,11 @@ impl State {
                 .map(|(name, lock)| (name.clone(), *lock.clone()))
                 .collect(),
             replies: books.replies.iter().map(|(id, reply)| (id.clone(), reply.clone())).collect(),
-            tail: vec![],
+            tail: vec![0, 0, 0],
         }
     }
 
     fn decode(&self) -> Result<Engine, Malformed> {
-        self.decode_format(FORMAT_VERSION)
-    }
-
-    fn decode_format(&self, format: u8) -> Result<Engine, Malformed> {
         let mut bytes = written(&Rules::default());
         Time::ZERO.put(&mut bytes);
         self.upcoming.put(&mut bytes);
@@ -237,7 +222,7 @@ impl State {
         put_pairs(&self.locks, &mut bytes);
         put_pairs(&self.replies, &mut bytes);
         bytes.extend_from_slice(&self.tail);
-        codec::decode_engine(format, &bytes)
+        codec::decode_engine(&bytes)
     }
 }
 
@@ -298,38 +283,27 @@ fn states_that_contradict_themselves_are_refused() {
             (reply.until, reply.replay.first) = (Time::NEVER, Outcome::Waiting { ticket, ahead });
         }),
         ("a reply is kept for ever", |state| state.replies[0].1.until = Time::NEVER),
-        ("there is no hold-off", |state| state.tail = vec![0]),
-        ("the hold-off is over", |state| state.tail = vec![1, 0, 0]),
+        ("the end is missing", |state| state.tail = vec![0, 0]),
+        ("the hold-off is over", |state| state.tail = vec![1, 0, 0, 0, 0]),
         ("a shared lock has no lease", |state| {
             state.locks[0].1.tenancy = Tenancy::Shared(vec![]);
-            state.tail = vec![1, 9, 0];
+            state.tail = vec![1, 9, 0, 0, 0];
         }),
-        ("the cause of the hold-off is unknown", |state| state.tail = vec![1, 9, 3]),
+        ("the cause of the hold-off is unknown", |state| state.tail = vec![1, 9, 3, 0, 0]),
         ("a lock is only waited for", |state| state.locks[0].1.tenancy = Tenancy::Nobody),
-        ("bytes are left", |state| state.tail = vec![1, 9, 0, 0]),
+        ("bytes are left", |state| state.tail = vec![0, 0, 0, 0]),
     ];
     for (damage, make) in damages {
         let mut state = State::sound();
         make(&mut state);
         assert_eq!(state.decode().err(), Some(Malformed), "{damage}");
     }
-    let mut state = State { tail: vec![1, 9, 0], ..State::sound() };
+    let mut state = State { tail: vec![1, 9, 0, 0, 0], ..State::sound() };
     state.locks[0].1.tenancy = Tenancy::Nobody;
     let engine = state.decode().expect("it is sound");
     let hold_off = HoldOff { until: Time::from_nanos(9), cause: HoldOffCause::NoState };
     assert_eq!(engine.hold_off(), Some(hold_off));
     engine.check();
-}
-
-/// In a state of any format but the oldest, request ids that are out of order are an error.
-#[test]
-fn replies_of_a_later_format_are_in_order() {
-    let mut state = State { sessions: vec![], locks: vec![], ..State::sound() };
-    let engine = state.decode_format(FORMAT_OLDEST + 1).expect("it is sound");
-    let replies = engine.books.replies.iter().map(|(id, reply)| (id.clone(), reply.clone()));
-    assert_eq!(replies.collect::<Vec<_>>(), state.replies);
-    state.replies.reverse();
-    assert!(state.decode_format(FORMAT_OLDEST + 1).is_err());
 }
 
 /// The answer to a queued request is remembered as long as the request is in the queue, and decodes
@@ -344,71 +318,6 @@ fn a_reply_of_a_place_is_read_as_written() {
     let engine = state.decode().expect("it is sound");
     engine.check();
     assert!(engine.books.replies.waiting.contains_key(&place));
-}
-
-/// In the oldest format a request named a client, and its key could have any length.
-#[test]
-fn old_request_ids_are_told_apart() {
-    let read = |key: &[u8]| {
-        let bytes = [&[1, b'a'][..], &[key.len() as u8], key].concat();
-        let mut from = Decoder::of_format(FORMAT_OLDEST, &bytes).expect("it is known");
-        let RequestId { caller, key } = RequestId::take(&mut from).expect("well formed");
-        assert_eq!(&*caller, "client:a");
-        key.to_string()
-    };
-    assert_eq!(read(b"k"), "k");
-    assert_eq!(read(&[b'k'; 72]), "k".repeat(72));
-    assert_eq!(read(b""), "6c62272e07bb014262b821756295c58d", "FNV-1a of nothing");
-    assert_eq!(read(&[b'k'; 73]), "89bd9a82fd7b5febca01d644a4d9063a");
-    // In all formats but the oldest, a request id decodes as it was encoded, even if its key is too
-    // long.
-    let id = RequestId { caller: "c".into(), key: "k".repeat(73).into() };
-    let bytes = written(&id);
-    let mut from = Decoder::of_format(FORMAT_OLDEST + 1, &bytes).expect("it is known");
-    assert_eq!(RequestId::take(&mut from).as_ref(), Ok(&id));
-    let request = Some(IdempotencyKey { id, digest: Digest(7) });
-    let command = Command { request, ..Op::Settle.into() };
-    let mut bytes = vec![];
-    codec::encode_command(Time::ZERO, &command, &mut bytes);
-    let again = codec::decode_command(FORMAT_OLDEST + 1, &bytes);
-    assert_eq!(again, Ok((Time::ZERO, command)));
-}
-
-/// In the oldest format a state may contain the same request id twice: the later of the two
-/// remembered answers counts.
-#[test]
-fn old_replies_are_due_once() {
-    let mut bytes = codec::encode_engine(&Engine::default());
-    assert_eq!(bytes.pop(), Some(0), "the replies come last");
-    2_u64.put(&mut bytes);
-    for until in [5, 6] {
-        bytes.extend_from_slice(&[1, b'a', 1, b'k']);
-        Time::from_secs(until).put(&mut bytes);
-        Outcome::Settled.put(&mut bytes);
-    }
-    let mut engine = codec::decode_engine(FORMAT_OLDEST, &bytes).expect("it is known");
-    engine.check();
-    assert_eq!(engine.next_deadline(), Some(Time::from_secs(6)));
-    engine.apply(Time::from_secs(6), &Op::Settle.into(), &mut vec![]).expect("settled");
-    assert_eq!(engine.size(), 0);
-    assert!(codec::decode_engine(FORMAT_VERSION, &bytes).is_err());
-}
-
-/// Texts of the oldest format that are too long are truncated between two characters.
-#[test]
-fn old_texts_are_cut_to_what_fits() {
-    let note = "n".repeat(1_023) + "\u{e9}";
-    let patch = Patch {
-        note: Some(note.into()),
-        holder_id: Some("i".repeat(513).into()),
-        ..Patch::default()
-    };
-    let bytes = written(&patch);
-    let mut from = Decoder::of_format(FORMAT_OLDEST, &bytes).expect("it is known");
-    let old = Patch::take(&mut from).expect("well formed");
-    assert_eq!(old.note.as_deref(), Some(&*"n".repeat(1_023)));
-    assert_eq!(old.holder_id.as_deref(), Some(&*"i".repeat(512)));
-    assert_eq!(read::<Patch>(&bytes), Ok(patch), "not in the format of today");
 }
 
 /// Of deadlines at the same time, the expiry of a session comes before those of leases and waits.
@@ -445,5 +354,5 @@ fn commands_are_read_as_written() {
     let mut bytes = vec![];
     codec::encode_command(Time::ZERO, &Op::Settle.into(), &mut bytes);
     bytes.push(0);
-    assert!(codec::decode_command(FORMAT_VERSION, &bytes).is_err(), "a byte is left");
+    assert!(codec::decode_command(&bytes).is_err(), "a byte is left");
 }

@@ -1,6 +1,5 @@
 //! Tests of handovers: what the engine remembers of a name beyond the tenure.
 
-use super::codec::{self, FORMAT_BASE, WITH_HANDOVERS};
 use super::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
 use super::details::Patch;
 use super::handover::{Handover, HandoverEnd, LastHandover, Previous};
@@ -63,42 +62,6 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
     annotate(&mut lab, "c", token, "dirty", 0).expect("another tenure counts anew");
     assert_eq!(last(&lab).end, HandoverEnd::Open);
     assert_eq!(lab.engine.usage_of("a").remembered, 1, "the owner is taken over too");
-}
-
-/// An older latchfs reads a state without remembered names, and says of any other that it is newer.
-#[test]
-fn a_state_claims_the_format_of_handovers_only_if_it_has_any() {
-    let mut lab = Lab::new();
-    lab.granted(ask("x", "a"));
-    assert_eq!(codec::state_format(&lab.engine), FORMAT_BASE);
-    lab.granted(remembering("x", "a"));
-    assert_eq!(codec::state_format(&lab.engine), WITH_HANDOVERS);
-    let bytes = codec::encode_engine(&lab.engine);
-    assert!(codec::decode_engine(WITH_HANDOVERS, &bytes).is_ok());
-    assert!(codec::decode_engine(WITH_HANDOVERS - 1, &bytes).is_err());
-    lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("it is held");
-    lab.does(Op::Forget(Forget { name: name("x"), by: client("root") })).expect("it is free");
-    assert_eq!(codec::state_format(&lab.engine), FORMAT_BASE);
-}
-
-#[test]
-fn commands_with_handovers_are_not_known_in_older_formats() {
-    let forget = Forget { name: name("x"), by: client("root") };
-    let of = || key("x", "a", Some(Token::named(7)));
-    let (patch, text) = (Patch::default(), Some(handover("clean", 3)));
-    for op in [
-        Op::Acquire(remembering("x", "a")),
-        Op::Annotate(Annotate { key: of(), patch, handover: text.clone() }),
-        Op::Release(Release { handover: text, ..Release::of(of()) }),
-        Op::Forget(forget),
-    ] {
-        assert_eq!((op.needs(), op.format()), (WITH_HANDOVERS, WITH_HANDOVERS), "{op:?}");
-        let mut bytes = Vec::new();
-        codec::encode_command(Time::ZERO, &op.clone().into(), &mut bytes);
-        let read = codec::decode_command(WITH_HANDOVERS, &bytes);
-        assert_eq!(read, Ok((Time::ZERO, op.clone().into())));
-        assert!(codec::decode_command(WITH_HANDOVERS - 1, &bytes).is_err(), "{op:?}");
-    }
 }
 
 /// The end of a session counts as the end of its tenures, and not the releases that it causes.

@@ -77,7 +77,7 @@ fn an_administrator_ends_a_hold_off_once() {
     let mut lab = held_off();
     lab.does(waiting(ask("z", "b"))).expect("waits");
     let bytes = codec::encode_engine(&lab.engine);
-    let copy = codec::decode_engine(codec::FORMAT_VERSION, &bytes).expect("written");
+    let copy = codec::decode_engine(&bytes).expect("written");
     assert_eq!(copy, lab.engine);
     let reason = StealReason::parse("none is left").expect("a reason");
     let op = Op::EndHoldOff(EndHoldOff { by: client("root"), reason });

@@ -15,7 +15,6 @@ use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse}
 use super::rpc::mutual_tls::PeerCertificate;
 use super::rpc::rpc_client::{RpcFailure, RpcIdentity};
 use super::types::{ClusterId, NodeId};
-use crate::engine::codec::FORMAT_VERSION;
 use crate::random::jittered;
 use crate::time::Span;
 use futures_util::future::join_all;
@@ -83,7 +82,7 @@ impl ListeningPeers {
         let listener = self.listener.try_clone().map_err(|error| DataError::io(path, error))?;
         let declared = self.initial.join(",").into();
         let empty = Arc::new(EmptyNode { name: self.name.clone(), declared });
-        let answers = accept(listener, self.tls.clone(), FORMAT_VERSION, empty);
+        let answers = accept(listener, self.tls.clone(), empty);
         tokio::select! {
             first = self.ask_all() => first,
             () = answers => Err(DataError::Stopped(

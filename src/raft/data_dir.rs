@@ -24,7 +24,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The format version of the directory. A node that finds a newer one refuses to start.
+/// The version of the directory. A node that finds another one refuses to start.
 const VERSION: u32 = 1;
 /// The id of the first node of a cluster. A node that joins later gets the index of a log entry as
 /// its id, which is always higher.
@@ -200,9 +200,9 @@ fn read_identity(path: &Path) -> Result<Option<Identity>, DataError> {
     let text = String::from_utf8(text).unwrap_or_default();
     let version = text.lines().next().and_then(|line| line.strip_prefix("latchfs data "));
     match version.and_then(|version| version.parse::<u32>().ok()) {
-        Some(version) if version > VERSION => {
-            let why = format!("it has format {version}, and this latchfs knows {VERSION}");
-            return Err(DataError::Newer { file, why });
+        Some(version) if version != VERSION => {
+            let why = format!("it has version {version}, and this latchfs knows version {VERSION}");
+            return Err(DataError::OtherVersion { file, why });
         }
         _ => {}
     }

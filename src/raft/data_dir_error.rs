@@ -29,9 +29,9 @@ pub enum DataError {
     },
     /// A file or directory that must be there is missing.
     Missing(PathBuf),
-    /// A file has a format of a newer version of latchfs, which this version can't read.
-    Newer {
-        /// The path of the newer file, or the log directory.
+    /// A file has a version that this latchfs does not know.
+    OtherVersion {
+        /// The path of the file, or the log directory.
         file: PathBuf,
         /// A message with the version found and the one supported.
         why: String,
@@ -50,12 +50,12 @@ impl DataError {
         Role::Data.io(path, error).into()
     }
 
-    /// Wraps an error of the log about its directory: a newer format, damage, or an error of the
-    /// operating system.
+    /// Wraps an error of the log about its directory: another version, damage, or an error
+    /// of the operating system.
     pub(super) fn of_log(dir: &Path, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::Unsupported => {
-                Self::Newer { file: dir.to_path_buf(), why: error.to_string() }
+                Self::OtherVersion { file: dir.to_path_buf(), why: error.to_string() }
             }
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => {
                 Self::damaged(dir, error.to_string())
@@ -94,10 +94,10 @@ impl fmt::Display for DataError {
                 write!(f, "{} is damaged: {why}; {BEGIN_ANEW}", file.display())
             }
             Self::Missing(file) => write!(f, "{} is missing; {BEGIN_ANEW}", file.display()),
-            Self::Newer { file, why } => write!(
+            Self::OtherVersion { file, why } => write!(
                 f,
-                "{} was written by a newer latchfs: {why}; start that one, or name another data \
-                 directory with --data DIR",
+                "{} was written by another version of latchfs: {why}; start that one, or name another \
+                 data directory with --data DIR",
                 file.display()
             ),
             Self::Stopped(path, why) => write!(

@@ -4,8 +4,8 @@
 //! a torn write at the end of the log, and recovery would truncate the entries after it, although
 //! they were acknowledged.
 
-use super::types::{LogId, Membership, Meta, Payload, Vote, format_of};
-use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed, require};
+use super::types::{LogId, Membership, Meta, Payload, Vote};
+use crate::engine::codec::{Codec, Decoder, FORMAT_VERSION, Malformed, check_version, require};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -31,31 +31,25 @@ pub(super) struct Ballot(pub(super) Vote);
 pub(super) struct EncodedEntry {
     /// The decoded payload.
     pub(super) payload: Payload,
-    /// The encoded payload, after a byte for the format version. The payload is encoded only once,
+    /// The encoded payload, after a byte for the version. The payload is encoded only once,
     /// and these bytes serve both the log file and [`Self::size`].
     bytes: Arc<[u8]>,
 }
 
 impl EncodedEntry {
     pub(super) fn new(payload: Payload) -> Self {
-        let mut out = vec![format_of(&payload)];
+        let mut out = vec![FORMAT_VERSION];
         put_payload(&payload, &mut out);
         Self { payload, bytes: out.into() }
     }
 
-    /// Returns a blank entry that claims another format version, for a test.
+    /// Returns a blank entry that claims another version, for a test.
     #[cfg(test)]
-    pub(super) fn of_format(version: u8) -> Self {
+    pub(super) fn of_version(version: u8) -> Self {
         let mut said = Self::new(EntryPayload::Blank);
         let body = said.bytes[1..].to_vec();
         said.bytes = [&[version], body.as_slice()].concat().into();
         said
-    }
-
-    /// Returns the format of the entry: the lowest one that can hold it. A node that reads an entry
-    /// of a newer format than it knows stops.
-    pub(super) fn format(&self) -> u8 {
-        self.bytes[0]
     }
 
     /// Returns about how many bytes of memory the entry takes.
@@ -142,19 +136,14 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(payload).bytes
 }
 
-/// Decodes a payload that [`entry_bytes`] has encoded, in this version of latchfs or in an older
-/// one.
+/// Decodes a payload that [`entry_bytes`] has encoded.
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
-    if !(1..=FORMAT_VERSION).contains(version) {
-        let why = format!("an entry has format {version}, and this latchfs knows {FORMAT_VERSION}");
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-    }
-    // Version 2 has added variants to version 1 and renumbered none, so version 1 is decoded as
-    // version 2.
-    let format = (*version).max(FORMAT_OLDEST);
-    let mut from = Decoder::of_format(format, body).map_err(malformed)?;
+    check_version(*version).map_err(|unknown| {
+        io::Error::new(io::ErrorKind::Unsupported, format!("an entry has {unknown}"))
+    })?;
+    let mut from = Decoder::new(body);
     let payload = take_payload(&mut from).map_err(malformed)?;
     from.end().map_err(malformed)?;
     Ok(payload)

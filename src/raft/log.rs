@@ -10,18 +10,16 @@ use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
 use super::fatal_error::FatalError;
 use super::fsync_latency::FsyncLatency;
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
 use crate::time::{Time, steady_now};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use raft_log::api::raft_log_writer::RaftLogWriter;
-use raft_log::{Callback, Config, DumpApi, RaftLog, RaftLogAction, RaftLogRecord, Segment, Types};
+use raft_log::{Callback, Config, RaftLog, Types};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -32,9 +30,6 @@ const GATHER: Duration = Duration::ZERO;
 /// The highest size of one file of the log in bytes: room for some hundred thousand commands,
 /// which a start reads quickly.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// The highest size of one file of the log with `--format-max`, in bytes. A record of a newer
-/// format can only be deleted with its file, so the files are small.
-const CHUNK_BYTES_SMALL: usize = 64 << 10;
 /// The highest number of entries cached in memory beside the file that is being written: more than
 /// remain in the log after a snapshot.
 const CACHED_MAX: usize = 20_000;
@@ -50,14 +45,6 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
-    /// The end of the last entry in the log files whose format is newer than `kept`, as an offset
-    /// over all files; 0 if there is none.
-    pub(super) newest: Arc<AtomicU64>,
-    /// The newest format of the entries in the log files.
-    pub(super) newest_format: Arc<AtomicU8>,
-    /// The format that the log is to have at most: that of `--format-max`, or [`FORMAT_BASE`],
-    /// which the previous release of latchfs can read.
-    pub(super) kept: u8,
 }
 
 /// raft-log's type configuration.
@@ -112,11 +99,7 @@ impl Callback for Flushed {
 impl LogStore {
     /// Opens the log in a directory, which must exist. A torn write at the end of the log is
     /// truncated; any other damage is an error.
-    pub(super) fn open(
-        dir: &Path,
-        format_max: u8,
-        trouble: &FatalError,
-    ) -> Result<Self, DataError> {
+    pub(super) fn open(dir: &Path, trouble: &FatalError) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
         let Some(name) = dir.to_str() else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
@@ -125,19 +108,14 @@ impl LogStore {
         let mut config = Config::new(name);
         config.wal.flush_batch_wait = Some(GATHER);
         config.wal.truncate_incomplete_record = Some(true);
-        let is_going_back = format_max < FORMAT_VERSION;
-        config.wal.chunk_max_size =
-            Some(if is_going_back { CHUNK_BYTES_SMALL } else { CHUNK_BYTES_MAX });
+        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
         config.wal.read_buffer_size = Some(READ_BYTES);
         config.log_cache_max_items = Some(CACHED_MAX);
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
         let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
-        let kept = if is_going_back { format_max.max(FORMAT_BASE) } else { FORMAT_BASE };
-        let (syncs, newest) = (Arc::default(), Arc::default());
-        let newest_format = Arc::new(AtomicU8::new(FORMAT_BASE));
-        let log = Self { files, trouble, syncs, newest, newest_format, kept };
-        log.refuse_holes().and_then(|()| log.find_newest()).map_err(unusable)?;
+        let log = Self { files, trouble, syncs: Arc::default() };
+        log.refuse_holes().map_err(unusable)?;
         Ok(log)
     }
 
@@ -162,39 +140,6 @@ impl LogStore {
         let files = self.files.lock();
         let next = |place: Option<&EncodedLogId>| place.map_or(0, |place| place.0.index + 1);
         (next(files.log_state().purged()), next(files.log_state().last()))
-    }
-
-    /// Notes the format of an entry that was read or written.
-    fn note_format(&self, format: u8, record: Segment) {
-        self.newest_format.fetch_max(format, Ordering::Relaxed);
-        if format > self.kept {
-            self.newest.store(record.offset + record.size, Ordering::Relaxed);
-        }
-    }
-
-    /// Searches the log files for the last entry whose format is newer than `kept`, and notes where
-    /// it ends. The files may still hold entries that are purged; these count too.
-    fn find_newest(&self) -> io::Result<()> {
-        self.files.lock().dump().write_with(|_, _, record| {
-            let (place, record) = record?;
-            if let RaftLogRecord::Action(RaftLogAction::Append(_, entry)) = record {
-                self.note_format(entry.format(), place);
-            }
-            Ok(())
-        })
-    }
-
-    /// Forgets where the last entry ends whose format is newer than `kept`, once the file of that
-    /// entry is gone. A purge deletes a file only when all of its entries are purged and it
-    /// is not written any more.
-    pub(super) fn forget_newest(&self) {
-        let stat = self.files.lock().stat();
-        let closed = stat.closed_chunks.iter().map(|chunk| chunk.global_start).min();
-        let begin = closed.unwrap_or(stat.open_chunk.global_start);
-        if self.newest.load(Ordering::Relaxed) <= begin {
-            self.newest.store(0, Ordering::Relaxed);
-            self.newest_format.store(self.kept, Ordering::Relaxed);
-        }
     }
 
     /// Whether neither a vote nor an entry has ever been written to the log.
@@ -325,9 +270,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.change(|files| {
             for entry in entries {
                 let said = EncodedEntry::new(entry.payload);
-                let format = said.format();
-                let record = files.append([(EncodedLogId(entry.log_id), said)])?;
-                self.note_format(format, record);
+                files.append([(EncodedLogId(entry.log_id), said)])?;
             }
             files.flush(true, Some(callback))
         })
@@ -350,20 +293,18 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
-        })?;
-        self.forget_newest();
-        Ok(())
+        })
     }
 }
 
 #[cfg(test)]
 impl LogStore {
-    /// Appends an entry in the format `version`, for tests of unknown formats.
-    pub(super) fn append_of_format(&mut self, version: u8) {
+    /// Appends an entry of another version, for a test.
+    pub(super) fn append_of_version(&mut self, version: u8) {
         let mut files = self.files.lock();
         let mut place = *files.log_state().last().expect("there is an entry");
         place.0.index += 1;
-        files.append([(place, EncodedEntry::of_format(version))]).expect("there is room");
+        files.append([(place, EncodedEntry::of_version(version))]).expect("there is room");
         files.flush(true, None).expect("there is room");
         files.wait_worker_idle().expect("there is room");
     }

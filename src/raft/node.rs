@@ -3,7 +3,6 @@
 
 use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
-use super::downgrade;
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leadership::{LeadershipRole, Metrics, alone, metrics};
@@ -14,7 +13,6 @@ use super::network::Network;
 use super::node_environment::{NodeEnvironment, SystemEnvironment};
 use super::node_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::peer_config::{ElectionPace, ListeningPeers, Peering};
-use super::peer_formats::PeerFormats;
 use super::peer_service::PeerService;
 use super::peer_store::PeerStore;
 use super::proposer::Proposer;
@@ -22,11 +20,11 @@ use super::replica::Replica;
 use super::rpc::accept;
 use super::rpc::mutual_tls::PeerTls;
 use super::rpc::rpc_client::RpcIdentity;
+use super::snapshot;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
 use super::types::{ClusterId, Commands, Heritage, NodeId, Proposal, TypeConfig};
-use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
@@ -88,7 +86,6 @@ struct NodeParts {
     machine: StateMachine,
     trouble: FatalError,
     peers: Option<ListeningPeers>,
-    formats: Arc<PeerFormats>,
 }
 
 /// The tasks that run on the node's thread.
@@ -99,16 +96,14 @@ struct NodeTasks {
     watchman: Option<MembershipTask>,
 }
 
-/// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests. It
-/// uses no format newer than `format_max`.
+/// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests.
 pub(super) fn start(
     path: &Path,
     peering: Option<Peering>,
     heritage: Option<Heritage>,
-    format_max: u8,
 ) -> Result<NodeHandle, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
-    let parts = open(path, peers, heritage, PeerFormats::new(format_max))?;
+    let parts = open(path, peers, heritage)?;
     let path = parts.data.path().to_path_buf();
     let (say, said) = mpsc::channel();
     let (failures, on_failure) = mpsc::channel();
@@ -126,17 +121,19 @@ fn open(
     path: &Path,
     peers: Option<ListeningPeers>,
     heritage: Option<Heritage>,
-    formats: PeerFormats,
 ) -> Result<NodeParts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
     if heritage.is_some() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::Foreign(data.path().join("node")));
     }
+    // A snapshot of another version is refused before the log is opened, which truncates a torn
+    // write.
+    let known = snapshot::load(&data.snapshot())?;
+    let trouble = FatalError::default();
+    let log = LogStore::open(&data.log(), &trouble)?;
     if let Some(name) = peers.as_ref().and_then(|peers| peers.name.as_ref()) {
         name.keep(data.path())?;
     }
-    let trouble = FatalError::default();
-    let log = LogStore::open(&data.log(), formats.own(), &trouble)?;
     if log.is_new() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::damaged(
             &data.log(),
@@ -145,14 +142,13 @@ fn open(
     }
     let audit = Audit::open(data.path(), log.committed());
     let audit = audit.map_err(|error| DataError::io(data.path(), error))?;
-    let machine = StateMachine::open(&data.snapshot(), audit, &trouble)?;
+    let machine = StateMachine::new(&data.snapshot(), known, audit, &trouble);
     if log.purged() > machine.applied() {
         // The entries that were purged from the log exist only in a snapshot, and the snapshot on
         // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
-    let formats = Arc::new(formats);
-    Ok(NodeParts { data, heritage, log, machine, trouble, peers, formats })
+    Ok(NodeParts { data, heritage, log, machine, trouble, peers })
 }
 
 /// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
@@ -243,7 +239,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
-    let NodeParts { data, heritage, log, machine, trouble, peers, formats } = parts;
+    let NodeParts { data, heritage, log, machine, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -251,9 +247,9 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         DataError::Stopped(path.clone(), why)
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
-    let caller = peers.as_ref().map(|peers| Arc::new(peers.caller(identity, &formats)));
-    let (removed, files) = (Arc::<AtomicBool>::default(), log.clone());
-    let gauges = Gauges::of(&log, &machine);
+    let caller = peers.as_ref().map(|peers| Arc::new(peers.caller(identity)));
+    let removed = Arc::<AtomicBool>::default();
+    let gauges = Gauges::of(&log);
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -290,10 +286,6 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         }
     }
     replica.go_live();
-    if formats.own() < FORMAT_VERSION {
-        let (replica, gauges) = (Arc::clone(&replica), gauges.clone());
-        tokio::spawn(downgrade::keep_readable(raft.clone(), files, replica, gauges));
-    }
     Ok(NodeComponents {
         raft,
         replica,
@@ -305,7 +297,6 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         peers,
         is_alone,
         stand,
-        formats,
     }
     .put_together(identity.cluster, identity.node))
 }
@@ -322,13 +313,12 @@ struct NodeComponents {
     peers: Option<ListeningPeers>,
     is_alone: bool,
     stand: LeadershipRole,
-    formats: Arc<PeerFormats>,
 }
 
 impl NodeComponents {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
         let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
-        let Self { caller, removed, peers, formats, gauges, .. } = self;
+        let Self { caller, removed, peers, gauges, .. } = self;
         let parts = PipelineParts {
             raft,
             replica,
@@ -338,7 +328,6 @@ impl NodeComponents {
             fatal: trouble,
             role: stand,
             is_alone,
-            formats: Arc::clone(&formats),
         };
         let (requests, PipelineTasks { watcher, proposer }) = parts.build();
         let reporter = Arc::new(Reporter {
@@ -369,7 +358,7 @@ impl NodeComponents {
             };
             let book = PeerStore::open(data.lock().path(), cluster, boot_now());
             let ListeningPeers { listener, station, seeds, tls, .. } = peers;
-            tokio::spawn(accept::accept(listener, tls, formats.own(), Arc::new(reception)));
+            tokio::spawn(accept::accept(listener, tls, Arc::new(reception)));
             let (requests, members) = (requests.clone(), Arc::clone(&members));
             let book = Mutex::new(book);
             MembershipTask { requests, members, caller, station, seeds, removed, book }

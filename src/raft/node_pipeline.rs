@@ -11,7 +11,6 @@ use super::leader_clock::LeaderClock;
 use super::leadership::{LeadershipRole, LeadershipWatcher, leader_address, metrics};
 use super::linearizable_read::{LinearizableReader, ReadQueue};
 use super::node_environment::NodeEnvironment;
-use super::peer_formats::PeerFormats;
 use super::proposal_queue::ProposalQueue;
 use super::proposer::Proposer;
 use super::replica::Replica;
@@ -71,15 +70,13 @@ pub(crate) struct PipelineParts<C: ClusterTypes> {
     /// The role of the node at its start.
     pub(crate) role: LeadershipRole,
     pub(crate) is_alone: bool,
-    /// The newest format of log entries and messages that each node of the cluster can read.
-    pub(crate) formats: Arc<PeerFormats>,
 }
 
 impl<C: ClusterTypes> PipelineParts<C> {
     /// Builds the pipeline. Its tasks do not run yet.
     pub(crate) fn build(self) -> (RequestPipeline<C>, PipelineTasks<C>) {
         let Self { raft, replica, transport, environment, elections, .. } = self;
-        let Self { fatal, role, is_alone, formats, .. } = self;
+        let Self { fatal, role, is_alone, .. } = self;
         let leader_clock = Arc::new(LeaderClock::new(Arc::clone(&environment)));
         if let LeadershipRole::Leads(leadership) = role {
             leader_clock.lead(leadership.clock);
@@ -118,7 +115,6 @@ impl<C: ClusterTypes> PipelineParts<C> {
             reader: Arc::clone(&reader),
             forwarder: Turn::new(forwarder()),
             fatal,
-            formats,
             environment: Arc::clone(&environment),
         };
         let reads = Arc::default();

@@ -5,7 +5,6 @@ use super::cluster_name::ClusterName;
 use super::data_dir::Identity;
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
-use super::peer_formats::PeerFormats;
 use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use super::rpc::mutual_tls::{PeerFiles, PeerTls};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
@@ -112,11 +111,10 @@ impl Peering {
 
 impl ListeningPeers {
     /// Returns the identity with which this node calls others.
-    pub(super) fn caller(&self, of: Identity, formats: &Arc<PeerFormats>) -> RpcIdentity {
+    pub(super) fn caller(&self, of: Identity) -> RpcIdentity {
         let (cluster, node) = (Some(of.cluster), of.node);
         let (tls, name) = (Some(self.tls.clone()), self.name.clone());
-        let (formats, contacts) = (Arc::clone(formats), Arc::default());
-        RpcIdentity { cluster, node, tls, name, formats, contacts }
+        RpcIdentity { cluster, node, tls, name, contacts: Arc::default() }
     }
 
     /// Requests a node id in the cluster of the seeds.

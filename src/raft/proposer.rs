@@ -10,16 +10,14 @@ use super::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Leadership, LeadershipRole, metrics};
+use super::leadership::{Leadership, LeadershipRole};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
 use super::node_environment::NodeEnvironment;
-use super::peer_formats::{PeerFormats, refuse};
 use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
 use super::replica::Replica;
 use super::timeout::timeout;
 use super::types::{Answers, Commands};
 use crate::engine::Op;
-use crate::engine::codec::{FORMAT_BASE, WITH_HANDOVERS};
 use crate::service::Unavailable;
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -43,7 +41,6 @@ pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) reader: Arc<LinearizableReader<C>>,
     pub(super) forwarder: Turn<Forwarder<C>>,
     pub(super) fatal: FatalError,
-    pub(super) formats: Arc<PeerFormats>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -266,7 +263,6 @@ impl<C: ClusterTypes> Proposer<C> {
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {
         let began = self.environment.steady_now();
-        let (commands, refused) = self.in_known_format(commands);
         let mut entry = pin!(propose::<C>(&self.raft, leadership, commands));
         let written = loop {
             tokio::select! {
@@ -284,26 +280,12 @@ impl<C: ClusterTypes> Proposer<C> {
             }
         };
         match written {
-            Ok(mut done) => {
+            Ok(done) => {
                 let now = leadership.stamp(&*self.environment);
-                refuse(&mut done.data, &refused, now);
                 Ok(ProposalOutcome::Done(done.log_id.index, done.data, now))
             }
             Err(error) => self.failed(&error),
         }
-    }
-
-    /// Returns commands in a format that all members of the cluster know, and the places of those
-    /// to be refused because some member does not know them.
-    fn in_known_format(&self, commands: Arc<Commands>) -> (Arc<Commands>, Vec<usize>) {
-        if commands.format() == FORMAT_BASE {
-            return (commands, Vec::new());
-        }
-        let metrics = metrics::<C>(&self.raft);
-        let members = metrics.membership_config.nodes().map(|(id, _)| *id);
-        let has_names = self.replica.look().engine.remembered() > 0;
-        let in_use = if has_names { WITH_HANDOVERS } else { FORMAT_BASE };
-        self.formats.for_members(commands, metrics.id, members, in_use)
     }
 
     fn failed(&self, error: &WriteError<C>) -> Result<ProposalOutcome, Arc<str>> {

@@ -13,7 +13,7 @@ use super::peer_config::Peering;
 use super::reset_in_parts::RESET_PART_MAX;
 use super::rpc::mutual_tls::PeerTls;
 use super::types::{Heritage, Origin};
-use crate::engine::codec::{EncodedState, FORMAT_VERSION};
+use crate::engine::codec::encode_engine;
 use crate::engine::{
     Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
 };
@@ -55,19 +55,13 @@ const RETRY_PAUSE: Span = Span::from_millis(250);
 impl RaftNode {
     /// Starts the node whose data is in `path`, or a new one. Returns once it accepts requests.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        Self::open_with(path, None, FORMAT_VERSION)
+        Self::open_with(path, None)
     }
 
-    /// Starts a node that may have peers, and that uses no format newer than `format_max`. With
-    /// peers it returns once it listens for them; requests are answered only after a leader has
-    /// been elected.
-    pub fn open_with(
-        path: &Path,
-        peering: Option<Peering>,
-        format_max: u8,
-    ) -> Result<Self, DataError> {
-        let NodeHandle { shared: node, thread, failures } =
-            node::start(path, peering, None, format_max)?;
+    /// Starts a node that may have peers. With peers it returns once it listens for them; requests
+    /// are answered only after a leader has been elected.
+    pub fn open_with(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
+        let NodeHandle { shared: node, thread, failures } = node::start(path, peering, None)?;
         let shared = Arc::new(NodeShared { node });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
@@ -80,8 +74,7 @@ impl RaftNode {
         heritage: Heritage,
         origin: Origin,
     ) -> Result<(), DataError> {
-        let NodeHandle { shared, thread, .. } =
-            node::start(path, None, Some(heritage), FORMAT_VERSION)?;
+        let NodeHandle { shared, thread, .. } = node::start(path, None, Some(heritage))?;
         let (what, by) = match origin {
             Origin::Backup => ("restore a backup", "cluster restore"),
             Origin::Survivor => ("recover from a survivor", "cluster recover"),
@@ -326,8 +319,8 @@ impl BackendStatus for RaftNode {
         replica.places.after(place, replica.applied())
     }
 
-    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
-        self.shared.node.requests.look(None, |engine, _| Some(EncodedState::of(engine)), then);
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        self.shared.node.requests.look(None, |engine, _| Some(encode_engine(engine)), then);
     }
 
     fn counts(&self) -> Vec<Count> {

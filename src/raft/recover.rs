@@ -12,7 +12,6 @@ use super::restore::restore;
 use super::snapshot;
 use super::types::{Heritage, NodeId, Origin};
 use crate::engine::Engine;
-use crate::engine::codec::{FORMAT_VERSION, Malformed};
 use crate::service::audit::Audit;
 use futures_util::FutureExt as _;
 use openraft::storage::RaftLogReader as _;
@@ -40,14 +39,9 @@ impl Survivor {
     /// truncated, as by a start; nothing else is changed.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let data = Data::open(path, || Err(DataError::Missing(path.join("node"))))?;
-        let log = LogStore::open(&data.log(), FORMAT_VERSION, &FatalError::default())?;
+        let known = snapshot::load(&data.snapshot())?;
+        let log = LogStore::open(&data.log(), &FatalError::default())?;
         let unreadable = |error| DataError::of_log(&data.log(), error);
-        let known = match snapshot::read(&data.snapshot())? {
-            None => None,
-            Some(found) => Some(snapshot::unpack(&found).map_err(|Malformed| {
-                DataError::damaged(&data.snapshot(), "its state can't be understood")
-            })?),
-        };
         let replica = Replica::new(known, Audit::off(), Arc::new(SystemEnvironment));
         let applied = replica.look().meta().last_log_id;
         let (mut next, end) = (applied.map_or(0, |applied| applied.index + 1), log.range().1);

@@ -5,7 +5,9 @@ use super::data_dir_error::DataError;
 use super::entry_codec::{put_meta, take_meta};
 use super::types::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
-use crate::engine::codec::{self, Codec, Decoder, FORMAT_BASE, Malformed};
+use crate::engine::codec::{
+    self, Codec, DecodeError, Decoder, FORMAT_VERSION, Malformed, check_version,
+};
 use crate::storage::atomic_file::{Durable, replace};
 use std::fs;
 use std::io;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 
 /// Magic bytes at the start of the file, before its version.
 const MAGIC: &[u8; 8] = b"latchsnp";
-/// The version of the file format. A node that finds a newer one refuses to start.
+/// The version of the file. A node that finds another one refuses to start.
 const VERSION: u32 = 1;
 /// The length of the file header: magic bytes, version, and a checksum of everything after the
 /// header.
@@ -30,23 +32,19 @@ pub(crate) struct SnapshotContents {
 
 /// Encodes the state, as it is stored in the file and sent to other nodes.
 pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
-    let mut out = vec![codec::state_format(engine)];
+    let mut out = vec![FORMAT_VERSION];
     cluster.put(&mut out);
     out.extend_from_slice(&codec::encode_engine(engine));
     out.into()
 }
 
-/// Returns the format of the encoded state in a snapshot.
-pub(super) fn format_of(snapshot: &Snapshot) -> u8 {
-    snapshot.snapshot.first().copied().unwrap_or(FORMAT_BASE)
-}
-
 /// Decodes a state that [`to_bytes`] encoded.
-pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Malformed> {
-    let (format, body) = bytes.split_first().ok_or(Malformed)?;
-    let mut from = Decoder::of_format(*format, body)?;
+pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), DecodeError> {
+    let (version, body) = bytes.split_first().ok_or(Malformed)?;
+    check_version(*version)?;
+    let mut from = Decoder::new(body);
     let cluster = Codec::take(&mut from)?;
-    Ok((cluster, codec::decode_engine(*format, from.rest())?))
+    Ok((cluster, codec::decode_engine(from.rest())?))
 }
 
 /// Replaces the snapshot file at `path` atomically.
@@ -88,23 +86,14 @@ pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError
     if &head[..8] != MAGIC {
         return Err(damaged("it is no snapshot"));
     }
-    if number(8) == 0 {
-        return Err(damaged("its version is 0"));
-    }
-    if number(8) > VERSION {
-        let why = format!("it has format {}, and this latchfs knows {VERSION}", number(8));
-        return Err(DataError::Newer { file: path.to_path_buf(), why });
+    if number(8) != VERSION {
+        let why = format!("it has version {}, and this latchfs knows version {VERSION}", number(8));
+        return Err(DataError::OtherVersion { file: path.to_path_buf(), why });
     }
     if number(12) != crc32fast::hash(body) {
         return Err(damaged("it has the wrong sum"));
     }
-    let snapshot = parse(body).map_err(|Malformed| damaged("it can't be understood"))?;
-    let format = snapshot.snapshot.first().copied().unwrap_or_default();
-    if format > codec::FORMAT_VERSION {
-        let why = format!("its locks have format {format}, not {}", codec::FORMAT_VERSION);
-        return Err(DataError::Newer { file: path.to_path_buf(), why });
-    }
-    Ok(snapshot)
+    parse(body).map_err(|Malformed| damaged("it can't be understood"))
 }
 
 fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
@@ -118,7 +107,19 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
 }
 
 /// Decodes the encoded state in a snapshot, and returns it with the snapshot's metadata.
-pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, Malformed> {
+pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, DecodeError> {
     let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
     Ok(SnapshotContents { meta: snapshot.meta.clone(), cluster, engine })
+}
+
+/// Reads the snapshot file at `path` and decodes its state; `None` if there is no file.
+pub(super) fn load(path: &Path) -> Result<Option<SnapshotContents>, DataError> {
+    let Some(snapshot) = read(path)? else { return Ok(None) };
+    unpack(&snapshot).map(Some).map_err(|error| match error {
+        DecodeError::Version(unknown) => {
+            let why = format!("its state has {unknown}");
+            DataError::OtherVersion { file: path.to_path_buf(), why }
+        }
+        DecodeError::Malformed => DataError::damaged(path, "its state can't be understood"),
+    })
 }

@@ -1,14 +1,12 @@
 //! Implements openraft's state machine traits: applies entries to the replica, and builds and
 //! installs snapshots, after which the log can be purged.
 
-use super::data_dir_error::DataError;
 use super::fatal_error::FatalError;
 use super::node_environment::SystemEnvironment;
 use super::replica::Replica;
-use super::snapshot;
+use super::snapshot::{self, SnapshotContents};
 use super::types::{Entry, LogId, Membership, Meta, Proposal, Snapshot, TypeConfig};
 use crate::engine::Op;
-use crate::engine::codec::{FORMAT_BASE, Malformed};
 use crate::service::audit::Audit;
 use futures_util::{Stream, TryStreamExt};
 use openraft::EntryPayload;
@@ -17,7 +15,6 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The openraft handle of a real node.
 pub(super) type Raft = openraft::Raft<TypeConfig, StateMachine>;
@@ -43,8 +40,6 @@ struct SnapshotFile {
     path: PathBuf,
     /// The last entry of the snapshot in the file. Locked while the file is written.
     newest: Mutex<Option<LogId>>,
-    /// The format of the state in the file.
-    format: Arc<AtomicU8>,
 }
 
 impl SnapshotFile {
@@ -54,34 +49,24 @@ impl SnapshotFile {
         if snapshot.meta.last_log_id >= *newest {
             snapshot::write(&self.path, snapshot)?;
             *newest = snapshot.meta.last_log_id;
-            self.format.store(snapshot::format_of(snapshot), Ordering::Relaxed);
         }
         Ok(())
     }
 }
 
 impl StateMachine {
-    /// Returns a state machine with the state of the snapshot at `path`, or with an empty one.
-    pub(super) fn open(path: &Path, audit: Audit, trouble: &FatalError) -> Result<Self, DataError> {
-        let format = Arc::new(AtomicU8::new(FORMAT_BASE));
-        let known = match snapshot::read(path)? {
-            None => None,
-            Some(found) => {
-                format.store(snapshot::format_of(&found), Ordering::Relaxed);
-                Some(snapshot::unpack(&found).map_err(|Malformed| {
-                    DataError::damaged(path, "its state can't be understood")
-                })?)
-            }
-        };
+    /// Returns a state machine with the state `known` of the snapshot at `path`, or with an empty
+    /// one.
+    pub(super) fn new(
+        path: &Path,
+        known: Option<SnapshotContents>,
+        audit: Audit,
+        trouble: &FatalError,
+    ) -> Self {
         let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
-        let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest, format });
+        let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
         let replica = Arc::new(Replica::new(known, audit, Arc::new(SystemEnvironment)));
-        Ok(Self { replica, file, trouble: trouble.clone() })
-    }
-
-    /// Returns the format of the state in the snapshot file.
-    pub(super) fn snapshot_format(&self) -> Arc<AtomicU8> {
-        Arc::clone(&self.file.format)
+        Self { replica, file, trouble: trouble.clone() }
     }
 
     /// Returns the id of the last applied entry.

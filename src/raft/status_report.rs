@@ -11,7 +11,7 @@ use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
-use super::state_machine::{Raft, StateMachine};
+use super::state_machine::Raft;
 use super::types::{ClusterId, LogId, NodeId, TypeConfig};
 use crate::engine::codec;
 use crate::service::cluster_status::{
@@ -20,7 +20,6 @@ use crate::service::cluster_status::{
 use crate::time::Span;
 use openraft::ServerState;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How long a node may take to answer before the report shows it as unreachable.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
@@ -32,19 +31,13 @@ pub(super) struct Gauges {
     pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
-    /// The newest format of the entries in the log files.
-    pub(super) newest_format: Arc<AtomicU8>,
-    /// The format of the state in the snapshot file.
-    pub(super) snapshot_format: Arc<AtomicU8>,
 }
 
 impl Gauges {
-    /// Returns the measurements of the node that uses this log and this state machine.
-    pub(super) fn of(log: &LogStore, machine: &StateMachine) -> Self {
+    /// Returns the measurements of the node that uses this log.
+    pub(super) fn of(log: &LogStore) -> Self {
         let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
-        let newest_format = Arc::clone(&log.newest_format);
-        let snapshot_format = machine.snapshot_format();
-        Self { syncs: Arc::clone(&log.syncs), elections, newest_format, snapshot_format }
+        Self { syncs: Arc::clone(&log.syncs), elections }
     }
 }
 
@@ -140,12 +133,7 @@ impl Reporter {
         };
         let elections = self.gauges.elections.seen();
         let learners = nodes.len().saturating_sub(voters);
-        // The next snapshot has the state: remembered names, and answers that tell of them.
-        let of_state = codec::state_format(&self.replica.look().engine);
-        let of_files = [&self.gauges.newest_format, &self.gauges.snapshot_format];
-        let of_files = of_files.map(|format| format.load(Ordering::Relaxed));
-        let log_format = of_files.into_iter().fold(of_state, u8::max);
-        Outlook { voters, learners, elections, behind, log_format }
+        Outlook { voters, learners, elections, behind }
     }
 
     async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {

@@ -22,6 +22,7 @@ use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, Raft
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::leader_id_adv::LeaderId;
 use openraft::{EntryPayload, StorageError};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,16 @@ impl ClusterScratch {
     fn refusal(&self) -> String {
         self.open().err().expect("it must not open").to_string()
     }
+}
+
+/// Returns the files of a data directory and their bytes, but for the lock.
+fn files_below(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = [data.to_path_buf(), data.join("log")].into_iter().flat_map(|dir| {
+        let entries = fs::read_dir(dir).expect("it is there");
+        entries.map(|entry| entry.expect("readable").path()).filter(|path| path.is_file())
+    });
+    let files = files.filter(|path| !path.ends_with("lock"));
+    files.map(|path| (path.clone(), fs::read(&path).expect("readable"))).collect()
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -161,9 +172,9 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
     ) -> Result<(ClusterScratch, LogStore, StateMachine), StorageError<TypeConfig>> {
         let scratch = ClusterScratch::new();
         let trouble = FatalError::default();
-        let log = LogStore::open(&scratch.0, FORMAT_VERSION, &trouble).expect("an empty directory");
+        let log = LogStore::open(&scratch.0, &trouble).expect("an empty directory");
         let path = scratch.0.join("snapshot");
-        let machine = StateMachine::open(&path, Audit::off(), &trouble).expect("nothing is there");
+        let machine = StateMachine::new(&path, None, Audit::off(), &trouble);
         Ok((scratch, log, machine))
     }
 }
@@ -200,7 +211,10 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let open = || StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("whole");
+    let open = || {
+        let known = snapshot::load(&path).expect("whole");
+        StateMachine::new(&path, known, Audit::off(), &FatalError::default())
+    };
     let state = |machine: &StateMachine| {
         let core = machine.replica.look();
         (core.meta(), core.cluster, codec::encode_engine(&core.engine))
@@ -249,7 +263,7 @@ fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("new");
+    let mut machine = StateMachine::new(&path, None, Audit::off(), &FatalError::default());
     let (older, newer) = (snapshot_at(10), snapshot_at(20));
     runtime.block_on(async {
         machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
@@ -269,7 +283,7 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("new");
+    let mut machine = StateMachine::new(&path, None, Audit::off(), &FatalError::default());
     let template = snapshot_at(0);
     let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
     for round in 1..=ROUNDS {
@@ -300,8 +314,7 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
     let log = data.log();
     drop(data);
     assert!(scratch.refusal().contains("is damaged"), "nothing says what it promised");
-    let mut log =
-        LogStore::open(&log, FORMAT_VERSION, &FatalError::default()).expect("it is sound");
+    let mut log = LogStore::open(&log, &FatalError::default()).expect("it is sound");
     runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
     drop(log);
     // Without peer options the node still refuses to start, but the error about `--peer-listen`
@@ -537,10 +550,9 @@ fn a_changed_log_does_not_open() {
             let file = copy.data().join("log").join(path.file_name().expect("a name"));
             let file = fs::OpenOptions::new().write(true).open(file).expect("writable");
             file.write_all_at(&[byte ^ bit], at as u64).expect("in place");
-            let log =
-                LogStore::open(&copy.data().join("log"), FORMAT_VERSION, &FatalError::default());
+            let log = LogStore::open(&copy.data().join("log"), &FatalError::default());
             match log {
-                Err(DataError::Damaged { .. } | DataError::Newer { .. }) => {}
+                Err(DataError::Damaged { .. } | DataError::OtherVersion { .. }) => {}
                 Err(other) => panic!("byte {at}: {other}"),
                 Ok(_) => opened.push(at),
             }
@@ -572,7 +584,7 @@ fn a_changed_log_does_not_open() {
 fn a_record_in_disguise_is_no_end() {
     const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
     let scratch = ClusterScratch::new();
-    let open = || LogStore::open(&scratch.0, FORMAT_VERSION, &FatalError::default());
+    let open = || LogStore::open(&scratch.0, &FatalError::default());
     let vote = Vote { leader_id: LeaderId { term: 7, node_id: 1 }, committed: false };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
     runtime.block_on(open().expect("empty").save_vote(&vote)).expect("there is room");
@@ -620,22 +632,47 @@ fn a_directory_belongs_to_one_daemon_and_one_cluster() {
 }
 
 #[test]
-fn newer_format_or_foreign_file_is_refused() {
+fn another_version_is_refused_and_nothing_is_changed() {
+    let scratch = crashed(1);
+    let refused = |data: &ClusterScratch, file: &str, found: u8| {
+        let before = files_below(&data.data());
+        let said = data.refusal();
+        let path = data.data().join(file).display().to_string();
+        let both = format!("version {found}, and this latchfs knows version {FORMAT_VERSION}");
+        assert!(said.starts_with(&path) && said.contains(&both), "{said}");
+        assert_eq!(files_below(&data.data()), before);
+    };
+    let node = scratch.data().join("node");
+    let text = fs::read_to_string(&node).expect("text");
+    for found in [0, FORMAT_VERSION + 1] {
+        fs::write(&node, text.replace("data 1", &format!("data {found}"))).expect("room");
+        refused(&scratch, "node", found);
+        fs::write(&node, &text).expect("room");
+        // An undamaged entry with valid checksums.
+        let other = scratch.copy();
+        let log = LogStore::open(&other.data().join("log"), &FatalError::default());
+        log.expect("whole").append_of_version(found);
+        refused(&other, "log", found);
+        // A whole snapshot file, and the state in it.
+        let other = scratch.copy();
+        let mut snapshot = Snapshot { meta: Meta::default(), snapshot: [found, 0].into() };
+        fs::write(other.data().join("snapshot"), snapshot::to_file(&snapshot)).expect("room");
+        refused(&other, "snapshot", found);
+        snapshot.snapshot = snapshot::to_bytes(None, &Engine::default());
+        let mut bytes = snapshot::to_file(&snapshot);
+        bytes[8] = found;
+        fs::write(other.data().join("snapshot"), bytes).expect("room");
+        refused(&other, "snapshot", found);
+    }
+}
+
+#[test]
+fn a_foreign_file_is_refused() {
     let scratch = crashed(1);
     let node = scratch.data().join("node");
     let text = fs::read_to_string(&node).expect("text");
-    fs::write(&node, text.replace("data 1", "data 2")).expect("room");
-    assert!(scratch.refusal().contains("newer latchfs"), "{}", scratch.refusal());
     fs::write(&node, text.replace("node 1", "node 2")).expect("room");
     assert!(scratch.refusal().contains("is damaged"), "{}", scratch.refusal());
-    fs::write(&node, &text).expect("room");
-    // An undamaged entry with valid checksums, in a format of a newer version.
-    let newer = scratch.copy();
-    let mut log = LogStore::open(&newer.data().join("log"), FORMAT_VERSION, &FatalError::default())
-        .expect("whole");
-    log.append_of_format(FORMAT_VERSION + 1);
-    drop(log);
-    assert!(newer.refusal().contains("newer latchfs: "), "{}", newer.refusal());
     let state = ClusterScratch::new();
     fs::create_dir(state.data()).expect("new");
     fs::write(state.data().join("tokens"), "").expect("room");

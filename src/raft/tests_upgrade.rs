@@ -2,21 +2,18 @@
 //! and the numbers of tokens.
 
 use super::restore;
-use super::snapshot;
 use super::{DataError, Heritage, Origin, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, Engine, Forget, HoldOff, HoldOffCause,
-    IdempotencyKey, LeaseKey, LeaseTerms, LockName, Op, Outcome, Ownership, Release, RequestId,
-    Rules,
+    Acquire, Answer, ClientId, Engine, HoldOff, HoldOffCause, LeaseTerms, LockName, Op, Outcome,
+    Ownership,
 };
 use crate::service::{BackendStatus, LockService, Retry};
-use crate::time::{Span, Time};
+use crate::time::Time;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// A temporary directory for one test, deleted on drop.
 struct UpgradeScratch(PathBuf);
@@ -105,50 +102,4 @@ fn nothing_is_restored_over_something() {
     assert!(restore(&file, heritage, Origin::Backup).is_err());
     let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
     assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
-}
-
-/// The answer to a request with an id tells of a remembered name for as long as the id is known,
-/// also after the name was forgotten. Until then, and until a snapshot without it has replaced the
-/// last one, the version before can't read the files, and the node says so.
-#[test]
-fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
-    let scratch = UpgradeScratch::new();
-    let data = scratch.0.join("data");
-    fs::create_dir(&data).expect("it is new");
-    let rules = Rules { requests_kept: Span::from_secs(3), ..Rules::default() };
-    let baseline = Heritage::of(&Engine::new(rules), 0, None).expect("there are tokens");
-    restore(&data, baseline, Origin::Backup).expect("an empty directory will do");
-    let does = |node: &RaftNode, op: Op, key: Option<&str>| {
-        let id = key.map(|key| RequestId { caller: "a".into(), key: key.into() });
-        let request = id.map(|id| IdempotencyKey { id, digest: Digest(0) });
-        let (send, answer) = mpsc::channel();
-        let command = Command::from(op).with_request(request);
-        node.submit(command, Retry::Never, Box::new(move |got| drop(send.send(got))));
-        answer.recv().expect("answered").expect("decided").expect("not refused")
-    };
-    let format = |node: &RaftNode| node.cluster_admin().expect("it is a node").outlook().log_format;
-    let client = ClientId::parse("new").expect("valid");
-    let node = RaftNode::open(&data).expect("it has begun");
-    let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
-    let acquire = Acquire::new(lock("folder"), client.clone(), term);
-    does(&node, Op::Acquire(Acquire { remember: true, ..acquire.clone() }), Some("one"));
-    let key = LeaseKey { name: lock("folder"), client: client.clone(), token: None };
-    let release = || Op::Release(Release::of(key.clone()));
-    does(&node, release(), None);
-    does(&node, Op::Forget(Forget { name: lock("folder"), by: client }), None);
-    node.close();
-
-    let node = RaftNode::open_with(&data, None, 6).expect("it goes on");
-    assert_eq!((node.inspect(Engine::remembered), format(&node)), (0, 7), "an answer has it");
-    let is_readable = (0..5_000).any(|_| {
-        // The file of the log that has the last command of the newer format ends.
-        does(&node, Op::Acquire(acquire.clone()), None);
-        does(&node, release(), None);
-        std::thread::sleep(Duration::from_millis(5));
-        format(&node) < 7
-    });
-    assert!(is_readable, "the node never becomes readable");
-    node.close();
-    let file = snapshot::read(&data.join("snapshot")).expect("sound").expect("it is there");
-    assert!(snapshot::format_of(&file) < 7);
 }

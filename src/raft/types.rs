@@ -1,9 +1,8 @@
 //! The types of the log: openraft's type configuration, and the contents of an entry.
 
-use crate::engine::codec::{Codec, Decoder, FORMAT_BASE, Malformed, WITH_HANDOVERS, require};
+use crate::engine::codec::{Codec, Decoder, Malformed};
 use crate::engine::{Answer, Baseline, Command, Engine, HoldOff, RememberedName, Rules};
 use crate::time::Time;
-use openraft::EntryPayload;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
 };
@@ -70,23 +69,6 @@ pub(crate) struct Commands {
     pub(crate) now: Time,
     /// The commands of the entry, in the order in which they are applied.
     pub(crate) commands: Vec<Command>,
-}
-
-impl Commands {
-    /// Returns the lowest format that can hold the commands.
-    pub(crate) fn format(&self) -> u8 {
-        let formats = self.commands.iter().map(Command::format);
-        formats.max().unwrap_or(FORMAT_BASE)
-    }
-}
-
-/// Returns the lowest format that can hold an entry.
-pub(crate) fn format_of(payload: &Payload) -> u8 {
-    match payload {
-        EntryPayload::Normal(Proposal::Commands(body)) => body.format(),
-        EntryPayload::Normal(Proposal::Remember(_)) => WITH_HANDOVERS,
-        _ => FORMAT_BASE,
-    }
 }
 
 /// The part of the state of a lost cluster that the cluster takes over which replaces it.
@@ -188,10 +170,7 @@ impl Codec for Proposal {
                 Ok(Self::Commands(Arc::new(Commands { now, commands })))
             }
             2 => Ok(Self::Inherit(Codec::take(from)?, Codec::take(from)?)),
-            3 => {
-                require(from.format() >= WITH_HANDOVERS)?;
-                Codec::take(from).map(Self::Remember)
-            }
+            3 => Codec::take(from).map(Self::Remember),
             _ => Err(Malformed),
         }
     }

@@ -8,7 +8,6 @@ use super::counters::{Count, Histogram};
 use super::event_places::{EventPlace, EventStart};
 use super::failure::Unavailable;
 use super::remote_status::RemoteStatus;
-use crate::engine::codec::EncodedState;
 use crate::engine::{Engine, SessionId};
 use std::sync::Arc;
 
@@ -65,7 +64,7 @@ pub trait BackendStatus {
     }
     /// Passes the encoded state of the engine to `then`, as of one moment after all requests before
     /// this one; `None` if the engine is not in this process.
-    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
     /// Calls `look` with the engine as this process knows it, unless the engine is not in this

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! latchfs backup 1
-//! state-format 3
 //! taken 2026-01-15T10:30:00.000Z
 //! engine 0123456789abcdef
 //! bytes 1234
@@ -12,16 +11,14 @@
 //! ```
 
 use crate::engine::Engine;
-use crate::engine::codec::{self, EncodedState, FORMAT_VERSION, Malformed};
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed, UnknownVersion, check_version};
 use crate::time::Wall;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
 /// The magic text at the start of a backup, before its version.
 const MAGIC: &str = "latchfs backup ";
-/// The version of the backup format. A reader rejects a newer version.
-const VERSION: u32 = 1;
-/// The maximum length in bytes of the lines before the state: six short ones.
+/// The maximum length in bytes of the lines before the state: five short ones.
 const HEAD_BYTES_MAX: usize = 1_024;
 /// The maximum length of a backup in bytes: several times that of a million locks of 400 bytes.
 pub const BACKUP_BYTES_MAX: usize = 4 << 30;
@@ -42,9 +39,8 @@ pub struct Backup {
 pub enum BackupError {
     /// The file is not a backup.
     Foreign,
-    /// A newer latchfs wrote the file. The text names the format of the file and the newest known
-    /// one.
-    Newer(String),
+    /// Another version of latchfs wrote the file.
+    Version(UnknownVersion),
     /// The file is truncated: the number of bytes present and expected.
     CutOff(usize, usize),
     /// The checksum does not match, or the state cannot be decoded.
@@ -59,9 +55,10 @@ impl fmt::Display for BackupError {
                 "it is not a backup; name a file that 'latchfs cluster \
                 backup' has written"
             ),
-            Self::Newer(why) => {
-                write!(f, "a newer latchfs wrote it: {why}; restore it with that one")
-            }
+            Self::Version(unknown) => write!(
+                f,
+                "another version of latchfs wrote it: it has {unknown}; restore it with that one"
+            ),
             Self::CutOff(have, want) => {
                 write!(f, "it is cut off: {have} bytes of {want} are there; take another one")
             }
@@ -72,16 +69,14 @@ impl fmt::Display for BackupError {
 
 impl std::error::Error for BackupError {}
 
-/// Returns the bytes of a backup of the encoded engine state `state`, with the current time.
-pub fn write(engine_id: u64, state: &EncodedState) -> Vec<u8> {
-    let EncodedState { format, bytes: state } = state;
-    let (taken, bytes) = (Wall::now(), state.len());
-    let head = format!(
-        "{MAGIC}{VERSION}\nstate-format {format}\ntaken {taken}\nengine {engine_id:016x}\n\
-         bytes {bytes}\n"
-    );
+/// Returns the bytes of a backup of the encoded engine state `state`, which was taken at the time
+/// `taken`.
+pub fn write(engine_id: u64, taken: Wall, state: &[u8]) -> Vec<u8> {
+    let bytes = state.len();
+    let head =
+        format!("{MAGIC}{FORMAT_VERSION}\ntaken {taken}\nengine {engine_id:016x}\nbytes {bytes}\n");
     let head = format!("{head}sum {}\n\n", sum(head.as_bytes(), state));
-    [head.as_bytes(), state.as_slice()].concat()
+    [head.as_bytes(), state].concat()
 }
 
 fn sum(head: &[u8], state: &[u8]) -> String {
@@ -103,18 +98,8 @@ pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
         value.and_then(|value| std::str::from_utf8(value).ok()).ok_or(BackupError::Damaged)
     };
     let number = |name| line(name)?.parse::<usize>().map_err(|_| BackupError::Damaged);
-    let version = number(MAGIC)?;
-    if version > VERSION as usize {
-        let why = format!("it has format {version}, and this latchfs knows {VERSION}");
-        return Err(BackupError::Newer(why));
-    }
-    let format = number("state-format ")?;
-    let format = u8::try_from(format).unwrap_or(u8::MAX);
-    if format > FORMAT_VERSION {
-        let why =
-            format!("its locks have format {format}, and this latchfs knows {FORMAT_VERSION}");
-        return Err(BackupError::Newer(why));
-    }
+    let version = u8::try_from(number(MAGIC)?).unwrap_or(u8::MAX);
+    check_version(version).map_err(BackupError::Version)?;
     let end = begin.windows(2).position(|pair| pair == b"\n\n").ok_or(BackupError::Damaged)?;
     let (head, state) = (&bytes[..=end], &bytes[end + 2..]);
     let want = number("bytes ")?;
@@ -126,7 +111,7 @@ pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
     if state.len() != want || sum(&head[..summed], state) != said {
         return Err(BackupError::Damaged);
     }
-    let engine = codec::decode_engine(format, state).map_err(|Malformed| BackupError::Damaged)?;
+    let engine = codec::decode_engine(state).map_err(|Malformed| BackupError::Damaged)?;
     let engine_id = u64::from_str_radix(line("engine ")?, 16).map_err(|_| BackupError::Damaged)?;
     Ok(Backup { taken: line("taken ")?.to_owned(), engine_id, engine })
 }
@@ -148,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_backup_is_read_back_and_a_damaged_one_is_rejected() {
-        let bytes = write(7, &EncodedState::of(&engine()));
+        let bytes = write(7, Wall::now(), &codec::encode_engine(&engine()));
         let backup = read(&bytes).expect("as it was written");
         assert_eq!((backup.engine_id, backup.engine), (7, engine()));
         for at in 0..bytes.len() {
@@ -163,15 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_backup_is_reported_as_newer() {
-        let empty = EncodedState { format: 5, bytes: vec![] };
-        let text = String::from_utf8_lossy(&write(7, &empty)).into_owned();
-        let newer = text.replace("latchfs backup 1", "latchfs backup 2");
-        let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
-        assert!(said.contains("newer latchfs") && said.contains("format 2"), "{said}");
-        let newer = text.replace("state-format 5", "state-format 99");
-        let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
-        assert!(said.contains("format 99"), "{said}");
+    fn a_backup_of_another_version_is_refused() {
+        let text = String::from_utf8_lossy(&write(7, Wall::now(), &[])).into_owned();
+        for (other, found) in [("0", 0), ("2", 2), ("999", u8::MAX)] {
+            let other = text.replace("latchfs backup 1", &format!("latchfs backup {other}"));
+            let refused = read(other.as_bytes()).map(drop).expect_err("another version");
+            assert_eq!(refused, BackupError::Version(UnknownVersion { found }));
+            let said = refused.to_string();
+            let both = format!("version {found}, and this latchfs knows version 1");
+            assert!(said.contains(&both), "{said}");
+        }
         assert_eq!(read(b"PK").map(drop), Err(BackupError::Foreign));
     }
 }

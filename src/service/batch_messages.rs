@@ -10,29 +10,17 @@ use super::backend_status::{About, BackendKind, Contact};
 use super::failure::Unavailable;
 use super::paging::{Children, List, ListPage};
 use crate::engine::codec::{
-    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, WITH_ACKNOWLEDGEMENTS, decode_message,
-    encode_message, require, wire_enum, wire_struct,
+    Codec, DecodeError, Decoder, FORMAT_VERSION, Malformed, decode_message, encode_message,
+    require, wire_enum, wire_struct,
 };
 use crate::engine::{
     AcknowledgedKeys, Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView,
-    Op, Reason, Refusal, RequestId, RequestOrder, SessionId, Token, answer_for, answer_format,
-    view_for,
+    Op, RequestId, RequestOrder, SessionId, Token,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// The version of a message that uses no feature of a later version, which the previous release of
-/// latchfs can read. A message claims the lowest version that can hold it, between this version and
-/// [`PROTOCOL`].
-pub const PROTOCOL_BASE: u8 = FORMAT_BASE;
-/// The newest version of the protocol that this latchfs knows. The version of a message is the
-/// format in which the commands in it are encoded.
-pub const PROTOCOL: u8 = FORMAT_VERSION;
-/// The header in which a server and a client give the newest version of the protocol that they
-/// know. One that sends no such header knows [`PROTOCOL_BASE`] only, or as a client perhaps the
-/// next one, which has the same answers.
-pub const PROTOCOL_HEADER: &str = "latchfs-protocol";
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
 pub const ASKS_MAX: usize = 256;
@@ -117,49 +105,6 @@ impl RequestBatch {
         Self { engine, from: 0, number: 0, session: None, acknowledged: None, asks }
     }
 
-    /// Returns the lowest version of the protocol that can hold the batch.
-    fn version(&self) -> u8 {
-        let formats = self.asks.iter().filter_map(|ask| match ask {
-            BatchItem::Submit(command) => Some(command.op.format()),
-            _ => None,
-        });
-        let own = self.acknowledged.as_ref().map(|_| WITH_ACKNOWLEDGEMENTS);
-        formats.chain(own).max().unwrap_or(PROTOCOL_BASE)
-    }
-
-    /// Returns the lowest version of the protocol in which every part means what it says.
-    pub fn needs(&self) -> u8 {
-        let needs = self.asks.iter().map(BatchItem::needs);
-        needs.max().unwrap_or(PROTOCOL_BASE)
-    }
-
-    /// Returns the batch without the parts that a server does not know which speaks only this
-    /// `version` of the protocol, and the places of these parts: they are refused.
-    pub fn known_parts(&self, version: u8) -> (Self, Vec<usize>) {
-        let parts = self.asks.iter().enumerate();
-        let unknown = parts.filter(|(_, ask)| ask.needs() > version).map(|(place, _)| place);
-        let unknown: Vec<_> = unknown.collect();
-        let mut batch = self.clone();
-        for place in &unknown {
-            batch.asks[*place] = BatchItem::Now;
-        }
-        (batch, unknown)
-    }
-
-    /// Returns the batch as a server knows it that speaks only this `version` of the protocol.
-    fn for_version(&self, version: u8) -> Self {
-        let ask = |ask: &BatchItem| match ask {
-            BatchItem::Submit(Submission { key, op }) => BatchItem::Submit(Submission {
-                key: key.clone(),
-                op: op.clone().for_format(version),
-            }),
-            other => other.clone(),
-        };
-        let acknowledged = self.acknowledged.clone();
-        let acknowledged = acknowledged.filter(|_| version >= WITH_ACKNOWLEDGEMENTS);
-        Self { asks: self.asks.iter().map(ask).collect(), acknowledged, ..*self }
-    }
-
     /// Returns the position of each part among all that the session's client sends. The first part
     /// with a key acknowledges the answers to earlier ones.
     pub fn positions(&self) -> Vec<RequestPosition> {
@@ -191,15 +136,6 @@ pub struct RequestPosition {
     pub acknowledged: Option<AcknowledgedKeys>,
 }
 
-impl BatchItem {
-    const fn needs(&self) -> u8 {
-        match self {
-            Self::Submit(command) => command.op.needs(),
-            _ => PROTOCOL_BASE,
-        }
-    }
-}
-
 impl From<Op> for Submission {
     fn from(op: Op) -> Self {
         Self { key: None, op }
@@ -219,11 +155,10 @@ impl Submission {
     }
 }
 
-/// Returns the digest of an operation with all its fields that every version of the protocol knows:
-/// a client may repeat the operation at a server of another version.
+/// Returns the digest of an operation with all its fields.
 fn digest_of(op: &Op) -> Digest {
     let mut bytes = Vec::new();
-    op.clone().for_format(PROTOCOL_BASE).put(&mut bytes);
+    op.put(&mut bytes);
     let hash = Sha256::digest(&bytes);
     Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
@@ -276,54 +211,6 @@ pub enum ItemReply {
     Urls(Vec<String>),
 }
 
-impl BatchResponse {
-    /// Refuses the parts of a batch that [`RequestBatch::known_parts`] has left out.
-    pub fn refuse(&mut self, places: &[usize]) {
-        let at = self.stamp.now;
-        for place in places {
-            if let Some(reply) = self.replies.get_mut(*place) {
-                let reason = Box::new(Reason::NoHandoversYet);
-                *reply = ItemReply::Answered(Err(Refusal { at, reason }));
-            }
-        }
-    }
-
-    /// Returns the lowest version of the protocol that can hold the answer.
-    fn version(&self) -> u8 {
-        self.replies.iter().map(ItemReply::version).max().unwrap_or(PROTOCOL_BASE)
-    }
-}
-
-impl ItemReply {
-    /// Returns the lowest version of the protocol that can hold the reply.
-    pub(super) fn version(&self) -> u8 {
-        match self {
-            Self::Answered(answer) => answer_format(answer),
-            Self::Viewed(view) => view.format(),
-            Self::Listed(page) => {
-                page.items.iter().map(LockView::format).max().unwrap_or(PROTOCOL_BASE)
-            }
-            _ => PROTOCOL_BASE,
-        }
-    }
-
-    /// Returns the reply as a client knows it that speaks only this `version` of the protocol.
-    pub(super) fn for_version(self, version: u8) -> Self {
-        if self.version() <= version {
-            return self;
-        }
-        match self {
-            Self::Answered(answer) => Self::Answered(answer_for(version, answer)),
-            Self::Viewed(view) => Self::Viewed(view_for(version, view)),
-            Self::Listed(ListPage { items, next }) => {
-                let items = items.into_iter().map(|view| view_for(version, view)).collect();
-                Self::Listed(ListPage { items, next })
-            }
-            other => other,
-        }
-    }
-}
-
 /// One frame of the stream of events that a server sends to a remote client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
@@ -371,16 +258,14 @@ impl Codec for RequestBatch {
         self.from.put(out);
         self.number.put(out);
         self.session.put(out);
-        if self.version() >= WITH_ACKNOWLEDGEMENTS {
-            self.acknowledged.put(out);
-        }
+        self.acknowledged.put(out);
         self.asks.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (engine, by, number) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         let session = Codec::take(from)?;
-        let acknowledged = from.take_since(WITH_ACKNOWLEDGEMENTS)?;
+        let acknowledged = Codec::take(from)?;
         let count = from.take_length::<BatchItem>()?;
         require(count <= ASKS_MAX)?;
         let asks = (0..count).map(|_| BatchItem::take(from)).collect::<Result<_, _>>()?;
@@ -409,29 +294,20 @@ impl Codec for String {
     }
 }
 
-/// Encodes a batch for a server that knows the protocol up to the version `known`. Later features
-/// are left out.
-pub fn encode_batch(known: u8, batch: &RequestBatch) -> Vec<u8> {
-    let version = batch.version();
-    if version <= known {
-        return encode_message(version, batch);
-    }
-    let older = batch.for_version(known);
-    encode_message(older.version(), &older)
+/// Encodes a batch.
+pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
+    encode_message(batch)
 }
 
-/// Decodes the output of [`encode_batch`]. A version above the lowest that can hold the batch is
-/// malformed, so that each batch has one encoding.
-pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
+/// Decodes the output of [`encode_batch`].
+pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, DecodeError> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
-    let batch: RequestBatch = decode_message(format_of, 2 * BATCH_BYTES_MAX, bytes)?;
-    require(bytes.first() == Some(&batch.version()))?;
-    Ok(batch)
+    decode_message(2 * BATCH_BYTES_MAX, bytes)
 }
 
 /// Encodes the answer to a batch.
 pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
-    encode_message(told.version(), told)
+    encode_message(told)
 }
 
 /// Encodes the reply to one call in a batch. A reply is kept in encoded form until the replies to
@@ -443,9 +319,9 @@ pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
 }
 
 /// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
-/// encoded, and the highest version that any of them needs.
-pub(super) fn encode_replies(version: u8, stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = vec![version];
+/// encoded.
+pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
     stamp.put(&mut out);
     replies.len().put(&mut out);
     for reply in replies {
@@ -455,40 +331,34 @@ pub(super) fn encode_replies(version: u8, stamp: &Stamp, replies: &[Vec<u8>]) ->
 }
 
 /// Decodes the output of [`encode_told`].
-pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, Malformed> {
+pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, DecodeError> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
-    decode_message(format_of, ANSWER_MEMORY_MAX, bytes)
+    decode_message(ANSWER_MEMORY_MAX, bytes)
 }
 
 /// Encodes a frame of the event stream, preceded by its length in four bytes.
 pub fn encode_frame(frame: &Frame) -> Vec<u8> {
-    let bytes = encode_message(PROTOCOL_BASE, frame);
+    let bytes = encode_message(frame);
     let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
     out.extend_from_slice(&bytes);
     out
 }
 
 /// If `bytes` begins with a complete frame of the event stream, removes and decodes the frame.
-pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
+pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, DecodeError> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
     require(length <= FRAME_BYTES_MAX)?;
     let Some(frame) = rest.get(..length) else { return Ok(None) };
-    let frame = decode_message(format_of, 2 * FRAME_BYTES_MAX, frame)?;
+    let frame = decode_message(2 * FRAME_BYTES_MAX, frame)?;
     bytes.drain(..length + size_of::<u32>());
     Ok(Some(frame))
-}
-
-/// Returns the encoding format of the values in a message of this protocol version; `None` if the
-/// version is not known.
-fn format_of(version: u8) -> Option<u8> {
-    (PROTOCOL_BASE..=PROTOCOL).contains(&version).then_some(version)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, Handover, LeaseKey, Mode, OpenId, Previous, Release};
+    use crate::engine::codec::UnknownVersion;
 
     fn batch_of(op: Op) -> RequestBatch {
         let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];
@@ -497,86 +367,27 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_keys_are_left_out_for_an_older_server() {
+    fn acknowledged_keys_are_carried_by_the_first_part_with_a_key() {
         let keyed = Submission { key: Some("a-7".into()), op: Op::Settle };
-        let none = RequestBatch { asks: vec![BatchItem::Now], ..batch_of(Op::Settle) };
         let submits = [BatchItem::Submit(Op::Settle.into()), BatchItem::Submit(keyed)];
-        let asks = [&none.asks[..], &submits, &submits].concat();
-        let old = RequestBatch { asks, ..none };
+        let asks = [&[BatchItem::Now][..], &submits, &submits].concat();
         let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
-        let new = RequestBatch { acknowledged: acknowledged.clone(), ..old.clone() };
-        let bytes = encode_batch(PROTOCOL, &new);
-        assert_eq!((bytes[0], decode_batch(&bytes).as_ref()), (6, Ok(&new)));
-        assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
-        assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
-        let carried: Vec<_> = new.positions().into_iter().map(|at| at.acknowledged).collect();
-        assert_eq!(carried, [None, None, acknowledged, None, None], "with the first key only");
+        let batch =
+            RequestBatch { asks, acknowledged: acknowledged.clone(), ..batch_of(Op::Settle) };
+        assert_eq!(decode_batch(&encode_batch(&batch)).as_ref(), Ok(&batch));
+        let carried: Vec<_> = batch.positions().into_iter().map(|at| at.acknowledged).collect();
+        assert_eq!(carried, [None, None, acknowledged, None, None]);
     }
 
+    /// A message of another version is refused as a whole.
     #[test]
-    fn a_batch_claims_the_lowest_version_that_can_hold_it() {
-        let (name, client) = (LockName::parse("x"), ClientId::parse("a"));
-        let (name, client) = (name.expect("valid"), client.expect("valid"));
-        let key = LeaseKey { name, client, token: Some(Token::named(7)) };
-        let open = OpenId { session: SessionId::named(4), number: 5 };
-        let old = batch_of(Op::Release(Release::of(key.clone())));
-        let new = batch_of(Op::Release(Release::of_open_file(open, key)));
-        assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
-        assert_eq!(decode_batch(&encode_batch(PROTOCOL, &old)), Ok(old.clone()));
-        let bytes = encode_batch(PROTOCOL, &new);
-        assert_eq!(bytes[0], 6);
-        assert_eq!(decode_batch(&bytes), Ok(new.clone()));
-        // A server that knows only the previous version gets the release without the open file. It
-        // has the same digest as the release with the open file, so either is recognized as a
-        // repeat of the other.
-        assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
-        let digest = |batch: &RequestBatch| match &batch.asks[1] {
-            BatchItem::Submit(command) => digest_of(&command.op),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(digest(&old), digest(&new));
-        // A message is malformed if its content needs a newer protocol version than the message
-        // claims, or if the claimed version is unknown.
-        assert!(decode_batch(&[&[PROTOCOL_BASE], &bytes[1..]].concat()).is_err());
-        assert!(decode_batch(&[&[PROTOCOL + 1], &bytes[1..]].concat()).is_err());
-    }
-
-    /// A server that does not know handovers is sent the rest of the batch, and a client that does
-    /// not know them is sent answers without what is remembered.
-    #[test]
-    fn handovers_are_refused_by_an_older_server_and_left_out_for_an_older_client() {
-        let (name, client) = (LockName::parse("x"), ClientId::parse("a"));
-        let (name, client) = (name.expect("valid"), client.expect("valid"));
-        let key = LeaseKey { name: name.clone(), client, token: Some(Token::named(7)) };
-        let handover = Some(Handover { text: "clean".into(), counter: 1 });
-        let batch = batch_of(Op::Release(Release { handover, ..Release::of(key) }));
-        assert_eq!((batch.needs(), encode_batch(PROTOCOL, &batch)[0]), (7, 7));
-        assert_eq!(batch.known_parts(PROTOCOL), (batch.clone(), vec![]));
-        let (older, refused) = batch.known_parts(6);
-        assert_eq!(
-            (&older.asks[..], &refused[..]),
-            (&[BatchItem::Now, BatchItem::Now][..], &[1][..])
-        );
-        let (at, wall) = (Time::from_secs(5), Wall { secs: 0, nanos: 0 });
-        let stamp = Stamp { engine: 1, start: 2, now: at, wall, next_event: 3 };
-        let mut told = BatchResponse { stamp, replies: vec![ItemReply::Now, ItemReply::Now] };
-        told.refuse(&refused);
-        let [ItemReply::Now, ItemReply::Answered(Err(refusal))] = &told.replies[..] else {
-            panic!("{told:?}");
-        };
-        assert_eq!(*refusal.reason, Reason::NoHandoversYet);
-        let previous = Some(Arc::new(Previous { seq: 3, last: None }));
-        let (mode, holders, waiters) = (Mode::Exclusive, vec![], vec![]);
-        let hold_off = None;
-        let view =
-            LockView { name, at, mode, holders, waiters, has_below: false, previous, hold_off };
-        let reply = ItemReply::Viewed(view.clone());
-        let told = BatchResponse { stamp, replies: vec![reply.clone()] };
-        let bytes = encode_told(&told);
-        assert_eq!((bytes[0], decode_told(&bytes)), (7, Ok(told)));
-        assert!(decode_told(&[&[6], &bytes[1..]].concat()).is_err());
-        assert_eq!(reply.clone().for_version(7), reply);
-        let bare = LockView { previous: None, ..view };
-        assert_eq!(reply.for_version(6), ItemReply::Viewed(bare));
+    fn another_version_is_named() {
+        let bytes = encode_batch(&batch_of(Op::Settle));
+        for found in [0, FORMAT_VERSION + 1, u8::MAX] {
+            let refused = decode_batch(&[&[found], &bytes[1..]].concat());
+            assert_eq!(refused, Err(DecodeError::Version(UnknownVersion { found })));
+            let said = refused.expect_err("another version").to_string();
+            assert_eq!(said, format!("it has version {found}, and this latchfs knows version 1"));
+        }
     }
 }

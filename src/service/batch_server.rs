@@ -8,8 +8,7 @@ use super::backend_status::About;
 use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
-    PROTOCOL, PROTOCOL_BASE, RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame,
-    encode_replies, encode_reply,
+    RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
 };
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
@@ -18,7 +17,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
 use super::refusal_log::CommandSubject;
 use super::scoped_views;
-use crate::engine::codec::Malformed;
+use crate::engine::codec::DecodeError;
 use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
 use crate::random::random;
 use crate::time::{Span, boot_now};
@@ -64,8 +63,8 @@ type Then = Box<dyn FnOnce(Result<Arc<[u8]>, BatchError>) + Send>;
 /// Why a batch is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
-    /// The bytes are not a valid batch.
-    Malformed,
+    /// The bytes are not a valid batch, or one of another version.
+    Unreadable(DecodeError),
     /// The batch is for another engine.
     Elsewhere,
     /// The batch is a repeat that cannot be answered: its answer is forgotten, or it is still being
@@ -77,8 +76,6 @@ pub enum BatchError {
 #[derive(Clone)]
 pub struct BatchServer {
     state: Arc<BatchServerState>,
-    /// The newest version of the protocol that the clients know.
-    known: u8,
 }
 
 struct BatchServerState {
@@ -92,18 +89,12 @@ impl BatchServer {
     pub fn new(locks: Locks) -> Self {
         let start = random();
         let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
-        Self { state, known: PROTOCOL }
-    }
-
-    /// Returns the server for clients that know the protocol up to the version `known`.
-    #[must_use]
-    pub fn for_clients_of(&self, known: u8) -> Self {
-        Self { known, ..self.clone() }
+        Self { state }
     }
 
     /// Decodes a batch.
     pub fn read(bytes: &[u8]) -> Result<RequestBatch, BatchError> {
-        decode_batch(bytes).map_err(|Malformed| BatchError::Malformed)
+        decode_batch(bytes).map_err(BatchError::Unreadable)
     }
 
     /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
@@ -136,8 +127,8 @@ impl BatchServer {
         let positions = batch.positions();
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
-        let done = move |version, replies: Vec<Vec<u8>>| {
-            let told: Arc<[u8]> = encode_replies(version, &stamp, &replies).into();
+        let done = move |replies: Vec<Vec<u8>>| {
+            let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
             porter.state.answers.lock().end(&sender, from, number, &told);
             then(Ok(told));
         };
@@ -146,8 +137,7 @@ impl BatchServer {
         for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
             let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
-            let known = self.known;
-            let put = move |reply: ItemReply| gathering.put(place, &reply.for_version(known));
+            let put = move |reply: ItemReply| gathering.put(place, &reply);
             match limits.remove(&place) {
                 None => self.state.ask(caller, ask, position, put),
                 Some(ItemAccess::Checked(check)) => {
@@ -377,26 +367,25 @@ fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply)
 
 /// The callback for the encoded replies of a batch, once it is complete, and the version of the
 /// protocol that they need.
-type Gather = Box<dyn FnOnce(u8, Vec<Vec<u8>>) + Send>;
+type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
 
 /// Collects the encoded replies of a batch until it is complete.
 struct Gathering(Mutex<Gathered>);
 
 struct Gathered {
     replies: Vec<Vec<u8>>,
-    version: u8,
     bytes: usize,
     missing: usize,
     then: Option<Gather>,
 }
 
 impl Gathering {
-    fn new(count: usize, then: impl FnOnce(u8, Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
+    fn new(count: usize, then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
         assert!(count <= ASKS_MAX, "the batch was checked when it was read");
-        let (replies, version) = (vec![Vec::new(); count], PROTOCOL_BASE);
-        let mut gathered = Gathered { replies, version, bytes: 0, missing: count, then: None };
+        let replies = vec![Vec::new(); count];
+        let mut gathered = Gathered { replies, bytes: 0, missing: count, then: None };
         if count == 0 {
-            then(version, Vec::new());
+            then(Vec::new());
         } else {
             gathered.then = Some(Box::new(then));
         }
@@ -414,17 +403,16 @@ impl Gathering {
             });
         }
         gathered.bytes += bytes.len();
-        gathered.version = gathered.version.max(reply.version());
         gathered.replies[place] = bytes;
         gathered.missing -= 1;
         if gathered.missing > 0 {
             return;
         }
         let replies = std::mem::take(&mut gathered.replies);
-        let (version, then) = (gathered.version, gathered.then.take());
+        let then = gathered.then.take();
         drop(gathered);
         if let Some(then) = then {
-            then(version, replies);
+            then(replies);
         }
     }
 }
@@ -712,6 +700,9 @@ mod tests {
 
     #[test]
     fn bytes_of_another_version_are_rejected() {
-        assert_eq!(BatchServer::read(&[9, 1, 1, 0]), Err(BatchError::Malformed));
+        let Err(BatchError::Unreadable(why)) = BatchServer::read(&[9, 1, 1, 0]) else {
+            panic!("read");
+        };
+        assert_eq!(why.to_string(), "it has version 9, and this latchfs knows version 1");
     }
 }

@@ -58,9 +58,6 @@ pub struct Outlook {
     pub elections: ElectionStats,
     /// The replication lag of the other nodes, if this node leads; else that of this node.
     pub behind: Vec<Behind>,
-    /// The newest format of the entries in this node's log: an older latchfs reads it only if it
-    /// knows that format.
-    pub log_format: u8,
 }
 
 /// How far a node is behind the leader.

@@ -24,7 +24,7 @@ use super::paging::{Children, List, ListPage, page_of_children, page_of_leases, 
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
-use crate::engine::codec::EncodedState;
+use crate::engine::codec::encode_engine;
 use crate::engine::{
     Answer, Child, Command, Engine, Event, HoldOff, HoldOffCause, LockName, LockView, Op, Rules,
     SessionId, SessionView, Token,
@@ -222,8 +222,8 @@ impl BackendStatus for Local {
         true
     }
 
-    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
-        then(Ok(Some(self.inspect(EncodedState::of))));
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(Some(self.inspect(encode_engine))));
     }
 
     fn counts(&self) -> Vec<Count> {

@@ -10,7 +10,6 @@ use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage, ListedNames};
 use super::remote_status::RemoteStatus;
-use crate::engine::codec::EncodedState;
 use crate::engine::{
     Answer, Child, Command, Engine, HoldOff, Limit, LockName, LockView, Op, Phase, Reason, Refusal,
     RequestId, SessionId, SessionView, Token,
@@ -261,10 +260,7 @@ impl Locks {
 
     /// Passes the encoded state of the engine to `then`, or `None` if the engine is not in this
     /// process.
-    pub fn state(
-        &self,
-        then: impl FnOnce(Result<Option<EncodedState>, Unavailable>) + Send + 'static,
-    ) {
+    pub fn state(&self, then: impl FnOnce(Result<Option<Vec<u8>>, Unavailable>) + Send + 'static) {
         self.0.state(Box::new(then));
     }
 

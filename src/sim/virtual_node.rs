@@ -10,13 +10,11 @@ use super::virtual_links::{VirtualLinks, VirtualTransport};
 use super::virtual_log::VirtualLog;
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
 use super::world::{Host, World};
-use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{Command, Engine, LockName, LockView, codec};
 use crate::raft::elections::ElectionCounter;
 use crate::raft::fatal_error::FatalError;
 use crate::raft::leadership::LeadershipRole;
 use crate::raft::node_pipeline::{PipelineParts, PipelineTasks};
-use crate::raft::peer_formats::PeerFormats;
 use crate::raft::types::NodeId;
 use crate::service::Unavailable;
 use crate::time::{Span, Time};
@@ -30,8 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
 
-/// More nodes than join in one run.
-const NODES_MAX: NodeId = 1_000;
 /// Number of entries between snapshots. It is low, so that nodes which were down need a snapshot.
 const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Number of log entries kept after a snapshot that contains them.
@@ -117,19 +113,10 @@ async fn start(
         fatal,
         role,
         is_alone: false,
-        formats: formats(),
     };
     let (requests, tasks) = parts.build();
     let (world, stopped) = (Arc::clone(world), AtomicBool::new(false));
     Ok((Arc::new(Host { id, run, world, requests, stopped }), tasks))
-}
-
-/// Returns the formats of the nodes, which are all of this version. Real nodes learn them from
-/// responses.
-fn formats() -> Arc<PeerFormats> {
-    let formats = PeerFormats::default();
-    (0..NODES_MAX).for_each(|node| formats.hear(node, FORMAT_VERSION));
-    Arc::new(formats)
 }
 
 impl Host {

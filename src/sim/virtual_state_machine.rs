@@ -9,7 +9,6 @@ use super::recorder::Record;
 use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
 use super::virtual_disk::OpenDisk;
-use crate::engine::codec::Malformed;
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
@@ -88,7 +87,7 @@ impl VirtualStateMachine {
         let read = |bytes: Arc<[u8]>| {
             let found = snapshot::from_file(Path::new("snapshot"), &bytes);
             let found = found.map_err(|error| error.to_string())?;
-            snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
+            snapshot::unpack(&found).map_err(|error| error.to_string())
         };
         let known = disk.snapshot().map(read).transpose()?;
         let replica = Arc::new(Replica::new(known, Audit::off(), environment));

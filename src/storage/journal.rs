@@ -358,6 +358,12 @@ impl Records {
         Self { dir: Arc::clone(dir), parts: parts.into_iter(), open: None }
     }
 
+    /// Returns the path of the journal of the last record, or of the directory before the first one.
+    pub fn place(&self) -> PathBuf {
+        let reader = self.open.as_ref().map(|(reader, _)| &reader.path);
+        reader.cloned().unwrap_or_else(|| self.dir.path().to_path_buf())
+    }
+
     fn read(&mut self) -> Result<Option<Vec<u8>>, StateError> {
         loop {
             if let Some((reader, limit_seq)) = &mut self.open

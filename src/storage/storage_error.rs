@@ -29,9 +29,9 @@ pub enum StateError {
     UnknownVersion {
         /// The path of the file that was written by another version.
         file: PathBuf,
-        /// The format version of the file.
+        /// The version of the file.
         found: u32,
-        /// The only format version that this latchfs knows.
+        /// The version that this latchfs knows.
         known: u32,
     },
     /// The files are intact, but the records or the snapshot in them cannot be decoded.
@@ -79,8 +79,8 @@ impl fmt::Display for StateError {
             }
             Self::UnknownVersion { file, found, known } => write!(
                 f,
-                "{} has format {found}, and this latchfs knows format {known} only; start the \
-                 latchfs that wrote it, or name another state directory with --state DIR",
+                "{} has version {found}, and this latchfs knows version {known}; start the latchfs \
+                 that wrote it, or name another state directory with --state DIR",
                 file.display()
             ),
             Self::Unreadable(why) => {

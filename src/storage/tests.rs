@@ -285,7 +285,7 @@ fn a_flipped_bit_is_damage_unless_no_record_follows() {
             let said = flipped.refusal();
             assert!(said.contains("journal.1 "), "byte {at}: {said}");
             let version = (8..12).contains(&at);
-            let expected = if version { "this latchfs knows format 1" } else { "is damaged at" };
+            let expected = if version { "this latchfs knows version 1" } else { "is damaged at" };
             assert!(said.contains(expected), "byte {at}: {said}");
         }
     }
@@ -358,7 +358,7 @@ fn tokens_persist_and_never_restart() {
     assert!(scratch.refusal().contains("/tokens is damaged"));
     fs::write(scratch.file("tokens"), "latchfs tokens 9\n").expect("ok");
     let said = scratch.refusal();
-    assert!(said.contains("tokens has format 9, and this latchfs knows format 1 only"), "{said}");
+    assert!(said.contains("tokens has version 9, and this latchfs knows version 1"), "{said}");
     fs::remove_file(scratch.file("tokens")).expect("it is there");
     let said = scratch.refusal();
     assert!(said.contains("/tokens is missing, so the next fencing token is not known"), "{said}");

@@ -1,6 +1,6 @@
 //! Clusters whose nodes all start with the same declaration (`--initial-cluster`), in any order.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, Version, drain, eventually, run};
+use crate::net::{Daemon, LATCHFS, Machine, Net, drain, eventually, run};
 use crate::nodes::{Cluster, Node, curl, options, serve};
 use latchfs::time::{Span, boot_now};
 use std::fs;
@@ -37,7 +37,7 @@ impl Declared {
     fn start_waiting(&self, at: usize, data: &str) -> Daemon {
         let machine = &self.machines[at];
         let args = self.options(at, data);
-        let (daemon, out) = Daemon::spawn(machine, Version::Current, args, "listening", vec![]);
+        let (daemon, out) = Daemon::spawn(machine, args, "listening", vec![]);
         drain(out);
         eventually("it waits", || daemon.log().contains("and waits for").then_some(()));
         daemon
@@ -101,7 +101,7 @@ fn a_node_that_waits_for_others_ends_at_sigterm() {
     let waiting = declared.start_waiting(0, "data");
     let machine = &declared.machines[1];
     let args = options(machine, "data", &["--seed", "10.9.9.9:7100"]);
-    let (joining, out) = Daemon::spawn(machine, Version::Current, args, "listening", vec![]);
+    let (joining, out) = Daemon::spawn(machine, args, "listening", vec![]);
     drain(out);
     eventually("it asks", || joining.log().contains("10.9.9.9:7100").then_some(()));
     for daemon in [waiting, joining] {

@@ -15,8 +15,6 @@ mod server_faults;
 mod support;
 #[path = "../durable/talk.rs"]
 mod talk;
-#[path = "../machines/turns.rs"]
-mod turns;
 
 mod audit;
 mod chaos;
@@ -36,4 +34,3 @@ mod recover;
 mod several;
 mod storm;
 mod trust;
-mod versions;

@@ -1,7 +1,7 @@
 //! Clusters of real nodes for the tests, each node on a machine (network namespace) of its own. The
 //! machines are removed when the test ends, whatever its result.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, Version, eventually, run};
+use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, eventually, run};
 use crate::talk::Talk;
 use serde_json::Value;
 use std::fs::File;
@@ -30,17 +30,12 @@ impl Cluster {
     /// Starts a cluster of a single node that other nodes can join.
     #[track_caller]
     pub(crate) fn alone() -> Self {
-        Self::alone_as(Version::Current)
-    }
-
-    #[track_caller]
-    fn alone_as(version: Version) -> Self {
         let mut net = Net::new();
         let clients = net.machine();
         let mut cluster = Self { net, clients, nodes: vec![], token: None };
         let machine = cluster.net.machine();
-        begin_as(version, &machine, "data");
-        let daemon = serve_as(version, &machine, "data", &[]);
+        begin(&machine, "data");
+        let daemon = serve(&machine, "data", &[]);
         cluster.nodes.push(Node { machine, daemon });
         cluster
     }
@@ -48,14 +43,8 @@ impl Cluster {
     /// Starts a cluster of `count` voters.
     #[track_caller]
     pub(crate) fn of(count: usize) -> Self {
-        Self::of_version(Version::Current, count)
-    }
-
-    /// Starts a cluster of `count` voters that all run the given version of latchfs.
-    #[track_caller]
-    pub(crate) fn of_version(version: Version, count: usize) -> Self {
-        let mut cluster = Self::alone_as(version);
-        (1..count).for_each(|_| cluster.join_as(version));
+        let mut cluster = Self::alone();
+        (1..count).for_each(|_| cluster.join());
         cluster.vote();
         cluster
     }
@@ -98,22 +87,17 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn add(&mut self, version: Version, more: &[&str]) {
+    fn add(&mut self, more: &[&str]) {
         let machine = self.net.machine();
-        let daemon = serve_as(version, &machine, "data", more);
+        let daemon = serve(&machine, "data", more);
         self.nodes.push(Node { machine, daemon });
     }
 
     /// Adds another node, which joins the cluster through the existing ones.
     #[track_caller]
     pub(crate) fn join(&mut self) {
-        self.join_as(Version::Current);
-    }
-
-    #[track_caller]
-    fn join_as(&mut self, version: Version) {
         let seeds: Vec<_> = self.nodes.iter().map(|node| node.machine.peers()).collect();
-        self.add(version, &["--seed", &seeds.join(",")]);
+        self.add(&["--seed", &seeds.join(",")]);
     }
 
     /// Returns the URLs of all nodes.
@@ -308,17 +292,10 @@ pub(crate) fn secret(machine: &Machine) -> String {
 /// Starts a node on a machine.
 #[track_caller]
 pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
-    serve_as(Version::Current, machine, data, more)
-}
-
-#[track_caller]
-fn serve_as(version: Version, machine: &Machine, data: &str, more: &[&str]) -> Daemon {
     let mut args = options(machine, data, more);
-    if version == Version::Current {
-        let listen = args.iter().position(|arg| arg == "--listen").expect("one") + 1;
-        args[listen] = format!("{},{}", args[listen], socket(machine));
-    }
-    Daemon::start_version(machine, version, args, "listening", Vec::new())
+    let listen = args.iter().position(|arg| arg == "--listen").expect("one") + 1;
+    args[listen] = format!("{},{}", args[listen], socket(machine));
+    Daemon::start(machine, args, "listening")
 }
 
 /// Returns the URL of the Unix socket of the node on a machine.
@@ -329,27 +306,17 @@ fn socket(machine: &Machine) -> String {
 /// Initializes a new cluster on a machine: runs a node without a peer port once, and stops it.
 #[track_caller]
 pub(crate) fn begin(machine: &Machine, data: &str) {
-    begin_as(Version::Current, machine, data);
-}
-
-#[track_caller]
-fn begin_as(version: Version, machine: &Machine, data: &str) {
-    drop(serve_alone_as(version, machine, data));
+    drop(serve_alone(machine, data));
 }
 
 /// Starts a node without a peer port, which initializes a new cluster.
 #[track_caller]
 pub(crate) fn serve_alone(machine: &Machine, data: &str) -> Daemon {
-    serve_alone_as(Version::Current, machine, data)
-}
-
-#[track_caller]
-fn serve_alone_as(version: Version, machine: &Machine, data: &str) -> Daemon {
     let mut args = options(machine, data, &[]);
     // The first five arguments, up to the data directory, are kept; the peer options are removed.
     args.truncate(5);
     args.push("--insecure".to_owned());
-    Daemon::start_version(machine, version, args, "listening", Vec::new())
+    Daemon::start(machine, args, "listening")
 }
 
 /// Returns the error message of a node that must refuse to start.

@@ -4,18 +4,18 @@
 use crate::harness::{Source, Target};
 use crate::values::{batch, command, lived, told};
 use latchfs::auth::{ClientPattern, grant_of};
-use latchfs::engine::codec::{self, EncodedState, FORMAT_BASE, FORMAT_VERSION};
+use latchfs::engine::codec::{self, FORMAT_VERSION};
 use latchfs::engine::{ClientId, Command, Engine, Rules};
 use latchfs::fuse::fuzz as mount;
 use latchfs::raft::fuzz as node;
 use latchfs::server::http::fuzz as http;
 use latchfs::server::line::fuzz as line;
 use latchfs::service::batch_messages::{
-    PROTOCOL, decode_batch, decode_told, encode_batch, encode_frame, encode_told, take_frame,
+    decode_batch, decode_told, encode_batch, encode_frame, encode_told, take_frame,
 };
 use latchfs::service::{backup, fuzz as recovery};
 use latchfs::storage::StateDir;
-use latchfs::time::{Span, Time};
+use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
 use std::fs;
@@ -50,13 +50,12 @@ fn history(most: usize) -> impl Strategy<Value = Vec<(u64, Command)>> {
 #[test]
 fn commands() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_command(FORMAT_VERSION, bytes);
+        let read = codec::decode_command(bytes);
         if let Ok((at, command)) = &read {
             let mut again = Vec::new();
             codec::encode_command(*at, command, &mut again);
             assert_eq!(again, bytes, "a value has one encoding");
         }
-        let _older = codec::decode_command(FORMAT_BASE, bytes);
         let _rules = codec::decode_rules(bytes);
         (read.is_ok(), room(bytes.len()))
     };
@@ -65,7 +64,7 @@ fn commands() {
         let (at, command) = (Time::from_nanos(source.random.number()), source.draw(&command));
         let mut bytes = Vec::new();
         codec::encode_command(at, &command, &mut bytes);
-        assert_eq!(codec::decode_command(FORMAT_VERSION, &bytes), Ok((at, command)));
+        assert_eq!(codec::decode_command(&bytes), Ok((at, command)));
         vec![bytes]
     });
 }
@@ -73,18 +72,17 @@ fn commands() {
 #[test]
 fn engines() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_engine(FORMAT_VERSION, bytes);
+        let read = codec::decode_engine(bytes);
         if let Ok(engine) = &read {
             assert_eq!(codec::encode_engine(engine), bytes, "a value has one encoding");
         }
-        let _older = codec::decode_engine(FORMAT_BASE, bytes);
         (read.is_ok(), room(bytes.len()))
     };
     let history = history(30);
     Target { name: "engines", words: &[], check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
         let bytes = codec::encode_engine(&engine);
-        assert_eq!(codec::decode_engine(FORMAT_VERSION, &bytes).as_ref(), Ok(&engine));
+        assert_eq!(codec::decode_engine(&bytes).as_ref(), Ok(&engine));
         vec![bytes]
     });
 }
@@ -94,14 +92,14 @@ fn batches() {
     let check = |bytes: &[u8]| {
         let read = decode_batch(bytes);
         if let Ok(batch) = &read {
-            assert_eq!(encode_batch(PROTOCOL, batch), bytes, "a batch has one encoding");
+            assert_eq!(encode_batch(batch), bytes, "a batch has one encoding");
         }
         (read.is_ok(), room(bytes.len()))
     };
     let batch = batch();
     Target { name: "batches", words: &[], check: &check }.run(|source| {
         let batch = source.draw(&batch);
-        let bytes = encode_batch(PROTOCOL, &batch);
+        let bytes = encode_batch(&batch);
         assert_eq!(decode_batch(&bytes), Ok(batch));
         vec![bytes]
     });
@@ -211,8 +209,7 @@ fn answers_between_nodes() {
 fn log_entries() {
     let check = |bytes: &[u8]| {
         let again = node::entry(bytes);
-        // Entries of older formats are encoded in the present one.
-        if let Some(again) = again.as_ref().filter(|_| bytes[0] >= FORMAT_BASE) {
+        if let Some(again) = &again {
             same_after_version(again, bytes);
         }
         (again.is_some(), room(bytes.len()))
@@ -256,8 +253,8 @@ fn backups() {
     // As above: an encoded engine in a backup with the right checksum, or a whole backup.
     let check = |bytes: &[u8]| {
         let Some((kind, bytes)) = bytes.split_first() else { return (false, 0) };
-        let state = || EncodedState { format: FORMAT_VERSION, bytes: bytes.to_vec() };
-        let bytes = if *kind == 0 { backup::write(7, &state()) } else { bytes.to_vec() };
+        let wall = Wall { secs: 0, nanos: 0 };
+        let bytes = if *kind == 0 { backup::write(7, wall, bytes) } else { bytes.to_vec() };
         let read = backup::read(&bytes);
         if let Ok(read) = &read {
             let state = codec::encode_engine(&read.engine);
@@ -265,23 +262,16 @@ fn backups() {
         }
         (read.is_ok(), room(bytes.len()))
     };
-    let words: [&[u8]; 8] = [
-        b"\n",
-        b"\n\n",
-        b"sum ",
-        b"bytes ",
-        b"engine ",
-        b"taken ",
-        b"state-format ",
-        b"latchfs backup ",
-    ];
+    let words: [&[u8]; 7] =
+        [b"\n", b"\n\n", b"sum ", b"bytes ", b"engine ", b"taken ", b"latchfs backup "];
     let history = history(20);
     Target { name: "backups", words: &words, check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let state = EncodedState::of(&engine);
-        let whole = backup::write(source.random.next(), &state);
+        let state = codec::encode_engine(&engine);
+        let wall = Wall { secs: 1_800_000_000, nanos: 0 };
+        let whole = backup::write(source.random.next(), wall, &state);
         assert_eq!(backup::read(&whole).expect("as written").engine, engine);
-        vec![[&[0], &state.bytes[..]].concat(), [&[1], &whole[..]].concat()]
+        vec![[&[0], &state[..]].concat(), [&[1], &whole[..]].concat()]
     });
 }
 

@@ -16,7 +16,7 @@ use latchfs::engine::{
 };
 use latchfs::service::List;
 use latchfs::service::batch_messages::{
-    self, BatchItem, ItemReply, PROTOCOL, RequestBatch, Submission, encode_batch,
+    self, BatchItem, ItemReply, RequestBatch, Submission, encode_batch,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -116,17 +116,14 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
             patch: Patch::default(),
             at_once: false,
         });
-        encode_batch(
-            PROTOCOL,
-            &RequestBatch {
-                engine: 0,
-                from: 7,
-                number: 0,
-                session: None,
-                acknowledged: None,
-                asks: vec![submit(op)],
-            },
-        )
+        encode_batch(&RequestBatch {
+            engine: 0,
+            from: 7,
+            number: 0,
+            session: None,
+            acknowledged: None,
+            asks: vec![submit(op)],
+        })
     };
     for (part, text, batch) in [
         ("reason", &*reason, steal("eve", "eve", &reason)),
@@ -162,7 +159,7 @@ fn deceptive_names_are_refused() {
         let asks = vec![submit(acquire("proxyzd", "short"))];
         let (engine, from, session, acknowledged) = (0, number as u64, None, None);
         let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
-        let mut bytes = encode_batch(PROTOCOL, &batch);
+        let mut bytes = encode_batch(&batch);
         let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
         bytes[at..at + 7].copy_from_slice(text.as_bytes());
         let (code, body) = send(&server, &bytes);
@@ -267,7 +264,7 @@ fn answers_that_are_not_read_have_a_share() {
         let (asks, from) = (vec![BatchItem::List(list)], 100 + number);
         let (engine, session, acknowledged) = (0, None, None);
         let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
-        let body = encode_batch(PROTOCOL, &batch);
+        let body = encode_batch(&batch);
         let head = format!(
             "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
             body.len()

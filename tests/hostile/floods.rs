@@ -13,8 +13,8 @@ use latchfs::engine::{
 };
 use latchfs::service::List;
 use latchfs::service::batch_messages::{
-    self, BatchItem, BatchResponse, ItemReply, PROTOCOL, RequestBatch, Stamp, Submission,
-    decode_told, encode_batch, encode_told,
+    self, BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
+    encode_batch, encode_told,
 };
 use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
@@ -75,7 +75,7 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
 pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let batch =
         RequestBatch { engine: 0, from, number: 1, session: None, acknowledged: None, asks };
-    let (code, body) = send(server, &encode_batch(PROTOCOL, &batch));
+    let (code, body) = send(server, &encode_batch(&batch));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
     decode_told(&body).expect("an answer").replies
 }
@@ -112,17 +112,14 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
     let count = batch_messages::BATCH_BYTES_MAX - 64;
-    let mut batch = encode_batch(
-        PROTOCOL,
-        &RequestBatch {
-            engine: 0,
-            from: 7,
-            number: 1,
-            session: None,
-            acknowledged: None,
-            asks: vec![BatchItem::Now],
-        },
-    );
+    let mut batch = encode_batch(&RequestBatch {
+        engine: 0,
+        from: 7,
+        number: 1,
+        session: None,
+        acknowledged: None,
+        asks: vec![BatchItem::Now],
+    });
     // The encoded batch ends with the number of its items, which is 1, and the item itself, one
     // byte each. The number is replaced by a large one, and the item is repeated.
     let part = batch.pop().expect("a part");

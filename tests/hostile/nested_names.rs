@@ -10,7 +10,7 @@ use latchfs::engine::{
     QueuePolicy, Rules,
 };
 use latchfs::service::batch_messages::{
-    BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::service::local::Local;
 use latchfs::service::{Locks, ParentCheck, Unavailable};
@@ -93,7 +93,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         )
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
-    encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks))
+    encode_batch(&RequestBatch::repeatable(0, asks))
 }
 
 /// The HTTP socket of a mount identifies the calling local user as the mount does. If the

@@ -5,7 +5,7 @@ use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use latchfs::engine::lease_terms::GRACE_DEFAULT;
 use latchfs::engine::{Acquire, LeaseTerms, Op, Ttl};
-use latchfs::service::batch_messages::{PROTOCOL, RequestBatch, encode_batch};
+use latchfs::service::batch_messages::{RequestBatch, encode_batch};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -340,7 +340,7 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
             submit(Op::Acquire(Acquire { term, ..ask }))
         };
         let asks = (0..256).map(lock).collect();
-        let batch = encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks));
+        let batch = encode_batch(&RequestBatch::repeatable(0, asks));
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
         let told = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());

@@ -10,7 +10,7 @@ use latchfs::engine::{
     Ownership, Patch, QueuePolicy, Release, SessionEnd, Token,
 };
 use latchfs::service::batch_messages::{
-    BatchItem, ItemReply, PROTOCOL, RequestBatch, Submission, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -93,7 +93,7 @@ fn batch_of(
 /// commands.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
-    fs::write(&sent, encode_batch(PROTOCOL, batch)).expect("it is ours");
+    fs::write(&sent, encode_batch(batch)).expect("it is ours");
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", who, "--data-binary"]);
     curl.arg(format!("@{}", sent.display())).arg("-o").arg(&told);

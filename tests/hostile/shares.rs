@@ -13,9 +13,7 @@ use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Mode, Op, OpenSession, Ownership, Patch, QueuePolicy,
     Ttl,
 };
-use latchfs::service::batch_messages::{
-    ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
-};
+use latchfs::service::batch_messages::{ItemReply, RequestBatch, decode_told, encode_batch};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -146,7 +144,7 @@ fn fill(server: &Server, scratch: &Scratch, op: impl Fn(usize) -> Op) -> (usize,
             acknowledged: None,
             asks,
         };
-        fs::write(&file, encode_batch(PROTOCOL, &batch)).expect("our directory");
+        fs::write(&file, encode_batch(&batch)).expect("our directory");
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--max-time", "20", "-H", EVE, "--data-binary"]);
         curl.arg(format!("@{}", file.display())).args(server.target("/door/v1/ask"));

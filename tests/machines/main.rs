@@ -24,5 +24,3 @@ mod server_faults;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
-mod turns;
-mod versions;

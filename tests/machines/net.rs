@@ -158,19 +158,6 @@ impl Machine {
     /// Mounts the locks of `server` at each of `dirs` on this machine, by one daemon.
     #[track_caller]
     pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
-        self.mount_as(Version::Current, server, dirs, more)
-    }
-
-    /// Mounts the locks of `server` at each of `dirs` on this machine, by one daemon of the given
-    /// version.
-    #[track_caller]
-    pub(crate) fn mount_as(
-        &self,
-        version: Version,
-        server: &str,
-        dirs: &[&str],
-        more: &str,
-    ) -> Mount {
         let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
         let mut args = vec!["mount".to_owned()];
         args.extend(dirs.iter().map(|dir| dir.display().to_string()));
@@ -179,9 +166,9 @@ impl Machine {
         if !more.contains("--client") {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
-        let daemon = Daemon::start_version(self, version, args, "mounted", Vec::new());
-        // The daemon reports each directory when it is mounted, but `start_version` waits only for
-        // the first report.
+        let daemon = Daemon::start(self, args, "mounted");
+        // The daemon reports each directory when it is mounted, but `start` waits only for the first
+        // report.
         for dir in &dirs {
             eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
         }
@@ -210,30 +197,6 @@ pub(crate) struct Daemon {
     args: Vec<String>,
     word: &'static str,
     environment: Vec<(&'static str, String)>,
-    program: Version,
-}
-
-/// The version of latchfs that a daemon runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Version {
-    /// The latchfs binary that cargo has built for the tests.
-    Current,
-    /// An older latchfs, built by `contrib/test` from the last commit before nodes and clients
-    /// began to negotiate the versions of their messages and file formats.
-    Previous,
-}
-
-impl Version {
-    pub(crate) fn program(self) -> String {
-        if self == Self::Current {
-            return LATCHFS.to_owned();
-        }
-        let target = Path::new(LATCHFS).parent().and_then(Path::parent);
-        let target = target.expect("the program lies in the target directory");
-        let previous = target.join("test-tools/previous/latchfs");
-        assert!(previous.exists(), "{} is missing; run contrib/test once", previous.display());
-        previous.display().to_string()
-    }
 }
 
 impl Daemon {
@@ -251,18 +214,7 @@ impl Daemon {
         word: &'static str,
         environment: Vec<(&'static str, String)>,
     ) -> Self {
-        Self::start_version(machine, Version::Current, args, word, environment)
-    }
-
-    #[track_caller]
-    pub(crate) fn start_version(
-        machine: &Machine,
-        program: Version,
-        args: Vec<String>,
-        word: &'static str,
-        environment: Vec<(&'static str, String)>,
-    ) -> Self {
-        let (daemon, mut out) = Self::spawn(machine, program, args, word, environment);
+        let (daemon, mut out) = Self::spawn(machine, args, word, environment);
         let mut line = String::new();
         out.read_line(&mut line).expect("it says something, or ends");
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
@@ -274,20 +226,19 @@ impl Daemon {
     /// restart waits for `word`.
     pub(crate) fn spawn(
         machine: &Machine,
-        program: Version,
         args: Vec<String>,
         word: &'static str,
         environment: Vec<(&'static str, String)>,
     ) -> (Self, BufReader<ChildStdout>) {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
-        let mut command = machine.command(&program.program());
+        let mut command = machine.command(LATCHFS);
         command.args(&args).env("RUST_LOG", "info").envs(environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
         let mut child = command.spawn().expect("nsenter is there");
         let out = BufReader::new(child.stdout.take().expect("piped"));
         let machine = machine.clone();
-        (Self { child, log, machine, args, word, environment, program }, out)
+        (Self { child, log, machine, args, word, environment }, out)
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -311,26 +262,16 @@ impl Daemon {
     /// Starts the daemon again with the same arguments.
     #[track_caller]
     pub(crate) fn again(&mut self) {
-        let args = std::mem::take(&mut self.args);
-        self.again_as(self.program, args);
+        let (machine, args) = (self.machine.clone(), std::mem::take(&mut self.args));
+        let environment = std::mem::take(&mut self.environment);
+        *self = Self::start_with(&machine, args, self.word, environment);
     }
 
     /// Ends the daemon by SIGTERM, as a service manager does, and waits for its end.
+    #[allow(dead_code)] // the suite of clusters uses it
     pub(crate) fn end(&mut self) {
         self.signal(libc::SIGTERM);
         self.child.wait().expect("it is our child");
-    }
-
-    /// Returns the command-line arguments of the daemon.
-    pub(crate) fn args(&self) -> &[String] {
-        &self.args
-    }
-
-    /// Restarts the daemon as the given version of latchfs, with the arguments `args`.
-    #[track_caller]
-    pub(crate) fn again_as(&mut self, program: Version, args: Vec<String>) {
-        let (machine, environment) = (self.machine.clone(), std::mem::take(&mut self.environment));
-        *self = Self::start_version(&machine, program, args, self.word, environment);
     }
 }
 

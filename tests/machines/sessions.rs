@@ -3,7 +3,7 @@
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
 use latchfs::service::batch_messages::{
-    ASKS_MAX, BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
+    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use std::fs;
 use std::process::Command;
@@ -15,10 +15,14 @@ const ROUNDS: usize = 12;
 /// Sends a batch of commands by curl on the server's machine; returns the replies to the commands.
 fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
-    let bytes = encode_batch(
-        PROTOCOL,
-        &RequestBatch { engine: 0, from: 0, number: 0, session: None, acknowledged: None, asks },
-    );
+    let bytes = encode_batch(&RequestBatch {
+        engine: 0,
+        from: 0,
+        number: 0,
+        session: None,
+        acknowledged: None,
+        asks,
+    });
     fs::write(&question, bytes).expect("ours");
     let mut command: Command = machine.command("curl");
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");

@@ -93,8 +93,7 @@ impl Pair {
         same_foresight(&settled, command, &answer)?;
         self.same_views()?;
         let bytes = codec::encode_engine(&self.engine);
-        let restored = codec::decode_engine(codec::FORMAT_VERSION, &bytes)
-            .map_err(|_| "a snapshot can't be read")?;
+        let restored = codec::decode_engine(&bytes).map_err(|_| "a snapshot can't be read")?;
         same("the restored engine", &restored, &self.engine)?;
         if answer.is_err() && !is_state_after_refusal(&bytes, settled, command) {
             return Err(format!("a refusal has left something behind: {answer:?}"));
@@ -284,8 +283,7 @@ fn replays(
     for (at, command) in commands {
         let mut bytes = vec![];
         codec::encode_command(*at, command, &mut bytes);
-        let read = codec::decode_command(codec::FORMAT_VERSION, &bytes)
-            .map_err(|_| "a command can't be read")?;
+        let read = codec::decode_command(&bytes).map_err(|_| "a command can't be read")?;
         same("a command and its bytes", &read, &(*at, command.clone()))?;
         if let Some((_, hold_off)) = hold_off.take_if(|(from, _)| *from <= *at) {
             again.begin_hold_off(hold_off);
@@ -419,14 +417,12 @@ fn a_snapshot_of_any_moment_leads_to_the_same_state() {
     }
     // Comparing each snapshot with the next one is enough, because equal bytes are equal states.
     for (index, (at, command)) in commands.iter().enumerate() {
-        let mut restored =
-            codec::decode_engine(codec::FORMAT_VERSION, &snapshots[index]).expect("just written");
+        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
         let _answer = restored.apply(*at, command, &mut vec![]);
         assert_eq!(codec::encode_engine(&restored), snapshots[index + 1], "at command {index}");
     }
     for index in (0..commands.len()).step_by(97) {
-        let mut restored =
-            codec::decode_engine(codec::FORMAT_VERSION, &snapshots[index]).expect("just written");
+        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
         for (at, command) in &commands[index..] {
             let _answer = restored.apply(*at, command, &mut vec![]);
         }

@@ -11,11 +11,9 @@ use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::types::NodeId;
-use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::shares::{Identity, SharedTable};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -103,12 +101,10 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// Accepts connections for ever, and serves each in a task of its own. Each response says that this
-/// node uses formats up to `format`.
+/// Accepts connections for ever, and serves each in a task of its own.
 pub(in crate::raft) async fn accept(
     listener: TcpListener,
     tls: PeerTls,
-    format: u8,
     who: Arc<impl RpcHandler>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -133,7 +129,7 @@ pub(in crate::raft) async fn accept(
             match places.take(&from, 1) {
                 Ok(place) => {
                     let caller = Caller::new(address.ip(), certificate);
-                    speak(stream, &caller, format, Arc::clone(&who), memory).await;
+                    speak(stream, &caller, Arc::clone(&who), memory).await;
                     drop(place);
                     if let Some(leader) = caller.leader.get() {
                         who.leader_closed(*leader).await;
@@ -206,7 +202,6 @@ impl Caller {
 async fn speak<S>(
     stream: S,
     caller: &Arc<Caller>,
-    format: u8,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
 ) where
@@ -222,7 +217,6 @@ async fn speak<S>(
             }
             let named = who.cluster_name().cloned();
             let mut response = answer(request, &caller, who, &memory).await;
-            response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
             put_name(response.headers_mut(), named.as_ref());
             Ok(response)
         }

@@ -1,17 +1,16 @@
 //! The messages between nodes, and their encoding. Decoding is strict: it never panics, and trusts
 //! no length beyond the bytes that are there.
 
+use crate::engine::Command;
 use crate::engine::codec::{
-    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, decode_message, encode_message,
-    require, wire_enum, wire_struct,
+    Codec, DecodeError, Decoder, Malformed, decode_message, encode_message, require, wire_enum,
+    wire_struct,
 };
-use crate::engine::{Command, answer_format};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
 use crate::raft::node_address::NodeAddress;
-use crate::raft::peer_formats::for_format;
 use crate::raft::types::{
-    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote, format_of,
+    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
 };
 use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
@@ -22,22 +21,6 @@ use openraft::raft::{
 use openraft::vote::leader_id_adv::LeaderId;
 use std::fmt;
 use std::sync::Arc;
-
-/// The version of a message that uses no feature of a later version, which the previous release of
-/// latchfs can read. A message claims the lowest version that can hold it.
-const VERSION_BASE: u8 = 4;
-
-/// Returns the version of a message with log entries or commands of this format.
-const fn version_of(format: u8) -> u8 {
-    VERSION_BASE + (format - FORMAT_BASE)
-}
-
-/// Returns the format of the values in a message of this version, or `None` if the version is not
-/// known.
-fn format_of_version(version: u8) -> Option<u8> {
-    let format = version.checked_sub(VERSION_BASE)?.checked_add(FORMAT_BASE)?;
-    (format <= FORMAT_VERSION).then_some(format)
-}
 
 /// The highest length of a snapshot call in bytes: enough for a million locks, each with the
 /// longest name, note and content. A node receives one snapshot at a time.
@@ -144,7 +127,7 @@ pub(crate) struct LeaderProgress {
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RpcError {
-    /// The call can't be decoded: it is damaged, or has another version.
+    /// The call can't be decoded.
     Malformed,
     /// The call names another cluster than that of the receiver.
     OtherCluster,
@@ -165,7 +148,7 @@ pub(crate) enum RpcError {
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed => write!(f, "it is no node of this version of latchfs"),
+            Self::Malformed => write!(f, "the call is malformed"),
             Self::OtherCluster => write!(f, "it belongs to another cluster"),
             Self::OtherNode(id) => write!(f, "node {id} has that address"),
             Self::NotLeader(Some(leader)) => write!(f, "not the leader; the leader is {leader}"),
@@ -227,41 +210,6 @@ pub(in crate::raft) fn call_memory(name: &str, bytes: usize) -> usize {
 }
 
 impl RpcRequest {
-    /// Returns the lowest format that can hold the entries or commands in the call.
-    fn format(&self) -> u8 {
-        match self {
-            Self::Append(ask) => {
-                let formats = ask.entries.iter().map(|entry| format_of(&entry.payload));
-                formats.max().unwrap_or(FORMAT_BASE)
-            }
-            Self::Forward(commands) => {
-                let formats = commands.iter().map(Command::format);
-                formats.max().unwrap_or(FORMAT_BASE)
-            }
-            _ => FORMAT_BASE,
-        }
-    }
-
-    /// Returns the call for a node that knows only this `format`, and the places of the commands
-    /// that are to be refused because the node does not know them. Entries stay as they are: those
-    /// of a newer format are in the log only if all members knew it.
-    pub(in crate::raft) fn for_format(self, format: u8) -> (Self, Vec<usize>) {
-        match self {
-            Self::Forward(commands) => {
-                let (commands, refused) = for_format(commands, format);
-                (Self::Forward(commands), refused)
-            }
-            call => (call, Vec::new()),
-        }
-    }
-
-    /// Whether the call has commands that a node which knows only [`FORMAT_BASE`] would have to
-    /// refuse.
-    pub(in crate::raft) fn needs_more(&self) -> bool {
-        let Self::Forward(commands) = self else { return false };
-        commands.iter().any(|command| command.op.needs() > FORMAT_BASE)
-    }
-
     /// Returns about how many bytes the entries, commands or snapshot in the call take in memory.
     pub(in crate::raft) fn weight(&self) -> usize {
         match self {
@@ -275,34 +223,28 @@ impl RpcRequest {
 
 /// Encodes a request and its envelope.
 pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
-    encode_message(version_of(letter.call.format()), letter)
+    encode_message(letter)
 }
 
 /// Decodes a call of this name that [`encode_letter`] encoded.
-pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, Malformed> {
+pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, DecodeError> {
     let room = bytes.len().saturating_add(memory_beyond(name, bytes.len()));
-    let letter: Envelope = decode_message(format_of_version, room, bytes)?;
+    let letter: Envelope = decode_message(room, bytes)?;
     require(letter.call.name() == name)?;
     Ok(letter)
 }
 
 /// Encodes the answer to a call.
 pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
-    let format = match answer {
-        Ok(RpcResponse::Forwarded(_, answers)) => {
-            answers.iter().map(answer_format).max().unwrap_or(FORMAT_BASE)
-        }
-        _ => FORMAT_BASE,
-    };
-    encode_message(version_of(format), answer)
+    encode_message(answer)
 }
 
 /// Decodes an answer that [`encode_answer`] encoded.
 pub(in crate::raft) fn decode_answer(
     bytes: &[u8],
-) -> Result<Result<RpcResponse, RpcError>, Malformed> {
+) -> Result<Result<RpcResponse, RpcError>, DecodeError> {
     let room = bytes.len().saturating_add(SHORT_MEMORY_MAX);
-    decode_message(format_of_version, room, bytes)
+    decode_message(room, bytes)
 }
 
 impl Codec for Result<RpcResponse, RpcError> {
@@ -453,6 +395,7 @@ impl Codec for Transferred {
 mod tests {
     use super::*;
     use crate::engine::Rules;
+    use crate::engine::codec::{FORMAT_VERSION, UnknownVersion};
     use crate::raft::types::Proposal;
     use crate::time::Span;
     use openraft::EntryPayload;
@@ -526,9 +469,10 @@ mod tests {
                 );
             }
             assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
-            for unknown in [0, VERSION_BASE - 1, version_of(FORMAT_VERSION) + 1, u8::MAX] {
-                let other = [&[unknown], &bytes[1..]].concat();
-                assert!(decode_letter(name, &other).is_err(), "version {unknown}");
+            for found in [0, FORMAT_VERSION + 1, u8::MAX] {
+                let other = [&[found], &bytes[1..]].concat();
+                let refused = decode_letter(name, &other).map(drop);
+                assert_eq!(refused, Err(DecodeError::Version(UnknownVersion { found })));
             }
         }
     }

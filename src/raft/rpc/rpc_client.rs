@@ -5,18 +5,15 @@ use super::messages::{
 };
 use super::mutual_tls::PeerTls;
 use super::name_header::{named_in, put_name};
-use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::node_address::host_and_port;
 use crate::raft::peer_contacts::PeerContacts;
-use crate::raft::peer_formats::{PeerFormats, refuse};
 use crate::raft::types::{ClusterId, NodeId};
-use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{HOST, HeaderMap};
+use hyper::header::HOST;
 use hyper::{Request, StatusCode};
 use std::error::Error;
 use std::sync::Arc;
@@ -38,8 +35,6 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) tls: Option<PeerTls>,
     /// The name of the cluster, if it has one.
     pub(in crate::raft) name: Option<ClusterName>,
-    /// The newest format that each node of the cluster knows, updated from the responses to calls.
-    pub(in crate::raft) formats: Arc<PeerFormats>,
     /// Which of the other nodes can be reached, for the log.
     pub(in crate::raft) contacts: Arc<PeerContacts>,
 }
@@ -47,8 +42,7 @@ pub(crate) struct RpcIdentity {
 impl RpcIdentity {
     /// Returns the identity of a node that has no id yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>, name: Option<ClusterName>) -> Self {
-        let (formats, contacts) = (Arc::default(), Arc::default());
-        Self { cluster: None, node: ANYBODY, tls, name, formats, contacts }
+        Self { cluster: None, node: ANYBODY, tls, name, contacts: Arc::default() }
     }
 
     /// Returns a connection to a node, which is opened at the first call.
@@ -97,12 +91,6 @@ impl RpcConnection {
     ) -> Result<RpcResponse, RpcFailure> {
         let path = format!("/raft/v1/{}", call.name());
         let RpcIdentity { cluster, node, .. } = *self.caller;
-        let formats = &self.caller.formats;
-        // A node that has said nothing yet may know everything. If it does not, it answers that it
-        // can't read the call, and which format it knows.
-        let is_tried = call.needs_more() && !formats.has_heard(self.to);
-        let known = if is_tried { formats.own() } else { formats.shared_with(self.to) };
-        let (call, refused) = call.for_format(known);
         let letter = Envelope { cluster, from: node, to: self.to, call };
         let body = Bytes::from(encode_letter(&letter));
         drop(letter);
@@ -114,16 +102,14 @@ impl RpcConnection {
         }
         match (answer, sent) {
             (Ok((bytes, named)), _) => match decode_answer(&bytes) {
-                Ok(Ok(RpcResponse::Forwarded(place, mut answers))) => {
-                    refuse(&mut answers, &refused, place.now);
-                    Ok(RpcResponse::Forwarded(place, answers))
-                }
                 Ok(Ok(told)) => match self.strange(named.as_ref()) {
                     None => Ok(told),
                     Some(why) => Err(RpcFailure::Turned(RpcError::Refused(why.into()))),
                 },
                 Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),
-                Err(_) => Err(RpcFailure::Unheard("it sent a malformed response".to_owned())),
+                Err(error) => {
+                    Err(RpcFailure::Unheard(format!("its response is unusable: {error}")))
+                }
             },
             (Err(why), SendOutcome::No) => Err(RpcFailure::Unsent(why)),
             (Err(why), SendOutcome::Perhaps) => Err(RpcFailure::Unheard(why)),
@@ -162,9 +148,6 @@ impl RpcConnection {
             answered => answered,
         };
         let response = response.map_err(|error| with_causes(&error))?;
-        if self.to != ANYBODY {
-            self.caller.formats.hear(self.to, format_in(response.headers()));
-        }
         let (status, named) = (response.status(), named_in(response.headers()));
         let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = whole_body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
@@ -176,7 +159,7 @@ impl RpcConnection {
     }
 
     /// Returns why this node, which has no cluster yet, does not join that of the called node,
-    /// whose name is `named`. An older version of latchfs does not compare the names.
+    /// whose name is `named`.
     fn strange(&self, named: Option<&ClusterName>) -> Option<String> {
         let is_new = self.caller.cluster.is_none() && self.caller.name.is_some();
         is_new.then(|| refusal(self.caller.name.as_ref(), named)).flatten()
@@ -197,13 +180,6 @@ impl RpcConnection {
             }
         }
     }
-}
-
-/// Returns the newest format that a node uses, as a header of its response says. A response without
-/// this header comes from a version of latchfs that knows [`FORMAT_BASE`] only.
-fn format_in(headers: &HeaderMap) -> u8 {
-    let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
-    said.and_then(|said| said.parse().ok()).unwrap_or(FORMAT_BASE)
 }
 
 /// Whether the node may have received a call.
@@ -243,7 +219,7 @@ mod tests {
     #[test]
     fn the_answer_of_a_node_has_a_longest_length() {
         let longest = answered_with(ANSWER_BYTES_MAX);
-        assert!(longest.contains("malformed"), "it is read: {longest}");
+        assert!(longest.contains("unusable"), "it is read: {longest}");
         let longer = answered_with(ANSWER_BYTES_MAX + 1);
         assert!(longer.contains("length limit exceeded"), "{longer}");
     }

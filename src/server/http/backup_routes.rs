@@ -11,6 +11,7 @@ use super::schema::Schema;
 use crate::auth::permissions::Operation;
 use crate::engine::{EndHoldOff, Op, Outcome, Reset};
 use crate::service::backup;
+use crate::time::Wall;
 use axum::http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -109,5 +110,5 @@ async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     };
     call.audited().acts(&call.app.locks, Operation::BackUp, None, "done").await;
     let kind = HeaderValue::from_static("application/octet-stream");
-    Ok(text(StatusCode::OK, kind, backup::write(call.app.locks.engine_id(), &state)))
+    Ok(text(StatusCode::OK, kind, backup::write(call.app.locks.engine_id(), Wall::now(), &state)))
 }

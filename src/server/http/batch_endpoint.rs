@@ -12,9 +12,7 @@ use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant, PendingCommand};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
-use crate::service::batch_messages::{
-    BATCH_BYTES_MAX, BatchItem, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch, Submission,
-};
+use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch, Submission};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
 use crate::shares::TableShare;
@@ -73,10 +71,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         drop(pending);
         drop(send.send(answer));
     };
-    let known = call.head.headers.get(PROTOCOL_HEADER).and_then(|known| known.to_str().ok());
-    let known = known.and_then(|known| known.parse().ok()).unwrap_or(PROTOCOL_BASE);
-    let porter = call.app.porter.for_clients_of(known);
-    porter.ask(&caller, batch, limits, begins, answered);
+    call.app.porter.ask(&caller, batch, limits, begins, answered);
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
@@ -141,9 +136,9 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
             "this server is of another cluster than the one that was asked before; see whether \
              all servers that --server names are of one",
         ),
-        BatchError::Malformed => Problem::invalid(
-            "malformed batch; check that client and server are of the same version",
-        ),
+        BatchError::Unreadable(why) => Problem::invalid(&format!(
+            "this batch cannot be read: {why}; use the same version of latchfs for mount and server"
+        )),
     })
 }
 

@@ -22,14 +22,13 @@ use crate::auth::permissions::{Operation, Right};
 use crate::auth::{Grant, WRONG_TOKEN_DELAY};
 use crate::engine::RefusalKind;
 use crate::server::audit_trail::AuditedCaller;
-use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
 use crate::shares::{Identity, TableShare};
 use crate::time::{Span, boot_now};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::ready;
@@ -130,7 +129,6 @@ impl Service<Request> for PathService {
                 return Box::pin(ready(Ok(response)));
             }
         };
-        let is_internal = matches!(self.endpoints, PathEndpoints::Door(..));
         let (app, received_at) = (Arc::clone(&self.app), boot_now());
         let begun = begin(endpoint, Arc::clone(&app), request, logged.subject());
         Box::pin(async move {
@@ -158,12 +156,6 @@ impl Service<Request> for PathService {
             let (mut response, took) = (done.unwrap_or_else(failed), boot_now().since(received_at));
             app.requests.count(number, response.status(), took);
             logged.answered(&mut response, caller, took);
-            if is_internal {
-                // The header tells latchfs clients the newest protocol version of this server, from
-                // which they choose the version of their next batch.
-                let version = HeaderValue::from(u16::from(PROTOCOL));
-                response.headers_mut().insert(PROTOCOL_HEADER, version);
-            }
             Ok(response)
         })
     }

@@ -122,8 +122,6 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.family("latchfs_cluster_elected_seconds", help, MetricKind::Gauge);
         page.duration(Vec::new(), last.as_duration());
     }
-    let help = "The newest format of this node's log entries; an older latchfs may not read it.";
-    page.gauge("latchfs_cluster_log_format", help, u64::from(outlook.log_format));
     let label = |behind: &Behind| vec![("node", behind.id.to_string())];
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
     page.family("latchfs_cluster_lag", help, MetricKind::Gauge);

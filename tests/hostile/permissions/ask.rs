@@ -11,7 +11,7 @@ use latchfs::engine::{
     StealReason, Ticket,
 };
 use latchfs::service::batch_messages::{
-    ANY_START, BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
+    ANY_START, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::service::{Children, List, Unavailable};
 
@@ -72,7 +72,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
             format!("/door/v1/events?start={ANY_START}&since=0")
         }
         ("POST", "/door/v1/ask") => {
-            body = encode_batch(PROTOCOL, &batch_of(BatchItem::Now));
+            body = encode_batch(&batch_of(BatchItem::Now));
             path.to_owned()
         }
         _ => panic!("say here how {method} {path} is asked"),
@@ -130,7 +130,7 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
 /// Sends a batch with a single command, and returns the reply to it; `None` if the caller is not
 /// authenticated.
 pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
-    let bytes = encode_batch(PROTOCOL, &batch_of(ask));
+    let bytes = encode_batch(&batch_of(ask));
     let (code, body) = sites.http(who, "POST", "/door/v1/ask", &bytes, None);
     if code == 401 {
         return None;

@@ -20,8 +20,6 @@ struct Rig {
     /// that is watched for signals.
     watched: BTreeMap<u32, u64>,
     now: u64,
-    /// Whether the engine is that of an older version.
-    is_older: bool,
 }
 
 /// An answer that has not reached the table yet.
@@ -65,8 +63,7 @@ impl Rig {
         let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
         let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
         let (told, watched) = (BTreeMap::new(), BTreeMap::new());
-        let (now, is_older) = (1, false);
-        Self { engine, table: Table::new(session), told, watched, now, is_older }
+        Self { engine, table: Table::new(session), told, watched, now: 1 }
     }
 
     /// Performs the effects that the table has decided, and those that follow from them, until none
@@ -106,7 +103,6 @@ impl Rig {
     fn apply(&mut self, op: Op, next: &mut Vec<Effect<u32>>) -> Answer {
         let mut events = Vec::new();
         self.now += 1;
-        let op = if self.is_older { op.for_format(5) } else { op };
         let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
         for Event { what, .. } in events {
             match what {
@@ -376,21 +372,6 @@ fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
     }
 }
 
-/// A cluster with a member of an older version takes no lease over.
-#[test]
-fn request_that_would_wait_for_the_lease_of_its_file_is_refused() {
-    for span in [Span::WHOLE, span(3, 5)] {
-        let mut rig = Rig::new();
-        let written = rig.write();
-        for line in [Waits::No, Waits::Yes] {
-            rig.is_older = true;
-            let own = Ask { takes_over: written.token, span, ..ask(1, Exclusive, line) };
-            assert!(busy(rig.lock(own)));
-            assert!(rig.table.is_idle());
-        }
-    }
-}
-
 #[test]
 fn linked_lease_ends_with_the_lock() {
     let kinds = [Span::WHOLE, span(3, 5)].map(|span| [0, 1, 2, 3].map(|end| (span, end)));
@@ -445,21 +426,17 @@ impl Rig {
 
 #[test]
 fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
-    for is_older in [false, true] {
-        let mut rig = Rig::new();
-        rig.lock(ask(1, Exclusive, Waits::No));
-        let mut release = Vec::new();
-        rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
-        assert!(!rig.table.is_idle(), "the events of the release are heard");
-        let todo = rig.move_to(&name(FILE + 1));
-        let Some(Effect::Tell(op, _)) = release.pop() else { panic!("no release: {release:?}") };
-        let op = if is_older { op.for_format(5) } else { *op };
-        let answer = rig.apply(op, &mut Vec::new());
-        assert_eq!(answer.is_err(), is_older, "it names the tenure before the move");
-        rig.run(todo);
-        assert_eq!(rig.engine.locks(), 0);
-        assert!(rig.table.is_idle());
-    }
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let mut release = Vec::new();
+    rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
+    assert!(!rig.table.is_idle(), "the events of the release are heard");
+    let todo = rig.move_to(&name(FILE + 1));
+    let Some(Effect::Tell(op, _)) = release.pop() else { panic!("no release: {release:?}") };
+    rig.apply(*op, &mut Vec::new()).expect("it names the open file");
+    rig.run(todo);
+    assert_eq!(rig.engine.locks(), 0);
+    assert!(rig.table.is_idle());
 }
 
 /// Returns the effects of an unlock by owner 1, of which program 9 awaits the result.

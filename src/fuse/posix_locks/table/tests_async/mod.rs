@@ -70,8 +70,6 @@ struct Far {
     fhs: u64,
     now: u64,
     kind: Kind,
-    /// Whether the server is of an older version, which releases leases by name and token only.
-    is_older: bool,
     /// The numbers of the leases (unique within the session) for which a release was sent.
     released: BTreeSet<u64>,
     /// Whether to print each step.
@@ -102,7 +100,7 @@ fn bytes(span: Span) -> std::ops::Range<usize> {
 }
 
 impl Far {
-    fn new((kind, is_older): (Kind, bool), says: bool) -> Self {
+    fn new(kind: Kind, says: bool) -> Self {
         let mut engine = Engine::default();
         let grace = Grace::new(Length::ZERO).expect("valid");
         let client = ClientId::parse("host").expect("valid");
@@ -120,7 +118,6 @@ impl Far {
             fhs: 0,
             now: 1,
             kind,
-            is_older,
             released: BTreeSet::new(),
             says,
         };
@@ -268,7 +265,6 @@ impl Far {
 
     fn apply(&mut self, op: Op) -> Answer {
         self.now += 1;
-        let op = if self.is_older { op.for_format(5) } else { op };
         let mut events = Vec::new();
         let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
         self.engine.check();
@@ -456,7 +452,7 @@ fn run(seed: u64, says: bool) {
         SEEDS..MOVES_FROM => Kind::Losses,
         _ => Kind::ServerMoves,
     };
-    let mut far = Far::new((kind, kind.is_remote() && seed.is_multiple_of(2)), says);
+    let mut far = Far::new(kind, says);
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
