@@ -4,8 +4,7 @@
 //! `session` is the login session, given by the pid of its leader and the start of that process,
 //! since pids are reused, above all in containers. A start is a number that [`start_of`] returns.
 //! `boot` tells both processes from those of other machines, and from those of this machine before
-//! its last restart. Statuses written by older versions of latchfs lack the boot, or the boot and
-//! the session.
+//! its last restart.
 
 use crate::time::this_boot;
 use std::fmt;
@@ -97,15 +96,11 @@ impl Maker {
 
     /// Parses the process that a `holder_id` names.
     pub fn parse(holder_id: &str) -> Option<Self> {
-        let mut parts = holder_id.rsplit(':').peekable();
-        let (session, boot) = match parts.next_if(|last| last.contains('.')) {
-            None => (ProcessStart::default(), 0),
-            Some(session) => {
-                let (pid, at) = session.split_once('.')?;
-                let (at, boot) = at.split_once('.').unwrap_or((at, "0"));
-                (ProcessStart { pid: pid.parse().ok()?, at: at.parse().ok()? }, boot.parse().ok()?)
-            }
-        };
+        let mut parts = holder_id.rsplit(':');
+        let (pid, at) = parts.next()?.split_once('.')?;
+        let (at, boot) = at.split_once('.')?;
+        let session = ProcessStart { pid: pid.parse().ok()?, at: at.parse().ok()? };
+        let boot = boot.parse().ok()?;
         let at = parts.next()?.parse().ok()?;
         let process = ProcessStart { pid: parts.next()?.parse().ok()?, at };
         Some(Self { process, session, boot })
@@ -238,17 +233,12 @@ mod tests {
         let own = Maker::running(std::process::id());
         assert!(own.process.runs() && own.process.is_known());
         assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
-        let old = Maker::parse("laptop1:ann:7:70").expect("as older ones wrote it");
-        assert_eq!(
-            (old.process, old.session),
-            (ProcessStart { pid: 7, at: 70 }, ProcessStart::default())
-        );
-        let old = Maker::parse("laptop1:ann:7:70:4.40").expect("as older ones wrote it");
-        assert_eq!((old.session, old.boot), (ProcessStart { pid: 4, at: 40 }, 0));
         for other in [
             "",
             "7",
             "laptop1:ann",
+            "laptop1:ann:7:70",
+            "laptop1:ann:7:70:4.40",
             "a:b:c:d",
             "a:b:1:2:3.",
             "a:b:1:2:3.4x",

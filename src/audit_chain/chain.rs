@@ -1,14 +1,20 @@
 //! The lines of a chain.
 
+use super::chained_files::AUDIT_NAME;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 
 /// The field with the digest of its line.
 const OWN: &str = "record_hash";
 /// The field with the digest of the line before.
 const PREVIOUS: &str = "prev_hash";
+/// The field with the version of the line.
+const VERSION_FIELD: &str = "v";
+/// The version of the lines and of the head.
+pub(super) const AUDIT_VERSION: u64 = 1;
 /// The field with the number of the line in the chain.
 const EVENT: &str = "event_id";
 
@@ -75,19 +81,14 @@ pub(crate) struct AuditChain {
 
 impl AuditChain {
     /// Continues a chain after the last line of the log, or after the line that the head names if
-    /// the log has lost that one: the gap in the numbers shows it for ever after. A chain begins
-    /// after the lines of an earlier version, which have this digest.
-    pub(crate) fn resume(
-        head: Option<ChainLink>,
-        last: Option<ChainLink>,
-        earlier: RecordHash,
-    ) -> Self {
+    /// the log has lost that one: the gap in the numbers shows it for ever after.
+    pub(crate) fn resume(head: Option<ChainLink>, last: Option<ChainLink>) -> Self {
         let head = head.filter(|head| head.event > 0);
         let known = match (head, last) {
             (Some(head), Some(last)) if last.event < head.event => Some(head),
             (head, last) => last.or(head),
         };
-        Self { last: known.unwrap_or(ChainLink { event: 0, hash: earlier }) }
+        Self { last: known.unwrap_or(ChainLink { event: 0, hash: RecordHash::of(b"") }) }
     }
 
     /// Returns the last line.
@@ -100,6 +101,7 @@ impl AuditChain {
         let mut fields: BTreeMap<String, Value> = entry.more.into_iter().collect();
         let event = self.last.event + 1;
         for (name, value) in [
+            (VERSION_FIELD, AUDIT_VERSION.into()),
             (EVENT, event.into()),
             ("timestamp", entry.timestamp.into()),
             ("operation", entry.operation.into()),
@@ -129,8 +131,8 @@ fn canonical(fields: &BTreeMap<String, Value>) -> String {
 pub(super) enum ReadLine {
     /// A line of the chain.
     Chained(ChainedLine),
-    /// A JSON object of an earlier version, without a chain.
-    Earlier,
+    /// A line of this version of the format, which this latchfs does not know.
+    OtherVersion(u64),
     /// Anything else.
     Unreadable,
 }
@@ -154,8 +156,10 @@ impl ReadLine {
             return Self::Unreadable;
         };
         let mut fields: BTreeMap<String, Value> = fields.into_iter().collect();
-        if !fields.contains_key(OWN) && !fields.contains_key(PREVIOUS) {
-            return Self::Earlier;
+        match fields.get(VERSION_FIELD).and_then(Value::as_u64) {
+            Some(AUDIT_VERSION) => {}
+            Some(found) => return Self::OtherVersion(found),
+            None => return Self::Unreadable,
         }
         let whole = canonical(&fields);
         let hash = |value: Option<&Value>| RecordHash::parse(value?.as_str()?);
@@ -173,29 +177,37 @@ impl ReadLine {
 }
 
 /// Returns the place of the last line of `bytes` that belongs to a chain and is as it was written.
-pub(crate) fn last_link(bytes: &[u8]) -> Option<ChainLink> {
-    bytes.split(|byte| *byte == b'\n').rev().find_map(|line| match ReadLine::parse(line) {
-        ReadLine::Chained(line) if line.is_whole => {
-            Some(ChainLink { event: line.event, hash: line.named })
-        }
-        _ => None,
-    })
-}
-
-/// Returns the number of the first line that belongs to a chain, and the digest of the lines of an
-/// earlier version before it.
-pub(crate) fn first_event(
-    lines: impl Iterator<Item = std::io::Result<Vec<u8>>>,
-) -> std::io::Result<(Option<u64>, RecordHash)> {
-    let mut earlier = Sha256::new();
-    for line in lines {
-        let line = line?;
-        match ReadLine::parse(line.strip_suffix(b"\n").unwrap_or(&line)) {
-            ReadLine::Chained(line) => {
-                return Ok((Some(line.event), RecordHash::from_hasher(earlier)));
+/// Fails if a line of another version comes after it.
+pub(crate) fn last_link(bytes: &[u8]) -> io::Result<Option<ChainLink>> {
+    for line in bytes.split(|byte| *byte == b'\n').rev() {
+        match ReadLine::parse(line) {
+            ReadLine::Chained(line) if line.is_whole => {
+                return Ok(Some(ChainLink { event: line.event, hash: line.named }));
             }
-            ReadLine::Earlier | ReadLine::Unreadable => earlier.update(&line),
+            ReadLine::OtherVersion(found) => return Err(other_version(AUDIT_NAME, found)),
+            ReadLine::Chained(_) | ReadLine::Unreadable => {}
         }
     }
-    Ok((None, RecordHash::from_hasher(earlier)))
+    Ok(None)
+}
+
+/// Returns the error for a file of an audit log that has another version.
+pub(super) fn other_version(file: &str, found: u64) -> io::Error {
+    let why = format!(
+        "{file} has version {found}, and this latchfs knows version {AUDIT_VERSION}; move the log \
+         away, or use the latchfs that wrote it"
+    );
+    io::Error::new(io::ErrorKind::Unsupported, why)
+}
+
+/// Returns the number of the first line that belongs to a chain.
+pub(crate) fn first_event(
+    lines: impl Iterator<Item = io::Result<Vec<u8>>>,
+) -> io::Result<Option<u64>> {
+    for line in lines {
+        if let ReadLine::Chained(line) = ReadLine::parse(&line?) {
+            return Ok(Some(line.event));
+        }
+    }
+    Ok(None)
 }

@@ -38,7 +38,7 @@ pub(crate) fn check_files(dir: &Path) -> io::Result<Option<AuditReport>> {
         if log.is_none() && older.is_none() && text.is_none() {
             return Ok(None);
         }
-        let head = text.as_deref().and_then(AuditHead::parse);
+        let head = text.as_deref().map(AuditHead::parse).transpose()?.flatten();
         let mut check = AuditCheck::begin(head);
         if let Some(older) = older {
             check.file(&format!("{AUDIT_NAME}.1"), BufReader::new(older))?;

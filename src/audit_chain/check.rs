@@ -1,8 +1,7 @@
 //! Finds the lines at which the chain of an audit log is broken.
 
-use super::chain::{ChainedLine, ReadLine, RecordHash};
+use super::chain::{AUDIT_VERSION, ChainedLine, ReadLine, RecordHash};
 use super::head::AuditHead;
-use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 
@@ -58,11 +57,6 @@ pub(crate) struct AuditCheck {
     head: Option<AuditHead>,
     report: AuditReport,
     expected: Expected,
-    /// The lines of an earlier version before the chain: of the file that is being read, and of the
-    /// file before it.
-    earlier: Sha256,
-    earlier_lines: u64,
-    before: Option<RecordHash>,
     /// Where the last line of the chain is, and its number.
     last: (String, u64, u64),
     /// The digest of the line that the head names, once it was read.
@@ -89,9 +83,6 @@ impl AuditCheck {
             head,
             report: AuditReport::default(),
             expected: Expected::First,
-            earlier: Sha256::new(),
-            earlier_lines: 0,
-            before: None,
             last: (String::new(), 0, 0),
             named: None,
             torn: None,
@@ -107,8 +98,6 @@ impl AuditCheck {
 
     /// Checks the lines of a file.
     pub(crate) fn file(&mut self, name: &str, mut from: impl BufRead) -> io::Result<()> {
-        let of_file = std::mem::take(&mut self.earlier);
-        self.before = (self.earlier_lines > 0).then(|| RecordHash::from_hasher(of_file));
         if let Some(torn) = self.torn.take() {
             self.fault((&torn.file, torn.line), torn.what);
         }
@@ -126,12 +115,14 @@ impl AuditCheck {
             };
             match ReadLine::parse(text) {
                 ReadLine::Chained(chained) => self.chained(at, &chained),
-                ReadLine::Earlier if matches!(self.expected, Expected::First) => {
-                    self.earlier.update(&line);
-                    self.earlier_lines += 1;
-                    self.last = (name.to_owned(), number, 0);
+                ReadLine::OtherVersion(found) => {
+                    let what = format!(
+                        "has version {found}, and this latchfs knows version {AUDIT_VERSION}"
+                    );
+                    self.fault(at, what);
+                    self.expected = Expected::Any;
                 }
-                ReadLine::Earlier | ReadLine::Unreadable => {
+                ReadLine::Unreadable => {
                     self.fault(at, "is no line of the chain: it was changed or inserted");
                     self.expected = Expected::Any;
                 }
@@ -180,9 +171,6 @@ impl AuditCheck {
         if line.event > first {
             let says =
                 format!("event {first} should be there, and the chain begins at a later one");
-            if self.earlier_lines > 0 && self.last.0 == at.0 {
-                return self.fault((at.0, at.1 - 1), format!("is not of the chain: {says}"));
-            }
             return self.fault(at, format!("has event {}: {says}", line.event));
         }
         if line.event > 1 {
@@ -194,30 +182,14 @@ impl AuditCheck {
             ));
             return;
         }
-        let own = RecordHash::from_hasher(self.earlier.clone());
-        let has_own = self.last.0 == at.0 && self.last.1 > 0;
-        let is_earlier = line.previous == own
-            || !has_own && self.before.as_ref().is_none_or(|before| line.previous == *before);
-        if !is_earlier {
-            let lines =
-                if has_own { format!("lines 1 to {}", at.1 - 1) } else { "they".to_owned() };
-            let says = format!(
-                "begins the chain after lines of an earlier version, and {lines} \
-                                are not as they were"
-            );
-            self.fault(at, says);
+        if line.previous != RecordHash::of(b"") {
+            self.fault(at, "is not the first line of the chain: it names a line before it");
         }
     }
 
     /// Ends the check: compares the end of the log with the head.
     pub(crate) fn end(mut self, has_head: bool) -> AuditReport {
         let (file, line, event) = std::mem::take(&mut self.last);
-        if self.earlier_lines > 0 {
-            let lines = self.earlier_lines;
-            self.report.notes.push(format!(
-                "{lines} lines of an earlier version come before the chain, which begins after them"
-            ));
-        }
         match self.head.take() {
             None if has_head => self.fault((AuditHead::NAME, 0), "is damaged"),
             None if self.report.chained > 0 => {

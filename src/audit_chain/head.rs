@@ -7,8 +7,12 @@
 //! sum 1a2b3c4d
 //! ```
 
-use super::chain::{AuditChain, ChainLink, RecordHash};
+use super::chain::{AUDIT_VERSION, AuditChain, ChainLink, RecordHash, other_version};
 use crate::storage::atomic_file::with_sum;
+use std::io;
+
+/// The text before the version.
+const MAGIC: &str = "latchfs audit ";
 
 /// The numbers of the first line that must be there and of the last one, with the digest of the
 /// last one.
@@ -34,15 +38,25 @@ impl AuditHead {
     /// Returns the content of the file.
     pub(crate) fn to_text(&self) -> String {
         let ChainLink { event, hash } = &self.last;
-        with_sum(&format!("latchfs audit 1\nfirst {}\nlast {event} {hash}\n", self.first))
+        let first = self.first;
+        with_sum(&format!("{MAGIC}{AUDIT_VERSION}\nfirst {first}\nlast {event} {hash}\n"))
     }
 
-    /// Parses the content of the file. A damaged one is none.
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+    /// Parses the content of the file. A damaged one is none, and one of another version an error.
+    pub(crate) fn parse(text: &[u8]) -> io::Result<Option<Self>> {
+        let Some(text) = std::str::from_utf8(text).ok() else { return Ok(None) };
+        let version = text.lines().next().and_then(|line| line.strip_prefix(MAGIC));
+        match version.and_then(|version| version.parse().ok()) {
+            Some(AUDIT_VERSION) => Ok(Self::parse_lines(text)),
+            Some(found) => Err(other_version(Self::NAME, found)),
+            None => Ok(None),
+        }
+    }
+
+    fn parse_lines(text: &str) -> Option<Self> {
         if text.len() as u64 > Self::BYTES_MAX {
             return None;
         }
-        let text = std::str::from_utf8(text).ok()?;
         let mut lines = text.lines().skip(1);
         let first = lines.next()?.strip_prefix("first ")?.parse().ok()?;
         let (event, hash) = lines.next()?.strip_prefix("last ")?.split_once(' ')?;

@@ -4,8 +4,8 @@
 //!
 //! A line is canonical JSON: the names of the fields in the order of their bytes, without spaces.
 //! `record_hash` is the SHA-256 of the line without that field, and `prev_hash` is that of the line
-//! before. The first line names the digest of the lines that an earlier version wrote
-//! before it, which have no chain.
+//! before; the first line names the digest of nothing. The field `v` is the version of the line, and
+//! the head has a version too: another one is a finding that names both.
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older
 //! than the log. This module computes and checks; the files are those of its callers. `chain` makes
@@ -16,7 +16,7 @@ mod head;
 mod check;
 mod chained_files;
 
-pub(crate) use chain::{AuditChain, ChainEntry, ChainLink, RecordHash, first_event, last_link};
+pub(crate) use chain::{AuditChain, ChainEntry, ChainLink, first_event, last_link};
 pub(crate) use chained_files::{AUDIT_NAME, check_files};
 #[cfg(test)]
 pub(crate) use check::AuditCheck;

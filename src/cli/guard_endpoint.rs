@@ -233,8 +233,7 @@ impl GuardEndpoint {
         let dir = status["state_dir"].as_str().map(PathBuf::from);
         dir.ok_or_else(|| {
             CliError::unavailable(
-                "the guard of the view is of an older version, and does not say where its state \
-                 is; start it again, or name the directory",
+                "the guard of the view does not say where its state is; name the directory",
             )
         })
     }

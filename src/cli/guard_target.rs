@@ -100,9 +100,7 @@ impl GuardTarget {
             let begun = self.tell(&format!("{token} {}\n", u8::from(!was_held)))?;
             if begun["error"].is_null() {
                 let until = sure(&begun, token);
-                // The guard of an earlier version does not say it.
-                let ttl = begun["ttl_ms"].as_u64().map(Span::from_millis);
-                let ttl = ttl.unwrap_or_else(|| until.since(boot_now()));
+                let ttl = Span::from_millis(begun["ttl_ms"].as_u64().unwrap_or_default());
                 return Ok(GuardedLock { token, name, until, ttl });
             }
             // The guard has given the lock up before it knew of the use, or is about to.

@@ -34,8 +34,7 @@ impl StaleServers<'_> {
     /// Returns the status of a lock by a stale read.
     pub(super) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
-        // Servers of earlier versions know the consistency `stale` only by the name `local`.
-        let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=local"))?;
+        let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=stale"))?;
         show_place(&mut it, &self.client.as_str().into());
         Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })
     }
@@ -43,7 +42,7 @@ impl StaleServers<'_> {
     /// Returns the statuses of all locks whose names begin with `prefix`, by a stale read.
     pub(super) fn list(&self, prefix: &str) -> CliResult<StaleAnswer<Vec<Value>>> {
         let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
-        let query = format!("/locks?consistency=local&limit={PAGE}&prefix={prefix}");
+        let query = format!("/locks?consistency=stale&limit={PAGE}&prefix={prefix}");
         loop {
             let (server, mut page) = self.ask(&format!("{query}{after}"))?;
             let age = page["age_ms"].take();

@@ -4,7 +4,7 @@
 
 use super::disk::{Disk, IfThere, Place};
 use crate::audit_chain::{
-    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, RecordHash, first_event, last_link,
+    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link,
 };
 use crate::engine::{ClientId, Token};
 use crate::time::Wall;
@@ -97,12 +97,10 @@ fn content<D: Disk>(disk: &D, at: Place<'_, D::Dir>, bytes_max: u64) -> io::Resu
     Ok(bytes)
 }
 
-/// Returns the number of the first line of the chain, the digest of the lines before it, and the
-/// last line of the chain.
-fn ends_of(bytes: &[u8]) -> io::Result<(Option<u64>, RecordHash, Option<ChainLink>)> {
-    let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(|line| Ok(line.to_vec()));
-    let (first, earlier) = first_event(lines)?;
-    Ok((first, earlier, last_link(bytes)))
+/// Returns the number of the first line of the chain, and the last line of the chain.
+fn ends_of(bytes: &[u8]) -> io::Result<(Option<u64>, Option<ChainLink>)> {
+    let lines = bytes.split(|byte| *byte == b'\n').map(|line| Ok(line.to_vec()));
+    Ok((first_event(lines)?, last_link(bytes)?))
 }
 
 /// Opens the newest file of a log, which is made if it is not there.
@@ -146,12 +144,12 @@ impl<D: Disk> AuditLog<D> {
         let bytes_max = 2 * GUARD_AUDIT_BYTES_MAX;
         let bytes = content(&*disk, Place::new(&dir, AUDIT_NAME), bytes_max)?;
         let head = content(&*disk, Place::new(&dir, AuditHead::NAME), AuditHead::BYTES_MAX)?;
-        let head = AuditHead::parse(&head);
-        let (own_first, earlier, mut last) = ends_of(&bytes)?;
+        let head = AuditHead::parse(&head)?;
+        let (own_first, mut last) = ends_of(&bytes)?;
         let mut first = head.as_ref().map(|head| head.first);
         if last.is_none() || first.is_none() {
             let older = content(&*disk, Place::new(&dir, ROTATED), bytes_max)?;
-            let (older_first, _, older_last) = ends_of(&older)?;
+            let (older_first, older_last) = ends_of(&older)?;
             last = last.or(older_last);
             first = first.or(older_first).or(own_first);
         }
@@ -161,7 +159,7 @@ impl<D: Disk> AuditLog<D> {
             disk.shorten(&file, (bytes.len() - whole) as u64)?;
         }
         let has_head = head.is_some();
-        let chain = AuditChain::resume(head.map(|head| head.last), last, earlier);
+        let chain = AuditChain::resume(head.map(|head| head.last), last);
         let (length, first) = (whole as u64, first.unwrap_or(1));
         let state = OpenLog { file, length, chain, first, own_first };
         let log = Self { disk, dir, client, state: Mutex::new(state) };
@@ -266,10 +264,14 @@ mod tests {
         dir
     }
 
-    fn open(dir: &Path) -> AuditLog<PlainDisk> {
+    fn try_open(dir: &Path) -> io::Result<AuditLog<PlainDisk>> {
         let opened = OwnedFd::from(File::open(dir).expect("a directory"));
         let client = ClientId::parse("laptop1").expect("valid");
-        AuditLog::open(Arc::new(PlainDisk), opened, client).expect("it opens")
+        AuditLog::open(Arc::new(PlainDisk), opened, client)
+    }
+
+    fn open(dir: &Path) -> AuditLog<PlainDisk> {
+        try_open(dir).expect("it opens")
     }
 
     fn append(log: &AuditLog<PlainDisk>, reason: &str) {
@@ -302,7 +304,7 @@ mod tests {
         let head = fs::read(dir.join(AuditHead::NAME)).expect("there");
         let lines: Vec<_> = text.split_inclusive('\n').collect();
         let finds = |content: &[u8], line: usize, what: &str| {
-            let mut check = AuditCheck::begin(AuditHead::parse(&head));
+            let mut check = AuditCheck::begin(AuditHead::parse(&head).expect("of this version"));
             check.file(AUDIT_NAME, content).expect("in memory");
             let found = check.end(true).faults;
             let first = found.first().map(|it| (it.file.as_str(), it.line));
@@ -412,21 +414,28 @@ mod tests {
         fs::remove_dir_all(&dir).expect("there");
     }
 
-    /// Lines of an earlier version stay, and the chain begins after them.
+    /// A log or a head of another version is refused by a sentence that names both, and stays as it
+    /// is; the check says the same of a line.
     #[test]
-    fn chain_begins_after_the_lines_of_an_earlier_version() {
-        let dir = fresh("audit-earlier");
-        let earlier = "{\"act\":\"steal\"}\n{\"act\":\"reset\"}\n";
-        fs::write(dir.join(AUDIT_NAME), earlier).expect("written");
-        append(&open(&dir), "new");
-        append(&open(&dir), "newer");
-        let report = check_files(&dir).expect("readable").expect("there");
-        assert_eq!((report.faults.len(), report.chained), (0, 2));
-        assert!(report.notes[0].starts_with("2 lines of an earlier version"), "{report:?}");
-        let text = fs::read_to_string(dir.join(AUDIT_NAME)).expect("there");
-        fs::write(dir.join(AUDIT_NAME), text.replace("reset", "resat")).expect("written");
-        let found = faults(&dir);
-        assert!(found[0].contains("lines 1 to 2 are not as they were"), "{found:?}");
+    fn another_version_is_refused() {
+        let (dir, text) = with_lines("audit-version", 2);
+        let head = fs::read_to_string(dir.join(AuditHead::NAME)).expect("there");
+        let both = "has version 2, and this latchfs knows version 1";
+        let of_line = text.replace("\"v\":1}", "\"v\":2}");
+        let of_head = head.replace("latchfs audit 1", "latchfs audit 2");
+        assert!(of_line != text && of_head != head);
+        for (file, log, head) in [(AUDIT_NAME, &of_line, &head), (AuditHead::NAME, &text, &of_head)]
+        {
+            fs::write(dir.join(AUDIT_NAME), log).expect("written");
+            fs::write(dir.join(AuditHead::NAME), head).expect("written");
+            let said = try_open(&dir).map(drop).expect_err("another version").to_string();
+            assert!(said.starts_with(&format!("{file} {both}")), "{said}");
+            assert_eq!(&fs::read_to_string(dir.join(AUDIT_NAME)).expect("there"), log);
+            assert_eq!(&fs::read_to_string(dir.join(AuditHead::NAME)).expect("there"), head);
+        }
+        fs::write(dir.join(AuditHead::NAME), &head).expect("written");
+        fs::write(dir.join(AUDIT_NAME), &of_line).expect("written");
+        assert!(faults(&dir)[0].contains(both), "{:?}", faults(&dir));
         fs::remove_dir_all(&dir).expect("there");
     }
 }

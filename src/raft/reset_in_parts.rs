@@ -68,8 +68,7 @@ impl ResetInParts {
                 let why = "the daemon is being stopped, and a part of the reset is done".into();
                 (self.then)(Err(Unavailable::NoQuorum { why }));
             }
-            // The request was refused or carried out before; or a member of the cluster has an
-            // older version, which knows no parts, so that all of the reset was carried out.
+            // The request was refused or carried out before.
             answer => (self.then)(answer),
         };
         queue.ask(part, Box::new(next));

@@ -1,7 +1,7 @@
 //! The chain of the file of administrative acts, and its head.
 
 use crate::audit_chain::{
-    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, RecordHash, first_event, last_link,
+    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link,
 };
 use crate::storage::atomic_file::{Durable, replace};
 use serde_json::Value;
@@ -24,25 +24,25 @@ pub(super) struct ActChain {
 }
 
 impl ActChain {
-    /// Continues the chain of the log in `dir`, or begins one after lines of an earlier version.
+    /// Continues the chain of the log in `dir`, or begins one.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let (log, rotated) = (dir.join(AUDIT_NAME), dir.join(format!("{AUDIT_NAME}.1")));
         let head_path = dir.join(AuditHead::NAME);
         let head = match fs::read(&head_path) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            text => AuditHead::parse(&text?),
+            text => AuditHead::parse(&text?)?,
         };
-        let (own_first, earlier) = first_of(&log)?;
+        let own_first = first_of(&log)?;
         let last = match last_of(&log)? {
             Some(last) => Some(last),
             None => last_of(&rotated)?,
         };
         let first = match &head {
             Some(head) => head.first,
-            None => first_of(&rotated)?.0.or(own_first).unwrap_or(1),
+            None => first_of(&rotated)?.or(own_first).unwrap_or(1),
         };
         let has_head = head.is_some();
-        let chain = AuditChain::resume(head.map(|head| head.last), last, earlier);
+        let chain = AuditChain::resume(head.map(|head| head.last), last);
         let opened = Self { head: head_path, chain, first, own_first };
         // Without a head nothing would show that the end of the log was cut.
         if !has_head {
@@ -100,15 +100,10 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Returns the number of the first line of a file, and the digest of the lines before it.
-fn first_of(path: &Path) -> io::Result<(Option<u64>, RecordHash)> {
-    let Some(file) = open(path)? else { return Ok((None, RecordHash::of(b""))) };
-    first_event(BufReader::new(file).split(b'\n').map(|line| {
-        line.map(|mut line| {
-            line.push(b'\n');
-            line
-        })
-    }))
+/// Returns the number of the first line of a file.
+fn first_of(path: &Path) -> io::Result<Option<u64>> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    first_event(BufReader::new(file).split(b'\n'))
 }
 
 /// Returns the last line of a file that belongs to the chain.
@@ -118,5 +113,5 @@ fn last_of(path: &Path) -> io::Result<Option<ChainLink>> {
     file.seek(SeekFrom::Start(from))?;
     let mut end = Vec::new();
     file.take(END_BYTES_MAX).read_to_end(&mut end)?;
-    Ok(last_link(&end))
+    last_link(&end)
 }

@@ -5,13 +5,11 @@ use crate::engine::{Process, RefusalKind};
 use crate::fuse::credentials::{Caller, ids_of, is_alive};
 use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
 use crate::fuse::kernel::values::Errno;
-use crate::holder_id::{pidfd_of, start_of, ticks_of};
+use crate::holder_id::{pidfd_of, start_of};
 use crate::time::this_boot;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
 
 /// A process to which leases can be bound, with a pidfd that becomes readable when the process
 /// ends.
@@ -92,14 +90,7 @@ impl ProcessHandle {
 
     /// Returns a new handle of the process that has this pid and start time, if it still lives.
     pub(crate) fn again(process: Process) -> Option<Self> {
-        let living = Self::open(process.pid).ok()?;
-        if living.process == process {
-            return Some(living);
-        }
-        // Older versions of latchfs recorded the start time in clock ticks on every kernel.
-        let same_boot = living.process.boot == process.boot;
-        let is_same = same_boot && ticks_within(process.pid, TICKS_PATIENCE) == Some(process.start);
-        is_same.then_some(Self { process, ..living })
+        Self::open(process.pid).ok().filter(|living| living.process == process)
     }
 
     /// Returns another handle of the same process, with a duplicate of its pidfd.
@@ -107,20 +98,6 @@ impl ProcessHandle {
         let (process, share) = (self.process, self.share.clone());
         Ok(Self { process, alive: self.alive.try_clone()?, share })
     }
-}
-
-/// The timeout for reading the start time of a process in clock ticks. The read waits for an exec
-/// of that process, which may hang for ever.
-const TICKS_PATIENCE: Duration = Duration::from_secs(1);
-
-fn ticks_within(pid: u32, patience: Duration) -> Option<u64> {
-    let (send, ticks) = mpsc::channel();
-    let reader = thread::Builder::new().name("ticks".to_owned());
-    let read = move || {
-        let _ = send.send(ticks_of(pid));
-    };
-    reader.spawn(read).ok()?;
-    ticks.recv_timeout(patience).ok().flatten()
 }
 
 #[cfg(test)]
@@ -159,7 +136,7 @@ mod tests {
         let mut child = Command::new("true").spawn().expect("true is there");
         let living = pidfd_of(child.id()).expect("not reaped");
         while is_alive(&living) {
-            thread::yield_now();
+            std::thread::yield_now();
         }
         assert!(ProcessHandle::open(child.id()).is_err());
         child.wait().expect("it ends");

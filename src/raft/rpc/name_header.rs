@@ -1,5 +1,4 @@
-//! The header by which calls and answers between nodes tell the name of the sender's cluster. An
-//! older version of latchfs ignores it.
+//! The header by which calls and answers between nodes tell the name of the sender's cluster.
 
 use crate::raft::cluster_name::ClusterName;
 use hyper::header::{HeaderMap, HeaderValue};

@@ -188,9 +188,7 @@ impl<R> Table<R> {
         };
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file.filter(|file| file.uses(number)) else {
-            // The table does not know the lease number: an answer was lost or came too late. Or
-            // `mv` has moved the lease before its release came to a server of an older version,
-            // which finds leases by name and token only.
+            // The table does not know the lease number: an answer was lost or came too late.
             return self.give_back_unknown(number, key, todo);
         };
         if let Some(ticket) = waited

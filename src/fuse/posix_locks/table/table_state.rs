@@ -289,15 +289,13 @@ impl<R> Table<R> {
     ) {
         let number = asking.number;
         let ino = asking.ask.ino;
-        let conflict = match &*refusal.reason {
-            Reason::Conflict(conflict) => conflict,
+        match &*refusal.reason {
+            Reason::Conflict(_) => {}
             Reason::HoldOff { .. } => {
                 return answer(asking, Err(No::Busy(Some(Box::new(refusal)))), todo);
             }
             _ => return answer(asking, Err(No::Refused(Box::new(refusal))), todo),
-        };
-        // The cluster has a member of an older version, with which no lease is taken over.
-        let waits_for_itself = asking.ask.takes_over == Some(conflict.token);
+        }
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
         let (owner, tid, call) = (asking.ask.owner.id, asking.ask.tid, asking.ask.call);
@@ -319,7 +317,7 @@ impl<R> Table<R> {
             }
             // The conflicting holder may have released the lock before the refusal came. `news`
             // tells whether the lock has changed since the request was submitted.
-            _ if asking.ask.line == Waits::Yes && !waits_for_itself => {
+            _ if asking.ask.line == Waits::Yes => {
                 asking.refused = !asking.news;
                 self.enqueue(asking, todo);
             }
