@@ -64,5 +64,8 @@ mod sleep_inhibitor;
 pub mod server;
 pub mod cli;
 
+#[cfg(test)]
+mod fixtures;
+
 pub use line_client::LineClient;
 pub use mutex::Mutex;

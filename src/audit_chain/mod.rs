@@ -4,8 +4,8 @@
 //!
 //! A line is canonical JSON: the names of the fields in the order of their bytes, without spaces.
 //! `record_hash` is the SHA-256 of the line without that field, and `prev_hash` is that of the line
-//! before; the first line names the digest of nothing. The field `v` is the version of the line, and
-//! the head has a version too: another one is a finding that names both.
+//! before; the first line names the digest of nothing. The field `v` is the version of the line.
+//! The head has a version too. Another version is refused by a sentence that names both.
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older
 //! than the log. This module computes and checks; the files are those of its callers. `chain` makes

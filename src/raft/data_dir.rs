@@ -184,6 +184,12 @@ fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
     with_sum(&text)
 }
 
+/// Returns the bytes of the file `node` of a node that has begun, for a fixture.
+#[cfg(test)]
+pub(super) fn node_file(cluster: ClusterId, node: NodeId) -> Vec<u8> {
+    identity_text(Identity { cluster, node, stage: NodeStage::Begun }).into_bytes()
+}
+
 fn write_identity(path: &Path, identity: Identity) -> Result<(), DataError> {
     let file = path.join("node");
     let written = replace(&file, &[identity_text(identity).as_bytes()], Durable::Yes);

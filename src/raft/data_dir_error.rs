@@ -96,8 +96,8 @@ impl fmt::Display for DataError {
             Self::Missing(file) => write!(f, "{} is missing; {BEGIN_ANEW}", file.display()),
             Self::OtherVersion { file, why } => write!(
                 f,
-                "{} was written by another version of latchfs: {why}; start that one, or name another \
-                 data directory with --data DIR",
+                "{} was written by another version of latchfs: {why}; start that one, or name \
+                 another data directory with --data DIR",
                 file.display()
             ),
             Self::Stopped(path, why) => write!(

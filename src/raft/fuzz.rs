@@ -186,3 +186,20 @@ pub fn answers(numbers: [u64; 4], answers: Vec<Answer>) -> Vec<Vec<u8>> {
     ];
     said.iter().map(encode_answer).collect()
 }
+
+/// Returns the bytes of the file `node`.
+#[cfg(test)]
+pub(crate) fn node() -> Vec<u8> {
+    super::data_dir::node_file(ClusterId(7), 12)
+}
+
+/// Returns entries with these commands, as the log stores them.
+#[cfg(test)]
+pub(crate) fn stored_entries(numbers: [u64; 4], commands: Vec<Command>) -> Vec<u8> {
+    use raft_log::codeq::Encode as _;
+    let mut bytes = Vec::new();
+    for payload in payloads(numbers, commands) {
+        super::entry_codec::EncodedEntry::new(payload).encode(&mut bytes).expect("memory");
+    }
+    bytes
+}

@@ -20,3 +20,10 @@ pub fn restore(path: &Path) -> Result<Vec<u8>, StateError> {
     let restored = replay::restore(fuzz::recovered(path)?, Rules::default())?;
     Ok(encode_engine(&restored.engine))
 }
+
+/// Returns the body of a snapshot of the state directory.
+#[cfg(test)]
+pub(crate) fn snapshot(engine: &crate::engine::Engine) -> Vec<u8> {
+    let anchor = super::clock_mapping::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
+    replay::snapshot(engine, anchor)
+}

@@ -3,7 +3,11 @@
 
 use super::dir::Dir;
 use super::header::BootId;
+#[cfg(test)]
+use super::header::{HEADER_BYTES, Header, Type};
 use super::journal::Records;
+#[cfg(test)]
+use super::journal::{Journal, LastJournal, Space};
 use super::recovery::recover;
 use super::state_dir::Recovered;
 use super::storage_error::StateError;
@@ -21,4 +25,39 @@ pub fn recovered(path: &Path) -> Result<Recovered, StateError> {
         same_boot: found.same_boot,
         clean: found.clean,
     })
+}
+
+/// Returns the bytes of a journal with these records, and a boot and a salt that do not change.
+#[cfg(test)]
+pub(crate) fn journal(records: &[Vec<u8>]) -> Vec<u8> {
+    let path = std::env::temp_dir().join(format!("latchfs-journal-{}", std::process::id()));
+    let (boot, salt) = (BootId::fixed(), 7);
+    let header =
+        Header { kind: Type::Journal, boot, generation: 1, next_seq: 1, body_bytes: 0, sum: salt };
+    std::fs::write(&path, header.to_bytes()).expect("the temporary directory can be written");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("ours");
+    let end = HEADER_BYTES as u64;
+    let at = LastJournal { generation: 1, salt, end, allocated: end, next_seq: 1 };
+    let mut journal = Journal::at(file, path.clone(), &at);
+    for record in records {
+        journal.append(record, Space::Ordinary).expect("there is room");
+    }
+    journal.trim();
+    let bytes = std::fs::read(&path).expect("ours");
+    std::fs::remove_file(&path).expect("ours");
+    bytes
+}
+
+/// Returns the bytes of a snapshot file with this body.
+#[cfg(test)]
+pub(crate) fn snapshot(body: &[u8]) -> Vec<u8> {
+    let (boot, sum, body_bytes) = (BootId::fixed(), crc32fast::hash(body), body.len() as u64);
+    let header = Header { kind: Type::Snapshot, boot, generation: 1, next_seq: 1, body_bytes, sum };
+    [&header.to_bytes()[..], body].concat()
+}
+
+/// Returns the bytes of the file `tokens`.
+#[cfg(test)]
+pub(crate) fn tokens(ceiling: u64) -> Vec<u8> {
+    super::number_file::NumberFile::Tokens(ceiling).to_text().into_bytes()
 }

@@ -36,6 +36,12 @@ impl BootId {
         Self(this_boot().to_le_bytes())
     }
 
+    /// Returns a boot that does not change, for a fixture.
+    #[cfg(test)]
+    pub(super) const fn fixed() -> Self {
+        Self([7; 16])
+    }
+
     /// Whether both boots are known and are the same.
     pub(super) fn is(self, other: Self) -> bool {
         self.0 == other.0 && self.0 != [0; 16]

@@ -824,21 +824,3 @@ fn a_directory_of_another_user_is_reported() {
         assert!(said.starts_with("can't write ") && said.contains("(permission denied)"), "{said}");
     }
 }
-
-/// Files written by the first version: each later version must read them, or report why it can't.
-#[test]
-fn files_of_format_1_are_read() {
-    let scratch = StateScratch::new();
-    fs::create_dir(scratch.state()).expect("new");
-    let files: [(&str, &[u8]); 3] = [
-        ("tokens", include_bytes!("../../tests/fixtures/state-1/tokens")),
-        ("snapshot.2", include_bytes!("../../tests/fixtures/state-1/snapshot.2")),
-        ("journal.2", include_bytes!("../../tests/fixtures/state-1/journal.2")),
-    ];
-    for (name, bytes) in files {
-        fs::write(scratch.file(name), bytes).expect("room");
-    }
-    let read = scratch.read();
-    assert!(!read.same_boot && !read.clean);
-    assert_eq!((read.tokens, scratch.said().as_str()), (8_192, "[one+two] three four"));
-}

@@ -13,7 +13,9 @@ use crate::engine::Token;
 use std::fmt;
 
 /// The beginning of the file, with its version.
-const MAGIC: &[u8] = b"latchfs ledger 1\n";
+const MAGIC: &[u8] = b"latchfs ledger ";
+/// The version of the file, which follows [`MAGIC`] and is followed by a line feed.
+const VERSION: u32 = 1;
 /// The maximum size of the file in bytes.
 pub(crate) const LEDGER_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 
@@ -22,8 +24,8 @@ pub(crate) const LEDGER_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 pub(crate) enum LedgerError {
     /// The file is too large.
     TooLarge,
-    /// The file is of another version, or no ledger at all.
-    Version,
+    /// The file is of another version: this one.
+    Version(u32),
     /// The file is damaged.
     Damaged,
 }
@@ -32,13 +34,29 @@ impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => write!(f, "the ledger has more than {LEDGER_BYTES_MAX} bytes"),
-            Self::Version => f.write_str("the ledger is of another version of latchfs"),
+            Self::Version(found) => write!(
+                f,
+                "the ledger has version {found}, and this latchfs knows version {VERSION}; run the \
+                 latchfs that wrote it"
+            ),
             Self::Damaged => f.write_str(
                 "the ledger is damaged; remove it, and the folder is compared with its markers \
                  as on a new machine",
             ),
         }
     }
+}
+
+/// Returns the beginning of the file: its first line.
+fn head() -> Vec<u8> {
+    [MAGIC, format!("{VERSION}\n").as_bytes()].concat()
+}
+
+/// Returns the version in the first line of a ledger; `None` if the bytes are no ledger.
+fn version_in(bytes: &[u8]) -> Option<u32> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let end = rest.iter().position(|byte| *byte == b'\n')?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
 /// Writes values one after the other.
@@ -153,7 +171,7 @@ impl LedgerReader<'_> {
 impl Ledger {
     /// Returns the bytes of the ledger's file.
     pub(crate) fn save(&self) -> Vec<u8> {
-        let mut to = LedgerWriter(MAGIC.to_vec());
+        let mut to = LedgerWriter(head());
         to.option(self.verified, LedgerWriter::link);
         to.option(self.checkpoint, LedgerWriter::link);
         to.number(self.counts.markers);
@@ -200,14 +218,15 @@ impl Ledger {
         if bytes.len() as u64 > LEDGER_BYTES_MAX {
             return Err(LedgerError::TooLarge);
         }
-        if !bytes.starts_with(MAGIC) {
-            return Err(LedgerError::Version);
+        let version = version_in(bytes).ok_or(LedgerError::Damaged)?;
+        if version != VERSION {
+            return Err(LedgerError::Version(version));
         }
         let (content, digest) = bytes.split_last_chunk().ok_or(LedgerError::Damaged)?;
         if ContentDigest::of(content) != ContentDigest(*digest) {
             return Err(LedgerError::Damaged);
         }
-        let mut from = LedgerReader(content.strip_prefix(MAGIC).ok_or(LedgerError::Damaged)?);
+        let mut from = LedgerReader(content.strip_prefix(&*head()).ok_or(LedgerError::Damaged)?);
         let mut ledger = Self {
             verified: from.option(LedgerReader::link)?,
             checkpoint: from.option(LedgerReader::link)?,
@@ -324,7 +343,10 @@ mod tests {
         let mut longer = bytes.clone();
         longer.push(0);
         assert_eq!(Ledger::load(&longer), Err(LedgerError::Damaged));
-        assert_eq!(Ledger::load(b"latchfs ledger 2\n"), Err(LedgerError::Version));
+        let other = LedgerError::Version(2);
+        assert_eq!(Ledger::load(b"latchfs ledger 2\n"), Err(other));
+        let said = other.to_string();
+        assert!(said.contains("version 2, and this latchfs knows version 1"), "{said}");
     }
 
     #[test]
@@ -333,7 +355,7 @@ mod tests {
         let content = &bytes[..bytes.len() - 32];
         assert!(Ledger::load(&sealed(content)).is_ok());
         assert_eq!(Ledger::load(&sealed(&[content, b"x"].concat())), Err(LedgerError::Damaged));
-        for at in MAGIC.len()..content.len() {
+        for at in head().len()..content.len() {
             let mut changed = content.to_vec();
             changed[at] ^= 0x80;
             let changed = sealed(&changed);
@@ -346,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_ledger_has_a_bound() {
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = head();
         bytes.resize(LEDGER_BYTES_MAX as usize + 1, 0);
         assert_eq!(Ledger::load(&bytes), Err(LedgerError::TooLarge));
         let said = LedgerError::TooLarge.to_string();

@@ -119,7 +119,10 @@ impl fmt::Display for MarkerError {
             Self::TooLarge => write!(f, "the file has more than {MARKER_BYTES_MAX} bytes"),
             Self::Damaged(why) => write!(f, "the file is no marker: {why}"),
             Self::Version(found) => {
-                write!(f, "the marker has version {found}, and this latchfs knows {VERSION}")
+                write!(
+                    f,
+                    "the marker has version {found}, and this latchfs knows version {VERSION}"
+                )
             }
             Self::Name => f.write_str("the file's name or digest is not that of its content"),
         }

@@ -674,8 +674,8 @@ mod tests {
                 StoreProblem::Ledger(LedgerError::Damaged),
             ),
             (
-                |test| fs::write(test.state_path(LEDGER), b"").expect("written"),
-                StoreProblem::Ledger(LedgerError::Version),
+                |test| fs::write(test.state_path(LEDGER), b"latchfs ledger 2\n").expect("written"),
+                StoreProblem::Ledger(LedgerError::Version(2)),
             ),
             (
                 |test| TestFolder::make_sparse(&test.state_path(LEDGER), LEDGER_BYTES_MAX + 1),
