@@ -184,7 +184,9 @@ fn each_container_has_the_bytes_of_its_fixture() {
     let all = all();
     if std::env::var_os("UPDATE").is_some() {
         fs::create_dir_all(&dir).expect("the tree can be written");
-        all.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).expect("room"));
+        for (name, bytes) in &all {
+            fs::write(dir.join(name), bytes).expect("room");
+        }
     }
     let there = fs::read_dir(&dir).expect("the fixtures are there").count();
     assert_eq!(there, all.len(), "one fixture of each container");

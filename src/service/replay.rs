@@ -209,7 +209,9 @@ mod tests {
             command[0] = found;
             let said = |records: &[&[u8]], snapshot: Option<&[u8]>| {
                 let (mut state, _) = StateDir::open(&dir).expect("new");
-                records.iter().for_each(|record| state.append(record).expect("room"));
+                for record in records {
+                    state.append(record).expect("room");
+                }
                 match snapshot {
                     Some(snapshot) => state.close(snapshot).expect("room"),
                     None => drop(state),

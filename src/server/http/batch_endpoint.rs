@@ -136,7 +136,7 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
             "this server is of another cluster than the one that was asked before; see whether \
              all servers that --server names are of one",
         ),
-        BatchError::Unreadable(why) => Problem::invalid(&format!(
+        BatchError::Unreadable(why) => Problem::invalid(format!(
             "this batch cannot be read: {why}; use the same version of latchfs for mount and server"
         )),
     })
