@@ -43,6 +43,19 @@ fn patch() -> Patch {
     Patch { holder_id: Some("a:7".into()), note: Some("note".into()), text, process, looks }
 }
 
+/// Returns an acquire with all of its fields.
+fn acquire(open: OpenId) -> Acquire {
+    Acquire {
+        mode: Mode::Shared,
+        hold: Ownership::OpenFile(open),
+        line: QueuePolicy::Join(Some(Span::from_secs(5))),
+        patch: patch(),
+        takes_over: Some(Token::named(4)),
+        remember: true,
+        ..Acquire::new(name("x"), client("a"), own())
+    }
+}
+
 /// Returns one command of each kind, with all of its fields.
 fn commands() -> Vec<Command> {
     let (ttl, reason) = (Ttl::new(Span::from_secs(60)), StealReason::parse("gone"));
@@ -51,15 +64,6 @@ fn commands() -> Vec<Command> {
     let token = Some(Token::named(2));
     let handover = Some(Handover { text: "clean".into(), counter: 3 });
     let open = OpenId { session: SessionId::named(1), number: 9 };
-    let acquire = Acquire {
-        mode: Mode::Shared,
-        hold: Ownership::OpenFile(open),
-        line: QueuePolicy::Join(Some(Span::from_secs(5))),
-        patch: patch(),
-        takes_over: Some(Token::named(4)),
-        remember: true,
-        ..Acquire::new(name("x"), client("a"), own())
-    };
     let steal = Steal {
         name: name("x"),
         client: client("b"),
@@ -71,7 +75,7 @@ fn commands() -> Vec<Command> {
     let ops = [
         Op::OpenSession(OpenSession { client: client("a"), ttl, grace: Grace::NONE }),
         Op::Acquire(Acquire { remember: true, ..Acquire::new(name("x"), client("a"), own()) }),
-        Op::Acquire(acquire),
+        Op::Acquire(acquire(open)),
         Op::Renew(Renew {
             key: key(None),
             term: Some(own()),

@@ -126,7 +126,6 @@ impl Http {
             host,
             socket: None,
             keys,
-            protocol: AtomicU8::new(PROTOCOL_BASE),
         })))
     }
 

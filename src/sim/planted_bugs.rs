@@ -84,8 +84,7 @@ pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine
 }
 
-/// Returns a command, to be applied to `engine` at `at`, as a state machine with a planted bug would
-/// apply it.
+/// Returns a command as a state machine with a planted bug would apply it to `engine` at `at`.
 #[cfg(test)]
 pub(super) fn distorted(command: &Command, engine: &Engine, at: Time) -> Command {
     let mut command = command.clone();

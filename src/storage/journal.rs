@@ -358,7 +358,7 @@ impl Records {
         Self { dir: Arc::clone(dir), parts: parts.into_iter(), open: None }
     }
 
-    /// Returns the path of the journal of the last record, or of the directory before the first one.
+    /// Returns the path of the last record's journal, or of the directory before the first record.
     pub fn place(&self) -> PathBuf {
         let reader = self.open.as_ref().map(|(reader, _)| &reader.path);
         reader.cloned().unwrap_or_else(|| self.dir.path().to_path_buf())

@@ -167,8 +167,8 @@ impl Machine {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
         let daemon = Daemon::start(self, args, "mounted");
-        // The daemon reports each directory when it is mounted, but `start` waits only for the first
-        // report.
+        // The daemon reports each directory when it is mounted, but `start` waits only for the
+        // first report.
         for dir in &dirs {
             eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
         }
