@@ -13,6 +13,10 @@
 //! in the list. A
 //! process that closes its descriptor between the two waits for the answer to that close, which
 //! comes after this one, so that it can't end in between.
+//!
+//! The children that a program had before it opened the file did not inherit it, nor did theirs.
+//! They are left out: a shell or an editor may have many children with many descriptors. (Two
+//! processes that share one table of descriptors are taken for two with tables of their own.)
 
 use super::super::linux_disk::LinuxDisk;
 use super::super::staged_file::StagedFile;
@@ -22,6 +26,10 @@ use std::sync::Arc;
 /// The maximum number of processes that are remembered for one file. With more that still run, the
 /// file is published when its last descriptor is closed.
 const PROCESSES_MAX: usize = 16;
+
+/// The maximum number of children of the opener that are known to be older than the file. The others
+/// are looked at.
+const OLDER_CHILDREN_MAX: usize = 64;
 
 /// The file of a save.
 type Staged = StagedFile<LinuxDisk>;
@@ -48,6 +56,14 @@ pub(super) enum Table {
     Ending,
 }
 
+/// One process, as distinct from a later one with the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ProcessInstance {
+    pub(super) pid: u32,
+    /// A number that no later process with this id has.
+    pub(super) number: u64,
+}
+
 /// The processes that may have one file open.
 pub(super) trait Processes {
     /// Returns the process of a thread that runs.
@@ -61,6 +77,9 @@ pub(super) trait Processes {
 
     /// Returns the living children of the process of a thread; `None` if they can't be listed.
     fn children(&mut self, tid: u32) -> Option<Vec<u32>>;
+
+    /// Returns the process that has an id now.
+    fn instance(&mut self, pid: u32) -> Option<ProcessInstance>;
 }
 
 /// The save of one file: the staged file, and the programs that have to do with it.
@@ -77,6 +96,8 @@ struct SaveMemory {
     opener: u32,
     /// Whether the process of that thread is among the remembered ones.
     knows_opener: bool,
+    /// Children of that process that are older than the file.
+    older_children: Vec<ProcessInstance>,
     /// The thread that wrote last.
     last_writer: u32,
     /// The processes that opened, wrote or closed the file, or were found to have it open.
@@ -91,6 +112,23 @@ struct SaveMemory {
 impl SaveMemory {
     fn of(opener: u32) -> Self {
         Self { opener, has_others: opener == 0, knows_opener: opener == 0, ..Self::default() }
+    }
+
+    /// Remembers the children that the opener has before it gets the descriptor.
+    fn remember_older(mut self, system: &mut impl Processes) -> Self {
+        if self.opener != 0 {
+            let children = system.children(self.opener).unwrap_or_default();
+            let first = children.into_iter().take(OLDER_CHILDREN_MAX);
+            self.older_children = first.filter_map(|child| system.instance(child)).collect();
+        }
+        self
+    }
+
+    /// Whether a process was a child of the opener before that had the file.
+    fn is_older(&self, system: &mut impl Processes, child: u32) -> bool {
+        self.older_children
+            .iter()
+            .any(|older| older.pid == child && system.instance(child).as_ref() == Some(older))
     }
 
     /// Remembers a process that has to do with the file.
@@ -163,6 +201,9 @@ impl SaveMemory {
                 return true;
             };
             for child in children {
+                if self.is_older(system, child) {
+                    continue;
+                }
                 if system.table(child) == Table::Open {
                     found = true;
                     self.remember(system, child);
@@ -211,9 +252,10 @@ impl SaveMemory {
 }
 
 impl Saving {
-    /// Returns the save of a file that the thread `opener` has opened.
-    pub(super) fn new(staged: Arc<Staged>, opener: u32) -> Arc<Self> {
-        Arc::new(Self { staged, memory: Mutex::new(SaveMemory::of(opener)) })
+    /// Returns the save of a file that the thread `opener` is about to get.
+    pub(super) fn new(staged: Arc<Staged>, opener: u32, system: &mut impl Processes) -> Arc<Self> {
+        let memory = SaveMemory::of(opener).remember_older(system);
+        Arc::new(Self { staged, memory: Mutex::new(memory) })
     }
 
     /// Records that another thread opened the file for writing.
@@ -259,6 +301,8 @@ mod tests {
         ending: BTreeSet<u32>,
         killed: BTreeSet<u32>,
         hides_children: bool,
+        /// The number of processes that had an id before.
+        reused: BTreeMap<u32, u64>,
         /// The processes that were looked at.
         looks: Vec<u32>,
     }
@@ -327,6 +371,11 @@ mod tests {
             let children = self.parents.iter().filter(is_child).map(|(child, _)| *child).collect();
             (!self.hides_children).then_some(children)
         }
+
+        fn instance(&mut self, pid: u32) -> Option<ProcessInstance> {
+            let number = self.reused.get(&pid).copied().unwrap_or(0);
+            self.parents.contains_key(&pid).then_some(ProcessInstance { pid, number })
+        }
     }
 
     /// Returns a world in which process 10 has opened a file and written to it.
@@ -343,6 +392,30 @@ mod tests {
         let (mut world, mut memory) = written();
         assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
         assert_eq!(world.looks, [10]);
+    }
+
+    #[test]
+    fn children_that_are_older_than_the_file_are_not_looked_at() {
+        let mut world = World::of(&[(10, 1), (20, 10), (21, 20)]);
+        let mut memory = SaveMemory::of(10).remember_older(&mut world);
+        world.open.insert(10);
+        memory.wrote(&mut world, 10);
+        world.fork(20, 22);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
+        assert_eq!(world.looks, [10]);
+    }
+
+    #[test]
+    fn a_child_with_the_number_of_an_older_one_counts() {
+        let mut world = World::of(&[(10, 1), (20, 10)]);
+        let mut memory = SaveMemory::of(10).remember_older(&mut world);
+        world.open.insert(10);
+        memory.wrote(&mut world, 10);
+        world.end(20);
+        world.reused.insert(20, 1);
+        world.fork(10, 20);
+        assert_eq!(world.close(&mut memory, 10), OnClose::Later);
+        assert_eq!(world.exit(&mut memory, 20), OnClose::Publish);
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl FolderView {
             .and_then(|()| truncate_special(who, &staged.file, mode))
             .map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        Ok((Saving::new(staged, who.pid), id_in(&found)))
+        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(ino));
+        Ok((saving, id_in(&found)))
     }
 
     /// Begins a new version of a file that a program opened for writing only, and truncates before
@@ -262,7 +263,7 @@ impl FolderView {
         let stage = || self.guard.stage_file(&pass, dir, mode, wanted);
         let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid);
+        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(0));
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
         let opened = self.opened_for_writing(&pass, ino, content, (who, share))?;

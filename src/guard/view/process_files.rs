@@ -6,7 +6,7 @@
 //! files `status`, `fdinfo`, `task` and `children` and the modes of these links are safe to read;
 //! `stat` only if the process is ending.
 
-use super::close_rule::{Processes, Table};
+use super::close_rule::{ProcessInstance, Processes, Table};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -257,6 +257,13 @@ impl Processes for ProcessLook {
         }
         None
     }
+
+    /// The kernel gives each process a new node in `/proc`. It may drop the node of a process that
+    /// runs and make another one, so that the same process may have two numbers.
+    fn instance(&mut self, pid: u32) -> Option<ProcessInstance> {
+        let found = rustix::fs::stat(format!("/proc/{pid}")).ok()?;
+        Some(ProcessInstance { pid, number: found.st_ino })
+    }
 }
 
 #[cfg(test)]
@@ -367,6 +374,21 @@ print(flush=True)";
         input.write_all(b"\n").ok();
         python.wait().expect("our child");
         assert_eq!(ProcessLook::at(0).children(u32::MAX - 1), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_instance_is_one_process() {
+        let mut look = ProcessLook::at(0);
+        let mut start = || Command::new("sleep").arg("60").spawn().expect("it is there");
+        let (mut one, mut two) = (start(), start());
+        let first = look.instance(one.id()).expect("it runs");
+        assert_eq!(look.instance(one.id()), Some(first));
+        assert_ne!(look.instance(two.id()).map(|other| other.number), Some(first.number));
+        for child in [&mut one, &mut two] {
+            child.kill().expect("it runs");
+            child.wait().expect("our child");
+        }
+        assert_eq!(look.instance(first.pid), None);
     }
 
     #[test]
