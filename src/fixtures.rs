@@ -3,7 +3,7 @@
 //! `UPDATE=1 cargo test --lib fixtures`, and the version stays 1. After it, a change of bytes needs
 //! a new version.
 
-use crate::engine::codec::encode_engine;
+use crate::engine::codec::encode_state;
 use crate::engine::{
     AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Engine,
     FileAttrs, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause, IdempotencyKey, IfExists,
@@ -169,10 +169,10 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("log", raft::stored_entries(numbers, commands())),
         ("node", raft::node()),
         ("raft-snapshot", raft::snapshot_file(numbers, &raft::snapshot_state(&engine))),
-        ("backup", backup::write(7, wall, &encode_engine(&engine))),
+        ("backup", backup::write(7, wall, &encode_state(1, &engine))),
         ("batch", encode_batch(&batch())),
         ("batch-answer", encode_told(&BatchResponse { stamp, replies })),
-        ("frame", encode_frame(&Frame::Events(1, events))),
+        ("frame", encode_frame(1, &Frame::Events(1, events))),
         ("rpc", raft::calls(numbers, &commands(), &[1]).into_iter().flat_map(|it| it.1).collect()),
         ("rpc-answer", raft::answers(numbers, vec![]).concat()),
         ("marker", guard::marker()),

@@ -375,6 +375,8 @@ pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
         Op::Release(ask) => {
             ask.open.map(|open| UnnamedOwner::Session(open.session)).into_iter().collect()
         }
+        #[cfg(feature = "planted-version")]
+        Op::Planted(_) => vec![],
         Op::Settle
         | Op::Annotate(_)
         | Op::Move(_)

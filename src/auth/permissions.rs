@@ -183,6 +183,8 @@ impl<'a> AccessRequest<'a> {
             Op::EndSession(_) => Self::of_nothing(Operation::EndSession),
             Op::Forget(ask) => both(Operation::ForgetName, &ask.by, &ask.name),
             Op::Reset(ask) => Self { client: Some(&ask.by), ..Self::of_nothing(Operation::Reset) },
+            #[cfg(feature = "planted-version")]
+            Op::Planted(name) => Self::of_lock(Operation::LookUpLock, name),
             Op::EndHoldOff(ask) => {
                 Self { client: Some(&ask.by), ..Self::of_nothing(Operation::GrantNow) }
             }

@@ -7,7 +7,8 @@ use super::client_tls::{certificate_alert, is_of_unknown_issuer, tls_connector};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
-    ANSWER_BYTES_MAX, BatchResponse, RequestBatch, decode_told, encode_batch,
+    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_told, encode_batch,
+    protocol,
 };
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
@@ -193,7 +194,10 @@ impl Transport for Http {
         since: u64,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
-        let path = format!("/door/v1/events?start={start}&since={since}");
+        let path = format!(
+            "/door/v1/events?start={start}&since={since}&{PROTOCOL_PARAMETER}={}",
+            protocol()
+        );
         Ok(Box::new(self.stream(&path, patience)?))
     }
 }
@@ -393,6 +397,7 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => TransportError::Denied(said),
         StatusCode::CONFLICT => TransportError::Late,
         StatusCode::PRECONDITION_FAILED => TransportError::Elsewhere(said),
+        StatusCode::UPGRADE_REQUIRED => TransportError::Foreign(said),
         // The server is overloaded, shutting down or cannot serve the request: a retry may succeed.
         StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => {
             TransportError::Silent(said)

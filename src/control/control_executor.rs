@@ -81,7 +81,7 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     // programs or open files owns that lease.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
-    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember };
+    let ask = Acquire { mode, hold, line, patch, remember, ..Acquire::new(name, client, term) };
     match queue {
         QueuePolicy::Join(patience) if !is_own => wait(host, ask, patience, process).await,
         _ => Some(decide(host, ask.name.clone(), Op::Acquire(ask), process).await),

@@ -1,6 +1,8 @@
 //! Applies commands: advances time, checks limits and idempotency, then calls the operation's
 //! module.
 
+#[cfg(feature = "planted-version")]
+use super::command::Acquire;
 use super::command::{Answer, Command, Op, Outcome};
 use super::event::Event;
 use super::refusal::Reason;
@@ -42,6 +44,12 @@ impl Engine {
     fn carry_out(&mut self, command: &Command, events: &mut Vec<Event>) -> Answer {
         match &command.op {
             Op::Settle => Ok(Outcome::Settled),
+            #[cfg(feature = "planted-version")]
+            Op::Acquire(Acquire { planted: Some(note), patch, .. }) if patch.note.is_none() => {
+                let Op::Acquire(mut ask) = command.op.clone() else { return Ok(Outcome::Settled) };
+                ask.patch.note = Some(note.clone());
+                self.acquire(&ask, events)
+            }
             Op::Acquire(ask) => self.acquire(ask, events),
             Op::Renew(ask) => self.renew(ask, events),
             Op::Annotate(ask) => self.annotate(ask, events),
@@ -55,6 +63,8 @@ impl Engine {
             Op::Reset(ask) => self.reset(ask, events),
             Op::Forget(ask) => self.forget(ask, events),
             Op::EndHoldOff(ask) => self.end_hold_off(ask, events),
+            #[cfg(feature = "planted-version")]
+            Op::Planted(_) => Ok(Outcome::Annotated),
         }
     }
 }

@@ -141,12 +141,20 @@ mod tests {
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
             // The hold-off is part of the encoded state, so it survives a snapshot and its transfer
             // to another node.
-            let again = codec::decode_engine(&codec::encode_engine(&engine)).expect("written");
+            let again = codec::decode_engine(
+                codec::known_version(),
+                &codec::encode_engine(codec::known_version(), &engine),
+            )
+            .expect("written");
             assert_eq!(again, engine);
         }
         assert!(token(&mut engine, until) > highest + NUMBERS_SKIPPED);
         engine.check();
-        let again = codec::decode_engine(&codec::encode_engine(&engine)).expect("written");
+        let again = codec::decode_engine(
+            codec::known_version(),
+            &codec::encode_engine(codec::known_version(), &engine),
+        )
+        .expect("written");
         assert_eq!(again, engine);
     }
 

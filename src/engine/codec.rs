@@ -12,9 +12,12 @@ use super::command::{
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
-    Codec, Decoder, decode_message, encode_message, require, wire_enum, wire_struct,
+    Codec, Decoder, Encoder, decode_message, encode_message, require, wire_enum, wire_struct,
 };
-pub use super::encoding::{DecodeError, FORMAT_VERSION, Malformed, UnknownVersion, check_version};
+pub use super::encoding::{DecodeError, Malformed};
+pub use super::format_version::{
+    FORMAT_VERSION, UnknownVersion, check_version, known_version, oldest_version,
+};
 
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
@@ -37,36 +40,43 @@ use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Appends `command`, to be applied at `at`, to `out`.
+#[cfg(feature = "planted-version")]
+pub use super::format_version::PLANTED_VERSION;
+
+/// Appends `command`, to be applied at `at`, to `out`, in the newest version.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
-    at.put(out);
-    command.put(out);
+    let mut bytes = Encoder::new(known_version());
+    at.put(&mut bytes);
+    command.put(&mut bytes);
+    out.append(&mut bytes);
 }
 
-/// Decodes a command and its time, as [`encode_command`] encoded them.
-pub fn decode_command(bytes: &[u8]) -> Result<(Time, Command), Malformed> {
-    let mut from = Decoder::new(bytes);
+/// Decodes a command and its time, as [`encode_command`] encoded them in this version.
+pub fn decode_command(version: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
+    let mut from = Decoder::new(version, bytes);
     let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
     from.end()?;
     Ok(decoded)
 }
 
-/// Appends the encoded limits and durations of an engine (`rules`) to `out`.
+/// Appends the encoded limits and durations of an engine (`rules`) to `out`, in the newest version.
 pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
-    rules.put(out);
+    let mut bytes = Encoder::new(known_version());
+    rules.put(&mut bytes);
+    out.append(&mut bytes);
 }
 
-/// Decodes limits and durations that [`encode_rules`] encoded.
-pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
-    let mut from = Decoder::new(bytes);
+/// Decodes limits and durations that [`encode_rules`] encoded in this version.
+pub fn decode_rules(version: u8, bytes: &[u8]) -> Result<Rules, Malformed> {
+    let mut from = Decoder::new(version, bytes);
     let rules = Rules::take(&mut from)?;
     from.end()?;
     Ok(rules)
 }
 
-/// Encodes the whole state of an engine.
-pub fn encode_engine(engine: &Engine) -> Vec<u8> {
-    let mut out = Vec::new();
+/// Encodes the whole state of an engine in this version.
+pub fn encode_engine(version: u8, engine: &Engine) -> Vec<u8> {
+    let mut out = Encoder::new(version);
     let books = &engine.books;
     books.rules.put(&mut out);
     books.clock.put(&mut out);
@@ -89,13 +99,18 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     }
     books.hold_off.put(&mut out);
     books.remembered.put(&mut out);
-    out
+    out.into_bytes()
 }
 
-/// Decodes an engine that [`encode_engine`] encoded. Derived state (the deadlines, and the leases
-/// and waiters of each session) is not in the bytes, so it cannot contradict them.
-pub fn decode_engine(bytes: &[u8]) -> Result<Engine, Malformed> {
-    let from = &mut Decoder::new(bytes);
+/// Encodes the whole state of an engine in this version, which is its first byte.
+pub fn encode_state(version: u8, engine: &Engine) -> Vec<u8> {
+    [&[version], &encode_engine(version, engine)[..]].concat()
+}
+
+/// Decodes an engine that [`encode_engine`] encoded in this version. Derived state (the deadlines,
+/// and the leases and waiters of each session) is not in the bytes, so it cannot contradict them.
+pub fn decode_engine(version: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
+    let from = &mut Decoder::new(version, bytes);
     let mut engine = Engine::new(Rules::take(from)?);
     engine.books.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
@@ -197,7 +212,6 @@ wire_struct! {
     EndHoldOff { by, reason }
     Ends { expires_at, grace_until, ttl, grace }
     Command { request, op, order, acknowledged }
-    Acquire { name, client, mode, hold, term, line, patch, takes_over, remember }
     Renew { key, term, firm, patch, acquires }
     Annotate { key, patch, handover }
     Release { key, acquisition, open, handover, acknowledges }
@@ -234,8 +248,19 @@ wire_struct! {
     }
 }
 
+#[cfg(not(feature = "planted-version"))]
+wire_struct! {
+    Acquire { name, client, mode, hold, term, line, patch, takes_over, remember }
+}
+
+#[cfg(feature = "planted-version")]
+wire_struct! {
+    Acquire { name, client, mode, hold, term, line, patch, takes_over, remember }
+        [since 2: planted]
+}
+
 impl Codec for WaitQueue {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         (**self).put(out);
     }
 
@@ -245,7 +270,7 @@ impl Codec for WaitQueue {
 }
 
 impl Codec for Details {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.holder_id().cloned().put(out);
         self.note().cloned().put(out);
         self.shared_text().put(out);
@@ -262,7 +287,7 @@ impl Codec for Details {
 }
 
 impl Codec for Digest {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         out.extend_from_slice(&self.0.to_le_bytes());
     }
 
@@ -275,7 +300,7 @@ impl Codec for Digest {
 const REPLAYED: u8 = 13;
 
 impl Codec for Replay {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.at.put(out);
         self.first.put(out);
         self.ends.put(out);
@@ -295,6 +320,7 @@ wire_enum! {
         0 Settle, 1 Acquire(ask), 2 Renew(ask), 3 Annotate(ask), 4 Release(ask), 5 Leave(ask),
         6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
         11 Reset(ask), 12 Forget(ask), 13 EndHoldOff(ask),
+        #[cfg(feature = "planted-version")] 14 Planted(name),
     }
     QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }

@@ -60,6 +60,9 @@ pub enum Op {
     Forget(Forget),
     /// Grant locks from now on, although the hold-off is not over: an administrative operation.
     EndHoldOff(EndHoldOff),
+    /// Do nothing to this lock, in a planted version of the encoding.
+    #[cfg(feature = "planted-version")]
+    Planted(LockName),
 }
 
 impl Op {
@@ -137,6 +140,9 @@ pub struct Acquire {
     pub takes_over: Option<Token>,
     /// Whether the name is remembered from now on: its tenures may then set handovers.
     pub remember: bool,
+    /// The note of the lease, in a planted version of the encoding.
+    #[cfg(feature = "planted-version")]
+    pub planted: Option<std::sync::Arc<str>>,
 }
 
 impl Acquire {
@@ -144,7 +150,19 @@ impl Acquire {
     pub fn new(name: LockName, client: ClientId, term: LeaseTerms) -> Self {
         let (mode, hold, line) = (Mode::Exclusive, Ownership::Client, QueuePolicy::Skip);
         let (patch, takes_over, remember) = (Patch::default(), None, false);
-        Self { name, client, mode, hold, term, line, patch, takes_over, remember }
+        Self {
+            name,
+            client,
+            mode,
+            hold,
+            term,
+            line,
+            patch,
+            takes_over,
+            remember,
+            #[cfg(feature = "planted-version")]
+            planted: None,
+        }
     }
 }
 

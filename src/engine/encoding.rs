@@ -3,33 +3,10 @@
 //! Each value has exactly one encoding, so equal values have equal bytes. Decoding never panics and
 //! never trusts a length, since the bytes come from disks and networks.
 
+use super::format_version::{UnknownVersion, check_version};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-
-/// The version of the encoding. Each file, record and message has it, so that bytes of another
-/// version are refused and never misread. It stays 1 until the first release.
-pub const FORMAT_VERSION: u8 = 1;
-
-/// The error for bytes of a version that this latchfs does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownVersion {
-    /// The version of the bytes.
-    pub found: u8,
-}
-
-impl fmt::Display for UnknownVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "version {}, and this latchfs knows version {FORMAT_VERSION}", self.found)
-    }
-}
-
-impl std::error::Error for UnknownVersion {}
-
-/// Returns an error unless this latchfs knows the version `found`.
-pub const fn check_version(found: u8) -> Result<(), UnknownVersion> {
-    if found == FORMAT_VERSION { Ok(()) } else { Err(UnknownVersion { found }) }
-}
 
 /// Why bytes cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +52,52 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// Encodes values of one version, one after the other.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    /// The version of the encoding: a field of a later one is left out.
+    #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
+    pub(crate) version: u8,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// Returns an encoder for values of this version.
+    pub(crate) const fn new(version: u8) -> Self {
+        Self { version, bytes: Vec::new() }
+    }
+
+    /// Returns an encoder for a message: the version is its first byte.
+    pub(crate) fn message(version: u8) -> Self {
+        Self { version, bytes: vec![version] }
+    }
+
+    /// Returns the encoded bytes.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl std::ops::Deref for Encoder {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl std::ops::DerefMut for Encoder {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
 /// Decodes values from bytes, front to back.
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
+    /// The version of the encoding.
+    #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
+    version: u8,
     /// How many bytes of memory the decoded values may still take.
     room: usize,
 }
@@ -89,15 +109,22 @@ const RESERVED_MAX: usize = 256;
 const ALLOCATION: usize = 32;
 
 impl<'a> Decoder<'a> {
-    /// Returns a decoder for bytes from a trusted source.
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self::within(usize::MAX, bytes)
+    /// Returns a decoder for bytes of this version from a trusted source.
+    pub(crate) const fn new(version: u8, bytes: &'a [u8]) -> Self {
+        Self { bytes, version, room: usize::MAX }
     }
 
     /// Returns a decoder for bytes from an untrusted source: the decoded values take at most `room`
     /// bytes of memory.
-    pub(crate) const fn within(room: usize, bytes: &'a [u8]) -> Self {
-        Self { bytes, room }
+    pub(crate) const fn within(room: usize, version: u8, bytes: &'a [u8]) -> Self {
+        Self { bytes, version, room }
+    }
+
+    /// Decodes a value that `version` has added; returns its default if the bytes have an older
+    /// version.
+    #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
+    pub(crate) fn take_since<T: Codec + Default>(&mut self, version: u8) -> Result<T, Malformed> {
+        if self.version < version { Ok(T::default()) } else { T::take(self) }
     }
 
     /// Decodes the length of a list of `T`, and subtracts the size of the list from the memory that
@@ -145,15 +172,15 @@ impl<'a> Decoder<'a> {
 
 /// A value that has exactly one encoding.
 pub(crate) trait Codec: Sized {
-    fn put(&self, out: &mut Vec<u8>);
+    fn put(&self, out: &mut Encoder);
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
 }
 
 /// Encodes a message: a byte for the version, then the value.
-pub(crate) fn encode_message(value: &impl Codec) -> Vec<u8> {
-    let mut out = vec![FORMAT_VERSION];
+pub(crate) fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
+    let mut out = Encoder::message(version);
     value.put(&mut out);
-    out
+    out.into_bytes()
 }
 
 /// Decodes a message that [`encode_message`] encoded. The value takes at most `room` bytes of
@@ -161,7 +188,7 @@ pub(crate) fn encode_message(value: &impl Codec) -> Vec<u8> {
 pub(crate) fn decode_message<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let (version, body) = bytes.split_first().ok_or(Malformed)?;
     check_version(*version)?;
-    let mut from = Decoder::within(room, body);
+    let mut from = Decoder::within(room, *version, body);
     let value = T::take(&mut from)?;
     from.end()?;
     Ok(value)
@@ -173,7 +200,7 @@ pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
 
 /// LEB128: seven bits a byte, lowest first; the top bit marks that another byte follows.
 impl Codec for u64 {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         let mut rest = *self;
         while rest >= 0x80 {
             out.push(rest as u8 | 0x80);
@@ -202,7 +229,7 @@ impl Codec for u64 {
 }
 
 impl Codec for u8 {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         out.push(*self);
     }
 
@@ -217,7 +244,7 @@ impl Codec for u8 {
 macro_rules! wire_number {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
         impl Codec for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Encoder) {
                 let to: fn(&$type) -> u64 = $to;
                 to(self).put(out);
             }
@@ -231,7 +258,7 @@ macro_rules! wire_number {
 }
 
 impl Codec for Arc<[u8]> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.len().put(out);
         out.extend_from_slice(self);
     }
@@ -248,7 +275,7 @@ pub(super) fn take_bytes<'a>(from: &mut Decoder<'a>) -> Result<&'a [u8], Malform
     Ok(bytes)
 }
 
-pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+pub(super) fn put_text(text: &str, out: &mut Encoder) {
     text.len().put(out);
     out.extend_from_slice(text.as_bytes());
 }
@@ -257,7 +284,7 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 macro_rules! wire_text {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
         impl Codec for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Encoder) {
                 let to: fn(&$type) -> &str = $to;
                 put_text(to(self), out);
             }
@@ -272,7 +299,7 @@ macro_rules! wire_text {
 }
 
 impl<T: Codec> Codec for Option<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         match self {
             None => out.push(0),
             Some(value) => {
@@ -292,7 +319,7 @@ impl<T: Codec> Codec for Option<T> {
 }
 
 impl<A: Codec, B: Codec> Codec for (A, B) {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.0.put(out);
         self.1.put(out);
     }
@@ -303,7 +330,7 @@ impl<A: Codec, B: Codec> Codec for (A, B) {
 }
 
 impl<T: Codec> Codec for Vec<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.len().put(out);
         for value in self {
             value.put(out);
@@ -321,7 +348,7 @@ impl<T: Codec> Codec for Vec<T> {
 }
 
 impl<K: Codec + Ord, V: Codec> Codec for BTreeMap<K, V> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.len().put(out);
         for (key, value) in self {
             key.put(out);
@@ -341,7 +368,7 @@ impl<K: Codec + Ord, V: Codec> Codec for BTreeMap<K, V> {
 }
 
 impl<T: Codec> Codec for Box<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         (**self).put(out);
     }
 
@@ -351,7 +378,7 @@ impl<T: Codec> Codec for Box<T> {
 }
 
 impl<T: Codec> Codec for Arc<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         (**self).put(out);
     }
 
@@ -361,18 +388,26 @@ impl<T: Codec> Codec for Arc<T> {
 }
 
 /// Implements [`Codec`] for a struct: its fields in the order given. Those after the semicolon are
-/// derived from other values, and begin with their default.
+/// derived from other values, and begin with their default. A field `since` a version is left out
+/// of an older one.
 macro_rules! wire_struct {
-    ($($type:ident { $($field:ident),* $(; $($derived:ident),*)? })*) => {$(
+    ($(
+        $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
+        $([since $version:literal: $new:ident])?
+    )*) => {$(
         impl Codec for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Encoder) {
                 $(self.$field.put(out);)*
+                $(if out.version >= $version {
+                    self.$new.put(out);
+                })?
             }
 
             fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 $(let $field = Codec::take(from)?;)*
                 $($(let $derived = Default::default();)*)?
-                Ok(Self { $($field,)* $($($derived,)*)? })
+                $(let $new = from.take_since($version)?;)?
+                Ok(Self { $($field,)* $($($derived,)*)? $($new)? })
             }
         }
     )*};
@@ -382,12 +417,15 @@ macro_rules! wire_struct {
 /// fields. The number of a variant that was removed is never given to another variant.
 macro_rules! wire_enum {
     ($($type:ident {
-        $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?
+        $(
+            $(#[$when:meta])*
+            $number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?
+        ),* $(,)?
     })*) => {$(
         impl Codec for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Encoder) {
                 match self {
-                    $(Self::$variant $(($($part),*))? $({ $($field),* })? => {
+                    $($(#[$when])* Self::$variant $(($($part),*))? $({ $($field),* })? => {
                         out.push($number);
                         $($($part.put(out);)*)?
                         $($($field.put(out);)*)?
@@ -397,7 +435,7 @@ macro_rules! wire_enum {
 
             fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 match u8::take(from)? {
-                    $($number => {
+                    $($(#[$when])* $number => {
                         $($(let $part = Codec::take(from)?;)*)?
                         $($(let $field = Codec::take(from)?;)*)?
                         Ok(Self::$variant $(($($part),*))? $({ $($field),* })?)

@@ -1,6 +1,6 @@
 //! The encoding of views, events and refusals, which are sent to other processes and never stored.
 
-use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
+use super::encoding::{Codec, Decoder, Encoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};
 use super::limits::LimitedField;
 use super::refusal::{Conflict, Limit, Reason, Refusal, ShareOf, Way};
@@ -17,7 +17,7 @@ wire_struct! {
 }
 
 impl Codec for bool {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         out.push(u8::from(*self));
     }
 
@@ -64,6 +64,7 @@ wire_enum! {
         15 HandoverNeedsToken(name),
         16 OldHandover { name, named, current },
         17 HoldOff { name, hold_off, waiting },
+        18 NeedsClusterVersion { requires, version },
     }
     LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared, 5 Handover }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until } }
@@ -77,7 +78,7 @@ wire_enum! {
 /// The result of a command is encoded as a tag for success or refusal, followed by the outcome or
 /// the refusal.
 impl<T: Codec> Codec for Result<T, Refusal> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         match self {
             Ok(value) => {
                 out.push(0);

@@ -1,6 +1,6 @@
 //! Encodes the remembered names of an engine.
 
-use super::encoding::{Codec, Decoder, Malformed, require};
+use super::encoding::{Codec, Decoder, Encoder, Malformed, require};
 use super::handover::{LastHandover, RememberedName};
 use super::limits::REMEMBERED_MAX;
 use super::name::LockName;
@@ -42,7 +42,7 @@ impl EngineState {
 
 impl RememberedNames {
     /// Encodes all names, as [`EngineState::take_names`] decodes them.
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
+    pub(super) fn put(&self, out: &mut Encoder) {
         self.len().put(out);
         for (name, owner, previous) in self.iter() {
             name.put(out);

@@ -43,11 +43,11 @@
 //!   `stolen_tenures` (holders that may not hear of a steal), `transfer` (moves and rule 9),
 //!   `reset`, `hold_off_rules` (rule 13), `baseline` (a start after the loss of all replicas),
 //!   `request_replay` (rule 10);
-//!   `apply` applies a command.
+//!   `feature` (what needs a newer cluster version); `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
-//! - Bytes: `encoding` (single values), `codec` and `handover_codec` (everything that is stored),
-//!   `event_codec` (everything that is only sent to another process).
+//! - Bytes: `format_version`, `encoding` (single values), `codec` and `handover_codec` (everything
+//!   that is stored), `event_codec` (everything that is only sent to another process).
 
 pub mod name;
 pub mod lease_terms;
@@ -85,9 +85,11 @@ mod reset;
 mod hold_off_rules;
 mod baseline;
 mod request_replay;
+mod feature;
 mod apply;
 mod query;
 mod invariants;
+mod format_version;
 mod encoding;
 pub mod codec;
 mod handover_codec;
@@ -101,6 +103,7 @@ pub use command::{
 };
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+pub use feature::Feature;
 pub use handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 pub use hold_off::{HoldOff, HoldOffCause};
 pub use interner::Interner;

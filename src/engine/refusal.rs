@@ -101,6 +101,13 @@ pub enum Reason {
         /// The counter of the last handover of the tenure.
         current: u64,
     },
+    /// The request uses a feature of a newer cluster version.
+    NeedsClusterVersion {
+        /// The cluster version that the feature requires.
+        requires: u8,
+        /// The cluster version.
+        version: u8,
+    },
     /// The caller used this idempotency key for a different request.
     KeyReused(Arc<str>),
 }
@@ -260,6 +267,7 @@ impl Refusal {
             | Reason::TooLong { .. }
             | Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
+            | Reason::NeedsClusterVersion { .. }
             | Reason::KeyReused(_) => RefusalKind::Invalid,
             Reason::Limit(_) => RefusalKind::Limit,
             Reason::LateCopy(_) => RefusalKind::ConsistencyUnavailable,

@@ -79,11 +79,8 @@ impl Refusal {
                 write!(f, "anew, under a new request key if there was one")
             }
             Reason::LateCopy(id) => {
-                write!(
-                    f,
-                    "this copy of a request of session {id} came late: a later request was "
-                )?;
-                write!(f, "carried out before it; look at the lock, and ask anew")
+                write!(f, "this copy of a request of session {id} came late: a later request ")?;
+                write!(f, "was carried out before it; look at the lock, and ask anew")
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => write!(f, "{limit}"),
@@ -98,6 +95,10 @@ impl Refusal {
             Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
             | Reason::OldHandover { .. } => self.reason.say_handover(f),
+            Reason::NeedsClusterVersion { requires, version } => {
+                write!(f, "the request needs cluster version {requires}, and the cluster has ")?;
+                write!(f, "version {version}; upgrade all nodes, then ask again")
+            }
             Reason::KeyReused(key) => {
                 write!(f, "request key '{key}' was used before for another request; ")?;
                 write!(f, "choose a new key for each request, and repeat only the same request")

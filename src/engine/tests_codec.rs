@@ -1,7 +1,7 @@
 //! Directed tests of the codec: each value decodes as it was encoded, and damaged bytes are
 //! refused.
 
-use super::codec::{Codec, Decoder, Malformed};
+use super::codec::{Codec, Decoder, Encoder, FORMAT_VERSION, Malformed};
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
 use super::limits::LimitedField;
@@ -16,14 +16,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 fn written(value: &impl Codec) -> Vec<u8> {
-    let mut bytes = vec![];
+    let mut bytes = Encoder::new(FORMAT_VERSION);
     value.put(&mut bytes);
-    bytes
+    bytes.into_bytes()
 }
 
 /// Decodes a whole value in the current format.
 fn read<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Decoder::new(bytes);
+    let mut from = Decoder::new(FORMAT_VERSION, bytes);
     let value = T::take(&mut from)?;
     from.end()?;
     Ok(value)
@@ -87,27 +87,28 @@ fn lists_options_and_flags_are_read_as_written() {
 #[test]
 fn what_is_read_has_room() {
     let bytes = [3, 1, 2, 3];
-    let within = |room| Vec::<u64>::take(&mut Decoder::within(room, &bytes));
+    let within = |room| Vec::<u64>::take(&mut Decoder::within(room, FORMAT_VERSION, &bytes));
     let needed = 3 * size_of::<u64>() + 32;
     assert_eq!(within(needed), Ok(vec![1, 2, 3]));
     assert_eq!(within(needed - 1), Err(Malformed));
     assert_eq!(read::<Vec<u64>>(&[4, 1, 2, 3]), Err(Malformed));
     // All values that a decoder reads share one memory budget.
     let both = [&bytes[..], &bytes[..]].concat();
-    let two = |room| <(Vec<u64>, Vec<u64>)>::take(&mut Decoder::within(room, &both));
+    let two =
+        |room| <(Vec<u64>, Vec<u64>)>::take(&mut Decoder::within(room, FORMAT_VERSION, &both));
     assert!(two(2 * needed).is_ok() && two(2 * needed - 1).is_err());
 }
 
 #[test]
 fn a_decoder_knows_what_is_left() {
-    let mut from = Decoder::new(&[1, 2, 3]);
+    let mut from = Decoder::new(FORMAT_VERSION, &[1, 2, 3]);
     assert_eq!(from.peek(), Some(1));
     assert_eq!(from.take_array(), Ok([1, 2]));
     assert!(!from.is_empty());
     assert_eq!(from.take_array::<2>(), Err(Malformed));
     assert_eq!((from.peek(), from.rest()), (Some(3), &[3][..]));
-    assert!(Decoder::new(&[]).is_empty());
-    assert_eq!(Decoder::new(&[]).peek(), None);
+    assert!(Decoder::new(FORMAT_VERSION, &[]).is_empty());
+    assert_eq!(Decoder::new(FORMAT_VERSION, &[]).peek(), None);
 }
 
 /// The events, answers and views that random commands produce decode as they were encoded.
@@ -141,9 +142,9 @@ fn baselines_and_rules_are_read_as_written() {
     }
     let mut bytes = vec![];
     codec::encode_rules(&rules, &mut bytes);
-    assert_eq!(codec::decode_rules(&bytes), Ok(rules));
+    assert_eq!(codec::decode_rules(codec::known_version(), &bytes), Ok(rules));
     bytes.push(0);
-    assert_eq!(codec::decode_rules(&bytes), Err(Malformed));
+    assert_eq!(codec::decode_rules(codec::known_version(), &bytes), Err(Malformed));
 }
 
 #[test]
@@ -214,7 +215,8 @@ impl State {
     }
 
     fn decode(&self) -> Result<Engine, Malformed> {
-        let mut bytes = written(&Rules::default());
+        let mut bytes = Encoder::new(FORMAT_VERSION);
+        Rules::default().put(&mut bytes);
         Time::ZERO.put(&mut bytes);
         self.upcoming.put(&mut bytes);
         self.next_ticket.put(&mut bytes);
@@ -222,14 +224,14 @@ impl State {
         put_pairs(&self.locks, &mut bytes);
         put_pairs(&self.replies, &mut bytes);
         bytes.extend_from_slice(&self.tail);
-        codec::decode_engine(&bytes)
+        codec::decode_engine(codec::known_version(), &bytes)
     }
 }
 
 /// A description of damage to a state, and a function that causes the damage.
 type Damage = (&'static str, fn(&mut State));
 
-fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
+fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Encoder) {
     pairs.len().put(out);
     for (key, value) in pairs {
         key.put(out);
@@ -354,5 +356,5 @@ fn commands_are_read_as_written() {
     let mut bytes = vec![];
     codec::encode_command(Time::ZERO, &Op::Settle.into(), &mut bytes);
     bytes.push(0);
-    assert!(codec::decode_command(&bytes).is_err(), "a byte is left");
+    assert!(codec::decode_command(codec::known_version(), &bytes).is_err(), "a byte is left");
 }

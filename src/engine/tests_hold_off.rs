@@ -76,8 +76,8 @@ fn a_lock_without_a_holder_is_no_entry_of_a_directory() {
 fn an_administrator_ends_a_hold_off_once() {
     let mut lab = held_off();
     lab.does(waiting(ask("z", "b"))).expect("waits");
-    let bytes = codec::encode_engine(&lab.engine);
-    let copy = codec::decode_engine(&bytes).expect("written");
+    let bytes = codec::encode_engine(codec::known_version(), &lab.engine);
+    let copy = codec::decode_engine(codec::known_version(), &bytes).expect("written");
     assert_eq!(copy, lab.engine);
     let reason = StealReason::parse("none is left").expect("a reason");
     let op = Op::EndHoldOff(EndHoldOff { by: client("root"), reason });

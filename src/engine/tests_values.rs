@@ -238,8 +238,8 @@ fn an_interner_stores_each_id_once() {
     for lock in ["x", "y"] {
         lab.granted(Acquire { patch: patch(), ..ask(lock, "a") });
     }
-    let bytes = codec::encode_engine(&lab.engine);
-    let read = codec::decode_engine(&bytes).expect("just written");
+    let bytes = codec::encode_engine(codec::known_version(), &lab.engine);
+    let read = codec::decode_engine(codec::known_version(), &bytes).expect("just written");
     let [x, y] = ["x", "y"].map(|lock| read.lease(&name(lock)).cloned().expect("it is held"));
     assert_eq!(x.holder.as_str().as_ptr(), y.holder.as_str().as_ptr());
     let id = |lease: &Lease| lease.details.holder_id().expect("as acquired").as_ptr();

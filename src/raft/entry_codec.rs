@@ -5,7 +5,9 @@
 //! they were acknowledged.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote};
-use crate::engine::codec::{Codec, Decoder, FORMAT_VERSION, Malformed, check_version, require};
+use crate::engine::codec::{
+    Codec, Decoder, Encoder, Malformed, check_version, known_version, require,
+};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -37,19 +39,25 @@ pub(super) struct EncodedEntry {
 }
 
 impl EncodedEntry {
-    pub(super) fn new(payload: Payload) -> Self {
-        let mut out = vec![FORMAT_VERSION];
+    /// Encodes a payload in this version.
+    pub(super) fn new(version: u8, payload: Payload) -> Self {
+        let mut out = Encoder::message(version);
         put_payload(&payload, &mut out);
-        Self { payload, bytes: out.into() }
+        Self { payload, bytes: out.into_bytes().into() }
     }
 
     /// Returns a blank entry that claims another version, for a test.
     #[cfg(test)]
     pub(super) fn of_version(version: u8) -> Self {
-        let mut said = Self::new(EntryPayload::Blank);
+        let mut said = Self::new(version, EntryPayload::Blank);
         let body = said.bytes[1..].to_vec();
         said.bytes = [&[version], body.as_slice()].concat().into();
         said
+    }
+
+    /// Returns the version in which the entry is encoded.
+    pub(super) fn version(&self) -> u8 {
+        self.bytes[0]
     }
 
     /// Returns about how many bytes of memory the entry takes.
@@ -131,9 +139,9 @@ impl Decode for EncodedEntry {
     }
 }
 
-/// Encodes the payload of an entry, with its version.
+/// Encodes the payload of an entry in the newest version, which is the first byte.
 pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
-    EncodedEntry::new(payload).bytes
+    EncodedEntry::new(known_version(), payload).bytes
 }
 
 /// Decodes a payload that [`entry_bytes`] has encoded.
@@ -143,14 +151,14 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     check_version(*version).map_err(|unknown| {
         io::Error::new(io::ErrorKind::Unsupported, format!("an entry has {unknown}"))
     })?;
-    let mut from = Decoder::new(body);
+    let mut from = Decoder::new(*version, body);
     let payload = take_payload(&mut from).map_err(malformed)?;
     from.end().map_err(malformed)?;
     Ok(payload)
 }
 
 /// Encodes the payload of an entry, without a version.
-pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
+pub(super) fn put_payload(payload: &Payload, out: &mut Encoder) {
     match payload {
         EntryPayload::Blank => out.push(0),
         EntryPayload::Normal(proposal) => {
@@ -177,7 +185,7 @@ pub(super) fn take_payload(from: &mut Decoder<'_>) -> Result<Payload, Malformed>
 /// The members of a cluster, without the id of the entry that set them.
 type Members = openraft::Membership<u64, BasicNode>;
 
-fn put_members(members: &Members, out: &mut Vec<u8>) {
+fn put_members(members: &Members, out: &mut Encoder) {
     let configs: Vec<Vec<u64>> =
         members.get_joint_config().iter().map(|config| config.iter().copied().collect()).collect();
     configs.put(out);
@@ -202,7 +210,7 @@ fn take_members(from: &mut Decoder<'_>) -> Result<Members, Malformed> {
 }
 
 /// Encodes snapshot metadata: the last applied entry and the membership.
-pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
+pub(super) fn put_meta(meta: &Meta, out: &mut Encoder) {
     put_place(meta.last_log_id.as_ref(), out);
     put_place(meta.last_membership.log_id().as_ref(), out);
     put_members(meta.last_membership.membership(), out);
@@ -216,7 +224,7 @@ pub(super) fn take_meta(from: &mut Decoder<'_>) -> Result<Meta, Malformed> {
     Ok(Meta { last_log_id, last_membership })
 }
 
-fn put_place(place: Option<&LogId>, out: &mut Vec<u8>) {
+fn put_place(place: Option<&LogId>, out: &mut Encoder) {
     let numbers = place.map(|id| (id.leader_id.term, (id.leader_id.node_id, id.index)));
     numbers.put(out);
 }

@@ -56,6 +56,8 @@ pub(super) fn weight_of(command: &Command) -> usize {
             };
             part + spared + ask.by.as_str().len() + ask.reason.as_str().len()
         }
+        #[cfg(feature = "planted-version")]
+        Op::Planted(name) => name.as_str().len(),
         Op::Forget(ask) => ask.name.as_str().len() + ask.by.as_str().len(),
         Op::EndHoldOff(ask) => ask.by.as_str().len() + ask.reason.as_str().len(),
         Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn a_command_weighs_at_least_its_bytes() {
         for command in commands() {
-            let mut bytes = Vec::new();
+            let mut bytes = crate::engine::codec::Encoder::new(1);
             command.put(&mut bytes);
             let weight = weight_of(&command);
             assert!(weight >= bytes.len(), "{weight} for {} bytes: {command:?}", bytes.len());

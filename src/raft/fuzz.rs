@@ -38,7 +38,7 @@ pub fn call_limits(name: &str, bytes: usize) -> Option<(usize, usize)> {
 
 /// Decodes an answer between nodes, and returns its encoding.
 pub fn answer(bytes: &[u8]) -> Option<Vec<u8>> {
-    decode_answer(bytes).ok().map(|answer| encode_answer(&answer))
+    decode_answer(bytes).ok().map(|answer| encode_answer(1, &answer))
 }
 
 /// Decodes the payload of a log entry, and returns its encoding.
@@ -51,7 +51,7 @@ pub fn snapshot(bytes: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let snapshot = snapshot::from_file(Path::new("snapshot"), bytes).ok()?;
     let state = snapshot::unpack(&snapshot).ok();
     let state = state.map(|state| {
-        let state = snapshot::to_bytes(state.cluster, &state.engine);
+        let state = snapshot::to_bytes(state.version, state.cluster, &state.engine);
         snapshot::to_file(&Snapshot { meta: snapshot.meta.clone(), snapshot: state })
     });
     Some((snapshot::to_file(&snapshot), state))
@@ -64,7 +64,7 @@ pub fn snapshot_file(numbers: [u64; 4], state: &[u8]) -> Vec<u8> {
 
 /// Returns the encoded state of a snapshot of this engine.
 pub fn snapshot_state(engine: &Engine) -> Arc<[u8]> {
-    snapshot::to_bytes(Some(ClusterId(7)), engine)
+    snapshot::to_bytes(1, Some(ClusterId(7)), engine)
 }
 
 /// Whether a certificate is that of a node.
@@ -78,7 +78,7 @@ fn log_id([term, node_id, index, _]: [u64; 4]) -> LogId {
 
 fn members([first, second, third, _]: [u64; 4]) -> openraft::Membership<u64, BasicNode> {
     let ids = BTreeSet::from([first, second, third]);
-    let node = |id: &u64| (*id, BasicNode { addr: format!("10.0.0.1:{id} http://a box") });
+    let node = |id: &u64| (*id, BasicNode { addr: format!("10.0.0.1:{id} http://a box 1") });
     let nodes: BTreeMap<_, _> = ids.iter().map(node).collect();
     let voters = vec![BTreeSet::from([first]), ids];
     openraft::Membership::new(voters, nodes).unwrap_or_default()
@@ -140,7 +140,7 @@ pub fn calls(
         calls.extend([RpcRequest::Join(station.clone()), RpcRequest::Enroll(station)]);
     }
     let cluster = (id % 3 != 0).then_some(ClusterId(u128::from(id) << 40));
-    let letter = |call| Envelope { cluster, from: term, to: node_id, call };
+    let letter = |call| Envelope { version: 1, cluster, from: term, to: node_id, call };
     let named = |call: RpcRequest| (call.name(), encode_letter(&letter(call)));
     calls.into_iter().map(named).collect()
 }
@@ -184,7 +184,7 @@ pub fn answers(numbers: [u64; 4], answers: Vec<Answer>) -> Vec<Vec<u8>> {
         Err(RpcError::NotLeader(Some("10.0.0.1:7100".into()))),
         Err(RpcError::Refused("no".into())),
     ];
-    said.iter().map(encode_answer).collect()
+    said.iter().map(|answer| encode_answer(1, answer)).collect()
 }
 
 /// Returns the bytes of the file `node`.
@@ -199,7 +199,7 @@ pub(crate) fn stored_entries(numbers: [u64; 4], commands: Vec<Command>) -> Vec<u
     use raft_log::codeq::Encode as _;
     let mut bytes = Vec::new();
     for payload in payloads(numbers, commands) {
-        super::entry_codec::EncodedEntry::new(payload).encode(&mut bytes).expect("memory");
+        super::entry_codec::EncodedEntry::new(1, payload).encode(&mut bytes).expect("memory");
     }
     bytes
 }

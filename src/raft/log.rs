@@ -5,6 +5,7 @@
 //! error is final: it is recorded, openraft stops, and the sync is not retried, since a second
 //! fsync may succeed although the first one has lost data.
 
+use super::cluster_version::ClusterVersion;
 use super::data_dir_error::DataError;
 use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
 use super::fatal_error::FatalError;
@@ -45,6 +46,8 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
+    /// The version in which entries are written.
+    pub(super) version: ClusterVersion,
 }
 
 /// raft-log's type configuration.
@@ -114,7 +117,8 @@ impl LogStore {
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
         let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
-        let log = Self { files, trouble, syncs: Arc::default() };
+        let log =
+            Self { files, trouble, syncs: Arc::default(), version: ClusterVersion::default() };
         log.refuse_holes().map_err(unusable)?;
         Ok(log)
     }
@@ -124,7 +128,9 @@ impl LogStore {
         let (first, end) = self.range();
         let mut wanted = first;
         for entry in self.files.lock().read(first, end) {
-            if entry?.0.0.index != wanted {
+            let (place, entry) = entry?;
+            self.version.hear(entry.version());
+            if place.0.index != wanted {
                 break;
             }
             wanted += 1;
@@ -269,7 +275,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let callback = self.flushed(FlushCallback::Raft(callback));
         self.change(|files| {
             for entry in entries {
-                let said = EncodedEntry::new(entry.payload);
+                let said = EncodedEntry::new(self.version.get(), entry.payload);
                 files.append([(EncodedLogId(entry.log_id), said)])?;
             }
             files.flush(true, Some(callback))

@@ -6,11 +6,12 @@
 //! joins, and then both become voters in one step. More than three nodes vote only if an
 //! administrator promotes them.
 
+use super::cluster_version::ClusterVersion;
 use super::leadership::{Metrics, leader_address, metrics};
 use super::node_address::NodeAddress;
 use super::rpc::messages::RpcError;
 use super::state_machine::Raft;
-use super::types::{NodeId, TypeConfig};
+use super::types::{NodeId, Proposal, TypeConfig};
 use crate::service::cluster_status::ClusterChange;
 use crate::time::Span;
 use openraft::ChangeMembers;
@@ -52,6 +53,8 @@ pub(super) struct Members {
     turn: Mutex<()>,
     /// The number of voters to which the cluster grows by itself.
     aim: usize,
+    /// The version that a new member must know.
+    version: ClusterVersion,
 }
 
 type Written =
@@ -60,9 +63,40 @@ type Written =
 impl Members {
     /// Manages the members of a cluster, of which `declared` nodes are to vote, if that is more
     /// than [`VOTERS`]; an even number counts as the odd one below.
-    pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>, declared: usize) -> Self {
+    pub(super) fn new(
+        raft: Raft,
+        alone: Arc<AtomicBool>,
+        declared: usize,
+        version: ClusterVersion,
+    ) -> Self {
         let aim = VOTERS.max(declared.saturating_sub(1) | 1);
-        Self { raft, alone, removed: parking_lot::Mutex::default(), turn: Mutex::new(()), aim }
+        let (removed, turn) = (parking_lot::Mutex::default(), Mutex::new(()));
+        Self { raft, alone, removed, turn, aim, version }
+    }
+
+    /// Refuses a node that does not know the cluster version.
+    pub(super) fn may_join(&self, at: &NodeAddress) -> Result<(), RpcError> {
+        let version = self.version.get();
+        if at.version >= version {
+            return Ok(());
+        }
+        let why = format!(
+            "node '{}' knows cluster version {}, and this cluster has version {version}; upgrade \
+             that node, then start it again",
+            at.name, at.version
+        );
+        Err(RpcError::Refused(why.into()))
+    }
+
+    /// Raises the cluster version by one if this node leads and all members know the next one.
+    pub(super) async fn raise_version(&self) {
+        let (Ok(_turn), Ok(metrics)) = (self.turn.try_lock(), self.lead()) else { return };
+        let next = self.version.get() + 1;
+        let knows = |node| NodeAddress::of(node).is_some_and(|at| at.version >= next);
+        if metrics.membership_config.nodes().all(|(_, node)| knows(node)) {
+            let raised = self.write(self.raft.client_write(Proposal::Raise(next))).await;
+            raised.unwrap_or_else(|error| log::warn!("cluster version {next} is not set: {error}"));
+        }
     }
 
     /// Returns a node id that no node has had or will have: the index of a new blank entry.
@@ -78,6 +112,7 @@ impl Members {
     /// promotes learners as [`Self::complete`] does.
     pub(super) async fn enroll(&self, id: NodeId, at: &NodeAddress) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
+        self.may_join(at)?;
         let metrics = self.lead()?;
         let known = metrics.membership_config.get_node(&id).map(NodeAddress::of);
         match known {

@@ -73,6 +73,7 @@ impl MembershipTask {
             cluster_log.see(&known, self.requests.is_lost(), &self.caller.contacts);
             self.requests.refresh_age(LOOK).await;
             self.requests.refresh_leader_time(LOOK).await;
+            self.members.raise_version().await;
             let is_member = self.is_member();
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
                 return stop(data);

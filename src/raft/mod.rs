@@ -37,6 +37,7 @@ pub(crate) mod node_environment;
 mod leader_clock;
 pub(crate) mod entry_codec;
 mod entry_weight;
+pub(crate) mod cluster_version;
 mod data_dir;
 mod fsync_latency;
 mod log;

@@ -25,6 +25,7 @@ use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
 use super::types::{ClusterId, Commands, Heritage, NodeId, Proposal, TypeConfig};
+use crate::engine::codec::known_version;
 use crate::engine::{EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
@@ -41,7 +42,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex as Turn;
 
 /// The number of entries between two snapshots: few enough that a start replays them quickly.
-pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
+pub(super) const ENTRIES_A_SNAPSHOT: u64 =
+    if cfg!(feature = "planted-version") { 100 } else { 10_000 };
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
@@ -142,7 +144,7 @@ fn open(
     }
     let audit = Audit::open(data.path(), log.committed());
     let audit = audit.map_err(|error| DataError::io(data.path(), error))?;
-    let machine = StateMachine::new(&data.snapshot(), known, audit, &trouble);
+    let machine = StateMachine::new(&data.snapshot(), known, audit, &trouble, log.version.clone());
     if log.purged() > machine.applied() {
         // The entries that were purged from the log exist only in a snapshot, and the snapshot on
         // disk ends before the last of them.
@@ -247,7 +249,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         DataError::Stopped(path.clone(), why)
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
-    let caller = peers.as_ref().map(|peers| Arc::new(peers.caller(identity)));
+    let caller =
+        peers.as_ref().map(|peers| Arc::new(peers.caller(identity, replica.version.clone())));
     let removed = Arc::<AtomicBool>::default();
     let gauges = Gauges::of(&log);
     let network = Network {
@@ -344,7 +347,8 @@ impl NodeComponents {
         tokio::spawn(requests.clone().answer_reads());
         let alone = Arc::clone(&requests.alone);
         let declared = peers.as_ref().map_or(0, |peers| peers.initial.len());
-        let members = Arc::new(Members::new(requests.raft.clone(), alone, declared));
+        let version = requests.replica.version.clone();
+        let members = Arc::new(Members::new(requests.raft.clone(), alone, declared, version));
         let peer_tls = peers.as_ref().map(|peers| peers.tls.clone());
         let watchman = peers.zip(caller).map(|(peers, caller)| {
             let reception = PeerService {
@@ -411,6 +415,10 @@ async fn begin_alone(
         Some(_) => {}
     }
     data.lock().has_begun()?;
+    // A lone node is the only one that must know a version.
+    while replica.version.get() < known_version() {
+        write(Proposal::Raise(replica.version.get() + 1)).await?;
+    }
     let known = metrics::<TypeConfig>(raft).membership_config.get_node(&identity.node).cloned();
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())

@@ -1,9 +1,10 @@
 //! The addresses of a node: for its peers, and for clients.
 //!
 //! openraft stores one string for each node. That of a lone node is empty; that of a node with
-//! peers has its peer address, the URL of its server and its name, separated by spaces.
+//! peers has its peer address, the URL of its server, its name and the newest version of the
+//! encoding that it knows, separated by spaces.
 
-use crate::engine::codec::{Codec, Decoder, Malformed};
+use crate::engine::codec::{Codec, Decoder, Encoder, Malformed, known_version};
 use openraft::impls::BasicNode;
 use std::fmt;
 use std::sync::Arc;
@@ -21,18 +22,21 @@ pub(crate) struct NodeAddress {
     pub(super) url: Arc<str>,
     /// The name of the node, for display only.
     pub(super) name: Arc<str>,
+    /// The newest version of the encoding that the node knows.
+    pub(super) version: u8,
 }
 
 impl NodeAddress {
-    /// Returns an address made of these parts, or `None` if a part is empty, too long or contains
-    /// whitespace, or `address` is not `HOST:PORT`.
+    /// Returns an address of this node made of these parts, or `None` if a part is empty, too long
+    /// or contains whitespace, or `address` is not `HOST:PORT`.
     pub(super) fn new(address: &str, url: &str, name: &str) -> Option<Self> {
         let is_word = |text: &&str| {
             let sound = |c: char| !c.is_whitespace() && !c.is_control();
             !text.is_empty() && text.len() <= PART_BYTES_MAX && text.chars().all(sound)
         };
         let sound = [address, url, name].iter().all(is_word) && host_and_port(address).is_some();
-        sound.then(|| Self { address: address.into(), url: url.into(), name: name.into() })
+        let version = known_version();
+        sound.then(|| Self { address: address.into(), url: url.into(), name: name.into(), version })
     }
 
     /// Parses the string that openraft stores for a node. Returns `None` for a lone node, whose
@@ -40,7 +44,9 @@ impl NodeAddress {
     pub(super) fn of(node: &BasicNode) -> Option<Self> {
         let mut parts = node.addr.split(' ');
         let (address, url, name) = (parts.next()?, parts.next()?, parts.next()?);
-        Self::new(address, url, name).filter(|_| parts.next().is_none())
+        let version = parts.next()?.parse().ok()?;
+        let of = Self::new(address, url, name).filter(|_| parts.next().is_none());
+        of.map(|of| Self { version, ..of })
     }
 
     /// Returns the node as openraft stores it.
@@ -51,21 +57,24 @@ impl NodeAddress {
 
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.address, self.url, self.name)
+        write!(f, "{} {} {} {}", self.address, self.url, self.name, self.version)
     }
 }
 
 impl Codec for NodeAddress {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.address.put(out);
         self.url.put(out);
         self.name.put(out);
+        self.version.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (address, url, name): (Arc<str>, Arc<str>, Arc<str>) =
             (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
-        Self::new(&address, &url, &name).ok_or(Malformed)
+        let version = u8::take(from)?;
+        let of = Self::new(&address, &url, &name).ok_or(Malformed)?;
+        Ok(Self { version, ..of })
     }
 }
 
@@ -88,11 +97,12 @@ mod tests {
         let station =
             NodeAddress::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
         assert_eq!(NodeAddress::of(&station.to_node()), Some(station.clone()));
-        let mut bytes = Vec::new();
+        let mut bytes = Encoder::new(1);
         station.put(&mut bytes);
-        assert_eq!(NodeAddress::take(&mut Decoder::new(&bytes)), Ok(station));
+        assert_eq!(NodeAddress::take(&mut Decoder::new(1, &bytes)), Ok(station));
         assert_eq!(NodeAddress::of(&BasicNode::default()), None);
-        assert_eq!(NodeAddress::of(&BasicNode { addr: "a:1 b c d".to_owned() }), None);
+        assert_eq!(NodeAddress::of(&BasicNode { addr: "a:1 b c".to_owned() }), None);
+        assert_eq!(NodeAddress::of(&BasicNode { addr: "a:1 b c 1 d".to_owned() }), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! and the seeds, and the request by which a new node joins the cluster of the seeds.
 
 use super::cluster_name::ClusterName;
+use super::cluster_version::ClusterVersion;
 use super::data_dir::Identity;
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
@@ -111,10 +112,10 @@ impl Peering {
 
 impl ListeningPeers {
     /// Returns the identity with which this node calls others.
-    pub(super) fn caller(&self, of: Identity) -> RpcIdentity {
+    pub(super) fn caller(&self, of: Identity, version: ClusterVersion) -> RpcIdentity {
         let (cluster, node) = (Some(of.cluster), of.node);
         let (tls, name) = (Some(self.tls.clone()), self.name.clone());
-        RpcIdentity { cluster, node, tls, name, contacts: Arc::default() }
+        RpcIdentity { cluster, node, tls, name, version, contacts: Arc::default() }
     }
 
     /// Requests a node id in the cluster of the seeds.

@@ -61,7 +61,7 @@ impl accept::RpcHandler for PeerService {
     }
 
     async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
-        let Envelope { cluster, from, to, call } = letter;
+        let Envelope { version, cluster, from, to, call } = letter;
         let is_anybodys = matches!(call, RpcRequest::Join(_) | RpcRequest::Status(_));
         match cluster {
             Some(cluster) if cluster != self.cluster => return Err(RpcError::OtherCluster),
@@ -70,6 +70,9 @@ impl accept::RpcHandler for PeerService {
         }
         if to != self.node && to != ANYBODY {
             return Err(RpcError::OtherNode(self.node));
+        }
+        if cluster.is_some() {
+            self.requests.replica.version.hear(version);
         }
         if !is_anybodys && !matches!(call, RpcRequest::Enroll(_)) {
             self.refuse_strangers(from, &call).await?;
@@ -94,7 +97,8 @@ impl accept::RpcHandler for PeerService {
                 .map(RpcResponse::Transfer)
                 .map_err(|e| ends(&e)),
             RpcRequest::Forward(_) | RpcRequest::Read => self.requests.answer(call).await,
-            RpcRequest::Join(_) => {
+            RpcRequest::Join(station) => {
+                self.members.may_join(&station)?;
                 let id = self.members.number().await?;
                 Ok(RpcResponse::Joined(self.cluster, id))
             }

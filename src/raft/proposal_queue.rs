@@ -324,6 +324,8 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
         Op::Forget(ask) => ask.name == *name,
+        #[cfg(feature = "planted-version")]
+        Op::Planted(lock) => lock == name,
         // `EndSession` may end any lease of the session, and `Reset` any lease at all. At the end
         // of the hold-off any lock may be granted.
         Op::EndSession(_) | Op::Reset(_) | Op::EndHoldOff(_) => true,

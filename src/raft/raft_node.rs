@@ -13,9 +13,9 @@ use super::peer_config::Peering;
 use super::reset_in_parts::RESET_PART_MAX;
 use super::rpc::mutual_tls::PeerTls;
 use super::types::{Heritage, Origin};
-use crate::engine::codec::encode_engine;
+use crate::engine::codec::encode_state;
 use crate::engine::{
-    Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, LockName, LockView, Refusal, SessionId, SessionView, Token,
 };
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::audit::is_audited;
@@ -179,6 +179,11 @@ fn retry_until_answered(
 
 impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        let requests = &self.shared.node.requests;
+        if let Err(reason) = command.op.needs_no_more_than(requests.replica.version.get()) {
+            let (at, reason) = (requests.now(), Box::new(reason));
+            return then(Ok(Err(Refusal { at, reason })));
+        }
         let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
         match retry {
             Retry::Never => self.shared.node.requests.submit(command, RESET_PART_MAX, then),
@@ -320,7 +325,9 @@ impl BackendStatus for RaftNode {
     }
 
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        self.shared.node.requests.look(None, |engine, _| Some(encode_engine(engine)), then);
+        let version = self.shared.node.requests.replica.version.get();
+        let look = move |engine: &Engine, _| Some(encode_state(version, engine));
+        self.shared.node.requests.look(None, look, then);
     }
 
     fn counts(&self) -> Vec<Count> {

@@ -42,7 +42,8 @@ impl Survivor {
         let known = snapshot::load(&data.snapshot())?;
         let log = LogStore::open(&data.log(), &FatalError::default())?;
         let unreadable = |error| DataError::of_log(&data.log(), error);
-        let replica = Replica::new(known, Audit::off(), Arc::new(SystemEnvironment));
+        let replica =
+            Replica::new(known, Audit::off(), Arc::new(SystemEnvironment), log.version.clone());
         let applied = replica.look().meta().last_log_id;
         let (mut next, end) = (applied.map_or(0, |applied| applied.index + 1), log.range().1);
         if log.purged().is_some_and(|purged| purged.index >= next) {

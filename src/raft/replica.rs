@@ -5,12 +5,14 @@
 //! woken and no request is answered. The events of entries that a start replays were published
 //! before the restart, so nothing is published until [`Replica::go_live`].
 
+use super::cluster_version::ClusterVersion;
 use super::engine_clock::LeaderReading;
 use super::node_environment::NodeEnvironment;
 use super::snapshot::SnapshotContents;
 use super::types::{
     Answers, ClusterId, Commands, Entry, Leader, LogId, Membership, Meta, Proposal,
 };
+use crate::engine::codec::oldest_version;
 use crate::engine::{Answer, Engine, Event, Rules, SessionId};
 use crate::service::audit::Audit;
 use crate::service::counters::ServiceCounters;
@@ -43,6 +45,8 @@ pub(crate) struct Replica {
     /// Notified after each change of `published`.
     progress: Notify,
     environment: Arc<dyn NodeEnvironment>,
+    /// The version in which this node writes entries and calls.
+    pub(crate) version: ClusterVersion,
 }
 
 /// The state of a replica that its mutex guards.
@@ -50,6 +54,8 @@ pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
     /// The id of the cluster, or `None` until the entry that begins the cluster has been applied.
     pub(crate) cluster: Option<ClusterId>,
+    /// The cluster version, as of the last applied entry.
+    pub(crate) cluster_version: u8,
     applied: Option<LogId>,
     members: Membership,
     /// The best report of a leader's engine time that this node has received: the one from which it
@@ -76,16 +82,20 @@ impl Replica {
         known: Option<SnapshotContents>,
         audit: Audit,
         environment: Arc<dyn NodeEnvironment>,
+        version: ClusterVersion,
     ) -> Self {
         let known = known.unwrap_or_else(|| SnapshotContents {
             meta: Meta::default(),
             cluster: None,
+            version: oldest_version(),
             engine: Engine::new(Rules::default()),
         });
-        let SnapshotContents { meta, cluster, engine } = known;
+        let SnapshotContents { meta, cluster, version: cluster_version, engine } = known;
+        version.hear(cluster_version);
         let core = ReplicaState {
             engine,
             cluster,
+            cluster_version,
             applied: meta.last_log_id,
             members: meta.last_membership,
             reading: None,
@@ -108,6 +118,7 @@ impl Replica {
             published,
             progress,
             environment,
+            version,
         }
     }
 
@@ -196,6 +207,12 @@ impl Replica {
                 }
                 return vec![];
             }
+            EntryPayload::Normal(Proposal::Raise(version)) => {
+                core.cluster_version = core.cluster_version.max(version);
+                self.version.hear(version);
+                log::info!("the cluster has version {version}");
+                return vec![];
+            }
             EntryPayload::Normal(Proposal::Commands(body)) => {
                 core.hear(entry.log_id.leader_id, body.now, self.environment.steady_now());
                 self.carry_out(&mut core, entry.log_id.index, &body)
@@ -245,6 +262,8 @@ impl Replica {
         let mut core = self.core.lock();
         core.engine = known.engine;
         core.cluster = known.cluster;
+        core.cluster_version = known.version;
+        self.version.hear(known.version);
         core.applied = known.meta.last_log_id;
         core.members = known.meta.last_membership;
         if let Some(applied) = core.applied {

@@ -6,7 +6,7 @@ use super::entry_codec::{put_meta, take_meta};
 use super::types::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
 use crate::engine::codec::{
-    self, Codec, DecodeError, Decoder, FORMAT_VERSION, Malformed, check_version,
+    self, Codec, DecodeError, Decoder, Encoder, FORMAT_VERSION, Malformed, check_version,
 };
 use crate::storage::atomic_file::{Durable, replace};
 use std::fs;
@@ -27,24 +27,17 @@ const HEAD_BYTES: usize = 16;
 pub(crate) struct SnapshotContents {
     pub(crate) meta: Meta,
     pub(crate) cluster: Option<ClusterId>,
+    /// The cluster version, which is that of the encoded state.
+    pub(crate) version: u8,
     pub(crate) engine: Engine,
 }
 
 /// Encodes the state, as it is stored in the file and sent to other nodes.
-pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
-    let mut out = vec![FORMAT_VERSION];
+pub(crate) fn to_bytes(version: u8, cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
+    let mut out = Encoder::message(version);
     cluster.put(&mut out);
-    out.extend_from_slice(&codec::encode_engine(engine));
-    out.into()
-}
-
-/// Decodes a state that [`to_bytes`] encoded.
-pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), DecodeError> {
-    let (version, body) = bytes.split_first().ok_or(Malformed)?;
-    check_version(*version)?;
-    let mut from = Decoder::new(body);
-    let cluster = Codec::take(&mut from)?;
-    Ok((cluster, codec::decode_engine(from.rest())?))
+    out.extend_from_slice(&codec::encode_engine(version, engine));
+    out.into_bytes().into()
 }
 
 /// Replaces the snapshot file at `path` atomically.
@@ -54,7 +47,7 @@ pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
 
 /// Encodes a snapshot with its metadata as the contents of a file.
 pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
-    let mut meta = Vec::new();
+    let mut meta = Encoder::new(FORMAT_VERSION);
     put_meta(&snapshot.meta, &mut meta);
     let length = (meta.len() as u32).to_le_bytes();
     let parts: [&[u8]; 3] = [&length, &meta, &snapshot.snapshot];
@@ -100,7 +93,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     let (length, rest) = body.split_first_chunk().ok_or(Malformed)?;
     let length = u32::from_le_bytes(*length) as usize;
     let (meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
-    let mut from = Decoder::new(meta);
+    let mut from = Decoder::new(FORMAT_VERSION, meta);
     let meta = take_meta(&mut from)?;
     from.end()?;
     Ok(Snapshot { meta, snapshot: state.into() })
@@ -108,8 +101,12 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
 
 /// Decodes the encoded state in a snapshot, and returns it with the snapshot's metadata.
 pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, DecodeError> {
-    let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
-    Ok(SnapshotContents { meta: snapshot.meta.clone(), cluster, engine })
+    let (version, body) = snapshot.snapshot.split_first().ok_or(Malformed)?;
+    check_version(*version)?;
+    let mut from = Decoder::new(*version, body);
+    let (meta, cluster) = (snapshot.meta.clone(), Codec::take(&mut from)?);
+    let engine = codec::decode_engine(*version, from.rest())?;
+    Ok(SnapshotContents { meta, cluster, version: *version, engine })
 }
 
 /// Reads the snapshot file at `path` and decodes its state; `None` if there is no file.

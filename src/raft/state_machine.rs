@@ -1,6 +1,7 @@
 //! Implements openraft's state machine traits: applies entries to the replica, and builds and
 //! installs snapshots, after which the log can be purged.
 
+use super::cluster_version::ClusterVersion;
 use super::fatal_error::FatalError;
 use super::node_environment::SystemEnvironment;
 use super::replica::Replica;
@@ -62,10 +63,11 @@ impl StateMachine {
         known: Option<SnapshotContents>,
         audit: Audit,
         trouble: &FatalError,
+        version: ClusterVersion,
     ) -> Self {
         let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
         let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
-        let replica = Arc::new(Replica::new(known, audit, Arc::new(SystemEnvironment)));
+        let replica = Arc::new(Replica::new(known, audit, Arc::new(SystemEnvironment), version));
         Self { replica, file, trouble: trouble.clone() }
     }
 
@@ -122,7 +124,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn get_snapshot_builder(&mut self) -> StateSnapshotBuilder {
         let core = self.replica.look();
-        let bytes = snapshot::to_bytes(core.cluster, &core.engine);
+        let bytes = snapshot::to_bytes(core.cluster_version, core.cluster, &core.engine);
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
         StateSnapshotBuilder {
             snapshot,

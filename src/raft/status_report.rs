@@ -78,7 +78,7 @@ impl Reporter {
         member.syncing = self.gauges.syncs.recent();
         if with_state {
             let core = self.replica.look();
-            let sum = crc32fast::hash(&codec::encode_engine(&core.engine));
+            let sum = crc32fast::hash(&codec::encode_engine(core.cluster_version, &core.engine));
             member.applied = index(core.meta().last_log_id);
             drop(core);
             member.state = Some(format!("{}:{sum:08x}", member.applied).into());
@@ -133,7 +133,8 @@ impl Reporter {
         };
         let elections = self.gauges.elections.seen();
         let learners = nodes.len().saturating_sub(voters);
-        Outlook { voters, learners, elections, behind }
+        let cluster_version = self.replica.version.get();
+        Outlook { voters, learners, elections, behind, cluster_version }
     }
 
     async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {

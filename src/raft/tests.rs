@@ -1,6 +1,7 @@
 //! Tests of crashes and damage: from which logs a node recovers, and which logs it refuses. No test
 //! sleeps: each waits for an answer.
 
+use super::cluster_version::ClusterVersion;
 use super::data_dir::{Data, first};
 use super::fatal_error::FatalError;
 use super::log::LogStore;
@@ -146,7 +147,7 @@ fn granted(node: &RaftNode, lock: &str, who: &str) -> u64 {
 }
 
 fn bytes(node: &RaftNode) -> Vec<u8> {
-    node.inspect(codec::encode_engine)
+    node.inspect(|engine| codec::encode_engine(FORMAT_VERSION, engine))
 }
 
 /// Returns the holder of a lock and its token.
@@ -174,7 +175,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
         let trouble = FatalError::default();
         let log = LogStore::open(&scratch.0, &trouble).expect("an empty directory");
         let path = scratch.0.join("snapshot");
-        let machine = StateMachine::new(&path, None, Audit::off(), &trouble);
+        let machine =
+            StateMachine::new(&path, None, Audit::off(), &trouble, ClusterVersion::default());
         Ok((scratch, log, machine))
     }
 }
@@ -213,11 +215,17 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
     let open = || {
         let known = snapshot::load(&path).expect("whole");
-        StateMachine::new(&path, known, Audit::off(), &FatalError::default())
+        StateMachine::new(
+            &path,
+            known,
+            Audit::off(),
+            &FatalError::default(),
+            ClusterVersion::default(),
+        )
     };
     let state = |machine: &StateMachine| {
         let core = machine.replica.look();
-        (core.meta(), core.cluster, codec::encode_engine(&core.engine))
+        (core.meta(), core.cluster, codec::encode_engine(codec::known_version(), &core.engine))
     };
     let mut straight = open();
     for entry in entries {
@@ -242,7 +250,7 @@ fn snapshot_at(index: u64) -> Snapshot {
     for (at, command) in &commands {
         let _ = engine.apply(*at, command, &mut Vec::new());
     }
-    let bytes = snapshot::to_bytes(Some(ClusterId(7)), &engine);
+    let bytes = snapshot::to_bytes(FORMAT_VERSION, Some(ClusterId(7)), &engine);
     Snapshot { meta: snapshot_meta(index), snapshot: bytes }
 }
 
@@ -263,7 +271,13 @@ fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = StateMachine::new(&path, None, Audit::off(), &FatalError::default());
+    let mut machine = StateMachine::new(
+        &path,
+        None,
+        Audit::off(),
+        &FatalError::default(),
+        ClusterVersion::default(),
+    );
     let (older, newer) = (snapshot_at(10), snapshot_at(20));
     runtime.block_on(async {
         machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
@@ -283,7 +297,13 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = StateMachine::new(&path, None, Audit::off(), &FatalError::default());
+    let mut machine = StateMachine::new(
+        &path,
+        None,
+        Audit::off(),
+        &FatalError::default(),
+        ClusterVersion::default(),
+    );
     let template = snapshot_at(0);
     let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
     for round in 1..=ROUNDS {
@@ -658,7 +678,7 @@ fn another_version_is_refused_and_nothing_is_changed() {
         let mut snapshot = Snapshot { meta: Meta::default(), snapshot: [found, 0].into() };
         fs::write(other.data().join("snapshot"), snapshot::to_file(&snapshot)).expect("room");
         refused(&other, "snapshot", found);
-        snapshot.snapshot = snapshot::to_bytes(None, &Engine::default());
+        snapshot.snapshot = snapshot::to_bytes(FORMAT_VERSION, None, &Engine::default());
         let mut bytes = snapshot::to_file(&snapshot);
         bytes[8] = found;
         fs::write(other.data().join("snapshot"), bytes).expect("room");

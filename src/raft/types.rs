@@ -1,6 +1,6 @@
 //! The types of the log: openraft's type configuration, and the contents of an entry.
 
-use crate::engine::codec::{Codec, Decoder, Malformed};
+use crate::engine::codec::{Codec, Decoder, Encoder, Malformed};
 use crate::engine::{Answer, Baseline, Command, Engine, HoldOff, RememberedName, Rules};
 use crate::time::Time;
 use openraft::type_config::alias::{
@@ -58,6 +58,8 @@ pub(crate) enum Proposal {
     /// Some of the names that the lost cluster remembered beyond a tenure. Such proposals follow
     /// the one that begins a cluster after another.
     Remember(Vec<RememberedName>),
+    /// Raises the cluster version to this one, which all members know.
+    Raise(u8),
     /// Commands in order, and the engine time at which all of them are applied.
     Commands(Arc<Commands>),
 }
@@ -120,13 +122,14 @@ impl fmt::Display for Proposal {
             Self::Begin(cluster, _) => write!(f, "the beginning of {cluster}"),
             Self::Inherit(cluster, _) => write!(f, "the beginning of {cluster}, after another"),
             Self::Remember(names) => write!(f, "{} names of another", names.len()),
+            Self::Raise(version) => write!(f, "cluster version {version}"),
             Self::Commands(body) => write!(f, "{} commands at {}", body.commands.len(), body.now),
         }
     }
 }
 
 impl Codec for ClusterId {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         ((self.0 >> 64) as u64).put(out);
         (self.0 as u64).put(out);
     }
@@ -138,7 +141,7 @@ impl Codec for ClusterId {
 }
 
 impl Codec for Proposal {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         match self {
             Self::Begin(cluster, rules) => {
                 out.push(0);
@@ -153,6 +156,10 @@ impl Codec for Proposal {
             Self::Remember(names) => {
                 out.push(3);
                 names.put(out);
+            }
+            Self::Raise(version) => {
+                out.push(4);
+                version.put(out);
             }
             Self::Commands(body) => {
                 out.push(1);
@@ -171,6 +178,7 @@ impl Codec for Proposal {
             }
             2 => Ok(Self::Inherit(Codec::take(from)?, Codec::take(from)?)),
             3 => Codec::take(from).map(Self::Remember),
+            4 => Codec::take(from).map(Self::Raise),
             _ => Err(Malformed),
         }
     }

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::engine::Engine;
-use crate::engine::codec::{self, FORMAT_VERSION, Malformed, UnknownVersion, check_version};
+use crate::engine::codec::{self, Malformed, UnknownVersion, check_version};
 use crate::time::Wall;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -69,12 +69,12 @@ impl fmt::Display for BackupError {
 
 impl std::error::Error for BackupError {}
 
-/// Returns the bytes of a backup of the encoded engine state `state`, which was taken at the time
-/// `taken`.
+/// Returns the bytes of a backup of the engine state `state`, which was taken at the time `taken`
+/// and which [`codec::encode_state`] has encoded.
 pub fn write(engine_id: u64, taken: Wall, state: &[u8]) -> Vec<u8> {
+    let (version, state) = state.split_first().unwrap_or((&0, &[]));
     let bytes = state.len();
-    let head =
-        format!("{MAGIC}{FORMAT_VERSION}\ntaken {taken}\nengine {engine_id:016x}\nbytes {bytes}\n");
+    let head = format!("{MAGIC}{version}\ntaken {taken}\nengine {engine_id:016x}\nbytes {bytes}\n");
     let head = format!("{head}sum {}\n\n", sum(head.as_bytes(), state));
     [head.as_bytes(), state].concat()
 }
@@ -111,7 +111,7 @@ pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
     if state.len() != want || sum(&head[..summed], state) != said {
         return Err(BackupError::Damaged);
     }
-    let engine = codec::decode_engine(state).map_err(|Malformed| BackupError::Damaged)?;
+    let engine = codec::decode_engine(version, state).map_err(|Malformed| BackupError::Damaged)?;
     let engine_id = u64::from_str_radix(line("engine ")?, 16).map_err(|_| BackupError::Damaged)?;
     Ok(Backup { taken: line("taken ")?.to_owned(), engine_id, engine })
 }
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_backup_is_read_back_and_a_damaged_one_is_rejected() {
-        let bytes = write(7, Wall::now(), &codec::encode_engine(&engine()));
+        let bytes = write(7, Wall::now(), &codec::encode_state(1, &engine()));
         let backup = read(&bytes).expect("as it was written");
         assert_eq!((backup.engine_id, backup.engine), (7, engine()));
         for at in 0..bytes.len() {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_backup_of_another_version_is_refused() {
-        let text = String::from_utf8_lossy(&write(7, Wall::now(), &[])).into_owned();
+        let text = String::from_utf8_lossy(&write(7, Wall::now(), &[1])).into_owned();
         for (other, found) in [("0", 0), ("2", 2), ("999", u8::MAX)] {
             let other = text.replace("latchfs backup 1", &format!("latchfs backup {other}"));
             let refused = read(other.as_bytes()).map(drop).expect_err("another version");

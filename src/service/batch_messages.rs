@@ -10,7 +10,7 @@ use super::backend_status::{About, BackendKind, Contact};
 use super::failure::Unavailable;
 use super::paging::{Children, List, ListPage};
 use crate::engine::codec::{
-    Codec, DecodeError, Decoder, FORMAT_VERSION, Malformed, decode_message, encode_message,
+    Codec, DecodeError, Decoder, Encoder, Malformed, decode_message, encode_message, known_version,
     require, wire_enum, wire_struct,
 };
 use crate::engine::{
@@ -20,6 +20,16 @@ use crate::engine::{
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
+
+/// Returns the version of the batch protocol in which this latchfs writes batches. A server reads
+/// the last two. The protocol has a number of its own, and its values have the version of the
+/// encoding with the same number.
+pub fn protocol() -> u8 {
+    known_version()
+}
+
+/// The parameter of a request for events that names the version of the frames.
+pub const PROTOCOL_PARAMETER: &str = "protocol";
 
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
@@ -157,9 +167,9 @@ impl Submission {
 
 /// Returns the digest of an operation with all its fields.
 fn digest_of(op: &Op) -> Digest {
-    let mut bytes = Vec::new();
+    let mut bytes = Encoder::new(known_version());
     op.put(&mut bytes);
-    let hash = Sha256::digest(&bytes);
+    let hash = Sha256::digest(&**bytes);
     Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
 
@@ -253,7 +263,7 @@ wire_enum! {
 }
 
 impl Codec for RequestBatch {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.engine.put(out);
         self.from.put(out);
         self.number.put(out);
@@ -274,7 +284,7 @@ impl Codec for RequestBatch {
 }
 
 impl<T: Codec> Codec for ListPage<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.items.put(out);
         self.next.put(out);
     }
@@ -285,7 +295,7 @@ impl<T: Codec> Codec for ListPage<T> {
 }
 
 impl Codec for String {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         Arc::<str>::from(self.as_str()).put(out);
     }
 
@@ -296,7 +306,7 @@ impl Codec for String {
 
 /// Encodes a batch.
 pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
-    encode_message(batch)
+    encode_message(protocol(), batch)
 }
 
 /// Decodes the output of [`encode_batch`].
@@ -307,27 +317,27 @@ pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, DecodeError> {
 
 /// Encodes the answer to a batch.
 pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
-    encode_message(told)
+    encode_message(protocol(), told)
 }
 
-/// Encodes the reply to one call in a batch. A reply is kept in encoded form until the replies to
-/// all calls are complete: a page of locks takes less memory in this form.
-pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
-    let mut out = Vec::new();
+/// Encodes the reply to one call in a batch of this version. A reply is kept in encoded form until
+/// the replies to all calls are complete: a page of locks takes less memory in this form.
+pub(super) fn encode_reply(protocol: u8, reply: &ItemReply) -> Vec<u8> {
+    let mut out = Encoder::new(protocol);
     reply.put(&mut out);
-    out
+    out.into_bytes()
 }
 
 /// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
 /// encoded.
-pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = vec![FORMAT_VERSION];
+pub(super) fn encode_replies(protocol: u8, stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Encoder::message(protocol);
     stamp.put(&mut out);
     replies.len().put(&mut out);
     for reply in replies {
         out.extend_from_slice(reply);
     }
-    out
+    out.into_bytes()
 }
 
 /// Decodes the output of [`encode_told`].
@@ -336,9 +346,9 @@ pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, DecodeError> {
     decode_message(ANSWER_MEMORY_MAX, bytes)
 }
 
-/// Encodes a frame of the event stream, preceded by its length in four bytes.
-pub fn encode_frame(frame: &Frame) -> Vec<u8> {
-    let bytes = encode_message(frame);
+/// Encodes a frame of the event stream in this version, preceded by its length in four bytes.
+pub fn encode_frame(protocol: u8, frame: &Frame) -> Vec<u8> {
+    let bytes = encode_message(protocol, frame);
     let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
     out.extend_from_slice(&bytes);
     out
@@ -358,7 +368,7 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::codec::UnknownVersion;
+    use crate::engine::codec::{FORMAT_VERSION, UnknownVersion};
 
     fn batch_of(op: Op) -> RequestBatch {
         let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];

@@ -9,6 +9,7 @@ use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
     RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+    protocol,
 };
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
@@ -76,6 +77,8 @@ pub enum BatchError {
 #[derive(Clone)]
 pub struct BatchServer {
     state: Arc<BatchServerState>,
+    /// The version of the protocol in which the client is answered.
+    protocol: u8,
 }
 
 struct BatchServerState {
@@ -89,7 +92,13 @@ impl BatchServer {
     pub fn new(locks: Locks) -> Self {
         let start = random();
         let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
-        Self { state }
+        Self { state, protocol: protocol() }
+    }
+
+    /// Returns the server for a client that speaks this version of the protocol.
+    #[must_use]
+    pub fn in_protocol(&self, protocol: u8) -> Self {
+        Self { protocol, ..self.clone() }
     }
 
     /// Decodes a batch.
@@ -128,11 +137,11 @@ impl BatchServer {
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
-            let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
+            let told: Arc<[u8]> = encode_replies(porter.protocol, &stamp, &replies).into();
             porter.state.answers.lock().end(&sender, from, number, &told);
             then(Ok(told));
         };
-        let gathering = Gathering::new(asks.len(), done);
+        let gathering = Gathering::new(asks.len(), self.protocol, done);
         let page = page_share(&asks);
         for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
             let ask = with_limit(ask, page);
@@ -199,17 +208,21 @@ impl Following {
     /// Returns the next frame of the event stream as bytes, if there are new events.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(next) = self.begun.take() {
-            return Some(encode_frame(&Frame::Begin(self.porter.stamp(), next)));
+            return Some(encode_frame(
+                self.porter.protocol,
+                &Frame::Begin(self.porter.stamp(), next),
+            ));
         }
         let mut batch = self.watch.take(FRAME_EVENTS_MAX);
         batch.events.retain(|(_, event)| (self.wanted)(event));
         let quiet = batch.lost == 0 && batch.events.is_empty();
-        (!quiet).then(|| encode_frame(&Frame::Events(batch.lost, batch.events)))
+        (!quiet)
+            .then(|| encode_frame(self.porter.protocol, &Frame::Events(batch.lost, batch.events)))
     }
 
     /// Returns a heartbeat frame of the event stream.
     pub fn beat(&self) -> Vec<u8> {
-        encode_frame(&Frame::Beat(self.porter.stamp()))
+        encode_frame(self.porter.protocol, &Frame::Beat(self.porter.stamp()))
     }
 }
 
@@ -365,8 +378,7 @@ fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply)
     result.map_or_else(ItemReply::Unavailable, reply)
 }
 
-/// The callback for the encoded replies of a batch, once it is complete, and the version of the
-/// protocol that they need.
+/// The callback for the encoded replies of a batch, once it is complete.
 type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
 
 /// Collects the encoded replies of a batch until it is complete.
@@ -374,16 +386,21 @@ struct Gathering(Mutex<Gathered>);
 
 struct Gathered {
     replies: Vec<Vec<u8>>,
+    protocol: u8,
     bytes: usize,
     missing: usize,
     then: Option<Gather>,
 }
 
 impl Gathering {
-    fn new(count: usize, then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
+    fn new(
+        count: usize,
+        protocol: u8,
+        then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static,
+    ) -> Arc<Self> {
         assert!(count <= ASKS_MAX, "the batch was checked when it was read");
         let replies = vec![Vec::new(); count];
-        let mut gathered = Gathered { replies, bytes: 0, missing: count, then: None };
+        let mut gathered = Gathered { replies, protocol, bytes: 0, missing: count, then: None };
         if count == 0 {
             then(Vec::new());
         } else {
@@ -393,13 +410,14 @@ impl Gathering {
     }
 
     fn put(&self, place: usize, reply: &ItemReply) {
-        let mut bytes = encode_reply(reply);
         let mut gathered = self.0.lock();
+        let protocol = gathered.protocol;
+        let mut bytes = encode_reply(protocol, reply);
         let room = REPLIES_BYTES_MAX.saturating_sub(gathered.bytes);
         if bytes.len() > room && !matches!(reply, ItemReply::Answered(_)) {
-            bytes = shortened(reply, room).unwrap_or_else(|| {
+            bytes = shortened(protocol, reply, room).unwrap_or_else(|| {
                 let why = TOO_MUCH.into();
-                encode_reply(&ItemReply::Unavailable(Unavailable::Denied { why }))
+                encode_reply(protocol, &ItemReply::Unavailable(Unavailable::Denied { why }))
             });
         }
         gathered.bytes += bytes.len();
@@ -420,14 +438,14 @@ impl Gathering {
 /// Returns the encoding of the first part of a page of locks that fits into `room` bytes, with the
 /// cursor of the rest: a lock with thousands of waiters is long. `None` if the reply is no such
 /// page, or even its first lock is too long.
-fn shortened(reply: &ItemReply, room: usize) -> Option<Vec<u8>> {
+fn shortened(protocol: u8, reply: &ItemReply, room: usize) -> Option<Vec<u8>> {
     let ItemReply::Listed(page) = reply else { return None };
     let mut count = page.items.len();
     while count > 1 {
         count /= 2;
         let items = page.items[..count].to_vec();
         let next = items.last().map(|last| last.name.to_string());
-        let bytes = encode_reply(&ItemReply::Listed(ListPage { items, next }));
+        let bytes = encode_reply(protocol, &ItemReply::Listed(ListPage { items, next }));
         if bytes.len() <= room {
             return Some(bytes);
         }

@@ -58,6 +58,8 @@ pub struct Outlook {
     pub elections: ElectionStats,
     /// The replication lag of the other nodes, if this node leads; else that of this node.
     pub behind: Vec<Behind>,
+    /// The version in which the nodes write entries, snapshots and calls.
+    pub cluster_version: u8,
 }
 
 /// How far a node is behind the leader.

@@ -18,7 +18,7 @@ pub fn record(at: Time, command: &Command) -> Vec<u8> {
 /// Recovers a state directory and replays its records. Returns the encoded engine.
 pub fn restore(path: &Path) -> Result<Vec<u8>, StateError> {
     let restored = replay::restore(fuzz::recovered(path)?, Rules::default())?;
-    Ok(encode_engine(&restored.engine))
+    Ok(encode_engine(1, &restored.engine))
 }
 
 /// Returns the body of a snapshot of the state directory.

@@ -24,7 +24,7 @@ use super::paging::{Children, List, ListPage, page_of_children, page_of_leases, 
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
-use crate::engine::codec::encode_engine;
+use crate::engine::codec::{encode_state, known_version};
 use crate::engine::{
     Answer, Child, Command, Engine, Event, HoldOff, HoldOffCause, LockName, LockView, Op, Rules,
     SessionId, SessionView, Token,
@@ -223,7 +223,7 @@ impl BackendStatus for Local {
     }
 
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(Some(self.inspect(encode_engine))));
+        then(Ok(Some(self.inspect(|engine| encode_state(known_version(), engine)))));
     }
 
     fn counts(&self) -> Vec<Count> {

@@ -58,6 +58,8 @@ impl PendingRequest {
             Op::Forget(ask) => ("forget", Some(&ask.name), Some(&ask.by)),
             Op::Reset(ask) => ("reset", None, Some(&ask.by)),
             Op::EndHoldOff(ask) => ("grant-now", None, Some(&ask.by)),
+            #[cfg(feature = "planted-version")]
+            Op::Planted(name) => ("planted", Some(name), None),
         };
         Self { stage, command, lock: lock.cloned(), client: client.cloned(), age }
     }

@@ -44,6 +44,8 @@ impl CommandSubject {
             Op::Steal(ask) => (Some(&ask.name), Some(&ask.client), None),
             Op::Forget(ask) => (Some(&ask.name), None, None),
             Op::OpenSession(ask) => (None, Some(&ask.client), None),
+            #[cfg(feature = "planted-version")]
+            Op::Planted(name) => (Some(name), None, None),
             Op::Settle
             | Op::KeepAlive(_)
             | Op::EndSession(_)

@@ -2,7 +2,7 @@
 //! deterministic, so replaying the commands of the journal yields the same state.
 
 use super::clock_mapping::ClockMapping;
-use crate::engine::codec::{self, DecodeError, FORMAT_VERSION, Malformed, check_version};
+use crate::engine::codec::{self, DecodeError, Malformed, check_version, known_version};
 use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd};
 use crate::storage::{Records, Recovered, Sealed, StateError};
 use crate::time::{Time, boot_now};
@@ -54,7 +54,7 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     // A later handover of the same tenure or of another one may be among the missing records. Its
     // client had been told that it was set.
     if !clean && !same_boot && replay.engine.remembered() > 0 {
-        start_records.insert(0, vec![FORMAT_VERSION, ENDS_UNKNOWN]);
+        start_records.insert(0, vec![known_version(), ENDS_UNKNOWN]);
     }
     let at = timeline.now().max(replay.engine.clock());
     // Sessions without a ttl belonged to the daemon's old process and end with it. Their leases
@@ -83,20 +83,20 @@ pub(super) fn rebuild(
 
 /// Encodes a snapshot of the engine and of the mapping between the boot clock and engine time.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
-    let mut body = vec![FORMAT_VERSION];
+    let mut body = vec![known_version()];
     put_anchor(timeline, &mut body);
-    body.extend_from_slice(&codec::encode_engine(engine));
+    body.extend_from_slice(&codec::encode_engine(known_version(), engine));
     body
 }
 
 /// Appends the record of a command to `out`.
 pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[FORMAT_VERSION, COMMAND]);
+    out.extend_from_slice(&[known_version(), COMMAND]);
     codec::encode_command(at, command, out);
 }
 
 fn start_record(timeline: ClockMapping, token_floor: u64, rules: &Rules) -> Vec<u8> {
-    let mut record = vec![FORMAT_VERSION, START];
+    let mut record = vec![known_version(), START];
     put_anchor(timeline, &mut record);
     record.extend_from_slice(&token_floor.to_le_bytes());
     codec::encode_rules(rules, &mut record);
@@ -125,7 +125,7 @@ impl JournalReplay {
         let (version, body) = snapshot.split_first().ok_or(Malformed)?;
         check_version(*version)?;
         let (anchor, body) = take_anchor(body).ok_or(Malformed)?;
-        let engine = codec::decode_engine(body)?;
+        let engine = codec::decode_engine(*version, body)?;
         Ok(Self { engine, anchor: Some(anchor), known: Interner::default() })
     }
 
@@ -134,7 +134,7 @@ impl JournalReplay {
         check_version(*version)?;
         match record {
             [COMMAND, body @ ..] => {
-                let (at, mut command) = codec::decode_command(body)?;
+                let (at, mut command) = codec::decode_command(*version, body)?;
                 self.known.share(&mut command);
                 // The events are dropped: before the restart, they were published and the command
                 // was answered.
@@ -143,7 +143,7 @@ impl JournalReplay {
             [START, body @ ..] => {
                 let (anchor, body) = take_anchor(body).ok_or(Malformed)?;
                 let (floor, body) = body.split_first_chunk().ok_or(Malformed)?;
-                let rules = codec::decode_rules(body)?;
+                let rules = codec::decode_rules(*version, body)?;
                 self.engine.raise_tokens(u64::from_le_bytes(*floor));
                 self.engine.set_rules(rules);
                 self.anchor = Some(anchor);
@@ -161,7 +161,7 @@ fn unreadable(records: &Records, what: &str, error: DecodeError) -> StateError {
         DecodeError::Version(unknown) => StateError::UnknownVersion {
             file: records.place(),
             found: unknown.found.into(),
-            known: FORMAT_VERSION.into(),
+            known: known_version().into(),
         },
         DecodeError::Malformed => StateError::Unreadable(format!("{what}: {error}")),
     }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn another_version_of_a_record_is_refused() {
         let dir = std::env::temp_dir().join(format!("latchfs-replay-{}", std::process::id()));
-        for found in [0, FORMAT_VERSION + 1] {
+        for found in [0, known_version() + 1] {
             let _ = fs::remove_dir_all(&dir);
             let mut command = Vec::new();
             put_command(Time::ZERO, &Op::Settle.into(), &mut command);

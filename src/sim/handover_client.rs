@@ -8,8 +8,8 @@ use super::node_messages::NodeRequest;
 use super::sim_types::{SimTypeConfig, now, sleep};
 use super::world::World;
 use crate::engine::{
-    Acquire, Annotate, Answer, Grace, Handover, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op,
-    Outcome, Ownership, Patch, QueuePolicy, Release, Steal, StealReason, Tenure, Ttl,
+    Acquire, Annotate, Answer, Grace, Handover, LeaseKey, LeaseTerms, Lifetime, LockName, Op,
+    Outcome, Ownership, Patch, Release, Steal, StealReason, Tenure, Ttl,
 };
 use crate::time::Time;
 use openraft::type_config::TypeConfigExt;
@@ -64,17 +64,10 @@ impl HandoverClient {
         let session = self.client.session.as_ref().map(|session| session.id);
         let session = session.filter(|_| self.client.world.dice.percent(50));
         let term = session.map_or_else(|| self.own_term(), LeaseTerms::Session);
-        let (line, patch) = (QueuePolicy::Skip, Patch::default());
         let ask = Acquire {
-            name: named(name),
-            client: self.client.id(),
-            mode: Mode::Exclusive,
             hold: Ownership::Exclusive(None),
-            term,
-            line,
-            patch,
-            takes_over: None,
             remember: true,
+            ..Acquire::new(named(name), self.client.id(), term)
         };
         let came = self.client.ask(Op::Acquire(ask)).await;
         match &came.answer {

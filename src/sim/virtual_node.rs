@@ -220,7 +220,7 @@ impl Host {
     pub(super) fn state(&self) -> (Option<u64>, Vec<u8>) {
         let core = self.requests.replica.look();
         let applied = core.meta().last_log_id.map(|id| id.index);
-        (applied, codec::encode_engine(&core.engine))
+        (applied, codec::encode_engine(codec::known_version(), &core.engine))
     }
 
     /// Describes the state of openraft and the role of this node.

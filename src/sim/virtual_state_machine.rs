@@ -9,6 +9,8 @@ use super::recorder::Record;
 use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
 use super::virtual_disk::OpenDisk;
+use crate::engine::codec::known_version;
+use crate::raft::cluster_version::ClusterVersion;
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
@@ -90,7 +92,8 @@ impl VirtualStateMachine {
             snapshot::unpack(&found).map_err(|error| error.to_string())
         };
         let known = disk.snapshot().map(read).transpose()?;
-        let replica = Arc::new(Replica::new(known, Audit::off(), environment));
+        let replica =
+            Arc::new(Replica::new(known, Audit::off(), environment, ClusterVersion::default()));
         Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
     }
 
@@ -139,7 +142,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
             let answers = self.replica.apply(entry);
             drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {
-                snapshot::to_bytes(None, &self.replica.look().engine)
+                snapshot::to_bytes(known_version(), None, &self.replica.look().engine)
             });
             if let Some(responder) = responder {
                 responder.send(answers);
@@ -151,9 +154,9 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     async fn get_snapshot_builder(&mut self) -> VirtualSnapshotBuilder {
         let core = self.replica.look();
         let bytes = if planted(PlantedBug::SnapshotForgets) {
-            snapshot::to_bytes(core.cluster, &forgetful(&core.engine))
+            snapshot::to_bytes(known_version(), core.cluster, &forgetful(&core.engine))
         } else {
-            snapshot::to_bytes(core.cluster, &core.engine)
+            snapshot::to_bytes(known_version(), core.cluster, &core.engine)
         };
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
         let (disk, record) = (self.disk.clone(), Arc::clone(&self.record));

@@ -34,3 +34,7 @@ mod recover;
 mod several;
 mod storm;
 mod trust;
+#[cfg(feature = "planted-version")]
+mod turns;
+#[cfg(feature = "planted-version")]
+mod versions;

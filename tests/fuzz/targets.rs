@@ -50,13 +50,13 @@ fn history(most: usize) -> impl Strategy<Value = Vec<(u64, Command)>> {
 #[test]
 fn commands() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_command(bytes);
+        let read = codec::decode_command(codec::known_version(), bytes);
         if let Ok((at, command)) = &read {
             let mut again = Vec::new();
             codec::encode_command(*at, command, &mut again);
             assert_eq!(again, bytes, "a value has one encoding");
         }
-        let _rules = codec::decode_rules(bytes);
+        let _rules = codec::decode_rules(codec::known_version(), bytes);
         (read.is_ok(), room(bytes.len()))
     };
     let command = command();
@@ -64,7 +64,7 @@ fn commands() {
         let (at, command) = (Time::from_nanos(source.random.number()), source.draw(&command));
         let mut bytes = Vec::new();
         codec::encode_command(at, &command, &mut bytes);
-        assert_eq!(codec::decode_command(&bytes), Ok((at, command)));
+        assert_eq!(codec::decode_command(codec::known_version(), &bytes), Ok((at, command)));
         vec![bytes]
     });
 }
@@ -72,17 +72,21 @@ fn commands() {
 #[test]
 fn engines() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_engine(bytes);
+        let read = codec::decode_engine(codec::known_version(), bytes);
         if let Ok(engine) = &read {
-            assert_eq!(codec::encode_engine(engine), bytes, "a value has one encoding");
+            assert_eq!(
+                codec::encode_engine(codec::known_version(), engine),
+                bytes,
+                "a value has one encoding"
+            );
         }
         (read.is_ok(), room(bytes.len()))
     };
     let history = history(30);
     Target { name: "engines", words: &[], check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let bytes = codec::encode_engine(&engine);
-        assert_eq!(codec::decode_engine(&bytes).as_ref(), Ok(&engine));
+        let bytes = codec::encode_engine(codec::known_version(), &engine);
+        assert_eq!(codec::decode_engine(codec::known_version(), &bytes).as_ref(), Ok(&engine));
         vec![bytes]
     });
 }
@@ -129,7 +133,7 @@ fn frames_of_events() {
         let mut left = bytes.to_vec();
         let read = take_frame(&mut left);
         if let Ok(Some(frame)) = &read {
-            let again = encode_frame(frame);
+            let again = encode_frame(1, frame);
             assert_eq!(bytes.len(), again.len() + left.len());
             assert_eq!(again[..4], bytes[..4]);
             same_after_version(&again[4..], &bytes[4..again.len()]);
@@ -141,7 +145,7 @@ fn frames_of_events() {
     let history = history(20);
     Target { name: "frames_of_events", words: &[], check: &check }.run(|source| {
         let (_, frame) = told(&source.draw(&history));
-        let bytes = encode_frame(&frame);
+        let bytes = encode_frame(1, &frame);
         // Two frames that arrive in two parts, cut anywhere, are decoded like whole ones.
         let whole = bytes.repeat(2);
         let cut = source.random.below(whole.len());
@@ -257,7 +261,7 @@ fn backups() {
         let bytes = if *kind == 0 { backup::write(7, wall, bytes) } else { bytes.to_vec() };
         let read = backup::read(&bytes);
         if let Ok(read) = &read {
-            let state = codec::encode_engine(&read.engine);
+            let state = codec::encode_engine(codec::known_version(), &read.engine);
             assert!(bytes.ends_with(&state), "a value has one encoding");
         }
         (read.is_ok(), room(bytes.len()))
@@ -267,7 +271,7 @@ fn backups() {
     let history = history(20);
     Target { name: "backups", words: &words, check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let state = codec::encode_engine(&engine);
+        let state = codec::encode_engine(codec::known_version(), &engine);
         let wall = Wall { secs: 1_800_000_000, nanos: 0 };
         let whole = backup::write(source.random.next(), wall, &state);
         assert_eq!(backup::read(&whole).expect("as written").engine, engine);
@@ -391,7 +395,8 @@ fn state_directories() {
         if source.random.below(2) == 0 {
             // Without the clock mapping: the snapshot is refused, or damaged by chance.
             let anchor = [&[FORMAT_VERSION][..], &[0; 16]].concat();
-            let engine = codec::encode_engine(&lived(&source.draw(&history)));
+            let engine =
+                codec::encode_engine(codec::known_version(), &lived(&source.draw(&history)));
             state.close(&[anchor, engine].concat()).expect("there is room");
         } else {
             drop(state);

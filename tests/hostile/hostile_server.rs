@@ -91,8 +91,8 @@ impl Attack {
             }
             Self::HalfAnswer => (sized("200 OK", 1 << 20), vec![], 0),
             Self::EndlessEvents => (
-                [chunked(), chunk(&encode_frame(&Frame::Begin(stamp(), 1)))].concat(),
-                chunk(&encode_frame(&Frame::Events(0, events()))),
+                [chunked(), chunk(&encode_frame(1, &Frame::Begin(stamp(), 1)))].concat(),
+                chunk(&encode_frame(1, &Frame::Events(0, events()))),
                 1 << 14,
             ),
             Self::HugeEvent => {

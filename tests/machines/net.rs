@@ -6,6 +6,7 @@
 
 use crate::support::{self, COMMAND_LIMIT};
 pub(crate) use crate::support::{Output, run, signal};
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -110,6 +111,9 @@ impl Machine {
         command.arg(format!("--net=/run/netns/{}", self.ns)).arg(program);
         // The machines of a test are connected by an unencrypted network.
         command.env("LATCHFS_PLAIN_TOKEN", "true");
+        if let Some(version) = KNOWN.get() {
+            command.env("LATCHFS_KNOWN_VERSION", version.to_string());
+        }
         command
     }
 
@@ -187,6 +191,17 @@ impl Machine {
 fn insecure() -> Option<&'static str> {
     let help = run(Command::new(LATCHFS).args(["serve", "--help"])).ok();
     help.contains("--insecure").then_some("--insecure")
+}
+
+thread_local! {
+    /// The version that programs know, in a build with the feature `planted-version`.
+    static KNOWN: Cell<Option<u8>> = const { Cell::new(None) };
+}
+
+/// Has the programs that this thread starts from now on know this version.
+#[allow(dead_code)] // the suite of clusters uses it
+pub(crate) fn know(version: u8) {
+    KNOWN.set(Some(version));
 }
 
 /// A latchfs process on a machine.

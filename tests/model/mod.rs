@@ -92,8 +92,9 @@ impl Pair {
         self.engine.check();
         same_foresight(&settled, command, &answer)?;
         self.same_views()?;
-        let bytes = codec::encode_engine(&self.engine);
-        let restored = codec::decode_engine(&bytes).map_err(|_| "a snapshot can't be read")?;
+        let bytes = codec::encode_engine(codec::known_version(), &self.engine);
+        let restored = codec::decode_engine(codec::known_version(), &bytes)
+            .map_err(|_| "a snapshot can't be read")?;
         same("the restored engine", &restored, &self.engine)?;
         if answer.is_err() && !is_state_after_refusal(&bytes, settled, command) {
             return Err(format!("a refusal has left something behind: {answer:?}"));
@@ -201,9 +202,9 @@ impl Pair {
 /// Whether the encoded state `bytes` equals the state before the command, or differs from it only
 /// in the session's last request number, which a refused request uses up.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
-    let as_before = bytes == codec::encode_engine(&before);
+    let as_before = bytes == codec::encode_engine(codec::known_version(), &before);
     let uses_place = before.books.enter_order(command).is_ok();
-    as_before || (uses_place && bytes == codec::encode_engine(&before))
+    as_before || (uses_place && bytes == codec::encode_engine(codec::known_version(), &before))
 }
 
 /// A view of a lock predicts which lease, if any, is in the way of an acquire. Checks that the
@@ -283,14 +284,17 @@ fn replays(
     for (at, command) in commands {
         let mut bytes = vec![];
         codec::encode_command(*at, command, &mut bytes);
-        let read = codec::decode_command(&bytes).map_err(|_| "a command can't be read")?;
+        let read = codec::decode_command(codec::known_version(), &bytes)
+            .map_err(|_| "a command can't be read")?;
         same("a command and its bytes", &read, &(*at, command.clone()))?;
         if let Some((_, hold_off)) = hold_off.take_if(|(from, _)| *from <= *at) {
             again.begin_hold_off(hold_off);
         }
         let _answer = again.apply(read.0, &read.1, &mut vec![]);
     }
-    if codec::encode_engine(&again) == codec::encode_engine(end) {
+    if codec::encode_engine(codec::known_version(), &again)
+        == codec::encode_engine(codec::known_version(), end)
+    {
         return Ok(());
     }
     Err("a replay has come to other bytes".to_owned())
@@ -400,7 +404,10 @@ fn two_engines_have_the_same_encoding() {
         let answers =
             (one.apply(*at, command, &mut events_one), two.apply(*at, command, &mut events_two));
         assert_eq!(answers.0, answers.1);
-        assert_eq!(codec::encode_engine(&one), codec::encode_engine(&two));
+        assert_eq!(
+            codec::encode_engine(codec::known_version(), &one),
+            codec::encode_engine(codec::known_version(), &two)
+        );
     }
     assert_eq!(events_one, events_two);
 }
@@ -410,23 +417,33 @@ fn two_engines_have_the_same_encoding() {
 fn a_snapshot_of_any_moment_leads_to_the_same_state() {
     let (rules, commands) = sound(3, 2_000);
     let mut engine = Engine::new(rules);
-    let mut snapshots = vec![codec::encode_engine(&engine)];
+    let mut snapshots = vec![codec::encode_engine(codec::known_version(), &engine)];
     for (at, command) in &commands {
         let _answer = engine.apply(*at, command, &mut vec![]);
-        snapshots.push(codec::encode_engine(&engine));
+        snapshots.push(codec::encode_engine(codec::known_version(), &engine));
     }
     // Comparing each snapshot with the next one is enough, because equal bytes are equal states.
     for (index, (at, command)) in commands.iter().enumerate() {
-        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
+        let mut restored =
+            codec::decode_engine(codec::known_version(), &snapshots[index]).expect("just written");
         let _answer = restored.apply(*at, command, &mut vec![]);
-        assert_eq!(codec::encode_engine(&restored), snapshots[index + 1], "at command {index}");
+        assert_eq!(
+            codec::encode_engine(codec::known_version(), &restored),
+            snapshots[index + 1],
+            "at command {index}"
+        );
     }
     for index in (0..commands.len()).step_by(97) {
-        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
+        let mut restored =
+            codec::decode_engine(codec::known_version(), &snapshots[index]).expect("just written");
         for (at, command) in &commands[index..] {
             let _answer = restored.apply(*at, command, &mut vec![]);
         }
-        assert_eq!(Some(&codec::encode_engine(&restored)), snapshots.last(), "from {index}");
+        assert_eq!(
+            Some(&codec::encode_engine(codec::known_version(), &restored)),
+            snapshots.last(),
+            "from {index}"
+        );
     }
 }
 
@@ -451,7 +468,10 @@ fn settling_when_nothing_is_due_changes_nothing() {
         let answers =
             (plain.apply(*at, command, &mut events.0), settled.apply(*at, command, &mut events.1));
         assert_eq!(answers.0, answers.1);
-        assert_eq!(codec::encode_engine(&plain), codec::encode_engine(&settled));
+        assert_eq!(
+            codec::encode_engine(codec::known_version(), &plain),
+            codec::encode_engine(codec::known_version(), &settled)
+        );
     }
     assert_eq!(events.0, events.1);
 }

@@ -7,6 +7,7 @@ use super::messages::{
 };
 use super::mutual_tls::{PeerCertificate, PeerTls};
 use super::name_header::{named_in, put_name};
+use crate::engine::codec::{DecodeError, oldest_version};
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::raft::cluster_name::{ClusterName, refusal};
@@ -247,6 +248,8 @@ async fn answer(
         return response;
     };
     let wanted = named_in(request.headers());
+    // An answer has the version of its call.
+    let mut version = oldest_version();
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
         Ok((letter, _)) if !who.admits(&letter, &caller.certificate) => {
@@ -255,11 +258,12 @@ async fn answer(
             Err(RpcError::Refused("the certificate is that of another node".into()))
         }
         Ok((letter, _memory)) => {
+            version = letter.version;
             // A node that has no cluster yet wants to join one of its name.
             let is_new = letter.cluster.is_none();
             let strange = is_new.then(|| refusal(wanted.as_ref(), who.cluster_name())).flatten();
             if let Some(why) = strange {
-                return answered(&Err(RpcError::Refused(why.into())));
+                return answered(version, &Err(RpcError::Refused(why.into())));
             }
             if let RpcRequest::Append(_) = letter.call {
                 caller.leader.get_or_init(|| letter.from);
@@ -268,11 +272,11 @@ async fn answer(
         }
         Err(why) => Err(why),
     };
-    answered(&answer)
+    answered(version, &answer)
 }
 
-fn answered(answer: &Result<RpcResponse, RpcError>) -> Response<Full<Bytes>> {
-    Response::new(Full::new(Bytes::from(encode_answer(answer))))
+fn answered(version: u8, answer: &Result<RpcResponse, RpcError>) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from(encode_answer(version, answer))))
 }
 
 /// Reads a call. Checks its length and acquires its memory before it reads the body.
@@ -303,7 +307,12 @@ async fn read(
     };
     let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND_MIN);
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
-    let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
+    let letter = decode_letter(name, &bytes).map_err(|error| match error {
+        DecodeError::Version(unknown) => {
+            RpcError::Refused(format!("the call has {unknown}; upgrade the older node").into())
+        }
+        DecodeError::Malformed => RpcError::Malformed,
+    })?;
     drop(bytes);
     // Releases the part of the reserved memory that the decoded call does not need.
     let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);

@@ -3,8 +3,8 @@
 
 use crate::engine::Command;
 use crate::engine::codec::{
-    Codec, DecodeError, Decoder, Malformed, decode_message, encode_message, require, wire_enum,
-    wire_struct,
+    Codec, DecodeError, Decoder, Encoder, Malformed, decode_message, encode_message, require,
+    wire_enum, wire_struct,
 };
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
@@ -50,6 +50,8 @@ pub(in crate::raft) const ANYBODY: NodeId = 0;
 /// A call, its caller and its receiver.
 #[derive(Debug, Clone)]
 pub(in crate::raft) struct Envelope {
+    /// The version of the call, and of its answer: the cluster version that the caller knows.
+    pub(in crate::raft) version: u8,
     /// The cluster of the caller, or `None` if it has not joined one yet.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// The id of the caller; [`ANYBODY`] if it has none yet.
@@ -223,20 +225,24 @@ impl RpcRequest {
 
 /// Encodes a request and its envelope.
 pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
-    encode_message(letter)
+    encode_message(letter.version, letter)
 }
 
 /// Decodes a call of this name that [`encode_letter`] encoded.
 pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, DecodeError> {
     let room = bytes.len().saturating_add(memory_beyond(name, bytes.len()));
-    let letter: Envelope = decode_message(room, bytes)?;
+    let mut letter: Envelope = decode_message(room, bytes)?;
+    letter.version = bytes[0];
     require(letter.call.name() == name)?;
     Ok(letter)
 }
 
-/// Encodes the answer to a call.
-pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
-    encode_message(answer)
+/// Encodes the answer to a call of this version.
+pub(in crate::raft) fn encode_answer(
+    version: u8,
+    answer: &Result<RpcResponse, RpcError>,
+) -> Vec<u8> {
+    encode_message(version, answer)
 }
 
 /// Decodes an answer that [`encode_answer`] encoded.
@@ -248,7 +254,7 @@ pub(in crate::raft) fn decode_answer(
 }
 
 impl Codec for Result<RpcResponse, RpcError> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         match self {
             Ok(told) => {
                 out.push(0);
@@ -278,7 +284,7 @@ type Refusal = TransferLeaderError<TypeConfig>;
 type Transferred = Result<(), Refusal>;
 
 wire_struct! {
-    Envelope { cluster, from, to, call }
+    Envelope { cluster, from, to, call; version }
     LeaderProgress { index, now }
     Append { vote, prev_log_id, entries, leader_commit }
     AskVote { vote, last_log_id, leadership_transfer }
@@ -313,7 +319,7 @@ wire_enum! {
 }
 
 impl Codec for LogId {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.leader_id.term.put(out);
         self.leader_id.node_id.put(out);
         self.index.put(out);
@@ -326,7 +332,7 @@ impl Codec for LogId {
 }
 
 impl Codec for Vote {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.leader_id.term.put(out);
         self.leader_id.node_id.put(out);
         self.committed.put(out);
@@ -339,7 +345,7 @@ impl Codec for Vote {
 }
 
 impl Codec for Payload {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         put_payload(self, out);
     }
 
@@ -349,7 +355,7 @@ impl Codec for Payload {
 }
 
 impl Codec for Snapshot {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         put_meta(&self.meta, out);
         self.snapshot.put(out);
     }
@@ -360,7 +366,7 @@ impl Codec for Snapshot {
 }
 
 impl Codec for TransferLeaderRequest<TypeConfig> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         self.from_leader().put(out);
         self.to_node_id().put(out);
         self.last_log_id().copied().put(out);
@@ -372,7 +378,7 @@ impl Codec for TransferLeaderRequest<TypeConfig> {
 }
 
 impl Codec for Transferred {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Encoder) {
         match self {
             Ok(()) => out.push(0),
             Err(refusal) => {
@@ -429,7 +435,13 @@ mod tests {
             RpcRequest::Change(ClusterChange::Promote { id: 3, force: true }),
             RpcRequest::Status(true),
         ];
-        let letter = |call| Envelope { cluster: Some(ClusterId(1 << 100)), from: 7, to: 9, call };
+        let letter = |call| Envelope {
+            version: 1,
+            cluster: Some(ClusterId(1 << 100)),
+            from: 7,
+            to: 9,
+            call,
+        };
         calls.map(letter).into()
     }
 
@@ -482,7 +494,8 @@ mod tests {
     #[test]
     fn a_call_takes_little_more_memory_than_it_has_bytes() {
         let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);
-        let letter = |count| Envelope { cluster: None, from: 1, to: 2, call: call(count) };
+        let letter =
+            |count| Envelope { version: 1, cluster: None, from: 1, to: 2, call: call(count) };
         let few = encode_letter(&letter(crate::raft::proposal_queue::REQUESTS_MAX));
         assert!(decode_letter("forward", &few).is_ok());
         assert!(decode_letter("status", &few).is_err(), "it is no such call");
@@ -527,7 +540,7 @@ mod tests {
             Err(RpcError::Refused("no".into())),
         ];
         for answer in answers {
-            let bytes = encode_answer(&answer);
+            let bytes = encode_answer(1, &answer);
             let read = decode_answer(&bytes).expect("as it was written");
             assert_eq!(format!("{read:?}"), format!("{answer:?}"));
             for length in 0..bytes.len() {

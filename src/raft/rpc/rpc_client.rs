@@ -7,6 +7,7 @@ use super::mutual_tls::PeerTls;
 use super::name_header::{named_in, put_name};
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::cluster_name::{ClusterName, refusal};
+use crate::raft::cluster_version::ClusterVersion;
 use crate::raft::node_address::host_and_port;
 use crate::raft::peer_contacts::PeerContacts;
 use crate::raft::types::{ClusterId, NodeId};
@@ -35,6 +36,8 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) tls: Option<PeerTls>,
     /// The name of the cluster, if it has one.
     pub(in crate::raft) name: Option<ClusterName>,
+    /// The version in which the node writes calls.
+    pub(in crate::raft) version: ClusterVersion,
     /// Which of the other nodes can be reached, for the log.
     pub(in crate::raft) contacts: Arc<PeerContacts>,
 }
@@ -42,7 +45,8 @@ pub(crate) struct RpcIdentity {
 impl RpcIdentity {
     /// Returns the identity of a node that has no id yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>, name: Option<ClusterName>) -> Self {
-        Self { cluster: None, node: ANYBODY, tls, name, contacts: Arc::default() }
+        let (version, contacts) = (ClusterVersion::default(), Arc::default());
+        Self { cluster: None, node: ANYBODY, tls, name, version, contacts }
     }
 
     /// Returns a connection to a node, which is opened at the first call.
@@ -91,7 +95,8 @@ impl RpcConnection {
     ) -> Result<RpcResponse, RpcFailure> {
         let path = format!("/raft/v1/{}", call.name());
         let RpcIdentity { cluster, node, .. } = *self.caller;
-        let letter = Envelope { cluster, from: node, to: self.to, call };
+        let version = self.caller.version.get();
+        let letter = Envelope { version, cluster, from: node, to: self.to, call };
         let body = Bytes::from(encode_letter(&letter));
         drop(letter);
         let mut sent = SendOutcome::No;

@@ -11,8 +11,11 @@ use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant, PendingCommand};
+use crate::engine::codec::{DecodeError, UnknownVersion, check_version};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
-use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch, Submission};
+use crate::service::batch_messages::{
+    BATCH_BYTES_MAX, BatchItem, PROTOCOL_PARAMETER, RequestBatch, Submission, protocol,
+};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
 use crate::shares::TableShare;
@@ -61,6 +64,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
+    let porter = call.app.porter.in_protocol(bytes[0]);
     let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
     let begins = |batch: &RequestBatch, limits: &Limits| audit(&call, batch, limits);
@@ -71,7 +75,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         drop(pending);
         drop(send.send(answer));
     };
-    call.app.porter.ask(&caller, batch, limits, begins, answered);
+    porter.ask(&caller, batch, limits, begins, answered);
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
@@ -136,10 +140,16 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
             "this server is of another cluster than the one that was asked before; see whether \
              all servers that --server names are of one",
         ),
-        BatchError::Unreadable(why) => Problem::invalid(format!(
-            "this batch cannot be read: {why}; use the same version of latchfs for mount and server"
-        )),
+        BatchError::Unreadable(DecodeError::Version(unknown)) => other_protocol(unknown),
+        BatchError::Unreadable(DecodeError::Malformed) => Problem::invalid("malformed batch"),
     })
+}
+
+/// Refuses a client that speaks a version of the batch protocol that this server does not read.
+fn other_protocol(unknown: UnknownVersion) -> Problem {
+    let side = if unknown.is_older() { "mount or command" } else { "server" };
+    let why = format!("the batch protocol has {unknown}; upgrade the {side}, which is older");
+    Problem::plain(StatusCode::UPGRADE_REQUIRED, why)
 }
 
 /// Returns the items of the batch that this caller may not execute freely, each by its position in
@@ -300,7 +310,12 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
     };
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let share = call.share(&call.app.mount_streams, 1)?;
-    let mut following = call.app.porter.follow(start, since);
+    let version = match number(PROTOCOL_PARAMETER) {
+        Ok(0) | Err(()) => protocol(),
+        Ok(number) => u8::try_from(number).unwrap_or(u8::MAX),
+    };
+    check_version(version).map_err(other_protocol)?;
+    let mut following = call.app.porter.in_protocol(version).follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
         following.only(move |event| grant.may_hear(event));

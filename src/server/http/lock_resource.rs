@@ -78,7 +78,8 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let mode = options.mode.unwrap_or(Mode::Exclusive);
     let line = QueuePolicy::Skip;
     let (takes_over, remember) = (None, options.remember);
-    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over, remember };
+    let acquire = Acquire::new(name, client, term);
+    let ask = Acquire { mode, hold, line, patch, takes_over, remember, ..acquire };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
     // The futures of rare cases are boxed, so that the future of the common case stays small.
     match answer {

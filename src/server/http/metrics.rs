@@ -122,6 +122,8 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.family("latchfs_cluster_elected_seconds", help, MetricKind::Gauge);
         page.duration(Vec::new(), last.as_duration());
     }
+    let help = "The cluster version: that of entries, snapshots and calls between nodes.";
+    page.gauge("latchfs_cluster_version", help, u64::from(outlook.cluster_version));
     let label = |behind: &Behind| vec![("node", behind.id.to_string())];
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
     page.family("latchfs_cluster_lag", help, MetricKind::Gauge);
