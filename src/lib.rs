@@ -59,8 +59,6 @@ pub mod fuse;
 pub mod guard;
 pub mod mutex;
 pub mod line_client;
-#[cfg(target_os = "linux")]
-mod sleep_inhibitor;
 pub mod server;
 pub mod cli;
 

@@ -222,7 +222,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/holder_id.rs", &["time"]),
     ("src/shares.rs", &[]),
     ("src/version.rs", &[]),
-    ("src/sleep_inhibitor.rs", &["time"]),
+    ("src/cli/guard/sleep_inhibitor.rs", &["time"]),
     ("src/log_output/", &["time"]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything

@@ -13,13 +13,13 @@ pub mod permissions;
 mod grant;
 mod parent_lock;
 mod folder_rights;
-pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
+pub(crate) mod connection_limits;
 mod token_file;
 mod certificate_rights;
-mod authentication;
 mod engine_shares;
 pub(crate) mod browser_checks;
+mod authentication;
 
 pub(crate) use authentication::WRONG_TOKEN_DELAY;
 pub use authentication::{

@@ -1,12 +1,21 @@
 //! Types of command-line arguments that several commands take: durations and addresses.
+//!
+//! The parsing of lock names, and the error for an invalid one.
+//!
+//! Defaults for options that are not given, from the environment: host, user, directories, server.
 
+use super::exit::{CliError, CliResult};
 use crate::engine::lease_terms::{TTL_MAX, TTL_MIN, TermError, parse_span};
-use crate::engine::{Grace, Ttl};
+use crate::engine::{ClientId, Grace, LockName, NameError, Ttl};
+use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::mount::client_of_user;
 use crate::os_error::said;
 use crate::time::Span;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// A duration argument of the command line. Help texts show its default as people write it
 /// (`1m30s`).
@@ -27,14 +36,14 @@ impl fmt::Display for DurationArg<Grace> {
 
 /// Parses a duration as people write it: `1h30m`, `1h 30m`, `1d`, or a bare number of seconds.
 pub(super) fn span(text: &str) -> Result<Span, String> {
-    parsed(text).map_err(|error| match error {
+    parsed_span(text).map_err(|error| match error {
         TermError::NotADuration => error.to_string(),
         TermError::TooShort => "a duration is not negative; write it as 30s or 1h30m".to_owned(),
         TermError::TooLong => "a duration is at most 584 years".to_owned(),
     })
 }
 
-fn parsed(text: &str) -> Result<Span, TermError> {
+fn parsed_span(text: &str) -> Result<Span, TermError> {
     if !text.starts_with('+') && text.parse::<f64>().is_ok_and(f64::is_finite) {
         return parse_span(&format!("{text}s"));
     }
@@ -48,7 +57,7 @@ fn parsed(text: &str) -> Result<Span, TermError> {
 
 /// Parses a ttl as people write it.
 pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
-    Ttl::new(parsed(text)?)
+    Ttl::new(parsed_span(text)?)
 }
 
 /// Parses a length of time that has the bounds of a ttl and is none.
@@ -62,7 +71,7 @@ pub(super) fn length(text: &str) -> Result<Ttl, String> {
 
 /// Parses a grace as people write it.
 pub(super) fn grace(text: &str) -> Result<Grace, TermError> {
-    Grace::new(parsed(text)?)
+    Grace::new(parsed_span(text)?)
 }
 
 /// Parses a ttl that has a default.
@@ -132,6 +141,99 @@ fn open_to(port: &str) -> String {
     format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }
 
+/// Parses an argument as the name of a lock on a server.
+pub(super) fn parsed(given: &OsStr) -> CliResult<LockName> {
+    LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
+}
+
+/// Returns the error for an invalid name: the name, the reason, and a correction.
+pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
+    let next = match error {
+        NameError::Empty => "write one slash between parts, and none around them: team/build",
+        NameError::TooLong => "choose a shorter one",
+        NameError::NotUtf8 => "write it in UTF-8",
+        NameError::Control => "leave out line ends, tabs and the like",
+        NameError::Invisible => "write it by characters that can be seen",
+        NameError::Dots => "write it whole, as from the top of a mount: team/build",
+        NameError::Reserved => "let it begin otherwise",
+    };
+    CliError::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
+}
+
+/// Returns the client id of this host, which is the host's name.
+pub(super) fn host() -> CliResult<ClientId> {
+    let name = host_name();
+    ClientId::parse(name.trim()).map_err(|_| {
+        CliError::usage("this host has no usable name; name this client by --client NAME")
+    })
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code)]
+pub(super) fn host_name() -> String {
+    let mut bytes = [0_u8; 256];
+    // SAFETY: gethostname writes at most `bytes.len()` bytes to `bytes`.
+    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+}
+
+/// Returns the client id of the user that runs this process: the host's name and the user's name.
+pub(super) fn own_client() -> CliResult<ClientId> {
+    Ok(client_of_user(&host()?))
+}
+
+/// Returns the state directory given on the command line, or the default one; `None` if the
+/// argument is 'none'.
+pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
+    match said {
+        Some(none) if none == "none" => Ok(None),
+        Some(dir) if dir.is_empty() => {
+            Err(CliError::usage("--state needs a directory, or the word 'none'"))
+        }
+        Some(dir) => absolute(Path::new(dir)).map(Some),
+        None => default_state_dir().map(Some),
+    }
+}
+
+/// Returns the state directory of this user.
+pub(super) fn default_state_dir() -> CliResult<PathBuf> {
+    if is_root() {
+        return Ok("/var/lib/latchfs".into());
+    }
+    let state = directory_variable("XDG_STATE_HOME")
+        .or_else(|| Some(directory_variable("HOME")?.join(".local/state")));
+    state.map(|state| state.join("latchfs")).ok_or_else(|| {
+        CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
+    })
+}
+
+pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|error| CliError::system("the current directory can't be found", &error))
+}
+
+/// Returns the value of an environment variable. An empty value counts as unset.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Returns the value of an environment variable that must be text.
+pub(super) fn text_variable(name: &str) -> CliResult<Option<String>> {
+    let text = variable(name).map(OsString::into_string).transpose();
+    text.map_err(|_| CliError::usage(format!("{name} is not UTF-8; write its value as text")))
+}
+
+/// Returns the directory that a variable such as `HOME` names. A relative path counts as unset.
+pub(super) fn directory_variable(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,10 +252,10 @@ mod tests {
             assert_eq!(millis(text), Ok(wanted), "{text}");
         }
         for wrong in ["", " ", "1 30m", "1 s", "soon", "inf", "NaN", "1e3", "+3"] {
-            assert_eq!(parsed(wrong), Err(TermError::NotADuration), "{wrong:?}");
+            assert_eq!(parsed_span(wrong), Err(TermError::NotADuration), "{wrong:?}");
         }
-        assert_eq!(parsed("-3"), Err(TermError::TooShort));
-        assert_eq!(parsed("99999999999999999999"), Err(TermError::TooLong));
+        assert_eq!(parsed_span("-3"), Err(TermError::TooShort));
+        assert_eq!(parsed_span("99999999999999999999"), Err(TermError::TooLong));
         for wrong in ["-3", "99999999999999999999"] {
             assert!(span(wrong).is_err_and(|why| !why.contains("ttl")), "{wrong}");
         }

@@ -1,16 +1,19 @@
 //! The command line of latchfs: its commands, and the dispatch to their implementations.
 
 use super::exit::{CliResult, Exit};
-#[cfg(target_os = "linux")]
-use super::folder_snapshot;
-use super::guard;
 use super::log_options::{self, LogFormatArg, LogScope};
+use super::{doctor, generate, output, sim};
+use crate::cli::connect::config;
 #[cfg(target_os = "linux")]
-use super::mount_helper;
-use super::{
-    audit, cert, cluster, config, doctor, events, generate, hold, lock_commands, ls, mount, output,
-    run, serve, sim, top, umount, who,
-};
+use crate::cli::guard::folder_snapshot;
+use crate::cli::guard::guard_command;
+use crate::cli::lock::{held_lock, lock_commands};
+#[cfg(target_os = "linux")]
+use crate::cli::mount::mount_helper;
+use crate::cli::mount::{mount_command, umount};
+use crate::cli::run::run_command;
+use crate::cli::serve::{access_options, cluster, serve_command};
+use crate::cli::show::{audit, events, ls, top};
 use crate::log_output;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::CompleteEnv;
@@ -187,13 +190,13 @@ pub(super) struct Cli {
 enum CliCommand {
     /// Mount a directory in which files are locks
     #[command(after_long_help = MOUNT_EXAMPLES)]
-    Mount(mount::MountArgs),
+    Mount(mount_command::MountArgs),
     /// Serve locks to other machines over HTTP
     #[command(after_long_help = SERVE_EXAMPLES)]
-    Serve(serve::ServeArgs),
+    Serve(serve_command::ServeArgs),
     /// Make a certificate authority, and certificates for a server, clients
     #[command(hide = true, after_long_help = CERT_EXAMPLES)]
-    Cert(cert::CertArgs),
+    Cert(access_options::CertArgs),
     /// Show the nodes of the cluster, and change its members
     #[command(after_long_help = CLUSTER_EXAMPLES)]
     Cluster(cluster::ClusterArgs),
@@ -223,7 +226,7 @@ enum CliCommand {
     Steal(lock_commands::StealArgs),
     /// Say who holds the lock of a file: of a lock, or of a guarded folder
     #[command(after_long_help = WHO_EXAMPLES)]
-    Who(who::WhoArgs),
+    Who(lock_commands::WhoArgs),
     /// Show the locks, their queues and rates on the terminal, live
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(top::TopArgs),
@@ -232,13 +235,13 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Hold a lock until Ctrl-C
     #[command(after_long_help = HOLD_EXAMPLES)]
-    Hold(hold::HoldArgs),
+    Hold(held_lock::HoldArgs),
     /// Run a command under a lock, and give the lock back when it ends
     #[command(after_long_help = RUN_EXAMPLES)]
-    Run(run::RunArgs),
+    Run(run_command::RunArgs),
     /// Show a folder so that it changes only under its lock
     #[command(after_long_help = GUARD_EXAMPLES)]
-    Guard(guard::GuardArgs),
+    Guard(guard_command::GuardArgs),
     /// Take, check and restore snapshots of a guarded folder
     #[cfg(target_os = "linux")]
     #[command(alias = "snapshot", after_long_help = SNAPSHOT_EXAMPLES)]
@@ -293,9 +296,9 @@ pub fn main() -> ExitCode {
 
 fn run(command: &CliCommand) -> CliResult {
     match command {
-        CliCommand::Mount(args) => mount::run(args),
-        CliCommand::Serve(args) => serve::run(args),
-        CliCommand::Cert(args) => cert::run(args),
+        CliCommand::Mount(args) => mount_command::run(args),
+        CliCommand::Serve(args) => serve_command::run(args),
+        CliCommand::Cert(args) => access_options::run(args),
         CliCommand::Cluster(args) => cluster::run(args),
         CliCommand::Umount(args) => umount::run(args),
         CliCommand::Ls(args) => ls::run(args),
@@ -305,12 +308,12 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Renew(args) => lock_commands::renew(args),
         CliCommand::Release(args) => lock_commands::release(args),
         CliCommand::Steal(args) => lock_commands::steal(args),
-        CliCommand::Who(args) => who::run(args),
+        CliCommand::Who(args) => lock_commands::run(args),
         CliCommand::Top(args) => top::run(args),
         CliCommand::Events(args) => events::run(args),
-        CliCommand::Hold(args) => hold::run(args),
-        CliCommand::Run(args) => run::run(args),
-        CliCommand::Guard(args) => guard::run(args),
+        CliCommand::Hold(args) => held_lock::run(args),
+        CliCommand::Run(args) => run_command::run(args),
+        CliCommand::Guard(args) => guard_command::run(args),
         #[cfg(target_os = "linux")]
         CliCommand::FolderSnapshot(args) => folder_snapshot::run(args),
         CliCommand::Doctor(args) => doctor::run(args),

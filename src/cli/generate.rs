@@ -187,8 +187,8 @@ mod tests {
              ```text\n{}```\n\n## Guarded folders\n\nThe guard of a folder decides by this table, \
              which `latchfs guard permissions` prints (`--json`). All else is\ndenied. \
              [Guarded folders](guard.md) tells what the requests do.\n\n```text\n{}```\n",
-            super::super::print_permissions::table(),
-            super::super::guard_permissions::table()
+            crate::cli::serve::access_options::table(),
+            crate::cli::guard::guard_command::table()
         );
         holds("doc/permissions.md", &text);
     }

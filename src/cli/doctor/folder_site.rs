@@ -1,16 +1,35 @@
 //! The guarded folder that `doctor --strict` checks: where it is, where its guard keeps its state,
 //! and whether the guard runs.
+//!
+//! Checks of the Syncthing on this machine that carries a guarded folder: settings with which
+//! versions are lost or files never arrive.
+//!
+//! What the server of a guarded folder says: its version, its clock, its engine, and the last
+//! tenure of the folder. It is asked without a session, so that nothing changes.
 
-use crate::cli::environment::host;
-use crate::cli::exit::CliResult;
-use crate::cli::folder_options::PlaceArgs;
-use crate::cli::guard_endpoint::GuardEndpoint;
-use crate::cli::view_record::ViewRecord;
-use crate::fuse::kernel::mountinfo::{self, Life};
+use crate::cli::argument_types::host;
+use crate::cli::connect::credential_options::{ServerKeyArgs, connect, urls};
+use crate::cli::exit::{CliError, CliResult};
+use crate::cli::guard::carry::{FolderSettings, folder_settings, tool_patterns};
+use crate::cli::guard::decider::check_engine;
+use crate::cli::guard::endpoint::{GuardEndpoint, ViewRecord};
+use crate::cli::guard::guard_parts::PlaceArgs;
+use crate::client::http_transport::{Http, ServerAccess};
+use crate::client::server_probe::{Stuck, probe};
+use crate::engine::{LockName, LockView, Ownership};
+use crate::fuse::kernel::mountinfo;
+use crate::fuse::kernel::mountinfo::Life;
+use crate::guard::barrier::ignored::IgnoreRules;
+use crate::guard::doctor::examined_folder::KnownTenures;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::guard::folder_record::FolderRecord;
+use crate::guard::lock_handovers::previous_tenure;
+use crate::service::{LockService, Locks, RttSample};
+use crate::time::Span;
 use serde_json::Value;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 
 /// A guarded folder with the state of its guard.
 pub(super) struct FolderSite {
@@ -194,4 +213,258 @@ impl FolderSite {
         };
         vec![FolderFinding::new(FindingKind::ViewMissing, says, mend)]
     }
+}
+
+/// The file with Syncthing's ignore rules.
+const IGNORE: &str = ".stignore";
+/// The highest length of that file.
+const IGNORE_BYTES_MAX: u64 = 1 << 20;
+/// A path that must be carried for the others to know what a tenure changed.
+const CARRIED: &str = ".latchfs/markers/0000000000000000-1-1-00000000.json";
+
+/// Returns a finding for each setting.
+pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
+    let Some(settings) = folder_settings(&site.folder) else { return Vec::new() };
+    let FolderSettings { kind, max_conflicts, is_watched, is_paused } = &settings;
+    let finding = |says: String, mend: &str| {
+        FolderFinding::new(FindingKind::SyncSettings, format!("Syncthing: {says}"), mend)
+    };
+    let mut found = Vec::new();
+    if *max_conflicts == Some(0) {
+        found.push(finding(
+            "maxConflicts is 0: of two versions one is deleted, and no conflict copy is kept"
+                .to_owned(),
+            "set maxConflicts of the folder to -1 or 10 (Advanced Configuration)",
+        ));
+    }
+    if kind == "receiveonly" || kind == "receiveencrypted" {
+        found.push(finding(
+            format!("the folder is {kind}: what this machine changes never reaches the others"),
+            "make the folder 'Send & Receive' (Edit, Advanced, Folder Type)",
+        ));
+    }
+    if !is_watched {
+        found.push(finding(
+            "the watcher is off: changes are noticed by the next full scan, which may take an hour"
+                .to_owned(),
+            "switch 'Watch for Changes' on (Edit, Advanced)",
+        ));
+    }
+    if *is_paused {
+        found.push(finding("the folder is paused".to_owned(), "resume the folder in Syncthing"));
+    }
+    found.extend(ignored(site).map(|(pattern, path)| {
+        let says = format!("ignore pattern {pattern} keeps '{path}' back: the others wait for it");
+        finding(says, "remove the rule, or exclude '.latchfs' from it by '!/.latchfs' before it")
+    }));
+    found
+}
+
+/// Returns a rule of Syncthing that keeps back what the guards of other machines need, with the
+/// path. Where Syncthing does not answer, the file counts from which it reads its rules.
+fn ignored(site: &FolderSite) -> Option<(usize, &'static str)> {
+    let text = match tool_patterns(None, &site.folder)? {
+        Ok(text) => text,
+        Err(_) => in_file(&site.folder.join(IGNORE))?,
+    };
+    let mut rules = IgnoreRules::default();
+    rules.add_syncthing(&text).ok()?;
+    Some((rules.syncthing_line(CARRIED)?, ".latchfs"))
+}
+
+fn in_file(path: &Path) -> Option<String> {
+    let is_short = path.metadata().is_ok_and(|found| found.len() <= IGNORE_BYTES_MAX);
+    is_short.then(|| fs::read_to_string(path).ok())?
+}
+
+/// How long the server may take to answer.
+const PATIENCE: Span = Span::from_secs(5);
+/// The difference of the clocks above which it is a finding: half of `max_clock_skew_ms`, above
+/// which a steal is refused.
+const SKEW_MAX: Span = Span::from_secs(1);
+
+/// What the server has said.
+#[derive(Default)]
+pub(super) struct ServerAnswer {
+    pub(super) findings: Vec<FolderFinding>,
+    pub(super) known: Option<KnownTenures>,
+}
+
+/// The servers that are asked about a folder.
+#[derive(Clone, Copy)]
+pub(super) struct FolderServers<'a> {
+    /// The URLs, as a comma-separated list.
+    pub(super) urls: &'a str,
+    /// Whether the user has named them, and not only the folder.
+    pub(super) is_named: bool,
+    pub(super) key: &'a ServerKeyArgs,
+}
+
+impl FolderServers<'_> {
+    fn access(&self, url: &str) -> CliResult<ServerAccess> {
+        if self.is_named { self.key.access(url) } else { self.key.access_of_folder(url) }
+    }
+}
+
+/// Asks the servers of a folder.
+pub(super) fn ask(
+    site: &FolderSite,
+    record: &FolderRecord,
+    asked: FolderServers<'_>,
+) -> CliResult<ServerAnswer> {
+    let mut answer = ServerAnswer::default();
+    let servers = asked.urls;
+    let heard = match first_heard(asked)? {
+        Ok(heard) => heard,
+        Err(finding) => {
+            answer.findings.push(finding);
+            return Ok(answer);
+        }
+    };
+    answer.findings.extend(skew_finding(&heard));
+    let remote = match connect(&asked.access(servers)?, None) {
+        Ok(remote) => remote,
+        Err(CliError::Said(_, why)) => {
+            answer.findings.push(unreachable(servers, "does not answer properly", &why));
+            return Ok(answer);
+        }
+        Err(other) => return Err(other),
+    };
+    let locks = Locks::new(Arc::clone(&remote) as Arc<dyn LockService>);
+    // The first request tells which engine answers.
+    let view = match view_of(record, &locks) {
+        Ok(view) => view,
+        Err(why) => {
+            answer.findings.push(unreachable(servers, "does not answer properly", &why));
+            return Ok(answer);
+        }
+    };
+    match check_engine(record, &locks) {
+        Err(CliError::Said(_, why)) => answer.findings.push(FolderFinding::new(
+            FindingKind::OtherEngine,
+            why,
+            "bring the server back whose engine the folder's record names, or make the folder a \
+             new one: latchfs guard init FOLDER --new-id",
+        )),
+        Err(other) => return Err(other),
+        Ok(()) => {
+            answer.findings.extend(same_name(site, &view));
+            let previous = previous_tenure(view.previous.as_deref(), |at| locks.wall(at));
+            let (engine, is_held) = (locks.engine_id(), !view.holders.is_empty());
+            answer.known = Some(KnownTenures { engine, previous, is_held });
+        }
+    }
+    remote.close();
+    Ok(answer)
+}
+
+/// What the first server that answers has said, with its URL.
+struct Heard {
+    url: String,
+    sample: RttSample,
+}
+
+/// Probes the servers of a list in turn until one answers. If none does, returns the finding about
+/// the first one that says most: a server of another kind, or one that does not answer.
+fn first_heard(asked: FolderServers<'_>) -> CliResult<Result<Heard, FolderFinding>> {
+    let mut all = urls(asked.urls);
+    if all.is_empty() {
+        all.push(asked.urls);
+    }
+    let mut stuck = Vec::new();
+    for url in all {
+        let heard = match Http::new(&asked.access(url)?) {
+            Ok(server) => probe(&server),
+            Err(error) => Err(Stuck::Unreachable(error.to_string())),
+        };
+        match heard {
+            Ok(sample) => return Ok(Ok(Heard { url: url.to_owned(), sample })),
+            Err(why) => stuck.push((url, why)),
+        }
+    }
+    stuck.sort_by_key(|(_, why)| !matches!(why, Stuck::Foreign(_)));
+    let (url, why) = stuck.swap_remove(0);
+    Ok(Err(stuck_finding(url, &why)))
+}
+
+fn skew_finding(heard: &Heard) -> Option<FolderFinding> {
+    let (url, skew) = (&heard.url, heard.sample.skew());
+    (skew > SKEW_MAX).then(|| {
+        FolderFinding::new(
+            FindingKind::Clock,
+            format!(
+                "the clock of this machine differs from that of {url} by at least {skew}; from 2 s \
+                 on this machine may steal no lock"
+            ),
+            "as root on both: timedatectl set-ntp true",
+        )
+    })
+}
+
+fn stuck_finding(url: &str, stuck: &Stuck) -> FolderFinding {
+    match stuck {
+        Stuck::Foreign(why) => FolderFinding::new(
+            FindingKind::ServerTooOld,
+            format!("{url} does not speak the protocol of this version of latchfs: {why}"),
+            "install this version on the server as well, and see whether the port is the right one",
+        ),
+        Stuck::Unreachable(why) => unreachable(url, "does not answer", why),
+        Stuck::Silent(why) => unreachable(url, "does not answer properly", why),
+        Stuck::Untrusted(why) => refused(url, "can't be trusted", why),
+        Stuck::Denied(why) => refused(url, "refuses this machine", why),
+    }
+}
+
+/// The part of a finding that says what follows from it.
+const UNKNOWN: &str = "so nobody can say who holds the lock and what the last tenure left";
+
+fn unreachable(url: &str, what: &str, why: &str) -> FolderFinding {
+    FolderFinding::new(
+        FindingKind::ServerUnreachable,
+        format!("the server {url} {what}, {UNKNOWN}: {why}"),
+        format!(
+            "start the server, or mend the way to it; 'latchfs doctor --server {url}' says what is \
+             in the way"
+        ),
+    )
+}
+
+fn refused(url: &str, what: &str, why: &str) -> FolderFinding {
+    FolderFinding::new(
+        FindingKind::ServerUnreachable,
+        format!("the server {url} {what}, {UNKNOWN}: {why}"),
+        "name the credentials of the guard to doctor as well: --token-file, --ca, --cert and --key",
+    )
+}
+
+/// Asks for the lock of a folder. An error is a sentence.
+fn view_of(record: &FolderRecord, locks: &Locks) -> Result<LockView, String> {
+    let name = LockName::parse(&record.lock()).map_err(|error| error.to_string())?;
+    let (send, seen) = mpsc::channel();
+    locks.view(&name, move |view| send.send(view).unwrap_or_default());
+    match seen.recv_timeout(PATIENCE.as_duration()) {
+        Ok(view) => view.map_err(|why| why.to_string()),
+        Err(_) => Err(format!("it was asked for the lock, and said nothing for {PATIENCE}")),
+    }
+}
+
+/// Returns a finding if a holder has the name of this machine, and is not this machine's guard.
+fn same_name(site: &FolderSite, view: &LockView) -> Option<FolderFinding> {
+    let noted = std::fs::read_to_string(site.host.join("session")).unwrap_or_default();
+    let noted = noted.split(' ').next().and_then(|session| session.parse::<u64>().ok());
+    let is_other = |hold: Ownership| match hold {
+        Ownership::OpenFile(open) => Some(open.session.as_u64()) != noted,
+        Ownership::Client | Ownership::Exclusive(_) => true,
+    };
+    let other = view.holders.iter().find(|holder| {
+        holder.lease.holder.as_str() == site.client && is_other(holder.lease.hold)
+    })?;
+    Some(FolderFinding::new(
+        FindingKind::SameName,
+        format!(
+            "another guard with this machine's name, {}, holds the lock (token {})",
+            site.client, other.lease.token
+        ),
+        "give each machine a name of its own by --client",
+    ))
 }

@@ -1,11 +1,17 @@
 //! Checks of this machine: FUSE device, mount helper, kernel settings and clocks.
+//!
+//! Checks of the process of a guard and of the kernel that it needs.
 
 use super::finding::Finding;
+use super::folder_site::FolderSite;
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::request_timeout::request_timeout;
+use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
 use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
+use serde_json::Value;
+use std::fs;
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -116,6 +122,99 @@ pub(super) fn version() -> String {
         .to_owned()
 }
 
+/// The first kernel that reads files of a view of root by itself.
+const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
+
+/// Returns the findings about the guard's process and the kernel.
+pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
+    let mut found: Vec<_> = site.pid().and_then(descriptors).into_iter().collect();
+    if site.view.is_some() {
+        found.extend(kernel(site));
+    }
+    found
+}
+
+/// Returns the limit of open files in the text of `/proc/PID/limits`.
+fn limit_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Returns a finding if the guard has used most of the descriptors that the programs of one user
+/// may take, which is a little less than half of all.
+fn descriptors(pid: u64) -> Option<FolderFinding> {
+    let limit = limit_in(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)?;
+    let used = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
+    (used >= limit / 3).then(|| {
+        FolderFinding::new(
+            FindingKind::Descriptors,
+            format!(
+                "the guard (process {pid}) has {used} of {limit} descriptors open; the programs of \
+                 one user may take about half of them, and get ENFILE beyond that"
+            ),
+            "close files in programs of the view, or start the guard with a higher limit (ulimit \
+             -n, LimitNOFILE=)",
+        )
+    })
+}
+
+/// Returns the first two numbers of a kernel release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-', '+']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Returns the findings about the kernel: a limit on the time of requests, and reads that it leaves
+/// to the guard.
+fn kernel(site: &FolderSite) -> Vec<FolderFinding> {
+    let finding = |says: String, mend: &str| FolderFinding::new(FindingKind::Kernel, says, mend);
+    let of_guard = |field: &str| site.status.as_ref().map(|status| &status[field]);
+    let mut found = Vec::new();
+    let of_view = of_guard("request_timeout_s").and_then(Value::as_u64);
+    match (of_view, request_timeout()) {
+        (Some(seconds), now) => found.push(finding(
+            format!(
+                "the view was made while the kernel had a request timeout of {seconds} s: a \
+                 program that waits longer for the lock ends the whole view"
+            ),
+            &match now {
+                Some(now) => format!(
+                    "as root: sysctl {}=0; then end the guard, and start it again",
+                    now.setting
+                ),
+                None => "end the guard, and start it again: the setting is 0 by now".to_owned(),
+            },
+        )),
+        (None, Some(limit)) => found.push(finding(
+            format!(
+                "{limit}: in a view that is started now, a program that waits longer for the lock \
+                 ends the whole view"
+            ),
+            &format!("as root: sysctl {}=0", limit.setting),
+        )),
+        (None, None) => {}
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if version_of(release.trim()).is_some_and(|version| version < PASSTHROUGH_SINCE) {
+        found.push(finding(
+            format!(
+                "Linux {} can't read files of a view by itself: reads are slower",
+                release.trim()
+            ),
+            "use Linux 6.9 or newer if reads are too slow",
+        ));
+    } else if let Some(why) = of_guard("slow_reads").and_then(Value::as_str) {
+        found.push(finding(
+            format!(
+                "the kernel refuses to read files of the view by itself, so reads are slower: {why}"
+            ),
+            "start the guard as root outside of a user namespace, with a folder that does not lie \
+             on a stacked file system (overlayfs), if reads are too slow",
+        ));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +223,18 @@ mod tests {
     fn fuse_conf_is_read() {
         assert!(allows_others("# comment\n user_allow_other\n"));
         assert!(!allows_others("#user_allow_other\nmount_max = 10\n"));
+    }
+}
+
+#[cfg(test)]
+mod guard_process_tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_releases_are_parsed() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files 1024 524288 files\n";
+        assert_eq!((limit_in(limits), limit_in("")), (Some(1_024), None));
+        assert_eq!(version_of("6.18.0-rc1+"), Some((6, 18)));
+        assert_eq!(version_of("6.8-arch"), Some((6, 8)));
     }
 }

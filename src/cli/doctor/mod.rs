@@ -2,17 +2,11 @@
 //! with its fix. With `--strict` it checks one guarded folder.
 
 mod finding;
-mod machine;
 mod servers;
 mod mounts;
 mod nodes;
-mod state_dirs;
 mod folder_site;
-mod folder_server;
-mod guard_process;
-mod around;
-mod sync_settings;
-mod mending;
+mod machine;
 mod strict;
 mod report;
 

@@ -2,9 +2,9 @@
 //! of voters.
 
 use super::finding::Finding;
-use crate::cli::cluster::votes;
-use crate::cli::credential_options::ServerKeyArgs;
+use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
+use crate::cli::serve::cluster::votes;
 use crate::client::api_request::fetch;
 use crate::service::failure::MAJORITY_ADVICE;
 use crate::time::Span;

@@ -1,13 +1,14 @@
 //! Runs all checks of `doctor`, and reports their findings.
 
 use super::finding::Finding;
-use super::mending::MendedFinding;
 use super::strict::{self, StrictArgs};
-use super::{machine, mounts, nodes, servers, state_dirs};
-use crate::cli::credential_options::ServerKeyArgs;
+use super::{machine, mounts, nodes, servers};
+use crate::cli::doctor::strict::MendedFinding;
+
+use crate::cli::connect::credential_options::ServerKeyArgs;
+use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
-use crate::cli::server_urls::urls;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
@@ -74,7 +75,7 @@ fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     }
     findings.extend(of_mounts);
     if mounts || args.state.is_some() {
-        findings.extend(state_dirs::states(args.state.as_deref(), &abouts)?);
+        findings.extend(mounts::states(args.state.as_deref(), &abouts)?);
     }
     findings.push(Finding::well("version", machine::version()));
     Ok(findings)

@@ -1,7 +1,7 @@
 //! Checks of servers: the one that `--server` names, and those whose locks are mounted.
 
 use super::finding::Finding;
-use crate::cli::credential_options::ServerKeyArgs;
+use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::cli::output::harmless;
 use crate::client::api_request::fetch;

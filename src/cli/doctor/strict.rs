@@ -1,29 +1,42 @@
 //! `latchfs doctor --strict`: checks a guarded folder, the state of its guard, and what it needs
 //! from this machine, the server and the sync tool.
+//!
+//! Looks for programs that have a database of a guarded folder open past the view.
+//!
+//! Mends what `doctor --strict` finds, as far as that needs no decision of a person. No lock is
+//! freed.
 
 use super::finding::Finding;
-use super::folder_server::{self, FolderServers};
-use super::folder_site::FolderSite;
-use super::mending::{MendedFinding, mend_all};
-use super::{around, guard_process, sync_settings};
+use super::folder_site::{FolderSite, ViewLife};
 use crate::audit_chain::check_files;
-use crate::cli::carry::tool_patterns;
-use crate::cli::credential_options::ServerKeyArgs;
+use crate::cli::connect::credential_options::ServerKeyArgs;
+use crate::cli::doctor::folder_site::FolderServers;
+use crate::cli::doctor::{folder_site, machine};
 use crate::cli::exit::{CliError, CliResult};
-use crate::cli::folder_options::PlaceArgs;
-use crate::cli::guard_decider::server_of_mount;
-use crate::cli::guard_parts::local_patterns;
+use crate::cli::guard::carry::tool_patterns;
+use crate::cli::guard::decider::server_of_mount;
+use crate::cli::guard::endpoint::ViewRecord;
+use crate::cli::guard::guard_parts::{PlaceArgs, local_patterns};
+use crate::fuse::kernel::device;
+use crate::guard::disk::Disk as _;
 use crate::guard::doctor::examined_folder::{ExaminedFolder, KnownTenures};
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
+use crate::guard::fence::Fence;
+use crate::guard::lost_files::LostFiles;
 use crate::guard::plain_disk::PlainDisk;
-use crate::guard::state_place::locked_by_other;
+use crate::guard::space::{Space, SpaceLimits};
+use crate::guard::state_place::{ChangedThrough, StatePlace, locked_by_other};
 use crate::guard::synced_place::synced_by;
 use crate::os_error::said;
 use crate::time::Wall;
+use std::collections::BTreeSet;
+use std::fs;
 use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The options of `doctor` that belong to `--strict`.
 #[derive(Debug, clap::Args)]
@@ -90,15 +103,15 @@ fn examine(site: &FolderSite, asked: Option<FolderServers<'_>>) -> CliResult<Vec
     found.extend(audit_findings(&site.host));
     let mut known = None;
     if let Some(asked) = asked {
-        let answer = folder_server::ask(site, record, asked)?;
+        let answer = folder_site::ask(site, record, asked)?;
         found.extend(answer.findings);
         known = answer.known.filter(|_| record.has_copies());
     }
     found.extend(folder_findings(site, &record.id, known));
     found.extend(site.record_finding());
-    found.extend(guard_process::findings(site));
-    found.extend(around::findings(site));
-    found.extend(sync_settings::findings(site));
+    found.extend(machine::findings(site));
+    found.extend(programs_around(site));
+    found.extend(folder_site::findings(site));
     Ok(found)
 }
 
@@ -191,4 +204,165 @@ fn folder_findings(site: &FolderSite, id: &str, known: Option<KnownTenures>) -> 
             "see the permissions of the folder and of the state directory; root may read both";
         vec![FolderFinding::new(FindingKind::Unsure, why, mend)]
     })
+}
+
+/// The first bytes of a database of `SQLite`.
+const SQLITE: &[u8] = b"SQLite format 3\0";
+/// The ends of the names of the files beside a database.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Whether a file is a database, or one of the files beside it.
+fn is_database(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    if BESIDE.iter().any(|end| name.ends_with(end)) {
+        return true;
+    }
+    let mut first = [0; SQLITE.len()];
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
+        && first == SQLITE
+}
+
+/// Returns a finding for each program that has a database of the folder open past the view. Without
+/// a view all programs use the folder itself; while a guard hangs, its files are not looked at.
+pub(super) fn programs_around(site: &FolderSite) -> Vec<FolderFinding> {
+    if !matches!(site.view, Some((_, ViewLife::Live))) {
+        return Vec::new();
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let number = |name: &str| name.parse::<u64>().ok();
+    let pids = processes.filter_map(|entry| number(entry.file_name().to_str()?));
+    let mut found = Vec::new();
+    for pid in pids.filter(|pid| Some(*pid) != site.pid()) {
+        let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let links = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        let ours: BTreeSet<_> =
+            links.filter(|path| path.starts_with(&site.folder) && is_database(path)).collect();
+        let Some(first) = ours.first() else { continue };
+        let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        found.push(FolderFinding::new(
+            FindingKind::Around,
+            format!(
+                "{} (process {pid}) has {} open past the view: its writes need no lock, and it may \
+                 remove the log of a database that is open through the view",
+                program.trim(),
+                first.display()
+            ),
+            format!("close it there, and open it below {}", site.named().display()),
+        ));
+    }
+    found
+}
+
+/// The result of an attempt to mend a finding.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MendedFinding {
+    /// The name of the finding.
+    pub(super) check: &'static str,
+    /// Whether it was mended.
+    pub(super) is_done: bool,
+    /// What was done, or why nothing was.
+    pub(super) says: String,
+}
+
+impl MendedFinding {
+    /// Returns the result as a sentence.
+    pub(super) fn sentence(&self) -> String {
+        let (check, says) = (self.check, &self.says);
+        if self.is_done {
+            format!("mended {check}: {says}")
+        } else {
+            format!("{check} can't be mended: {says}")
+        }
+    }
+}
+
+/// Mends those of the findings that need no person.
+pub(super) fn mend_all(site: &FolderSite, found: &[FolderFinding]) -> Vec<MendedFinding> {
+    let (snapshots, others): (Vec<_>, Vec<_>) =
+        found.iter().partition(|finding| finding.kind == FindingKind::SnapshotPartial);
+    // The snapshots come first: one that is complete may still lie in a stage.
+    let of_snapshots = snapshots.first().copied();
+    let all = of_snapshots.into_iter().chain(others);
+    let mended = all.filter_map(|finding| {
+        let done = mend(site, finding.kind)?;
+        let check = finding.kind.as_str();
+        let is_done = done.is_ok();
+        Some(MendedFinding { check, is_done, says: done.unwrap_or_else(|why| why) })
+    });
+    mended.collect()
+}
+
+/// Mends the findings of a kind; `None` if that needs a person.
+fn mend(site: &FolderSite, kind: FindingKind) -> Option<Result<String, String>> {
+    match kind {
+        FindingKind::ViewMissing => Some(mend_view(site)),
+        FindingKind::StageLeftover => Some(mend_stages(site)),
+        #[cfg(target_os = "linux")]
+        FindingKind::SnapshotPartial => Some(mend_snapshots(site)),
+        FindingKind::RecordLeftover => Some(remove_prepared_record(site)),
+        _ => None,
+    }
+}
+
+/// Opens and locks the state directory, so that no guard runs meanwhile.
+fn locked_place(site: &FolderSite) -> Result<StatePlace, String> {
+    let Some(record) = &site.record else { return Err("the folder has no record".to_owned()) };
+    let Some(state) = site.host.ancestors().nth(2) else { return Err("no place".to_owned()) };
+    let host = (site.client.as_str(), ChangedThrough::Folder);
+    StatePlace::open(&site.folder, record, state, host).map_err(|error| error.to_string())
+}
+
+/// Moves the content of stages to the lost files.
+fn mend_stages(site: &FolderSite) -> Result<String, String> {
+    let place = locked_place(site)?;
+    let dirs = place.dirs::<PlainDisk>().map_err(|error| error.to_string())?;
+    let lost_dir = PlainDisk.reopen_dir(&dirs.lost).map_err(|error| said(&error))?;
+    let space = Arc::new(Space::new(SpaceLimits::NONE));
+    let lost = LostFiles::open(&PlainDisk, lost_dir, space).map_err(|error| said(&error))?;
+    let (folder, stages, lost) = (&dirs.folder, &dirs.stages, &lost);
+    // The stages are those of this machine, and none of its guards runs.
+    let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true, live: None };
+    match fence.erect() {
+        Ok(fenced) => Ok(format!("{} files are among the lost files", fenced.kept)),
+        Err(error) => Err(format!("{error:?}")),
+    }
+}
+
+/// Finishes interrupted snapshots that are complete, and removes the others.
+#[cfg(target_os = "linux")]
+fn mend_snapshots(site: &FolderSite) -> Result<String, String> {
+    use crate::guard::folder_snapshot::snapshot_recovery::recover;
+    use crate::guard::folder_snapshot::snapshot_store::SnapshotStore;
+    let place = locked_place(site)?;
+    let (stages, dir) = place.snapshots().map_err(|error| error.to_string())?;
+    let is_shared = site.record.as_ref().is_some_and(|record| record.storage.is_some());
+    let store = SnapshotStore { disk: &PlainDisk, dir: &dir };
+    let done = recover(&store, &stages, |intent| {
+        is_shared && intent.may_go_on(&site.client, &PlainDisk, &stages)
+    });
+    let done = done.map_err(|error| said(&error))?;
+    let (finished, removed) = (done.finished.len(), done.removed);
+    Ok(format!("{finished} finished and shown now, {removed} removed"))
+}
+
+/// Removes a record that a program had prepared for a steal when it ended.
+fn remove_prepared_record(site: &FolderSite) -> Result<String, String> {
+    let Some(path) = site.prepared_record() else { return Err("it is gone".to_owned()) };
+    fs::remove_file(&path).map_err(|error| said(&error))?;
+    Ok(format!("{} was removed", path.display()))
+}
+
+/// Removes the mount of a guard that was killed, and forgets the view.
+fn mend_view(site: &FolderSite) -> Result<String, String> {
+    let Some((view, life)) = &site.view else { return Err("there is no view".to_owned()) };
+    match life {
+        ViewLife::Dead => device::detach(view).map_err(|error| said(&error))?,
+        ViewLife::Unmounted => {}
+        ViewLife::Live | ViewLife::Silent => {
+            return Err("its guard is there, and may go on".to_owned());
+        }
+    }
+    ViewRecord::remove(&site.host);
+    Ok(format!("nothing is mounted at {} any more; start the guard again", view.display()))
 }

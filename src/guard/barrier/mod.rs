@@ -43,8 +43,8 @@ pub(crate) mod checkpoint;
 pub(crate) mod marking;
 pub(crate) mod late;
 #[cfg(test)]
-pub(in crate::guard) mod test_markers;
-#[cfg(test)]
 mod test_tree;
+#[cfg(test)]
+pub(in crate::guard) mod test_markers;
 #[cfg(test)]
 mod tests_explore;

@@ -15,14 +15,14 @@
 //! - `explorer` visits all states.
 //! - `kills` kills a guard at each step, `power_failures` takes the power away after each.
 
-mod explorer;
+mod storage;
+mod replay;
 mod guarantees;
 mod guard_program;
-mod kills;
-mod power_failures;
-mod replay;
-mod storage;
 mod world;
+mod kills;
+mod explorer;
+mod power_failures;
 
 use explorer::explore;
 

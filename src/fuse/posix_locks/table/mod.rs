@@ -26,8 +26,8 @@ mod messages;
 mod locked_file;
 mod linked_leases;
 mod table_state;
-mod range_locks;
 mod unlock;
+mod range_locks;
 mod engine_events;
 mod deadlock;
 

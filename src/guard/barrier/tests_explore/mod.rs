@@ -13,12 +13,12 @@
 //!   ready yet, and `marker_moves` those that write markers.
 //! - `explorer` visits all states up to a number of moves.
 
-mod arriving_moves;
-mod explorer;
 mod folder;
-mod marker_moves;
-mod moves;
 mod world;
+mod moves;
+mod arriving_moves;
+mod marker_moves;
+mod explorer;
 
 use explorer::explore;
 

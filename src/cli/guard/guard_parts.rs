@@ -1,0 +1,314 @@
+//! Puts the parts of a guard together: its lock, its sync barrier, and the guard of the folder.
+//!
+//! The guard of a folder without a view: a process in the background that holds the folder's lock
+//! and answers the requests of `latchfs guard` through a Unix socket.
+//!
+//! The options of a guard without a view: where it keeps its state, and how it decides.
+
+use super::carry;
+use super::carry::Carry;
+use crate::cli::argument_types::{DurationArg, absolute, default_state_dir, default_ttl, host};
+use crate::cli::exit::{CliError, CliResult};
+use crate::cli::guard::decider;
+use crate::cli::guard::decider::DeciderArgs;
+use crate::cli::mount::background;
+use crate::cli::signals::Hangup;
+use crate::cli::{output, signals};
+use crate::client::Terms;
+use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::{ClientId, LockName, Mode, Ttl};
+use crate::fuse::kernel::mountinfo;
+use crate::guard::audit_log::AuditLog;
+use crate::guard::disk::Disk;
+use crate::guard::folder_changes::{FirstMarked, FolderBarrier, MarkerNames};
+use crate::guard::folder_guard::FolderGuard;
+use crate::guard::folder_lock::FolderLock;
+use crate::guard::folder_record::{FolderRecord, LockIdentity, StartedRecord};
+use crate::guard::plain_disk::PlainDisk;
+use crate::guard::space::SpaceLimits;
+use crate::guard::state_place::{ChangedThrough, StatePlace};
+use crate::guard::tenure_events::NewsCommands;
+use crate::guard::unread::UnreadPolicy;
+use crate::guard::without_view::listener::RequestSocket;
+use crate::guard::without_view::plain_guard::{PlainGuard, Wake};
+use crate::guard::write_policy::PathPatterns;
+use crate::holder_id::Maker;
+use crate::os_error::said;
+use crate::service::Locks;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// The default of `--local`: what editors, databases and desktops keep for themselves.
+const LOCAL_DEFAULT: [&str; 7] =
+    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
+
+/// The things from which the parts are made.
+pub(in crate::cli) struct PartsRequest<'a> {
+    pub(in crate::cli) record: &'a FolderRecord,
+    /// The record as it was when the command began.
+    pub(in crate::cli) started: StartedRecord,
+    pub(in crate::cli) place: &'a StatePlace,
+    /// The session to which the lock is bound.
+    pub(in crate::cli) terms: &'a Terms,
+    /// The files that belong to this machine.
+    pub(in crate::cli) local: PathPatterns,
+    pub(in crate::cli) limits: SpaceLimits,
+    pub(in crate::cli) unread: UnreadPolicy,
+    /// Whether this machine holds the lock alone.
+    pub(in crate::cli) mode: Mode,
+    /// The call after the first marker, if the folder may have none yet.
+    pub(in crate::cli) first_marked: Option<FirstMarked>,
+}
+
+/// Returns the call that records that a folder has markers, if its record does not say so yet.
+pub(super) fn write_with_markers(record: &FolderRecord, folder: &Path) -> Option<FirstMarked> {
+    let (record, folder) = (record.with_markers()?, folder.to_owned());
+    Some(Box::new(move || {
+        if let Err(error) = record.write(&folder, true) {
+            log::warn!("the record of the folder does not say yet that it has markers: {error}");
+        }
+    }))
+}
+
+/// Returns the lock and the guard of a folder.
+pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
+    disk: D,
+    locks: Locks,
+    wanted: PartsRequest<'_>,
+) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
+    let PartsRequest { record, started, place, terms, local, limits, unread, mode, first_marked } =
+        wanted;
+    let client = &terms.client;
+    let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
+    let engine = record.server.is_some().then(|| record.engine_id());
+    let remembers = record.has_copies();
+    let (uid, process) = (rustix::process::getuid().as_raw(), Maker::running(std::process::id()));
+    let holder_id = format!("{client}:{uid}:{process}").into();
+    let identity = LockIdentity {
+        engine,
+        name,
+        client: client.clone(),
+        ttl: terms.ttl,
+        holder_id,
+        mode,
+        remembers,
+        record: started,
+    };
+    let lock = FolderLock::new(locks, identity, place.host.join("session"));
+    lock.end_previous();
+    let disk = Arc::new(disk);
+    let barrier = if remembers {
+        let names = MarkerNames {
+            folder: record.id.clone(),
+            lock: record.lock(),
+            holder: client.to_string(),
+        };
+        let dirs = place.barrier_dirs().map_err(|error| unavailable(&error))?;
+        let opened = FolderBarrier::open(Arc::clone(&disk), dirs, names, (local, first_marked));
+        Some(Arc::new(opened.map_err(|error| unavailable(&error))?))
+    } else {
+        None
+    };
+    let dirs = place.dirs().map_err(|error| unavailable(&error))?;
+    let host = place.host_dir().map_err(|error| unavailable(&error))?;
+    let audit = AuditLog::open(Arc::clone(&disk), host, client.clone()).map_err(|error| {
+        CliError::system(
+            &format!("the audit log in {} can't be used", place.host.display()),
+            &error,
+        )
+    })?;
+    let is_shared = record.storage.is_some();
+    let guard = FolderGuard::new(disk, dirs, Arc::clone(&lock) as _, is_shared);
+    let guard = guard.and_then(|guard| {
+        guard
+            .carried(record.server.is_some())
+            .in_shared_mode(mode == Mode::Shared)
+            .audited(audit)
+            .with_barrier(barrier)
+            .with_unread(unread)
+            .limit(limits)
+    });
+    Ok((lock, Arc::new(guard.map_err(|error| unavailable(&error))?)))
+}
+
+pub(in crate::cli) fn unavailable(error: &impl ToString) -> CliError {
+    CliError::unavailable(error.to_string())
+}
+
+/// Returns the real path of a folder that can be guarded.
+pub(super) fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
+    let shown = folder.display();
+    let real = std::fs::canonicalize(folder).map_err(|error| {
+        CliError::unavailable(format!(
+            "{shown} can't be guarded: {}; make the folder first, or name another one",
+            said(&error)
+        ))
+    })?;
+    if !real.is_dir() {
+        return Err(CliError::usage(format!("{shown} is no directory; name the folder to guard")));
+    }
+    if real == Path::new("/") {
+        return Err(CliError::usage("/ can't be guarded; name a folder with files of your own"));
+    }
+    let mounts = mountinfo::ours_and_views()
+        .map_err(|error| CliError::system("the mounts can't be read", &error))?;
+    if let Some(mount) = mounts.iter().find(|mount| real.starts_with(&mount.dir)) {
+        let dir = mount.dir.display();
+        if mount.is_view() {
+            return Err(CliError::usage(format!(
+                "{shown} lies in {dir}, which is a view of a guarded folder already; name a folder \
+                 outside of it, or use the view as it is"
+            )));
+        }
+        return Err(CliError::usage(format!(
+            "{shown} lies in {dir}, which latchfs mounted itself; name the real folder"
+        )));
+    }
+    Ok(real)
+}
+
+/// Returns patterns, or the default ones if there are none.
+pub(in crate::cli) fn patterns(texts: &[String], default: &[&str]) -> CliResult<PathPatterns> {
+    let default: Vec<_> = default.iter().map(|text| (*text).to_owned()).collect();
+    let texts = if texts.is_empty() { &default[..] } else { texts };
+    PathPatterns::parse(texts).map_err(CliError::usage)
+}
+
+/// Returns the patterns of files that belong to this machine.
+pub(in crate::cli) fn local_patterns(texts: &[String]) -> CliResult<PathPatterns> {
+    patterns(texts, &LOCAL_DEFAULT)
+}
+
+/// Runs the guard of a folder until nobody needs it. The process that started it reads its report.
+pub(in crate::cli) fn run(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
+    background::take_name();
+    let done = serve(folder, place, start);
+    if let Err(CliError::Said(_, sentence)) = &done {
+        output::line(sentence)?;
+    }
+    done
+}
+
+fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
+    let record = FolderRecord::read(folder).map_err(|error| unavailable(&error))?;
+    if record.storage.is_some() {
+        return Err(CliError::usage(
+            "several machines share the storage of this folder, and only a view keeps a machine \
+             that has lost the lock from writing; show the folder with 'latchfs guard FOLDER VIEW \
+             --shared-storage'",
+        ));
+    }
+    // A send fails only if the main thread has ended, and then it waits for nothing.
+    let (wake, wakes) = mpsc::channel();
+    let ending = wake.clone();
+    signals::on_end(Hangup::Ends, move || ending.send(Wake::Signal).unwrap_or_default())
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
+    let client = place.client()?;
+    let host = (client.as_str(), ChangedThrough::Folder);
+    let opened = StatePlace::open(folder, &record, &place.state()?, host);
+    let opened = opened.map_err(|error| unavailable(&error))?;
+    // What the guard makes has explicit permissions.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let terms = Terms { client: client.clone(), ttl: start.ttl.0, grace: GRACE_OF_FOLDER };
+    let decider = start.decider.open(&record, &opened.host, terms.clone())?;
+    let locks = decider.locks();
+    let served = decider::check_engine(&record, &locks).and_then(|()| {
+        let wanted = PartsRequest {
+            record: &record,
+            started: StartedRecord::new(folder, Some(record.clone())),
+            place: &opened,
+            terms: &terms,
+            local: local_patterns(&[])?,
+            limits: SpaceLimits::NONE,
+            unread: UnreadPolicy::NONE,
+            mode: Mode::Exclusive,
+            first_marked: write_with_markers(&record, folder),
+        };
+        let (lock, guard) = folder_parts(PlainDisk, locks, wanted)?;
+        carry::connect(start.carry.as_ref(), folder, &guard)?;
+        let system = |error| CliError::system("the guard can't be started", &error);
+        let owner = folder.metadata().map_err(system)?.uid();
+        let commands = NewsCommands { lost: start.on_lost.clone(), ready: None };
+        let folder = (folder.to_owned(), owner);
+        let guard = PlainGuard::start((guard, lock), folder, commands, wake).map_err(system)?;
+        let socket = RequestSocket::serve(&opened.host, &guard).map_err(|error| {
+            CliError::system(
+                "the socket of the guard can't be made in its state directory; name one with a \
+                 shorter path by --stage DIR",
+                &error,
+            )
+        })?;
+        background::ready()?;
+        guard.serve(&wakes);
+        // From now on a request finds no guard, and starts another one.
+        drop(socket);
+        guard.stop();
+        Ok(())
+    });
+    served.and(decider.close())
+}
+
+/// The place of a guard without a view.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(in crate::cli) struct PlaceArgs {
+    /// Without a view: how this machine is named to the server [default: the host's name]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    client: Option<ClientId>,
+    /// Without a view: where the guard keeps its state, on the folder's file system [default:
+    /// latchfs in the state directory]
+    #[arg(long, value_name = "DIR")]
+    stage: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// Returns the options that these values stand for.
+    pub(in crate::cli) const fn new(client: Option<ClientId>, stage: Option<PathBuf>) -> Self {
+        Self { client, stage }
+    }
+
+    /// Returns the options as arguments of a command.
+    pub(in crate::cli) fn arguments(&self) -> Vec<OsString> {
+        let client = self.client.iter().flat_map(|it| ["--client".into(), it.as_str().into()]);
+        let stage = self.stage.iter().flat_map(|it| ["--stage".into(), it.into()]);
+        client.chain(stage).collect()
+    }
+
+    /// Returns the name of this machine.
+    pub(in crate::cli) fn client(&self) -> CliResult<ClientId> {
+        self.client.clone().map_or_else(host, Ok)
+    }
+
+    /// Returns the state directory.
+    pub(in crate::cli) fn state(&self) -> CliResult<PathBuf> {
+        self.stage.as_deref().map_or_else(default_state_dir, absolute)
+    }
+
+    /// Whether an option is given that the guard of a view has itself.
+    pub(in crate::cli) const fn is_given(&self) -> bool {
+        self.client.is_some() || self.stage.is_some()
+    }
+}
+
+/// The options with which a guard without a view is started.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct StartArgs {
+    #[command(flatten)]
+    pub(in crate::cli) decider: DeciderArgs,
+    /// Without a view: run this when the lock was lost; the event is in `LATCHFS_EVENT`
+    #[arg(long, value_name = "CMD")]
+    pub(in crate::cli) on_lost: Option<String>,
+    /// Without a view: tell a sync tool of the changes that a marker names, so that they are
+    /// carried at once: the Syncthing of this user, or a command that reads a path from each line
+    #[arg(long, value_name = "syncthing[=DIR]|CMD", value_parser = Carry::parse)]
+    pub(in crate::cli) carry: Option<Carry>,
+    /// Without a view: how long the lock lasts when this machine does not answer
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = default_ttl)]
+    pub(in crate::cli) ttl: DurationArg<Ttl>,
+    /// Be the guard in the background, and report to the process that started it
+    #[arg(long, hide = true)]
+    pub(in crate::cli) detached: bool,
+}

@@ -1,0 +1,480 @@
+//! `latchfs guard FOLDER VIEW`: shows a guarded folder through a view.
+
+use super::carry::{self, Carry};
+use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
+use crate::cli::argument_types::{DurationArg, default_ttl, length};
+use crate::cli::argument_types::{absolute, default_state_dir, host};
+use crate::cli::exit::{CliError, CliResult};
+use crate::cli::guard::decider;
+use crate::cli::guard::decider::DeciderArgs;
+use crate::cli::guard::endpoint::ViewRecord;
+use crate::cli::guard::sleep_inhibitor;
+use crate::cli::mount::background;
+use crate::cli::mount::mount_command;
+use crate::cli::mount::mount_command::refused;
+use crate::cli::output;
+use crate::cli::signals;
+use crate::cli::signals::Hangup;
+use crate::client::Terms;
+use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::{ClientId, Mode, Ttl};
+use crate::fuse::kernel::mount_error::MountError;
+use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo;
+use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::session;
+use crate::guard::acting_as;
+use crate::guard::folder_record::{FolderRecord, StartedRecord};
+use crate::guard::linux_disk::LinuxDisk;
+use crate::guard::space::SpaceLimits;
+use crate::guard::state_place::{ChangedThrough, StatePlace};
+use crate::guard::tenure_events::NewsCommands;
+use crate::guard::unread::UnreadPolicy;
+use crate::guard::view::mount_view::{self, ViewParts};
+use crate::guard::view::view_snapshots::ViewSnapshots;
+use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
+use crate::os_error::said;
+use crate::time::Span;
+use clap::ValueEnum;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// The default of `--in-place`: files to which programs append.
+const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
+/// The default of `--never-ask`: `git status` refreshes its index when it can.
+const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
+/// The default of `--on-write wait`.
+const WAIT_DEFAULT: Span = Span::from_secs(30);
+
+/// The arguments of `latchfs guard FOLDER VIEW`.
+#[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag that somebody types
+pub(in crate::cli) struct ViewArgs {
+    /// The folder to guard
+    #[arg(value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Where to show it; made if it is not there
+    #[arg(value_name = "VIEW")]
+    view: Option<PathBuf>,
+    #[command(flatten)]
+    decider: DeciderArgs,
+    /// How this machine is named to the server [default: the host's name]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    client: Option<ClientId>,
+    /// Where to keep stages and lost files, on the folder's file system [default: latchfs in the
+    /// state directory]
+    #[arg(long, value_name = "DIR")]
+    stage: Option<PathBuf>,
+    /// A change without the lock: take it if it is free, wait for it (wait=30s), or refuse
+    #[arg(long, value_name = "take|wait[=30s]|refuse", default_value = "take",
+        value_parser = on_write)]
+    on_write: OnWrite,
+    /// Give the lock up once nothing has changed for so long: a duration, or never
+    #[arg(long, value_name = "DURATION", default_value = "never", value_parser = give_after)]
+    give_after: GiveAfter,
+    /// When another machine asks for the lock: give it up once nothing has changed for so long
+    #[arg(long = "yield", value_name = "DURATION", default_value = "2s", value_parser = length)]
+    yield_after: Ttl,
+    /// When another machine asks for the lock: keep it
+    #[arg(long, conflicts_with_all = ["yield_after", "max"])]
+    keep: bool,
+    /// When another machine asks for the lock: give it up after so long at the latest
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = length)]
+    max: Ttl,
+    /// When nobody can say whether everything is here: wait, or go on with the folder as it stands
+    #[arg(long, value_enum, default_value = "wait")]
+    unsure: UnsureArg,
+    /// When a program without a guard has changed files: wait for 'guard accept', or accept them
+    #[arg(long, value_enum, default_value = "wait")]
+    foreign: ForeignArg,
+    /// For which programs the lock is held
+    #[arg(long, value_enum, default_value = "host")]
+    owner: OwnerArg,
+    /// Whether machines that share the storage hold the lock one after the other, or all at once
+    #[arg(long, value_enum, default_value = "exclusive")]
+    mode: ModeArg,
+    /// Files that are changed in place even if they are rewritten [default: *.log, nohup.out]
+    #[arg(long, value_name = "GLOB")]
+    in_place: Vec<String>,
+    /// Files whose changes take a free lock but never wait for it [default: .git/index.lock]
+    #[arg(long, value_name = "GLOB")]
+    never_ask: Vec<String>,
+    /// Files that belong to this machine and never reach the folder [default: *-shm beside *-wal,
+    /// .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]
+    #[arg(long, value_name = "GLOB")]
+    #[allow(clippy::doc_markdown)] // the help would show backquotes
+    local: Vec<String>,
+    /// How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_stage: u64,
+    /// How much the lost files may hold; beyond it changes fail with ENOSPC
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_lost: u64,
+    /// How much of the disk all folder snapshots may take
+    #[arg(long, value_name = "SIZE", default_value = "100G", value_parser = size)]
+    max_snapshots: u64,
+    /// Refuse a save over a version of another machine that no program here has opened
+    #[arg(long)]
+    careful: bool,
+    /// How much of such versions to keep among the lost files when a save replaces them
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    keep_unread: u64,
+    /// How long nothing must change before other machines are told of the changes
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = length)]
+    settle: Ttl,
+    /// Write each file to the disk before it appears in the folder
+    #[arg(long)]
+    sync_saves: bool,
+    /// Run this when the lock was lost; the event is in `LATCHFS_EVENT`
+    #[arg(long, value_name = "CMD")]
+    on_lost: Option<String>,
+    /// Run this when the lock was taken and the folder is ready; the event is in `LATCHFS_EVENT`
+    #[arg(long, value_name = "CMD")]
+    on_ready: Option<String>,
+    /// Tell a sync tool of the changes that a marker names, so that they are carried at once: the
+    /// Syncthing of this user, or a command that reads a path from each line
+    #[arg(long, value_name = "syncthing[=DIR]|CMD", value_parser = Carry::parse)]
+    carry: Option<Carry>,
+    /// How long the lock lasts when this machine does not answer
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = default_ttl)]
+    ttl: DurationArg<Ttl>,
+    /// Other machines guard the same storage, as 'guard init --shared-storage' recorded
+    #[arg(long)]
+    shared_storage: bool,
+    /// Serve all users [default: as root]
+    #[arg(long, overrides_with = "no_allow_other")]
+    allow_other: bool,
+    /// Serve only the user who starts the guard [default: as anybody but root]
+    #[arg(long, overrides_with = "allow_other")]
+    no_allow_other: bool,
+    /// Show the folder inside a folder that a sync tool carries, which would carry the view as well
+    #[arg(long)]
+    inside_synced_folder: bool,
+    /// Return as soon as the view can be used
+    #[arg(long)]
+    background: bool,
+    /// Report on standard output when the view is ready, to the process that started it
+    #[arg(long, hide = true)]
+    pub(in crate::cli) detached: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UnsureArg {
+    /// Wait for the machine that changed the folder last, or for 'guard accept'
+    Wait,
+    /// Go on with the folder as it stands
+    Go,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ForeignArg {
+    /// Wait for 'guard accept'
+    Wait,
+    /// Accept the versions that stand there, once they have not changed for 10 s
+    Accept,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OwnerArg {
+    /// For all programs of this machine
+    Host,
+    /// For the programs of one user
+    User,
+    /// For the programs of one login session
+    Session,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeArg {
+    /// One machine changes the folder at a time
+    Exclusive,
+    /// Many machines change the folder at a time: the last save of a file wins
+    Shared,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Exclusive => Self::Exclusive,
+            ModeArg::Shared => Self::Shared,
+        }
+    }
+}
+
+/// The idle time after which the lock is given up, as `--give-after` names it.
+#[derive(Debug, Clone, Copy)]
+struct GiveAfter(Option<Span>);
+
+fn on_write(text: &str) -> Result<OnWrite, String> {
+    match text {
+        "take" => Ok(OnWrite::Take),
+        "refuse" => Ok(OnWrite::Refuse),
+        "wait" => Ok(OnWrite::Wait(WAIT_DEFAULT)),
+        _ => match text.strip_prefix("wait=") {
+            Some(patience) => length(patience).map(|length| OnWrite::Wait(length.span())),
+            None => Err("write take, wait, wait=30s or refuse".to_owned()),
+        },
+    }
+}
+
+/// Parses a number of bytes such as `4096` or `10G`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1_u64 << 40,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|_| unit > 0).ok_or_else(|| "write a number of bytes, 500M or 10G".to_owned())
+}
+
+fn give_after(text: &str) -> Result<GiveAfter, String> {
+    match text {
+        "never" => Ok(GiveAfter(None)),
+        _ => length(text).map(|length| GiveAfter(Some(length.span()))),
+    }
+}
+
+pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
+    let (Some(folder), Some(view)) = (&args.folder, &args.view) else {
+        return Err(CliError::usage(
+            "name the folder and the view: 'latchfs guard FOLDER VIEW'; see 'latchfs guard --help'",
+        ));
+    };
+    let folder = resolved_folder(folder)?;
+    let view = absolute(view)?;
+    check_apart(&folder, &view)?;
+    let record = FolderRecord::read(&folder).map_err(|error| unavailable(&error))?;
+    let state = match &args.stage {
+        Some(dir) => absolute(dir)?,
+        None => default_state_dir()?,
+    };
+    if args.background && !args.detached {
+        return background::start(Some(&state));
+    }
+    if args.detached {
+        background::take_name();
+    }
+    // Before the threads start that inherit the rights of this one.
+    let done = take_rights(args).and_then(|()| serve(args, (&folder, &view), &record, &state));
+    if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
+        output::line(sentence)?;
+    }
+    done
+}
+
+/// Refuses an option about shared storage that does not fit the folder's record.
+fn check_storage(args: &ViewArgs, record: &FolderRecord) -> CliResult {
+    if args.mode == ModeArg::Shared && record.storage.is_none() {
+        return Err(CliError::usage(
+            "--mode shared is for machines that share one storage, and the folder's record names \
+             none: copies that a sync tool carries have one writer at a time; leave the option out",
+        ));
+    }
+    if args.mode == ModeArg::Shared && !matches!(args.owner, OwnerArg::Host) {
+        return Err(CliError::usage(
+            "with --mode shared all programs of this machine may change the folder; leave --owner \
+             out",
+        ));
+    }
+    match (record.storage.is_some(), args.shared_storage) {
+        (false, true) => Err(CliError::usage(
+            "the folder's record names no shared storage; run 'latchfs guard init' with \
+             --shared-storage, or leave the option out",
+        )),
+        (true, false) => Err(CliError::usage(
+            "several machines share the storage of this folder, says its record; add \
+             --shared-storage",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Gives up the rights that no act of a guard may have, and checks that the others are there.
+fn take_rights(args: &ViewArgs) -> CliResult {
+    acting_as::drop_resource_rights()
+        .map_err(|error| CliError::system("CAP_SYS_RESOURCE can't be given up", &error))?;
+    let serves_others = is_root() && matches!(users(args), Users::All);
+    let checked = if serves_others { acting_as::check() } else { Ok(()) };
+    checked.map_err(|error| {
+        CliError::unavailable(format!(
+            "this guard can't act as the users that it serves: {}; it needs CAP_SETUID, \
+             CAP_SETGID, CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, and the system calls setfsuid, \
+             setfsgid, setgroups and capset; add them to its unit or container, or serve root \
+             alone with --no-allow-other",
+            said(&error)
+        ))
+    })
+}
+
+fn serve(
+    args: &ViewArgs,
+    (folder, view): (&Path, &Path),
+    record: &FolderRecord,
+    state: &Path,
+) -> CliResult {
+    check_storage(args, record)?;
+    // A send fails only if the main thread has ended, and then it waits for nothing.
+    let (send, news) = mpsc::channel();
+    let ending = send.clone();
+    signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
+    check_view(args, view)?;
+    let client = args.client.clone().map_or_else(host, Ok)?;
+    let place = StatePlace::open(folder, record, state, (client.as_str(), ChangedThrough::View));
+    let place = place.map_err(|error| unavailable(&error))?;
+    // Programs apply their own umask; what the guard makes for itself has explicit permissions.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
+    let decider = args.decider.open(record, &place.host, terms.clone())?;
+    let locks = decider.locks();
+    let served = decider::check_engine(record, &locks).and_then(|()| {
+        let policy = policy(args)?;
+        let wanted = PartsRequest {
+            record,
+            started: StartedRecord::new(folder, Some(record.clone())),
+            place: &place,
+            terms: &terms,
+            local: policy.local.clone(),
+            limits: limits(args),
+            mode: args.mode.into(),
+            unread: UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread },
+            first_marked: guard_parts::write_with_markers(record, folder),
+        };
+        let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
+        let server = lock.server();
+        carry::connect(args.carry.as_ref(), folder, &guard)?;
+        let parts = ViewParts {
+            snapshots: snapshots_of(record, &place, client.as_str(), args.max_snapshots)?,
+            guard,
+            lock,
+            local: place.local().map_err(|error| unavailable(&error))?,
+            policy: Arc::new(policy),
+            folder: folder.to_owned(),
+            commands: NewsCommands { lost: args.on_lost.clone(), ready: args.on_ready.clone() },
+            is_carried: record.server.is_some(),
+        };
+        let mounted =
+            mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
+        ViewRecord::note(&place.host, (folder, mounted.mounted.dir()), server);
+        mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
+        output::line(&format!(
+            "latchfs: {} shows {} (client {client})",
+            mounted.mounted.dir().display(),
+            folder.display()
+        ))?;
+        args.detached.then(background::ready).transpose()?;
+        if let Err(error) = sleep_inhibitor::start(Box::new(mounted.before_sleep())) {
+            log::warn!("the lock is not given up before this machine sleeps: {error}");
+        }
+        let watchdog = background::start_watchdog(mounted.liveness())?;
+        background::notify_manager();
+        let _ = news.recv();
+        drop(watchdog);
+        let ended = mounted.end().map(drop);
+        ViewRecord::remove(&place.host);
+        ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
+    });
+    served.and(decider.close())
+}
+
+/// Opens the snapshots of a folder.
+fn snapshots_of(
+    record: &FolderRecord,
+    place: &StatePlace,
+    client: &str,
+    bytes_max: u64,
+) -> CliResult<ViewSnapshots> {
+    let (is_carried, is_shared) = (record.server.is_some(), record.storage.is_some());
+    let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
+    let links = (!is_carried && !is_shared, is_shared.then_some(client));
+    ViewSnapshots::open((&stages, snapshots), &record.id, links, bytes_max)
+        .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
+}
+
+/// Refuses a view that can't be mounted, or that a sync tool would carry.
+fn check_view(args: &ViewArgs, view: &Path) -> CliResult {
+    session::check(view, false).map_err(|error| not_a_view(&error))?;
+    match mount_command::check(view, args.inside_synced_folder)? {
+        Some(warning) if args.detached => output::line(&format!("latchfs: {warning}")),
+        Some(warning) => {
+            output::say(&warning);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a view that lies in its folder, or a folder that lies in its view.
+fn check_apart(folder: &Path, view: &Path) -> CliResult {
+    let shown = view.display();
+    let real = mountinfo::resolve(view)
+        .map_err(|error| CliError::system(&format!("{shown} can't be found"), &error))?;
+    if !real.starts_with(folder) && !folder.starts_with(&real) {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(CliError::usage(format!(
+        "{shown} can't show {folder}, because one of them lies in the other; name a directory \
+         beside the folder"
+    )))
+}
+
+/// Returns the error for a directory at which a folder can't be shown.
+fn not_a_view(error: &MountError) -> CliError {
+    match error {
+        MountError::Entries { dir, .. } => CliError::unavailable(format!(
+            "{} is not empty, and a view would hide what is there; name an empty directory, or a \
+             path where one can be made",
+            dir.display()
+        )),
+        error => refused(error),
+    }
+}
+
+/// Returns the users that the view serves.
+fn users(args: &ViewArgs) -> Users {
+    match () {
+        () if args.allow_other => Users::All,
+        () if args.no_allow_other => Users::Mounter,
+        () if is_root() => Users::All,
+        () => Users::Mounter,
+    }
+}
+
+fn limits(args: &ViewArgs) -> SpaceLimits {
+    SpaceLimits { staged: args.max_stage, lost: args.max_lost }
+}
+
+fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
+    Ok(WritePolicy {
+        sees_changes: true,
+        on_write: args.on_write,
+        give_after: args.give_after.0,
+        when_asked: if args.keep {
+            WhenAsked::Keep
+        } else {
+            WhenAsked::Yield { idle: args.yield_after.span(), max: args.max.span() }
+        },
+        accepts: AcceptedByOption {
+            unsure: args.unsure == UnsureArg::Go,
+            foreign: args.foreign == ForeignArg::Accept,
+        },
+        owner: match args.owner {
+            OwnerArg::Host => OwnerKind::Host,
+            OwnerArg::User => OwnerKind::User,
+            OwnerArg::Session => OwnerKind::Session,
+        },
+        in_place: guard_parts::patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
+        settle: args.settle.span(),
+        never_ask: guard_parts::patterns(&args.never_ask, &NEVER_ASK_DEFAULT)?,
+        local: guard_parts::local_patterns(&args.local)?,
+        sync_saves: args.sync_saves,
+    })
+}

@@ -1,0 +1,27 @@
+//! Guarded folders.
+//!
+//! `guard_command` lists the commands. `guard_init` makes a folder a guarded one; `decider` is the
+//! lock service that decides about its lock, and `guard_parts` puts a guard together from it, from
+//! the sync barrier and from the folder. `guard_view` shows the folder through a view, and
+//! `folder_daemon` guards one without a view. `endpoint` finds the guard that a command is about,
+//! and `guard_requests` sends it requests, through the files of a view (`view_requests`) or a
+//! socket. `folder_snapshot` and `stored_snapshots` are the commands about snapshots, and `carry`
+//! tells a sync tool what has changed.
+
+pub(super) mod carry;
+pub(super) mod decider;
+pub(super) mod guard_parts;
+pub(super) mod endpoint;
+pub(super) mod guard_init;
+pub(super) mod guard_requests;
+#[cfg(target_os = "linux")]
+pub(crate) mod sleep_inhibitor;
+#[cfg(target_os = "linux")]
+pub(super) mod guard_view;
+#[cfg(target_os = "linux")]
+pub(super) mod stored_snapshots;
+#[cfg(target_os = "linux")]
+pub(super) mod folder_snapshot;
+#[cfg(target_os = "linux")]
+pub(super) mod view_requests;
+pub(super) mod guard_command;

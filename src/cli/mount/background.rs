@@ -1,0 +1,211 @@
+//! `mount --background`: runs this program again as a daemon without a terminal, and waits until
+//! its mounts are usable.
+//!
+//! The daemon reports through its standard output, a pipe that its parent reads: the lines to
+//! print, then [`READY`]. If the pipe ends without that word, the start has failed, and the lines
+//! are the error messages.
+
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::output;
+use crate::os_error::said;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+#[cfg(target_os = "linux")]
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// The hidden option that tells the daemon that its parent process waits for a report.
+pub(super) const DETACHED: &str = "--detached";
+/// The last line of the daemon's report to its parent: all mounts are usable.
+pub(in crate::cli) const READY: &str = "ready";
+/// The log file of a daemon without a terminal, in its state directory.
+const LOG: &str = "latchfs.log";
+
+/// Starts the daemon with this process's own arguments, and returns when it is ready.
+pub(in crate::cli) fn start(state: Option<&Path>) -> CliResult {
+    start_with(&std::env::args_os().skip(1).collect::<Vec<_>>(), state)
+}
+
+/// Starts the daemon with other arguments, and returns when it is ready.
+pub(in crate::cli) fn start_with(args: &[OsString], state: Option<&Path>) -> CliResult {
+    let log = state.map(open_log).transpose()?;
+    let mut child = spawn(args, log).map_err(|error| {
+        CliError::system("the daemon can't be started in the background", &error)
+    })?;
+    let mut report = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut report)
+            .map_err(|error| CliError::system("the daemon's report can't be read", &error))?;
+    }
+    match report.strip_suffix(&format!("{READY}\n")) {
+        Some(lines) => output::write(lines),
+        None => Err(never_ready(child, &report, state)),
+    }
+}
+
+#[allow(unsafe_code)]
+fn spawn(args: &[OsString], log: Option<File>) -> io::Result<Child> {
+    // The child executes the file that runs now, even if another version has been installed under
+    // its name since.
+    #[cfg(target_os = "linux")]
+    let mut command = Command::new("/proc/self/exe");
+    #[cfg(not(target_os = "linux"))]
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "latchfs".into()));
+    // After a '--' it would be the name of a directory, and each daemon would start another one.
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    command.args(&args[..end]).arg(DETACHED).args(&args[end..]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(log.map_or_else(Stdio::null, Stdio::from));
+    let own_session = || {
+        // SAFETY: setsid takes no arguments, and may be called after fork.
+        match unsafe { libc::setsid() } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(own_session) };
+    command.spawn()
+}
+
+fn open_log(state: &Path) -> CliResult<File> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
+    let path = state.join(LOG);
+    let open = |()| OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    made.and_then(open).map_err(|error| {
+        CliError::unavailable(format!(
+            "the log {} of a daemon in the background can't be written: {}; name another state \
+             directory",
+            path.display(),
+            said(&error)
+        ))
+    })
+}
+
+/// Prints the messages of a daemon that ended before it was ready, and returns an error with its
+/// exit code.
+fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError {
+    let code = child.wait().ok().and_then(|status| status.code());
+    for line in report.lines() {
+        output::say(line);
+    }
+    match code.and_then(|code| Exit::of_code(u8::try_from(code).ok()?)) {
+        Some(exit) if !report.is_empty() => CliError::Silent(exit),
+        _ => CliError::unavailable(match state {
+            Some(state) => {
+                format!("the daemon ended at once; see {}", state.join(LOG).display())
+            }
+            None => "the daemon ended at once; see why with --foreground".to_owned(),
+        }),
+    }
+}
+
+/// In the daemon: sets the name that `ps` shows, which would otherwise be `exe`.
+pub(in crate::cli) fn take_name() {
+    // An error is ignored, because the name is only displayed.
+    let _ = std::fs::write("/proc/self/comm", "latchfs");
+}
+
+/// In the daemon: tells a service manager (systemd with `Type=notify`) that all mounts are usable.
+pub(in crate::cli) fn notify_manager() {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = send_to_manager(socket.as_bytes(), b"READY=1")
+    {
+        log::warn!("the service manager can't be told that all is mounted: {}", said(&error));
+    }
+}
+
+/// The watchdog of a daemon, which ends when this value is dropped.
+#[cfg(target_os = "linux")]
+pub(in crate::cli) struct Watchdog {
+    _end: Option<std::sync::mpsc::Sender<()>>,
+}
+
+/// In the daemon: reports regularly to a service manager that wants it (systemd with
+/// `WatchdogSec=`) that the daemon works, as long as `answers` returns true. The service manager
+/// ends a daemon that does not report.
+#[cfg(target_os = "linux")]
+pub(in crate::cli) fn start_watchdog(
+    answers: impl Fn() -> bool + Send + 'static,
+) -> CliResult<Watchdog> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let limit = number("WATCHDOG_USEC").filter(|limit| is_ours && *limit > 0);
+    let (Some(limit), Some(socket)) = (limit, std::env::var_os("NOTIFY_SOCKET")) else {
+        return Ok(Watchdog { _end: None });
+    };
+    // Three reports in the time in which one is due, so that a slow one does no harm.
+    let every = std::time::Duration::from_micros(limit / 3);
+    let (end, ended) = std::sync::mpsc::channel();
+    let report = move || {
+        let mut is_silent = false;
+        while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let reported = if answers() {
+                send_to_manager(socket.as_bytes(), b"WATCHDOG=1").map_err(|error| said(&error))
+            } else {
+                Err("a thread does not answer".to_owned())
+            };
+            match reported {
+                Ok(()) => is_silent = false,
+                Err(why) if !std::mem::replace(&mut is_silent, true) => {
+                    log::error!("the watchdog gets no reports: {why}");
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("watchdog".to_owned()).spawn(report);
+    spawned.map_err(|error| CliError::system("a thread can't be started", &error))?;
+    Ok(Watchdog { _end: Some(end) })
+}
+
+fn send_to_manager(socket: &[u8], text: &[u8]) -> io::Result<()> {
+    let address = match socket.strip_prefix(b"@") {
+        #[cfg(target_os = "linux")]
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        #[cfg(not(target_os = "linux"))]
+        Some(_) => return Err(io::ErrorKind::Unsupported.into()),
+        None => SocketAddr::from_pathname(OsStr::from_bytes(socket))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(text, &address).map(|_| ())
+}
+
+/// In the daemon: ends the report to the waiting parent with [`READY`], and detaches from the
+/// terminal.
+#[allow(unsafe_code)]
+pub(in crate::cli) fn ready() -> CliResult {
+    output::line(READY)?;
+    let away = |error: io::Error| CliError::system("the daemon can't leave its terminal", &error);
+    // The daemon leaves its working directory, which it would otherwise keep busy.
+    std::env::set_current_dir("/").map_err(away)?;
+    let null = OpenOptions::new().write(true).open("/dev/null").map_err(away)?;
+    // SAFETY: both arguments are open descriptors. The call closes the pipe behind standard output.
+    match unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDOUT_FILENO) } {
+        -1 => Err(away(io::Error::last_os_error())),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_sent_to_the_service_manager() {
+        let name = format!("latchfs-test-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let manager = UnixDatagram::bind_addr(&address).expect("a fresh name");
+        send_to_manager(format!("@{name}").as_bytes(), b"READY=1").expect("it listens");
+        let mut said = [0; 32];
+        let length = manager.recv(&mut said).expect("something was sent");
+        assert_eq!(&said[..length], b"READY=1");
+        assert!(send_to_manager(b"/no/such/socket", b"READY=1").is_err());
+    }
+}

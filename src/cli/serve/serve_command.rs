@@ -1,0 +1,279 @@
+//! The `serve` command: starts the engine with its HTTP and line servers, and shuts them down in
+//! order. `mount --listen` starts the same HTTP server beside its mounts.
+//!
+//! Start of the HTTP server of `serve` and of `mount --listen`, and its reload at SIGHUP.
+
+use super::access_options::AccessArgs;
+use super::storage_options;
+use super::storage_options::{LocalBackend, StorageArgs, StorageChoice};
+use crate::auth::{Authenticator, Grant};
+use crate::cli::argument_types::{
+    DurationArg, ListenArg, address, default_grace, default_ttl, listen_at,
+};
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::log_options::LogLocksArgs;
+use crate::cli::mount::background;
+use crate::cli::serve::access_options;
+use crate::cli::serve::storage_options::{PeerArgs, warn};
+use crate::cli::signals::Hangup;
+use crate::cli::{output, signals};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{Grace, Ttl};
+use crate::raft::{PeerError, Peering, Stop};
+use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen, PeerUser};
+use crate::server::line;
+use crate::server::line::{LineConfig, LineServer};
+use crate::service::{AdminAction, AuditEntry, Locks};
+use crate::shares::LimitName;
+use rustix::process::geteuid;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+/// The default address of the HTTP server, which only this machine can reach.
+const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+
+/// The arguments of `latchfs serve`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct ServeArgs {
+    /// Where to listen: IP:PORT, unix:PATH, or both with a comma between. At a Unix socket root and
+    /// the user of the server may do everything without credentials, also reset locks
+    #[arg(long, value_name = "ADDRESS", default_value = LISTEN_DEFAULT, value_parser = listen_at)]
+    listen: ListenArg,
+    /// Where to take lines such as LOCK,name,client as well
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    line_listen: Option<SocketAddr>,
+    /// Addresses of followers of the line protocol that others may register for them
+    #[arg(long, value_name = "IP", requires = "line_listen", value_delimiter = ',')]
+    allow_follower: Vec<IpAddr>,
+    #[command(flatten)]
+    access: AccessArgs,
+    /// Lower a limit: connections, locks, sessions, waiters, or queue (waiters of one lock)
+    #[arg(long, value_name = "NAME=N", value_delimiter = ',',
+        value_parser = LimitName::parse_limit)]
+    limit: Vec<(LimitName, usize)>,
+    /// How long a lease lasts unrenewed, unless a client says otherwise
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = default_ttl)]
+    ttl: DurationArg<Ttl>,
+    /// How long after that only its holder may take it back
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
+        value_parser = default_grace)]
+    grace: DurationArg<Grace>,
+    #[command(flatten)]
+    keep: StorageArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
+    /// When a node leaves or is removed, end the holds and waits of the client of its name
+    #[arg(long, requires = "peer_listen")]
+    release_on_node_removal: bool,
+    #[command(flatten)]
+    pub(in crate::cli) log_locks: LogLocksArgs,
+    /// Print the table of permissions, and exit
+    #[arg(long)]
+    print_permissions: bool,
+}
+
+/// The events for which the main thread of the server waits.
+enum ServeEvent {
+    /// The engine has started, or failed to.
+    Opened(CliResult<LocalBackend>),
+    /// A signal has requested the end of the server.
+    End,
+    /// SIGHUP has requested that tokens and certificates are reloaded.
+    Reload,
+    /// The engine has failed for good.
+    Failed(Stop),
+}
+
+pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
+    if args.print_permissions {
+        return output::write(&access_options::table());
+    }
+    let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
+    let mut config = args.access.config(args.sockets(), (args.ttl.0, args.grace.0))?;
+    config.release_on_node_removal = args.release_on_node_removal;
+    config.limits = args.limit.iter().copied().collect();
+    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    let peering = args.peers.peering(
+        &kept,
+        (scheme, args.listen.tcp),
+        args.access.refuse_serials.as_deref(),
+    )?;
+    // All files are read before anything is bound or begun.
+    let gate = authenticator(&config)?;
+    let line = args.line_config(&config, &gate)?;
+    warn(kept.warning());
+    let (send, news) = mpsc::channel();
+    let tell = |news: fn() -> ServeEvent| {
+        let send = send.clone();
+        // If the send fails, the main thread has ended and waits for no more events.
+        move || drop(send.send(news()))
+    };
+    signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
+    let Some(decider) = open(kept, peering, &send, &news)? else {
+        log::info!("server stopped before it had begun");
+        return Ok(());
+    };
+    decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
+    let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
+        let server = start(decider.locks(), &config, gate)?;
+        let line = line.map(|line| start_line(decider.locks(), line, &server)).transpose()?;
+        let version = env!("CARGO_PKG_VERSION");
+        let address = server.addresses().first().map(String::as_str);
+        let socket = server.addresses().get(1).map(String::as_str);
+        log::info!(address, socket, version; "server started");
+        background::notify_manager();
+        let ended = loop {
+            match news.recv() {
+                Ok(ServeEvent::Opened(_)) => {}
+                Ok(ServeEvent::Reload) => reload(&server, || decider.reload()),
+                Ok(ServeEvent::Failed(why)) => break Err(storage_options::failed(&why)),
+                Ok(ServeEvent::End) | Err(_) => break Ok(()),
+            }
+        };
+        line.iter().for_each(LineServer::drain);
+        server.drain();
+        line.into_iter().for_each(LineServer::close);
+        ended
+    });
+    let closed = decider.close();
+    log::info!("server stopped");
+    served.and(closed)
+}
+
+/// Starts the engine in a thread of its own, since a node may wait for others as long as they are
+/// away. Returns `None` if a signal ends the server before.
+fn open(
+    storage: StorageChoice,
+    peering: Option<Peering>,
+    send: &Sender<ServeEvent>,
+    news: &Receiver<ServeEvent>,
+) -> CliResult<Option<LocalBackend>> {
+    let opened = send.clone();
+    let open = move || drop(opened.send(ServeEvent::Opened(storage.open_with_peers(peering))));
+    let thread = thread::Builder::new().name("open".to_owned()).spawn(open);
+    thread.map_err(|error| CliError::system("the engine can't be started", &error))?;
+    let mut reload = None;
+    loop {
+        match news.recv() {
+            Ok(ServeEvent::Opened(opened)) => {
+                // A reload that was requested meanwhile is done once the server runs.
+                if let Some(reload) = reload {
+                    // The receiver is `news`, so the send does not fail.
+                    let _ = send.send(reload);
+                }
+                return opened.map(Some);
+            }
+            Ok(ServeEvent::End) | Err(_) => return Ok(None),
+            Ok(other) => reload = Some(other),
+        }
+    }
+}
+
+impl ServeArgs {
+    /// Returns the sockets on which the server listens.
+    fn sockets(&self) -> Vec<Listen> {
+        let requires_credentials = self.access.identifies();
+        let at_socket = move |peer: PeerUser| {
+            Grant::at_socket(peer.uid, geteuid().as_raw(), requires_credentials)
+        };
+        let ListenArg { tcp, socket } = self.listen.clone();
+        let socket = socket.map(|path| Listen::Unix(path, Arc::new(at_socket)));
+        tcp.map(Listen::Tcp).into_iter().chain(socket).collect()
+    }
+
+    /// Returns the configuration of the line server; `None` without `--line-listen`.
+    fn line_config(
+        &self,
+        config: &HttpConfig,
+        gate: &Arc<Authenticator>,
+    ) -> CliResult<Option<LineConfig>> {
+        let Some(listen) = self.line_listen else { return Ok(None) };
+        let HttpConfig { ttl, grace, insecure, share, limits, .. } = *config;
+        let (gate, follow_addresses) = (Arc::clone(gate), self.allow_follower.clone());
+        let config =
+            LineConfig { listen, ttl, grace, gate, insecure, share, limits, follow_addresses };
+        config.check().map_err(|error| refused_line(&error))?;
+        Ok(Some(config))
+    }
+}
+
+fn refused_line(error: &line::LineStartError) -> CliError {
+    let exit = match error {
+        line::LineStartError::Open(..) => Exit::Usage,
+        line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
+    };
+    CliError::Said(exit, error.to_string())
+}
+
+/// Starts the server of the line protocol beside the HTTP server, and prints its address.
+fn start_line(locks: Locks, config: LineConfig, server: &HttpServer) -> CliResult<LineServer> {
+    let line = LineServer::start(locks, config).map_err(|error| refused_line(&error))?;
+    server.add_metrics(line.metrics());
+    output::announce(&format!("latchfs: line protocol listening on {}", line.address()))?;
+    let address = line.address().to_string();
+    log::info!(address = &*address; "line server started");
+    Ok(line)
+}
+
+/// Makes the server read its tokens and certificates again, also those for peers, and prints the
+/// result on standard error.
+pub(in crate::cli) fn reload(server: &HttpServer, peers: impl FnOnce() -> Result<(), PeerError>) {
+    let mut outcome = match server.reload() {
+        Ok(()) => "tokens and certificates were read again".to_owned(),
+        Err(error) => format!("all stays as it was: {error}"),
+    };
+    output::say(&outcome);
+    if let Err(error) = peers() {
+        let more = format!("the certificates for peers stay as they were: {error}");
+        output::say(&more);
+        outcome = format!("{outcome}; {more}");
+    }
+    server.audit(&AuditEntry::Act(AdminAction {
+        what: "read credentials again",
+        target: None,
+        by: "SIGHUP",
+        credential: "signal",
+        address: "this machine",
+        outcome: &outcome,
+    }));
+}
+
+/// Reads all credential files of a server.
+pub(in crate::cli) fn authenticator(config: &HttpConfig) -> CliResult<Arc<Authenticator>> {
+    config.authenticator().map_err(|error| refused(&error))
+}
+
+/// Starts the HTTP server, and prints the addresses on which it listens.
+pub(in crate::cli) fn start(
+    locks: Locks,
+    config: &HttpConfig,
+    gate: Arc<Authenticator>,
+) -> CliResult<HttpServer> {
+    let server = HttpServer::start(locks, config, gate).map_err(|error| refused(&error))?;
+    let (ttl, grace) = (config.ttl.span(), config.grace.span());
+    for (listen, address) in config.listen.iter().zip(server.addresses()) {
+        let scheme = match (listen, &config.credentials.tls) {
+            (Listen::Unix(..), _) => "unix:",
+            (Listen::Tcp(_), Some(_)) => "https://",
+            (Listen::Tcp(_), None) => "http://",
+        };
+        output::announce(&format!(
+            "latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"
+        ))?;
+    }
+    Ok(server)
+}
+
+fn refused(error: &HttpStartError) -> CliError {
+    let exit = match error {
+        HttpStartError::Open(..) => Exit::Usage,
+        HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
+            Exit::Unavailable
+        }
+    };
+    CliError::Said(exit, error.to_string())
+}
