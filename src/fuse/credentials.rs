@@ -3,9 +3,9 @@
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
-use crate::fuse::kernel::caller_status::status_text;
-use crate::fuse::kernel::hash_maps::Numbered;
-use crate::fuse::kernel::values::Requester;
+use crate::fuse::kernel::file_system::Requester;
+use crate::fuse::kernel::handles::Numbered;
+use crate::fuse::kernel::interrupts::status_text;
 use crate::fuse::mount_config::{MountConfig, Owner};
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};

@@ -4,7 +4,7 @@
 use crate::engine::{FileAttrs, FileType, Holder, Lease, LockView, ReadMode, Tenure, Token};
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
-use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
+use crate::fuse::kernel::file_system::{FileAttr, INodeNo, NodeType};
 use crate::fuse::mount_config::Content;
 use crate::service::Locks;
 use crate::time::{Time, Wall};

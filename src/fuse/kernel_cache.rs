@@ -10,8 +10,8 @@
 
 use crate::engine::{EventKind, LockName};
 use crate::fuse::inodes::TOP;
-use crate::fuse::kernel::invalidation::{Invalidator, StaleName};
-use crate::fuse::kernel::values::UntilReplied;
+use crate::fuse::kernel::file_system::UntilReplied;
+use crate::fuse::kernel::notifications::{Invalidator, StaleName};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::service::event_log::EventWatch;
 use parking_lot::Mutex;

@@ -4,31 +4,31 @@ use crate::fuse::control_files::ControlFiles;
 use crate::fuse::control_files::control_ops::entries;
 use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::errno::Act;
 use crate::fuse::file_waits::FileWaits;
+use crate::fuse::file_waits::Polls;
 use crate::fuse::inodes::NodePlace;
-use crate::fuse::kernel::backing::BackingOpener;
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
+use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::handles::BackingOpener;
+use crate::fuse::kernel::notifications::Invalidator;
+use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_access;
+use crate::fuse::lock_nodes::ParentChecks;
 use crate::fuse::lock_nodes::{FOREVER, LockNodes};
-use crate::fuse::lock_parts::{LockOps, SharedParts};
+use crate::fuse::mount::{LockOps, SharedParts};
 use crate::fuse::mount_config::MountConfig;
 use crate::fuse::open_files::OpenFiles;
-use crate::fuse::open_files::open_file::OpenTarget;
-use crate::fuse::ops::create_open;
+use crate::fuse::open_files::OpenTarget;
+use crate::fuse::ops::create;
 use crate::fuse::ops::setattr;
 use crate::fuse::ops::xattr;
-use crate::fuse::parent_checks::ParentChecks;
-use crate::fuse::poll::Polls;
-use crate::fuse::posix_locks::{PosixLocks, ioctls};
+use crate::fuse::posix_locks::{PosixLocks, file_locks};
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::fuse::user_admission;
+use crate::fuse::refusals::Act;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl LockFs {
     /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
     /// follows symlinks in the mount.
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
-        let service = &user_admission::limited(service, config);
+        let service = &lock_access::limited(service, config);
         let parts = SharedParts::new(service, config);
         let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
         let waits = FileWaits::new(service.clone(), of, by);
@@ -191,7 +191,7 @@ impl FileSystem for LockFs {
         mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
-        let caller = self.caller(who, create_open::act_of(flags));
+        let caller = self.caller(who, create::act_of(flags));
         self.ops.create_open.create(&caller, at, (mode.masked(), flags)).await
     }
 
@@ -334,9 +334,11 @@ impl FileSystem for LockFs {
     async fn ioctl(&self, who: Requester, ino: u64, fh: u64, command: u32) -> Done<Vec<u8>> {
         let caller = self.callers.caller(who);
         match command {
-            ioctls::TOKEN => ioctls::token(&self.posix_locks, &self.nodes, &caller, ino, fh).await,
-            ioctls::GIVE_UP => {
-                ioctls::give_up(&self.posix_locks, ino, fh);
+            file_locks::TOKEN => {
+                file_locks::token(&self.posix_locks, &self.nodes, &caller, ino, fh).await
+            }
+            file_locks::GIVE_UP => {
+                file_locks::give_up(&self.posix_locks, ino, fh);
                 Ok(Vec::new())
             }
             _ => Err(self.not_here(Errno::ENOTTY)),

@@ -13,32 +13,22 @@
 pub mod kernel;
 pub mod mount_config;
 mod credentials;
-mod errno;
-mod write_message;
-mod last_refusal;
 mod refusals;
 mod control_names;
 
 mod inodes;
 mod lock_access;
 mod file_attrs;
-mod lease_users;
-mod lock_nodes;
-mod report_names;
-mod kernel_cache;
-mod open_files;
-mod parent_checks;
+pub(crate) mod open_files;
 mod process;
+mod lock_nodes;
 mod posix_locks;
-mod work_signal;
+mod kernel_cache;
 mod file_waits;
-mod poll;
 mod ops;
 mod control_files;
-mod user_admission;
-mod lock_parts;
-mod lock_fs;
 pub mod mount;
+mod lock_fs;
 #[doc(hidden)]
 pub mod fuzz;
 

@@ -3,18 +3,18 @@
 
 use crate::engine::{Answer, ClientId, Command, LockName, Op, Rules};
 use crate::fuse::inodes::TOP;
-use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::invalidation::{Invalidator, Stale};
-use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::task::{block_on, spawn};
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     Errno, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
     PollEvents, ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
 };
+use crate::fuse::kernel::handles::BackingOpener;
+use crate::fuse::kernel::notifications::PollWaker;
+use crate::fuse::kernel::notifications::{Invalidator, Stale};
+use crate::fuse::kernel::task::{block_on, spawn};
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
-use crate::fuse::posix_locks::ioctls;
+use crate::fuse::posix_locks::file_locks;
 use crate::service::local::Local;
 use crate::service::test_backends::{forward_status_to_engine, forward_to_engine};
 use crate::service::{CacheableView, LockService, Locks, Retry, Then, Unavailable};
@@ -674,7 +674,7 @@ fn a_waiter_that_gives_up_gets_eagain() {
     let second = (first.0, rig.open(BOB, first.0, libc::O_RDWR).expect("it opens").fh);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_WRLCK)), Ok(()));
     let end = rig.begin_lock(BOB, whole(second, libc::F_WRLCK));
-    let given_up = block_on(rig.0.ioctl(BOB, second.0, second.1, ioctls::GIVE_UP));
+    let given_up = block_on(rig.0.ioctl(BOB, second.0, second.1, file_locks::GIVE_UP));
     assert_eq!(given_up, Ok(Vec::new()));
     assert_eq!(end.recv_timeout(PATIENCE), Ok(Err(Errno::EAGAIN)));
 }
@@ -683,7 +683,7 @@ fn a_waiter_that_gives_up_gets_eagain() {
 fn an_ioctl_returns_the_token_of_an_open_file() {
     let rig = Rig::new();
     let file = rig.created(ALICE, "job");
-    let token = || block_on(rig.0.ioctl(ALICE, file.0, file.1, ioctls::TOKEN));
+    let token = || block_on(rig.0.ioctl(ALICE, file.0, file.1, file_locks::TOKEN));
     assert_eq!(errno(token()), libc::ESTALE, "it is not locked");
     assert_eq!(rig.lock(ALICE, whole(file, libc::F_WRLCK)), Ok(()));
     let told = u64::from_ne_bytes(token().expect("it is locked").try_into().expect("8 bytes"));

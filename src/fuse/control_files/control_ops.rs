@@ -7,19 +7,20 @@ use crate::fuse::control_files::ctl::CtlFile;
 use crate::fuse::control_files::mount_pages::MountPages;
 use crate::fuse::control_files::wait_files::WaitFiles;
 use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport, README};
+use crate::fuse::control_names::{SpelledName, events, reported};
 use crate::fuse::credentials::Caller;
-use crate::fuse::errno::Act;
-use crate::fuse::kernel::interrupts::InterruptWatcher;
-use crate::fuse::kernel::user_shares::Pool;
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
 };
-use crate::fuse::last_refusal::{self, Why};
+use crate::fuse::kernel::handles::Pool;
+use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::lock_nodes::{LockNodes, content_bytes};
+use crate::fuse::open_files::EventStream;
 use crate::fuse::open_files::OpenFiles;
-use crate::fuse::open_files::event_stream::EventStream;
-use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
-use crate::fuse::report_names::{SpelledName, events, reported};
+use crate::fuse::open_files::{OpenAccess, OpenFile};
+use crate::fuse::refusals;
+use crate::fuse::refusals::Act;
+use crate::fuse::refusals::Why;
 use crate::status::{lasting, pretty, status_of};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -204,11 +205,11 @@ impl ControlFiles {
         let locks = &self.nodes.locks;
         let last = locks.refusals().last().of(&open.client);
         Ok(pretty(&match last {
-            Why::Nothing => last_refusal::nothing(&open.client),
+            Why::Nothing => refusals::nothing(&open.client),
             Why::Refused(value) => value,
             Why::Met(name) => {
                 let view = locks.view(&open.opener(caller), Act::Read, &name).await?;
-                last_refusal::met(&open.client, &view)
+                refusals::met(&open.client, &view)
             }
         }))
     }

@@ -1,7 +1,6 @@
 //! The files of the control directory `.latchfs`, which is not listed.
 
 pub(crate) mod mount_pages;
-pub(crate) mod ctl_commands;
 pub(crate) mod ctl;
 pub(crate) mod wait_files;
 pub(crate) mod control_ops;

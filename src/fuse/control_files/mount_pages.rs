@@ -1,10 +1,10 @@
 //! The files of `.latchfs` about the mount as a whole: README, server and metrics.
 
-use crate::fuse::errno::name_of;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::refusals::name_of;
 use crate::metrics::{Exposition, MetricKind, ServiceMetrics};
 use crate::service::RemoteStatus;
 use crate::status::hold_off_of;

@@ -5,11 +5,11 @@
 //! tells a missing device from a missing helper only in a log line.
 
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
-use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::MountPoint;
 use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::session_kind::{PermissionsBy, SessionKind};
+use crate::fuse::kernel::session::MountError;
+use crate::fuse::kernel::session::{PermissionsBy, SessionKind};
 use crate::holder_id::ProcessStart;
 use crate::os_error::said;
 use std::ffi::{CString, OsStr};

@@ -5,13 +5,36 @@
 //! every 20 ms, or less often if a user has so many waiters that checking them would cost more than
 //! 2 % of a processor. The interval is per user, so the waiters of one user do not delay those of
 //! another.
+//!
+//! Facts about the threads that make requests, from `/proc/TID/status`. Reading this file never
+//! waits, not even for a program that is about to execute another one.
+//!
+//! Detects from `/proc/TID/status` whether a thread that waits in an operation has a signal to
+//! handle.
+//!
+//! FUSE has an INTERRUPT message for this purpose, but fuser answers the first one with ENOSYS,
+//! after which the kernel sends no more: a waiter could not even be killed. So the status of each
+//! waiting thread is polled. A signal is deliverable when it is pending and neither blocked nor
+//! ignored. Only then may the wait fail with EINTR: the kernel turns EINTR of a lock request into
+//! ERESTARTSYS (512), which a thread without a deliverable signal would see as its errno.
+//!
+//! Detects whether the freezer of a control group (cgroup) is about to freeze a thread, as before a
+//! suspend.
+//!
+//! A thread that waits for a reply of FUSE can't be frozen, and would keep its whole cgroup from
+//! being frozen. The freezer wakes such a thread like a signal, but no file in `/proc` shows that.
 
-use crate::fuse::kernel::pending_signals::{ThreadSignals, WatchedThread};
-use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
+use crate::fuse::kernel::file_system::Requester;
+use crate::fuse::kernel::handles::{Pool, Share, Shares};
+use crate::fuse::kernel::mountinfo;
 use crate::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::fs;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// The shortest interval between two checks of a waiter for signals. A person who presses Ctrl-C
@@ -301,6 +324,196 @@ fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -
     }
 }
 
+/// Returns the text of `/proc/TID/status`; `None` if the thread has ended. A program chooses its
+/// own name, which may hold any bytes.
+pub(crate) fn status_text(tid: u32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns the supplementary groups of the thread `tid`; none if it has ended.
+pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
+    let status = status_text(tid).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}
+
+/// Whether a program may leave a file of this group set-group-id: it belongs to the group, or to
+/// root.
+pub(crate) fn may_keep_set_gid(who: Requester, group: u32) -> bool {
+    who.uid == 0 || who.gid == group || groups_of(who.pid).contains(&group)
+}
+
+/// The status file of a waiting thread, kept open: another read of it costs half of opening and
+/// reading it again.
+#[derive(Debug)]
+pub(crate) struct WatchedThread {
+    tid: u32,
+    status: File,
+}
+
+/// The state of a watched thread, as one read of its status shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ThreadSignals {
+    /// The thread sleeps and has no deliverable signal.
+    Quiet,
+    /// The thread runs or is runnable, so it does not wait, and has no deliverable signal.
+    Running,
+    /// A signal is pending for this thread, and no other thread can take it.
+    Signalled,
+    /// A signal is pending for the whole process. Another of its threads may take the signal, so it
+    /// counts only if the next check sees one again.
+    PerhapsSignalled,
+    /// The thread sleeps, and the freezer of a cgroup wants to freeze it, or has frozen it.
+    Freezing,
+    /// The thread is stopped. It repeats its request when it is continued.
+    Stopped,
+    /// The watched thread has ended.
+    Gone,
+}
+
+/// The number of bytes of a status file that are read at first. That is the whole file, except for
+/// a thread with very many groups.
+const STATUS_BYTES: usize = 2_048;
+/// The maximum size of a status file. A process has at most 65,536 groups, each of which takes up
+/// to 11 bytes.
+const STATUS_BYTES_MAX: usize = 1 << 20;
+
+impl WatchedThread {
+    /// Opens the status file of the thread `tid`. Returns `None` if the thread lives in another pid
+    /// namespace, or has ended.
+    pub(crate) fn new(tid: u32) -> Option<Self> {
+        let status = File::open(format!("/proc/{tid}/status")).ok()?;
+        (tid != 0).then_some(Self { tid, status })
+    }
+
+    /// Returns the file-system user id of the thread, under which it accesses files.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.read(|text| {
+            let ids = text.split(|byte| *byte == b'\n').find_map(|l| l.strip_prefix(b"Uid:"))?;
+            // The line `Uid:` holds the real, effective, saved and file-system user id.
+            let id = ids.split(|byte| *byte == b'\t').nth(4)?;
+            number(id, 10)?.try_into().ok()
+        })
+    }
+
+    /// Whether the freezer of a cgroup wants to freeze the thread, or has frozen it.
+    pub(crate) fn is_freezing(&self) -> bool {
+        is_freezing(self.tid)
+    }
+
+    /// Reads the current state of the watched thread.
+    pub(crate) fn look(&self) -> ThreadSignals {
+        self.read(read_status).unwrap_or(ThreadSignals::Gone)
+    }
+
+    /// Returns the result of `parse` for the text of the status file; `None` if the thread has
+    /// ended.
+    fn read<T>(&self, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+        let mut bytes = [0; STATUS_BYTES];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        let parsed = parse(&bytes[..length]);
+        if parsed.is_some() || length < STATUS_BYTES {
+            return parsed;
+        }
+        let mut bytes = vec![0; STATUS_BYTES_MAX];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        parse(&bytes[..length])
+    }
+}
+
+/// Parses the text of a thread's status file; returns `None` if a line is missing, as for a thread
+/// that is ending.
+fn read_status(text: &[u8]) -> Option<ThreadSignals> {
+    let (mut state, mut threads) = (0, 1);
+    let (mut pending, mut shared, mut blocked) = (0, 0, 0);
+    for line in text.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let value = line[colon + 1..].trim_ascii();
+        match &line[..colon] {
+            b"State" => state = *value.first()?,
+            b"Threads" => threads = number(value, 10)?,
+            b"SigPnd" => pending = number(value, 16)?,
+            b"ShdPnd" => shared = number(value, 16)?,
+            b"SigBlk" => blocked = number(value, 16)?,
+            b"SigIgn" => {
+                let deaf = blocked | number(value, 16)?;
+                return Some(sight(state, threads, pending & !deaf, shared & !deaf));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn sight(state: u8, threads: u64, pending: u64, shared: u64) -> ThreadSignals {
+    // A pending SIGKILL always counts, because it ends every thread of the process.
+    let kills = (pending | shared) & (1 << (libc::SIGKILL - 1)) != 0;
+    match (state, pending, shared) {
+        (b'Z' | b'X' | b'x', ..) => ThreadSignals::Gone,
+        (_, 1.., _) => ThreadSignals::Signalled,
+        (_, _, 1..) if kills || threads == 1 => ThreadSignals::Signalled,
+        (_, _, 1..) => ThreadSignals::PerhapsSignalled,
+        (b'T' | b't', ..) => ThreadSignals::Stopped,
+        (b'R', ..) => ThreadSignals::Running,
+        _ => ThreadSignals::Quiet,
+    }
+}
+
+fn number(text: &[u8], radix: u32) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, radix).ok()
+}
+
+/// The directories at which the hierarchies with freezers are mounted.
+#[derive(Debug, Default)]
+struct Hierarchies {
+    unified: Option<PathBuf>,
+    /// The hierarchy of version 1 with the controller `freezer`.
+    freezer: Option<PathBuf>,
+}
+
+static HIERARCHIES: LazyLock<Hierarchies> = LazyLock::new(|| {
+    let mounts = mountinfo::read().unwrap_or_default();
+    let first = |wanted: fn(&mountinfo::MountPoint) -> bool| {
+        mounts.iter().find(|mount| wanted(mount)).map(|mount| mount.dir.clone())
+    };
+    Hierarchies {
+        unified: first(|mount| mount.kind == "cgroup2"),
+        freezer: first(|mount| mount.kind == "cgroup" && mount.dir.ends_with("freezer")),
+    }
+});
+
+/// Whether a cgroup of the thread `tid` is frozen or about to be.
+pub(super) fn is_freezing(tid: u32) -> bool {
+    let cgroups = fs::read_to_string(format!("/proc/{tid}/cgroup")).unwrap_or_default();
+    cgroups.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { return false };
+        match (controllers, &*HIERARCHIES) {
+            ("", Hierarchies { unified: Some(root), .. }) => freezes(root, path),
+            ("freezer", Hierarchies { freezer: Some(root), .. }) => {
+                says(&inside(root, path).join("freezer.state"), |state| state != "THAWED")
+            }
+            _ => false,
+        }
+    })
+}
+
+/// Whether the cgroup `path` of the unified hierarchy, or one above it, is to be frozen.
+fn freezes(root: &Path, path: &str) -> bool {
+    let dir = inside(root, path);
+    let to_root = dir.ancestors().take_while(|above| above.starts_with(root));
+    to_root.into_iter().any(|dir| says(&dir.join("cgroup.freeze"), |state| state == "1"))
+}
+
+fn inside(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn says(file: &Path, wanted: impl Fn(&str) -> bool) -> bool {
+    fs::read_to_string(file).is_ok_and(|state| wanted(state.trim()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,5 +593,95 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(told.try_recv().is_err());
+    }
+}
+
+#[cfg(test)]
+mod caller_status_tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nothing() {
+        let named = std::thread::spawn(|| {
+            rustix::thread::set_name(c"\xff\xfe").expect("renamed");
+            status_text(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+        });
+        let status = named.join().expect("ended").expect("it is read");
+        assert!(status.contains("\nGroups:"), "{status}");
+    }
+
+    #[test]
+    fn only_members_and_root_leave_a_file_set_group_id() {
+        let who = |uid, gid| Requester { uid, gid, pid: u32::MAX - 1 };
+        assert!(may_keep_set_gid(who(0, 0), 7) && may_keep_set_gid(who(5, 7), 7));
+        assert!(!may_keep_set_gid(who(5, 6), 7));
+    }
+}
+
+#[cfg(test)]
+mod pending_signals_tests {
+    use super::*;
+
+    fn status(
+        state: &str,
+        threads: u32,
+        pending: u64,
+        shared: u64,
+        deaf: [u64; 2],
+    ) -> Option<ThreadSignals> {
+        let [blocked, ignored] = deaf;
+        let text = format!(
+            "Name:\tx: y\nState:\t{state}\nPid:\t7\nThreads:\t{threads}\nSigQ:\t0/9\n\
+             SigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+             SigIgn:\t{ignored:016x}\nSigCgt:\t0\n"
+        );
+        read_status(text.as_bytes())
+    }
+
+    #[test]
+    fn a_signal_counts_unless_blocked_or_ignored() {
+        let (int, term) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGTERM - 1));
+        assert_eq!(status("D (disk sleep)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [0, 0]), Some(ThreadSignals::Signalled));
+        assert_eq!(status("D (disk sleep)", 1, int, 0, [0, 0]), Some(ThreadSignals::Signalled));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [int, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [0, int]), Some(ThreadSignals::Quiet));
+        assert_eq!(
+            status("D (disk sleep)", 1, 0, int | term, [int, 0]),
+            Some(ThreadSignals::Signalled)
+        );
+    }
+
+    #[test]
+    fn a_process_wide_signal_is_ambiguous_with_several_threads() {
+        let (int, kill) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGKILL - 1));
+        assert_eq!(
+            status("D (disk sleep)", 2, 0, int, [0, 0]),
+            Some(ThreadSignals::PerhapsSignalled)
+        );
+        assert_eq!(status("D (disk sleep)", 2, 0, kill, [0, 0]), Some(ThreadSignals::Signalled));
+    }
+
+    #[test]
+    fn stopped_and_dead_threads_are_distinguished() {
+        assert_eq!(status("R (running)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Running));
+        assert_eq!(status("S (sleeping)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("T (stopped)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Stopped));
+        assert_eq!(status("Z (zombie)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Gone));
+        assert_eq!(read_status(b"Name:\tx\nState:\tR (running)\n"), None);
+    }
+
+    #[test]
+    fn own_thread_is_running_and_tid_zero_is_rejected() {
+        let own = std::fs::read_link("/proc/thread-self").expect("a link");
+        let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
+        assert_eq!(
+            WatchedThread::new(tid).expect("this thread has a status").look(),
+            ThreadSignals::Running
+        );
+        assert!(WatchedThread::new(0).is_none());
+        let status = std::fs::metadata("/proc/thread-self/status").expect("this thread has one");
+        let user = std::os::unix::fs::MetadataExt::uid(&status);
+        assert_eq!(WatchedThread::new(tid).and_then(|thread| thread.user()), Some(user));
     }
 }

@@ -1,27 +1,34 @@
 //! A session with the kernel: mounts a file system on a directory, serves it on a thread of its
 //! own, and unmounts it.
+//!
+//! How a mount is served: its file system type, and which tasks its file system leaves to the
+//! kernel.
+//!
+//! Negotiates the FUSE session with the kernel: capabilities, and the number of background
+//! requests.
+//!
+//! The reasons why a directory can't be mounted, as error messages that suggest a remedy.
 
-use crate::fuse::kernel::device::{self, Gone, detach, unmount};
+use crate::fuse::kernel::device::{Gone, detach, unmount};
+use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::dispatch::Dispatcher;
 use crate::fuse::kernel::file_system::FileSystem;
-use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::mount_error::MountError;
-use crate::fuse::kernel::mount_seal::{self, Below};
+use crate::fuse::kernel::mount_seal::Below;
 use crate::fuse::kernel::mount_users::Users;
-use crate::fuse::kernel::mountinfo::{self, Device, Life, MountPoint};
+use crate::fuse::kernel::mountinfo::{Device, Life, MountPoint};
+use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::session_kind::SessionKind;
+use crate::fuse::kernel::{device, mount_seal, mountinfo};
 use crate::os_error::said;
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
-use std::fmt;
-use std::io::{self, ErrorKind};
-use std::mem;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{fmt, io, mem, thread};
 
 /// How long an unmount waits for the session to end. The end takes microseconds, so a longer wait
 /// means a bug.
@@ -313,3 +320,278 @@ impl Ending {
         }
     }
 }
+
+/// How a mount is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionKind {
+    /// The file system type that `/proc/self/mountinfo` shows: `fuse.`, and a name.
+    pub type_name: &'static str,
+    /// Whether the source of the mount names the daemon.
+    pub names_daemon: bool,
+    /// The number of threads that read the kernel's requests. With more than one, requests are not
+    /// processed in their order.
+    pub threads: usize,
+    /// The side that grants flock and POSIX locks on files of the mount.
+    pub locks: LocksBy,
+    /// The side that checks permissions.
+    pub permissions: PermissionsBy,
+    /// Whether the kernel caches content of files, and drops it when a file's size or modification
+    /// time has changed. It also reads by itself from backing files that the file system names.
+    pub caches_content: bool,
+    /// Whether programs follow the symlinks in the mount.
+    pub follows_symlinks: bool,
+}
+
+/// The side that grants flock and POSIX locks on files of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocksBy {
+    /// The file system.
+    FileSystem,
+    /// The kernel, so that the locks exclude only programs that use this mount.
+    Kernel,
+}
+
+/// The side that checks permissions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PermissionsBy {
+    /// The file system, in each operation.
+    FileSystem,
+    /// The kernel, by the modes, owners and POSIX ACLs that the file system reports.
+    Kernel,
+}
+
+impl SessionKind {
+    /// A directory of locks.
+    pub const LOCKS: Self = Self {
+        type_name: mountinfo::TYPE,
+        names_daemon: false,
+        // One thread preserves the order of requests: with more threads, a close could be processed
+        // after a later lock request.
+        threads: 1,
+        locks: LocksBy::FileSystem,
+        permissions: PermissionsBy::FileSystem,
+        caches_content: false,
+        follows_symlinks: false,
+    };
+    /// The view of a guarded folder.
+    pub const VIEW: Self = Self {
+        type_name: mountinfo::VIEW_TYPE,
+        names_daemon: true,
+        // One thread preserves the order of requests: the close of a file, and what follows.
+        threads: 1,
+        locks: LocksBy::Kernel,
+        permissions: PermissionsBy::Kernel,
+        caches_content: true,
+        follows_symlinks: true,
+    };
+}
+
+/// The maximum number of background requests in flight: requests that no program waits for, such as
+/// RELEASE. With fuser's default of 16, the files of a thousand programs that exit at once would
+/// close one by one.
+const BACKGROUND_MAX: u16 = 1_024;
+
+/// Whether the kernel can mark a cached name as expired and keep it until its next use
+/// (`FUSE_HAS_EXPIRE_ONLY`). The value is known once the session with the kernel has begun.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CanExpire(Arc<AtomicBool>);
+
+impl CanExpire {
+    /// Returns whether the kernel can mark cached names as expired.
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the kernel can mark cached names as expired.
+    pub(crate) fn set(&self, can_expire: bool) {
+        self.0.store(can_expire, Ordering::Relaxed);
+    }
+}
+
+/// Requests the capabilities that a mount of `kind` uses. Returns whether the kernel can mark
+/// cached names as expired.
+pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
+    // A mount works, with restrictions, on a kernel that lacks some of the capabilities. Without
+    // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name
+    // the open file. Without FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS, the kernel itself grants flock
+    // and POSIX locks, and clients on other machines do not see them. Without FUSE_POSIX_ACL, the
+    // kernel checks permissions by modes alone. Without FUSE_DONT_MASK, the kernel applies the
+    // umask of a program also where the default ACL of a directory takes its place.
+    // FUSE_WRITEBACK_CACHE is never requested: with it, the kernel would ignore every change of a
+    // file's size that it has not made itself.
+    let mut all = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_PARALLEL_DIROPS;
+    if kind.locks == LocksBy::FileSystem {
+        all |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+    }
+    if kind.permissions == PermissionsBy::Kernel {
+        all |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
+    }
+    if kind.caches_content {
+        all |= InitFlags::FUSE_AUTO_INVAL_DATA | InitFlags::FUSE_PASSTHROUGH;
+        // The depth 1 admits backing files on file systems that are not stacked themselves, and
+        // still allows an overlay on top of the mount. It is below the maximum, so this can't fail.
+        let _ = config.set_max_stack_depth(1);
+    }
+    for wanted in all {
+        if config.add_capabilities(wanted).is_err() {
+            log::debug!("this kernel's FUSE lacks {wanted:?}");
+        }
+    }
+    if let Err(nearest) = config.set_max_background(BACKGROUND_MAX) {
+        log::warn!("the kernel takes {nearest} requests in the background at most");
+    }
+    config.capabilities().contains(InitFlags::FUSE_HAS_EXPIRE_ONLY)
+}
+
+/// The reason why a directory can't be mounted.
+#[derive(Debug)]
+pub enum MountError {
+    /// `/dev/fuse` does not exist.
+    NoDevice,
+    /// This user may not open `/dev/fuse`.
+    DeviceDenied,
+    /// Opening `/dev/fuse` failed for another reason, or no socket to `fusermount3` could be
+    /// created.
+    Device(io::Error),
+    /// `fusermount3` is not installed, and the caller is not root.
+    NoHelper,
+    /// `fusermount3` failed; holds its error output.
+    Helper(String),
+    /// `/etc/fuse.conf` does not allow users to mount with `allow_other`.
+    AllowOther,
+    /// mount(2) failed.
+    Refused {
+        /// The directory on which mount(2) failed.
+        dir: PathBuf,
+        /// The error that mount(2) returned.
+        error: io::Error,
+    },
+    /// A latchfs mount exists at the directory already, and its daemon responds.
+    Already(PathBuf),
+    /// A latchfs mount exists at the directory already, and its daemon does not respond.
+    Silent(PathBuf),
+    /// The directory lies within a latchfs mount, where every entry that is created is a lock.
+    Inside {
+        /// The path of the directory as the caller gave it.
+        dir: PathBuf,
+        /// The mount point of the enclosing latchfs mount.
+        mount: PathBuf,
+    },
+    /// The directory lies within a view of a guarded folder.
+    InsideView {
+        /// The path of the directory as the caller gave it.
+        dir: PathBuf,
+        /// The mount point of the view.
+        view: PathBuf,
+    },
+    /// The directory has entries, which a mount would hide.
+    Entries {
+        /// The directory that has entries.
+        dir: PathBuf,
+        /// The names of some entries, for the message.
+        entries: String,
+    },
+    /// The directory was sealed by a latchfs mount of root, and the caller is not root.
+    Sealed(PathBuf),
+    /// The path is not a directory, or no directory can be created there.
+    Dir {
+        /// The path of the directory as the caller gave it.
+        dir: PathBuf,
+        /// The error of the file operation that failed.
+        error: io::Error,
+    },
+    /// The FUSE handshake with the kernel failed.
+    Handshake(io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDevice => write!(
+                f,
+                "{DEVICE} is missing, so nothing can be mounted; load the kernel module by \
+                 'modprobe fuse', or give the container the device by '--device {DEVICE}'"
+            ),
+            Self::DeviceDenied => write!(
+                f,
+                "{DEVICE} may not be opened by this user, so nothing can be mounted; let root \
+                 run 'chmod 666 {DEVICE}', which is its usual mode, or mount as root"
+            ),
+            Self::Device(error) => write!(f, "{DEVICE} can't be opened: {}", said(error)),
+            Self::NoHelper => write!(
+                f,
+                "{HELPER} is missing, and without it only root can mount; install the package \
+                 fuse3, or mount as root"
+            ),
+            Self::Helper(said) => write!(
+                f,
+                "{HELPER} could not mount: {said}; see 'latchfs doctor', or mount as root"
+            ),
+            Self::AllowOther => write!(
+                f,
+                "/etc/fuse.conf does not let users serve other users; add the line \
+                 'user_allow_other' to it, or leave out --allow-other"
+            ),
+            Self::Refused { dir, error } if error.raw_os_error() == Some(libc::EPERM) => {
+                write!(f, "this root may not mount on {}; ", dir.display())?;
+                write!(f, "give the container the capability SYS_ADMIN")
+            }
+            Self::Refused { dir, error } => {
+                write!(f, "the kernel does not mount on {}: {}", dir.display(), said(error))
+            }
+            Self::Already(dir) => {
+                let dir = dir.display();
+                write!(f, "{dir} is a latchfs mount already, and it works; use it as it is, ")?;
+                write!(f, "or unmount it first by 'latchfs umount {dir}'")
+            }
+            Self::Silent(dir) => {
+                let dir = dir.display();
+                write!(f, "{dir} is a latchfs mount already, but its daemon does not answer; ")?;
+                write!(f, "continue or end that process, or run 'latchfs umount {dir}'")
+            }
+            Self::InsideView { dir, view } => {
+                let (dir, view) = (dir.display(), view.display());
+                write!(f, "{dir} lies in {view}, which is a view of a guarded folder: what is ")?;
+                write!(f, "made there reaches the folder; name a directory outside of the view")
+            }
+            Self::Inside { dir, mount } => {
+                let (dir, mount) = (dir.display(), mount.display());
+                write!(f, "{dir} lies in the latchfs that is mounted at {mount}, where whatever ")?;
+                write!(f, "is made is a lock; name a directory outside of it")
+            }
+            Self::Entries { dir, entries } => say_entries(&dir.display(), entries, f),
+            Self::Sealed(dir) => say_sealed(&dir.display(), f),
+            Self::Dir { dir, error } => {
+                write!(f, "{} can't be a mount point: {}; ", dir.display(), said(error))?;
+                write!(f, "choose a directory, or a path where one can be created")
+            }
+            Self::Handshake(error) => {
+                write!(f, "the kernel's FUSE did not answer as expected: {}; ", said(error))?;
+                write!(f, "latchfs needs Linux 5.4 or newer")
+            }
+        }
+    }
+}
+
+fn say_entries(
+    dir: &std::path::Display<'_>,
+    entries: &str,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(
+        f,
+        "{dir} has entries, which the mount would hide: {entries}; if programs made them as "
+    )?;
+    write!(
+        f,
+        "locks while nothing was mounted, they lock nothing: remove them, mount on an empty "
+    )?;
+    write!(f, "directory, or pass --nonempty")
+}
+
+fn say_sealed(dir: &std::path::Display<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{dir} is sealed, since root mounted a latchfs there; let root run ")?;
+    write!(f, "'latchfs umount --unseal {dir}', or name another directory")
+}
+
+impl std::error::Error for MountError {}

@@ -1,23 +1,23 @@
 //! Tests with a small file system in memory, mounted as a view: they show which operations reach
 //! the file system, and which the kernel does itself. They need root and a FUSE device.
 
-use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::device;
 use crate::fuse::kernel::device_names::DEVICE;
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::mount_error::MountError;
-use crate::fuse::kernel::mount_users::Users;
-use crate::fuse::kernel::mountinfo::{self, Life};
-use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};
-use crate::fuse::kernel::session_kind::SessionKind;
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NewMode,
     NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest,
     RenameFlags, Requester, SetAttrs, WriteRequest,
 };
+use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::handles::BackingOpener;
+use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo::{self, Life};
+use crate::fuse::kernel::notifications::Invalidator;
+use crate::fuse::kernel::notifications::PollWaker;
+use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::session::MountError;
+use crate::fuse::kernel::session::SessionKind;
+use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
 use std::ffi::{CString, OsStr};

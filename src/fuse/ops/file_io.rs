@@ -3,22 +3,22 @@
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
+use crate::fuse::control_names::report_of;
 use crate::fuse::credentials::Caller;
-use crate::fuse::errno::Act;
-use crate::fuse::kernel::user_shares::Pool;
-use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
+use crate::fuse::file_waits::Polls;
+use crate::fuse::kernel::file_system::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
+use crate::fuse::kernel::handles::Pool;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFiles;
-use crate::fuse::open_files::open_file::{MessageEnd, OpenAccess, OpenFile};
+use crate::fuse::open_files::{MessageEnd, OpenAccess, OpenFile};
 use crate::fuse::ops::lease_change::{
     ChangedLeases, LeaseChange, LeaseChanges, meant_by_open, of_message, too_long,
 };
-use crate::fuse::ops::truncation::{renew_at_close, truncate_at_open};
-use crate::fuse::poll::Polls;
+use crate::fuse::ops::lease_change::{Message, parse};
+use crate::fuse::ops::setattr::{renew_at_close, truncate_at_open};
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::fuse::process::process_handle::ProcessHandle;
-use crate::fuse::report_names::report_of;
-use crate::fuse::write_message::{Message, parse};
+use crate::fuse::process::lease_users::ProcessHandle;
+use crate::fuse::refusals::Act;
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use std::sync::Arc;

@@ -6,15 +6,15 @@ use crate::engine::{
     LockName, LockView, Op, Outcome, Ownership, Patch, ReadMode, Release, Renew, TextPatch, Token,
 };
 use crate::fuse::credentials::Caller;
-use crate::fuse::errno::Act;
 use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::values::{Errno, NodeEntry};
+use crate::fuse::kernel::file_system::{Errno, NodeEntry};
 use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::lock_nodes::ParentChecks;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::fuse::process::process_handle::ProcessHandle;
+use crate::fuse::process::lease_users::ProcessHandle;
+use crate::fuse::refusals::Act;
 use std::sync::Arc;
 
 /// The maximum number of names of one inode. A change through the inode is sent to the lease of

@@ -3,14 +3,9 @@
 
 pub(crate) mod lease_change;
 pub(crate) mod lookup;
-pub(crate) mod truncation;
+pub(crate) mod setattr;
 pub(crate) mod create;
-pub(crate) mod create_open;
 pub(crate) mod link;
 pub(crate) mod file_io;
-pub(crate) mod setattr;
-pub(crate) mod own_lease;
 pub(crate) mod unlink;
-pub(crate) mod rename;
 pub(crate) mod xattr;
-pub(crate) mod readdir;

@@ -1,14 +1,20 @@
 //! The file operations that release a lock: `rm` and `rmdir`.
+//!
+//! Selects the lease that `rm` or `mv` ends: one of the caller's own.
+//!
+//! Renames locks: `mv A NAME` moves a lease to another name.
 
-use crate::engine::{ClientId, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release};
+use crate::engine::{
+    ClientId, Holder, IfExists, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Ownership,
+    Reason, Release, Token,
+};
 use crate::fuse::control_names::LockFact;
 use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::errno::Act;
-use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::values::Errno;
-use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::ops::own_lease::{lease_to_end, not_empty};
+use crate::fuse::kernel::file_system::{Errno, NameIn, RenameFlags};
+use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::posix_locks::PosixLocks;
+use crate::fuse::refusals::{Act, Refusals};
 use crate::service::RequestError;
 use std::sync::Arc;
 
@@ -104,5 +110,132 @@ impl Removal {
         let RequestError::Refused(refusal) = failure else { return None };
         let Reason::NotHeld { holder: Some(holder), .. } = &*refusal.reason else { return None };
         (caller.is_root() && self.callers.is_local(holder)).then(|| holder.clone())
+    }
+}
+
+/// Whether the lease is not owned by one open file, so that any program of the client may end it.
+pub(crate) const fn is_loose(lease: &Lease) -> bool {
+    !matches!(lease.hold, Ownership::OpenFile(_))
+}
+
+/// Returns the token of the lease that `rm` or `mv` by the caller ends. Returns `None` if the
+/// caller holds no lease of the lock: the engine then refuses and names the holder.
+///
+/// Only the process that opened or locked a file, and descendants of that process, can end a lock
+/// that the open file holds: `flock x sh -c 'rm x'` works, while `rm x` by another program of the
+/// same user fails.
+pub(crate) fn lease_to_end(
+    posix_locks: &PosixLocks,
+    refusals: &Refusals,
+    caller: &Caller,
+    act: Act,
+    view: &LockView,
+) -> Result<Option<Token>, Errno> {
+    let own = || view.holders.iter().filter(|holder| holder.lease.holder == caller.client);
+    if let Some(lease) = own().find(|holder| is_loose(&holder.lease)) {
+        return Ok(Some(lease.lease.token));
+    }
+    let mut tokens = own().map(|holder| holder.lease.token).peekable();
+    if tokens.peek().is_none() {
+        return Ok(None);
+    }
+    if let Some(token) = tokens.find(|token| posix_locks.may_end(caller, *token)) {
+        return Ok(Some(token));
+    }
+    let sentence = format!(
+        "lock '{}' is held by an open file of another program of {}; it is free when that \
+         program unlocks or closes it",
+        view.name, caller.client
+    );
+    Err(refusals.refused(caller, act, Some(&view.name), Errno::EBUSY, sentence))
+}
+
+/// Records that the operation was refused with ENOTEMPTY, because there are locks below the name,
+/// and returns that errno.
+pub(crate) fn not_empty(refusals: &Refusals, caller: &Caller, act: Act, view: &LockView) -> Errno {
+    let name = &view.name;
+    let sentence = format!("there are locks below '{name}/'; release them first");
+    refusals.refused(caller, act, Some(name), Errno::ENOTEMPTY, sentence)
+}
+
+pub(crate) struct Renames {
+    nodes: Arc<LockNodes>,
+    cache: Arc<KernelCache>,
+    posix_locks: Arc<PosixLocks>,
+    parents: Arc<ParentChecks>,
+}
+
+impl Renames {
+    /// Returns the rename operations of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        cache: Arc<KernelCache>,
+        posix_locks: Arc<PosixLocks>,
+        parents: Arc<ParentChecks>,
+    ) -> Self {
+        Self { nodes, cache, posix_locks, parents }
+    }
+
+    /// Moves the lease of a lock to another name by `mv A NAME`.
+    pub(crate) async fn rename(
+        &self,
+        caller: &Caller,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let new = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let act = if new { Act::RenameNew } else { Act::Rename };
+        if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
+            let sentence = "two locks can't be exchanged; move one after the other";
+            let refusals = self.nodes.locks.refusals();
+            return Err(refusals.refused(caller, act, None, Errno::EINVAL, sentence));
+        }
+        let from = self.nodes.name_in(caller, act, from)?;
+        let to = self.nodes.name_in(caller, act, to)?;
+        let key = self.lease_to_move(caller, act, from).await?;
+        let view = self.nodes.locks.view(caller, act, &to).await?;
+        if view.has_below {
+            return Err(not_empty(self.nodes.locks.refusals(), caller, act, &view));
+        }
+        self.carry(caller, act, key, to).await
+    }
+
+    /// Returns the token of the lease that `mv` moves to another name.
+    async fn lease_to_move(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: LockName,
+    ) -> Result<LeaseKey, Errno> {
+        let (locks, client) = (&self.nodes.locks, caller.client.clone());
+        let view = locks.view(caller, act, &name).await?;
+        if view.has_below {
+            return Err(not_empty(locks.refusals(), caller, act, &view));
+        }
+        let token = lease_to_end(&self.posix_locks, locks.refusals(), caller, act, &view)?;
+        Ok(LeaseKey { name, client, token })
+    }
+
+    async fn carry(
+        &self,
+        caller: &Caller,
+        act: Act,
+        key: LeaseKey,
+        to: LockName,
+    ) -> Result<(), Errno> {
+        let over = if act == Act::RenameNew { IfExists::Refuse } else { IfExists::Replace };
+        let (from, token) = (key.name.clone(), key.token);
+        let op = Op::Move(Move { from: key, to: to.clone(), over });
+        let check = self.parents.check_of(caller, &op);
+        match self.nodes.locks.submit_checked(caller, act, &from, op, check).await? {
+            Outcome::Moved(tenure) => {
+                self.nodes.users.released(&from, token);
+                self.nodes.inodes().moved(&from, &to, tenure.token);
+                self.cache.moved(&from, &to);
+                Ok(())
+            }
+            _ => Err(Errno::EIO),
+        }
     }
 }

@@ -3,11 +3,11 @@
 use crate::control::lease_options::{checked_note, short};
 use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
-use crate::fuse::errno::Act;
 use crate::fuse::inodes::NodePlace;
-use crate::fuse::kernel::values::Errno;
+use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
+use crate::fuse::refusals::Act;
 use crate::status::lasting;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,22 +1,33 @@
 //! Locking under one session of the engine: performs the effects that the lock table decides, and
 //! passes engine events and answers to the table.
+//!
+//! Reconciles the lock table of this mount with the engine's leases and queues, after events or
+//! answers were lost.
+//!
+//! Lets the interrupt watcher interrupt programs that wait for a lock in flock(2) or fcntl(2).
+//!
+//! A table with a queue of effects (the actions that follow from the table's decisions), which one
+//! thread at a time performs in the order in which the table decided them.
+//!
+//! The table decides under its mutex, and its effects are performed without it. If each thread
+//! performed its own effects, two threads could overtake each other: a release that was decided
+//! first could reach the engine after the next request, and release the lease which that request
+//! was granted.
 
 use crate::engine::{
-    Answer, ClientId, Event, EventKind, LeaseKey, LockName, Op, Ownership, SessionId, TenureEnd,
-    Token,
+    Answer, ClientId, Event, EventKind, Lease, LeaseKey, LockName, Op, OpenId, Ownership,
+    SessionId, TenureEnd, Token,
 };
-use crate::fuse::errno::{Act, errno_of};
-use crate::fuse::kernel::interrupts::InterruptWatcher;
-use crate::fuse::kernel::pending::Promise;
-use crate::fuse::kernel::values::Errno;
-use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::kernel::file_system::Errno;
+use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use crate::fuse::kernel::task::Promise;
+use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::open_files::OpenFiles;
-use crate::fuse::parent_checks::ParentChecks;
-use crate::fuse::posix_locks::effect_queue::EffectQueue;
-use crate::fuse::posix_locks::table::{Effect, No, Table};
+use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, Table};
+use crate::fuse::refusals::{Act, errno_of};
 use crate::service::event_log::EventWatch;
 use crate::service::{Locks, RequestError};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -276,5 +287,317 @@ fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec
             table.changed(name, todo);
         }
         _ => {}
+    }
+}
+
+impl LockSession {
+    /// Queries the engine, after events or an answer were lost: which lease of the session has the
+    /// lease number `asked.number` on the lock `asked.name`, and which waiters that lock has.
+    pub(crate) fn recall(self: &Arc<Self>, asked: Recall) {
+        let own = Arc::clone(self);
+        self.service().view_until_answered(&asked.name.clone(), move |view| {
+            let Ok(view) = view else { return };
+            let open = OpenId { session: own.session, number: asked.number };
+            let hold = Ownership::OpenFile(open);
+            let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold);
+            let lease = lease.map(|lease| key_of(&view.name, lease));
+            let tickets = view.waiters.iter().map(|waiter| waiter.ticket).collect();
+            let found = Found { lease, tickets };
+            own.run(|table, todo| table.recalled(&asked, &found, todo));
+        });
+    }
+
+    /// Compares the engine's leases that are attached to the session with the leases in the lock
+    /// table, page by page. Releases each lease that the table does not know: a grant whose answer
+    /// was lost, or a lease whose release was lost.
+    pub(crate) fn compare(self: &Arc<Self>, after: Option<LockName>) {
+        let own = Arc::clone(self);
+        self.service().leases(self.session, after, move |page| {
+            let Ok(page) = page else { return };
+            let is_unknown = |token| own.queue.look(|table| table.holder(token).is_none());
+            for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
+                own.give_strays_back(name);
+            }
+            if let Some(next) = page.next.and_then(|next| LockName::parse(&next).ok()) {
+                own.compare(Some(next));
+            }
+        });
+    }
+
+    /// Releases those leases on the lock `name` that are attached to the session but that the lock
+    /// table does not know.
+    fn give_strays_back(self: &Arc<Self>, name: &LockName) {
+        let own = Arc::clone(self);
+        self.service().view_until_answered(name, move |view| {
+            let Ok(view) = view else { return };
+            for lease in view.holders.iter().map(|holder| &holder.lease) {
+                let Ownership::OpenFile(open) = lease.hold else { continue };
+                if open.session == own.session {
+                    let key = key_of(&view.name, lease);
+                    own.run(|table, todo| table.found_stray(open.number, key, todo));
+                }
+            }
+        });
+    }
+}
+
+fn key_of(name: &LockName, lease: &Lease) -> LeaseKey {
+    let (name, client) = (name.clone(), lease.holder.clone());
+    LeaseKey { name, client, token: Some(lease.token) }
+}
+
+/// A program that waits for a lock in a system call such as `F_SETLKW`, as the interrupt watcher
+/// sees it. `number` identifies the requested lease within the session.
+struct LockWaiter {
+    session: Weak<LockSession>,
+    number: u64,
+}
+
+impl LockSession {
+    /// Watches the thread `tid` for signals while it waits for the lease that `number` identifies
+    /// within the session.
+    pub(crate) fn watch_waiter(self: &Arc<Self>, number: u64, tid: u32) {
+        let waiter = LockWaiter { session: Arc::downgrade(self), number };
+        self.parts().interrupts.watch(number, tid, waiter);
+    }
+}
+
+impl InterruptibleWait for LockWaiter {
+    fn status(&self) -> WaitStatus {
+        let session = self.session.upgrade();
+        session.map_or(WaitStatus::Over, |session| {
+            session.queue.look(|table| table.is_waiting(self.number))
+        })
+    }
+
+    fn interrupt(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.run(|table, todo| table.interrupt(self.number, todo));
+        }
+    }
+
+    fn expire(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.run(|table, todo| table.expire(self.number, todo));
+        }
+    }
+}
+
+/// The number of flock(2) in the 32-bit system calls of x86 and Arm. No native system call with
+/// this number waits for a lock.
+const FLOCK_OF_32_BITS: libc::c_long = 143;
+
+/// Returns the system call in which the thread waits for a lock. The FUSE request does not tell, so
+/// the call is read from `/proc`. If that fails, it is assumed to be fcntl(2), which keeps the old
+/// lock until the new mode is granted.
+pub(crate) fn call_of(tid: u32) -> Call {
+    call_in(&std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default())
+}
+
+/// Parses a line of `/proc/TID/syscall`: the number of the call, and its arguments.
+fn call_in(line: &str) -> Call {
+    let mut words = line.split(' ');
+    let number = words.next().and_then(|number| number.parse::<libc::c_long>().ok());
+    let command = words.nth(1).and_then(|word| word.strip_prefix("0x"));
+    let command = command.and_then(|word| i32::from_str_radix(word, 16).ok());
+    match (number, command) {
+        (Some(libc::SYS_flock | FLOCK_OF_32_BITS), _) => Call::Flock,
+        (_, Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW)) => Call::Ofd,
+        _ => Call::Fcntl,
+    }
+}
+
+/// A table, and the effects of its decisions that are not performed yet.
+#[derive(Debug)]
+pub(crate) struct EffectQueue<T, E> {
+    inner: Mutex<QueueState<T, E>>,
+    /// Notified after each batch of effects that was performed.
+    progress: Condvar,
+}
+
+#[derive(Debug)]
+struct QueueState<T, E> {
+    table: T,
+    waiting: Vec<E>,
+    /// How many batches of waiting effects were taken from the queue to be performed.
+    rounds: u64,
+    /// How many of the batches that were taken are performed completely.
+    done: u64,
+    /// The thread that performs the effects, if any.
+    performer: Option<Me>,
+}
+
+/// The identity of a thread: the address of one of its thread-locals. This is cheaper than std's
+/// thread id, which counts references.
+type Me = usize;
+
+fn me() -> Me {
+    thread_local!(static OWN: u8 = const { 0 });
+    OWN.with(|own| std::ptr::from_ref(own).addr())
+}
+
+/// Which thread performs the effects of a decision.
+#[derive(Debug)]
+#[must_use = "a decision must be carried out"]
+pub(crate) enum Turn<E> {
+    /// No thread performs effects now, so the calling thread does, and begins with these.
+    Ours(Vec<E>),
+    /// The calling thread has nothing to do: the decision has no effects, or an outer call on this
+    /// thread performs effects already, and will perform these as well.
+    None,
+    /// Another thread performs effects, and will perform these in the batch with this number.
+    Theirs(u64),
+}
+
+impl<E> Turn<E> {
+    /// Returns the value for a caller that must not wait for another thread to perform the effects.
+    pub(crate) fn unless_theirs(self) -> Self {
+        match self {
+            Self::Theirs(_) => Self::None,
+            ours => ours,
+        }
+    }
+}
+
+impl<T, E> EffectQueue<T, E> {
+    pub(crate) fn new(table: T) -> Self {
+        let (waiting, rounds, done, performer) = (Vec::new(), 0, 0, None);
+        let inner = Mutex::new(QueueState { table, waiting, rounds, done, performer });
+        Self { inner, progress: Condvar::new() }
+    }
+
+    /// Calls `look` with the table, for an access that has no effects.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+        look(&mut self.inner.lock().table)
+    }
+
+    /// Runs `decide` on the table. Its effects are queued behind all earlier ones, and
+    /// [`EffectQueue::clear`] performs them.
+    pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut T, &mut Vec<E>) -> R) -> (R, Turn<E>) {
+        let mut inner = self.inner.lock();
+        let mut effects = Vec::new();
+        let decided = decide(&mut inner.table, &mut effects);
+        if effects.is_empty() {
+            return (decided, Turn::None);
+        }
+        let me = me();
+        let turn = match inner.performer {
+            None => {
+                inner.performer = Some(me);
+                Turn::Ours(effects)
+            }
+            Some(performer) => {
+                inner.waiting.extend(effects);
+                if performer == me { Turn::None } else { Turn::Theirs(inner.rounds + 1) }
+            }
+        };
+        (decided, turn)
+    }
+
+    /// Performs the effects of a decision, with no mutex held. The effects are done when the call
+    /// returns, so that a program that is told that a lock is free can take it at once. The
+    /// exception is a call from within an effect: then the outer call performs the effects later.
+    pub(crate) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
+        let mut effects = match turn {
+            Turn::None => return,
+            // Waits only for the batch that contains the effects of this decision: other threads
+            // may keep adding more.
+            Turn::Theirs(round) => {
+                let mut inner = self.inner.lock();
+                return self.progress.wait_while(&mut inner, |inner| inner.done < round);
+            }
+            Turn::Ours(effects) => effects,
+        };
+        loop {
+            effects.into_iter().for_each(&mut perform);
+            let next = self.inner.lock().next();
+            self.progress.notify_all();
+            match next {
+                Some(next) => effects = next,
+                None => return,
+            }
+        }
+    }
+}
+
+impl<T, E> QueueState<T, E> {
+    /// Returns the next batch of effects. Returns `None` if no effects wait, and records that no
+    /// thread performs effects any more.
+    fn next(&mut self) -> Option<Vec<E>> {
+        self.done = self.rounds;
+        if self.waiting.is_empty() {
+            self.performer = None;
+            return None;
+        }
+        self.rounds += 1;
+        Some(std::mem::take(&mut self.waiting))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_calls_of_64_and_32_bits_are_recognized() {
+        let native = format!("{} 0x3 0x6 0x0 0x0 0x0 0x0 0x7ffd 0x7f0c", libc::SYS_flock);
+        assert_eq!(call_in(&native), Call::Flock);
+        assert_eq!(call_in("143 0x3 0x6 0x0 0x0 0x0 0x0 0xffd 0xf7f0c"), Call::Flock);
+        let fcntl = |command| {
+            call_in(&format!("{} 0x3 {command} 0x7ffd 0x0 0x0 0x0 0x7ffd 0x7f0c", libc::SYS_fcntl))
+        };
+        assert_eq!((fcntl("0x7"), fcntl("0x26")), (Call::Fcntl, Call::Ofd));
+        assert_eq!(call_in("221 0x3 0x26 0xffd 0x0 0x0 0x0 0xffd 0xf7f0c"), Call::Ofd);
+        assert_eq!((call_in("running\n"), call_in("")), (Call::Fcntl, Call::Fcntl));
+    }
+}
+
+#[cfg(test)]
+mod effect_queue_tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    #[test]
+    fn nested_effects_are_performed_after_earlier_ones() {
+        let (queue, done) = (EffectQueue::new(()), Mutex::new(Vec::new()));
+        let decide = |effects: Vec<i32>| queue.decide(|(), out| *out = effects).1;
+        queue.clear(decide(vec![1, 2]), |effect| {
+            done.lock().push(effect);
+            if effect == 1 {
+                // The handler of an engine event makes such a nested call: it calls `clear` while
+                // an effect is performed on the same thread.
+                queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
+            }
+        });
+        assert_eq!(*done.lock(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn effects_of_all_threads_are_performed_in_order_before_clear_returns() {
+        const EACH: usize = 20_000;
+        let (queue, done) = (EffectQueue::new(0), Mutex::new(Vec::new()));
+        let busy = AtomicBool::new(false);
+        let perform = |effect: usize| {
+            assert!(!busy.swap(true, Ordering::AcqRel), "one at a time");
+            done.lock().push(effect);
+            busy.store(false, Ordering::Release);
+        };
+        let count = |table: &mut usize| {
+            *table += 1;
+            *table
+        };
+        let act = || {
+            for _ in 0..EACH {
+                let (number, turn) = queue.decide(|table, out| {
+                    out.push(count(table));
+                    *table
+                });
+                queue.clear(turn, perform);
+                assert!(done.lock().len() >= number, "it is done");
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(act))));
+        assert_eq!(*done.lock(), (1..=4 * EACH).collect::<Vec<_>>());
     }
 }

@@ -5,14 +5,10 @@
 //! effects with no mutex held: it sends requests to the engine, replies to programs, and has
 //! waiting threads watched for signals. Byte ranges are in [`byte_ranges`].
 
-mod effect_queue;
 pub(crate) mod byte_ranges;
 mod table;
 mod lock_session;
-mod lock_waiter;
-mod reconcile;
-mod file_locks;
-pub(crate) mod ioctls;
+pub(crate) mod file_locks;
 
 pub(crate) use file_locks::PosixLocks;
 pub(crate) use lock_session::LockingParts;

@@ -4,6 +4,11 @@
 //! A pidfd detects the end of the process, so PID reuse is no problem. One thread of the mount
 //! waits in one epoll for all processes and for the next renewal. It starts when a program first
 //! binds a lease.
+//!
+//! The epoll instance of the thread that watches processes: it reports the ends of processes, and
+//! an alarm, which is a timer for the next renewal of a lease.
+//!
+//! The table of leases that are bound to processes, with the time of each lease's next renewal.
 
 use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
@@ -11,17 +16,19 @@ use crate::engine::{
     OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
 };
 use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::kernel::user_shares::{Pool, Shares};
+use crate::fuse::kernel::handles::{Pool, Shares};
 use crate::fuse::lock_access::flat;
 use crate::fuse::mount_config::{HoldBy, MountConfig};
-use crate::fuse::process::binding_table::{Binding, BindingTable, every};
-use crate::fuse::process::epoll::{ALARM, ProcessEpoll};
-use crate::fuse::process::process_handle::{ProcessHandle, Unbound, named};
+use crate::fuse::process::lease_users::{ProcessHandle, Unbound, named};
 use crate::holder_id::session_of;
+use crate::service::event_log::EventWatch;
+use crate::service::timer::Alarm;
 use crate::service::{List, Locks, RequestError};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -472,5 +479,165 @@ fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
                 }
             }
         }
+    }
+}
+
+/// The maximum number of epoll events that one wait returns.
+const ENDS_MAX: usize = 256;
+/// The number that epoll returns for the alarm (the timer for the next renewal). For a process it
+/// returns the fencing token of the lease that is bound to the process; no token is as large as
+/// this number.
+pub(crate) const ALARM: u64 = u64::MAX;
+
+/// An epoll instance that waits for the ends of processes, and for the alarm of the next renewal.
+pub(crate) struct ProcessEpoll {
+    epoll: OwnedFd,
+    /// The alarm, a timer that fires when a lease is due for renewal.
+    pub(crate) alarm: Alarm,
+}
+
+impl ProcessEpoll {
+    /// Creates the epoll instance, and starts a thread that runs `work` on it.
+    #[allow(unsafe_code)]
+    pub(crate) fn start(work: impl FnOnce(&Self) + Send + 'static) -> io::Result<Arc<Self>> {
+        // SAFETY: epoll_create1 takes no pointers, and its result is checked before an `OwnedFd`
+        // owns it.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just opened, and nothing else owns it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let shared = Arc::new(Self { epoll, alarm: Alarm::new()? });
+        shared.add(&shared.alarm, ALARM)?;
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("processes".to_owned());
+        thread.spawn(move || work(&own))?;
+        Ok(shared)
+    }
+
+    /// Adds a descriptor to the epoll instance. When it becomes readable, `wait` returns `number`.
+    #[allow(unsafe_code)]
+    pub(crate) fn add(&self, what: &impl AsRawFd, number: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+        let (epoll, fd) = (self.epoll.as_raw_fd(), what.as_raw_fd());
+        // SAFETY: both descriptors are open, and the event outlives the call.
+        match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Removes a descriptor from the epoll instance. Closing the descriptor would not remove it
+    /// while a duplicate is open.
+    #[allow(unsafe_code)]
+    pub(crate) fn remove(&self, what: &impl AsRawFd) {
+        let (epoll, fd) = (self.epoll.as_raw_fd(), what.as_raw_fd());
+        // SAFETY: both descriptors are open, and EPOLL_CTL_DEL reads no event.
+        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// Waits for epoll events, and returns the numbers of the ready descriptors.
+    #[allow(unsafe_code)]
+    pub(crate) fn wait(&self) -> Vec<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; ENDS_MAX];
+        // SAFETY: the array has ENDS_MAX elements, as the call says, and outlives it.
+        let count = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), ENDS_MAX as i32, -1)
+        };
+        // If a signal has interrupted the wait, `count` is negative, and no events are returned.
+        events[..count.max(0) as usize].iter().map(|event| event.u64).collect()
+    }
+}
+
+/// The number of renewals of a bound lease within its ttl.
+const RENEWALS_PER_TTL: u64 = 3;
+/// The maximum number of lock events taken in one batch.
+const NEWS_MAX: usize = 256;
+
+/// The table of leases of one mount that are bound to processes.
+#[derive(Default)]
+pub(super) struct BindingTable {
+    pub(super) epoll: Option<Arc<ProcessEpoll>>,
+    pub(super) bindings: HashMap<Token, Binding>,
+    /// The tokens of the leases that need renewal, in order of the time of the next renewal.
+    pub(super) due: BTreeSet<(Time, Token)>,
+    /// The subscription to lock events, while any lease is bound.
+    pub(super) watch: Option<EventWatch>,
+}
+
+/// A lease that is bound to a process, with that process.
+pub(super) struct Binding {
+    pub(super) key: LeaseKey,
+    pub(super) process: ProcessHandle,
+    /// The time of the next renewal; `None` if the lease is attached to a session.
+    pub(super) next: Option<Time>,
+}
+
+/// Returns the interval between two renewals of a bound lease; `None` for a lease that is attached
+/// to a session, which needs no renewal.
+pub(super) fn every(life: Lifetime) -> Option<Span> {
+    match life {
+        Lifetime::Own { ttl, .. } => {
+            Some(Span::from_nanos(ttl.span().as_nanos() / RENEWALS_PER_TTL))
+        }
+        Lifetime::Session(_) => None,
+    }
+}
+
+impl BindingTable {
+    pub(super) fn take(&mut self, epoll: &ProcessEpoll, token: Token) -> Option<Binding> {
+        let binding = self.bindings.remove(&token)?;
+        if let Some(next) = binding.next {
+            self.due.remove(&(next, token));
+        }
+        epoll.remove(&binding.process.alive);
+        Some(binding)
+    }
+
+    pub(super) fn renew_at(&mut self, epoll: &ProcessEpoll, token: Token, next: Option<Time>) {
+        let Some(binding) = self.bindings.get_mut(&token) else { return };
+        if let Some(before) = std::mem::replace(&mut binding.next, next) {
+            self.due.remove(&(before, token));
+        }
+        if let Some(next) = next {
+            self.due.insert((next, token));
+            epoll.alarm.set(next);
+        }
+    }
+
+    /// Returns the next batch of events about bound leases, and whether there may be more events.
+    pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
+        let batch = self.watch.as_mut()?.take(NEWS_MAX);
+        let more = batch.events.len() == NEWS_MAX;
+        if batch.lost > 0 {
+            // Lock events were lost, so every bound lease is renewed now: the answer tells its
+            // state.
+            let all: Vec<_> = self.bindings.keys().copied().collect();
+            if let Some(epoll) = self.epoll.clone() {
+                for token in all {
+                    self.renew_at(&epoll, token, Some(Time::ZERO));
+                }
+            }
+        }
+        let bound = |token: &Token| self.bindings.contains_key(token);
+        let ours = batch.events.into_iter().map(|(_, event)| event.what).filter(|what| {
+            matches!(what, EventKind::Renewed { token, .. } | EventKind::Ended { token, .. }
+                if bound(token))
+        });
+        Some((ours.collect(), more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::LeaseTerms;
+
+    #[test]
+    fn a_lease_is_renewed_three_times_in_its_ttl() {
+        let ttl = crate::engine::Ttl::parse("30s").expect("valid");
+        let life = LeaseTerms::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
+        assert_eq!(every(life), Some(Span::from_secs(10)));
     }
 }

@@ -1,6 +1,6 @@
 //! Converts the attributes of a file in the folder to those that the kernel caches for the view.
 
-use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
+use crate::fuse::kernel::file_system::{FileAttr, INodeNo, NodeType};
 use rustix::fs::{FileType, Statx, StatxTimestamp};
 use std::time::{Duration, SystemTime};
 

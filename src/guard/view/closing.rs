@@ -15,7 +15,7 @@ use super::folder_view::{FolderView, errno};
 use super::open_file::{OpenFile, Writing};
 use super::process_files::ProcessLook;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, Requester};
+use crate::fuse::kernel::file_system::{Errno, Requester};
 use crate::time::Wall;
 use serde_json::json;
 use std::fmt::Display;

@@ -9,12 +9,12 @@ use super::attributes::{ROOT, SNAPSHOTS};
 use super::kernel_wait::KernelWait;
 use super::record_nodes::{is_of_records, locks_entry, record_type};
 use crate::auth::FolderAct;
-use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::own_user::own_uid;
-use crate::fuse::kernel::user_shares::{Full, Share};
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirEntry, Errno, FileAttr, INodeNo, NodeAttr, NodeEntry, NodeType, Requester,
 };
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::handles::{Full, Share};
+use crate::fuse::kernel::own_user::own_uid;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;

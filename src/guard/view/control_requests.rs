@@ -8,8 +8,10 @@ use super::open::writes;
 use super::open_file::{Content, OpenFile};
 use crate::auth::{Extent, FolderAct};
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::user_shares::{Full, Pool};
-use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester};
+use crate::fuse::kernel::file_system::{
+    Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester,
+};
+use crate::fuse::kernel::handles::{Full, Pool};
 use serde_json::Value;
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use super::folder_view::{FolderView, errno};
 use super::open_file::{Content, OpenFile};
 use super::process_files::ProcessLook;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
+use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::fs::File;
 use std::io;

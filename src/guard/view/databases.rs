@@ -17,7 +17,7 @@ use super::folder_view::FolderView;
 use super::local_files::Spot;
 use super::process_files::may_have_open;
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{Errno, Requester};
+use crate::fuse::kernel::file_system::{Errno, Requester};
 use rustix::fs::{AtFlags, OFlags};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 
 use super::attributes::node_type;
 use super::control_files::CONTROL_DIR;
-use crate::fuse::kernel::values::{DirEntry, NodeType};
+use crate::fuse::kernel::file_system::{DirEntry, NodeType};
 use rustix::fs::Dir;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

@@ -14,7 +14,7 @@ use super::folder_view::{FolderView, Located, MayWait};
 use super::open_file::{Content, OpenFile, Writing};
 use super::process_files::process_if_running;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, Requester, WriteRequest};
+use crate::fuse::kernel::file_system::{Errno, Requester, WriteRequest};
 use rustix::fs::OFlags;
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;

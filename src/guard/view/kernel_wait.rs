@@ -1,7 +1,7 @@
 //! A request of the kernel that waits, and that a signal to its program ends.
 
 use crate::fuse::kernel::interrupts::{InterruptibleWait, WaitStatus};
-use crate::fuse::kernel::pending::{Pending, Promise, pending};
+use crate::fuse::kernel::task::{Pending, Promise, pending};
 use parking_lot::Mutex;
 use std::sync::Arc;
 

@@ -14,12 +14,12 @@ use super::process_files::process_if_running;
 use super::record_nodes::{LOCKS_DIR, LOCKS_INO, PreparedRecord, RecordFile, RecordHandle};
 use crate::auth::FolderAct;
 use crate::engine::{Phase, Token};
-use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::pending::pending;
-use crate::fuse::kernel::user_shares::Pool;
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirPage, Errno, NodeEntry, Opened, OpenedFlags, ReadBytes, ReadRequest, RenameFlags, Requester,
 };
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::handles::Pool;
+use crate::fuse::kernel::task::pending;
 use crate::holder_id::{Maker, ProcessStart};
 use crate::time::Span;
 use parking_lot::Mutex;

@@ -9,7 +9,7 @@ use super::folder_view::{FolderView, errno};
 use super::local_files::Spot;
 use super::second_opens::{ExpectedOpens, Needs};
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
 };
 use rustix::fs::{Mode, OFlags, Statx};

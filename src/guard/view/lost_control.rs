@@ -9,7 +9,7 @@ use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
 use crate::auth::FolderAct;
-use crate::fuse::kernel::values::Requester;
+use crate::fuse::kernel::file_system::Requester;
 use crate::os_error::said;
 use rustix::fs::OFlags;
 use serde_json::{Value, json};

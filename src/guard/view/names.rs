@@ -10,7 +10,7 @@ use super::folder_view::{FolderView, Located, MayWait, errno};
 use super::local_files::Spot;
 use super::new_files::mode_in;
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
+use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -4,8 +4,8 @@
 use super::super::acting_as;
 use super::super::linux_disk::{copy_permissions, path_of, stat};
 use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::file_system::{Errno, NewMode, Requester};
 use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::values::{Errno, NewMode, Requester};
 use rustix::fs::{Gid, Mode, OFlags, Statx, Uid};
 use std::ffi::OsStr;
 use std::fs::File;

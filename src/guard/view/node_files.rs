@@ -2,7 +2,7 @@
 
 use super::super::disk::FileId;
 use super::open_file::OpenFile;
-use crate::fuse::kernel::backing::BackingFile;
+use crate::fuse::kernel::handles::BackingFile;
 use std::sync::{Arc, Weak};
 
 /// The directory below which the path of a node leads to its file.

@@ -8,7 +8,7 @@ use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
 use super::close_rule::Saving;
 use super::node_files::{NodeBase, NodeFiles};
 use super::open_file::OpenFile;
-use crate::fuse::kernel::values::Errno;
+use crate::fuse::kernel::file_system::Errno;
 use crate::time::Time;
 use parking_lot::Mutex;
 use rustix::fs::Statx;

@@ -5,14 +5,14 @@ use super::folder_view::FolderView;
 use super::open_file::Content;
 use super::record_nodes::LOCKS_INO;
 use super::second_opens::Needs;
-use crate::fuse::kernel::backing::BackingOpener;
-use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::values::{
+use crate::fuse::kernel::file_system::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
+use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::handles::BackingOpener;
+use crate::fuse::kernel::notifications::Invalidator;
+use crate::fuse::kernel::notifications::PollWaker;
 use rustix::fs::XattrFlags;
 use std::ffi::OsStr;
 

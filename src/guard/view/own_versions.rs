@@ -8,7 +8,7 @@ use super::super::tenure_events::TenureEvent;
 use super::folder_view::FolderView;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, Requester};
+use crate::fuse::kernel::file_system::{Errno, Requester};
 use crate::time::Wall;
 use rustix::fs::Statx;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! Whether the kernel reads files of the folder by itself.
 
 use super::open_file::Content;
-use crate::fuse::kernel::backing::BackingOpener;
+use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::own_user::is_root;
 use crate::os_error::said;
 use std::fs::File;

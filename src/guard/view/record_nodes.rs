@@ -3,7 +3,7 @@
 use super::super::lock_record::HolderProof;
 use crate::auth::FolderAct;
 use crate::engine::Token;
-use crate::fuse::kernel::values::{DirEntry, NodeType, Requester};
+use crate::fuse::kernel::file_system::{DirEntry, NodeType, Requester};
 use crate::holder_id::ProcessStart;
 use parking_lot::Mutex;
 use std::ffi::OsStr;

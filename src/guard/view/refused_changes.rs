@@ -2,7 +2,7 @@
 //! error, as the table of errors in the chapter on commands has them.
 
 use crate::engine::RefusalKind;
-use crate::fuse::kernel::values::Errno;
+use crate::fuse::kernel::file_system::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@
 
 use super::nodes::NodeName;
 use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::values::Requester;
+use crate::fuse::kernel::file_system::Requester;
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;

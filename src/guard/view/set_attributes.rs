@@ -8,9 +8,9 @@ use super::attributes::type_in;
 use super::data::ContentChange;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use super::process_files::ProcessLook;
-use crate::fuse::kernel::caller_status::may_keep_set_gid;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{Errno, NodeAttr, NodeType, Requester, SetAttrs, TimeOrNow};
+use crate::fuse::kernel::file_system::{Errno, NodeAttr, NodeType, Requester, SetAttrs, TimeOrNow};
+use crate::fuse::kernel::interrupts::may_keep_set_gid;
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };

@@ -12,7 +12,7 @@ use super::folder_view::{FolderView, MayWait};
 use super::open_file::Content;
 use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::Requester;
+use crate::fuse::kernel::file_system::Requester;
 use crate::time::{Span, boot_now};
 use serde_json::Value;
 use std::ffi::OsStr;

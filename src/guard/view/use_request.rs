@@ -5,7 +5,7 @@ use super::super::guard_request::{GuardRequest, refused};
 use super::control_files::ControlHandle;
 use super::folder_view::FolderView;
 use crate::auth::FolderAct;
-use crate::fuse::kernel::pending::pending;
+use crate::fuse::kernel::task::pending;
 use serde_json::Value;
 
 impl FolderView {

@@ -1,12 +1,532 @@
+//! Conflicts between lock owners of this mount: for `F_GETLK`, for `rm` of a lock, and for deadlock
+//! detection.
+//!
+//! Lock requests for a part of a file, and for the whole of a file of which parts are locked. One
+//! lease of the engine (the *bundle*) covers all locked ranges of a file.
+//!
+//! Releases locks and gives up waits of programs: on unlock, on close, and after a signal.
+//!
 //! The lock table's input from the engine: answers to lock requests, and events.
 
 use crate::engine::{
-    Answer, ClientId, LeaseKey, LockName, Op, Outcome, Ownership, Release, Ticket, Token,
+    Answer, ClientId, LeaseKey, Leave, LeaveReason, LockName, Mode, Op, OpenId, Outcome, Ownership,
+    Release, Ticket, Token,
 };
-use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Wants};
-use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
-use crate::fuse::posix_locks::table::table_state::Table;
-use crate::fuse::posix_locks::table::unlock::leave;
+use crate::fuse::kernel::interrupts::WaitStatus;
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::table::table_state::{
+    Ask, Asking, Call, Early, Effect, File, Found, Held, LinkedLeases, No, Recall, Table, Turn,
+    Waits, Wants, answer,
+};
+use std::collections::HashSet;
+
+impl<R> Table<R> {
+    /// Returns the first lock of this mount that conflicts with a request of the owner `id`, for
+    /// `F_GETLK`. The table knows no holders outside of this mount. A lock that was granted after
+    /// its waiter was interrupted is none.
+    pub(crate) fn conflict(
+        &self,
+        ino: u64,
+        id: u64,
+        span: Span,
+        mode: Mode,
+    ) -> Option<(Span, Mode, u32)> {
+        let file = self.files.get(&ino)?;
+        let clash = |held: &&Held| {
+            !held.unclaimed
+                && held.owner.id != id
+                && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
+        };
+        if let Some(held) = file.holds.iter().find(clash) {
+            return Some((Span::WHOLE, held.mode, held.owner.pid));
+        }
+        let range = file.bundle.as_ref()?.ranges.conflict(id, span, mode)?;
+        Some((range.span, range.mode, range.owner.pid))
+    }
+
+    /// Returns the first lock of the owner `id` itself that overlaps `span`.
+    pub(crate) fn own_lock(&self, ino: u64, id: u64, span: Span) -> Option<(Span, Mode, u32)> {
+        let file = self.files.get(&ino)?;
+        if let Some(held) = file.holds.iter().find(|held| !held.unclaimed && held.owner.id == id) {
+            return Some((Span::WHOLE, held.mode, held.owner.pid));
+        }
+        let range = file.bundle.as_ref()?.ranges.first_of(id, span)?;
+        Some((range.span, range.mode, range.owner.pid))
+    }
+
+    /// Whether the owner `id` holds the whole file, or any owner of this mount holds a byte range
+    /// of it.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, ino: u64, id: u64) -> bool {
+        self.files.get(&ino).is_some_and(|file| {
+            file.holds.iter().any(|held| held.owner.id == id) || file.bundle.is_some()
+        })
+    }
+
+    /// Returns the owner of the lease with this token. Only a process that opened or locked the
+    /// file, or a descendant of one, may remove the lock.
+    pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
+        let file = self.files.get(self.tenures.get(&token)?)?;
+        file.held_under(token).map(|held| held.owner)
+    }
+
+    /// Returns the name and token of the lock that a program holds on the whole file through the
+    /// open file `fh`.
+    pub(crate) fn held_through(&self, ino: u64, fh: u64) -> Option<(LockName, Token)> {
+        let mut holds = self.files.get(&ino)?.holds.iter();
+        let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
+        Some((held.name.clone(), held.token))
+    }
+
+    /// Whether a request would cause a deadlock: an owner that holds what `ask` requests waits,
+    /// directly or through other owners, for the owner of `ask`. As in Linux, only owners that are
+    /// processes count, in fcntl(2): an flock or OFD lock belongs to an open file, which another
+    /// process may close.
+    pub(crate) fn would_wait_for_itself(&self, ask: &Ask) -> bool {
+        let mut seen = HashSet::new();
+        let mut to_see = self.in_the_way(ask);
+        while let Some(id) = to_see.pop() {
+            if id == ask.owner.id {
+                return (ask.call)(ask.tid) == Call::Fcntl;
+            }
+            if !seen.insert(id) {
+                continue;
+            }
+            let asks = self.files.values().flat_map(|file| file.asks.iter().chain(&file.queue));
+            let waits = asks.filter(|asking| asking.ask.owner.id == id && asking.reply.is_some());
+            let waits = waits.filter(|asking| (asking.ask.call)(asking.ask.tid) == Call::Fcntl);
+            for asking in waits {
+                to_see.extend(self.in_the_way(&asking.ask));
+            }
+        }
+        false
+    }
+
+    /// Answers EDEADLK to a wait that a restarted system call has resumed, if the wait is part of a
+    /// cycle: between the interruption and the restart, an owner for which it waits may have begun
+    /// to wait for the owner of this request.
+    pub(crate) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get(&ask.ino) else { return };
+        let own =
+            |asking: &Asking<R>| asking.reply.is_some() && asking.ask.owner.id == ask.owner.id;
+        let Some(place) = file.queue.iter().position(own) else { return };
+        if self.would_wait_for_itself(ask)
+            && let Some(file) = self.files.get_mut(&ask.ino)
+            && let Some(asking) = file.queue.remove(place)
+        {
+            answer(asking, Err(No::Deadlock), todo);
+        }
+    }
+    /// Returns the other owners in this mount that hold the file or ranges of it in conflict with
+    /// `ask`.
+    pub(crate) fn in_the_way(&self, ask: &Ask) -> Vec<u64> {
+        let Some(file) = self.files.get(&ask.ino) else { return Vec::new() };
+        let clashes = |mode| mode == Mode::Exclusive || ask.mode == Mode::Exclusive;
+        let holds = file.holds.iter().filter(|held| clashes(held.mode));
+        let holds = holds.map(|held| held.owner.id).filter(|id| *id != ask.owner.id);
+        let ranges = file.bundle.iter().flat_map(|bundle| {
+            bundle.ranges.conflicts(ask.owner.id, ask.span, ask.mode).map(|range| range.owner.id)
+        });
+        holds.chain(ranges).collect()
+    }
+}
+
+impl<R> Table<R> {
+    /// Locks a byte range of the file for the request's owner. If parts of the file are locked,
+    /// also locks the whole file, as one range.
+    pub(super) fn lock_range(
+        &mut self,
+        mut asking: Asking<R>,
+        turn: Turn,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let ino = asking.ask.ino;
+        let Ask { owner, span, mode, .. } = asking.ask;
+        self.bundle_up(ino, owner.id, todo);
+        let file = self.files.entry(ino).or_default();
+        let Some(bundle) = &file.bundle else {
+            let bundles = || file.asks.iter().filter(|other| other.wants == Wants::Bundle);
+            if bundles().any(|other| other.gone || other.ticket.is_none()) {
+                return file.behind.push(asking);
+            }
+            let waits = bundles().next().is_some() || turn == Turn::New && !file.queue.is_empty();
+            if waits && asking.ask.takes_over.is_none() {
+                return self.enqueue(asking, todo);
+            }
+            asking.number = self.number_for(&asking.ask);
+            asking.wants = Wants::Bundle;
+            return self.submit(asking, todo);
+        };
+        if bundle.ranges.conflict(owner.id, span, mode).is_some() {
+            if bundle.ranges.has(owner.id) && (asking.ask.call)(asking.ask.tid) == Call::Flock {
+                // A flock covers the whole file, and changing its mode is not atomic (see
+                // [`Table::refused`]): the old lock is released before the request waits for the
+                // new one.
+                if let Some(bundle) = &mut file.bundle {
+                    bundle.ranges.unlock(owner.id, Span::WHOLE);
+                }
+                self.enqueue(asking, todo);
+                return self.fit_bundle(ino, todo);
+            }
+            return self.enqueue(asking, todo);
+        }
+        if mode == Mode::Exclusive && bundle.held.mode == Mode::Shared {
+            // A range in exclusive mode needs the file's lease in exclusive mode, and only the
+            // engine can grant that.
+            if file.is_asked(bundle.held.number) {
+                return file.behind.push(asking);
+            }
+            asking.number = bundle.held.number;
+            asking.wants = Wants::Bundle;
+            return self.submit(asking, todo);
+        }
+        if bundle.ranges.is_full() {
+            return answer(asking, Err(No::Full), todo);
+        }
+        let token = bundle.held.token;
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.lock(owner, span, mode);
+        }
+        todo.push(Effect::Speaks(owner.fh, token));
+        answer(asking, Ok(()), todo);
+        self.fit_bundle(ino, todo);
+    }
+
+    /// Converts the lease that the owner `id` has on the whole file into a locked byte range: an
+    /// owner with a whole-file lease and a range would conflict with itself.
+    pub(super) fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let spare = file.bundle_up(id);
+        if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
+            todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
+        }
+        if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
+            let (before, number) = (spare.number, bundle.held.number);
+            self.links.change_lock(ino, before, number);
+        }
+        self.withdraw_covered(ino, todo);
+        if let Some(spare) = spare {
+            self.give_back(ino, &spare, todo);
+        }
+    }
+
+    /// Takes all requests for a lease that is to cover the file's byte ranges out of the queue of
+    /// the engine, if a lease covers them.
+    pub(super) fn withdraw_covered(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let waits = |asking: &Asking<R>| {
+            asking.is_wanted() && asking.ticket.is_some() && asking.wants == Wants::Bundle
+        };
+        while let Some(file) = self.files.get_mut(&ino)
+            && file.bundle.is_some()
+            && let Some(asking) = file.take(waits)
+        {
+            self.withdraw(asking, todo);
+        }
+    }
+
+    /// Takes a request for the lease that is to cover the file's byte ranges out of the queue of
+    /// the engine, and decides it within this mount from now on, where a lease covers them: in the
+    /// queue the request would wait until the whole file is unlocked.
+    pub(super) fn withdraw(&mut self, mut asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
+        let ino = asking.ask.ino;
+        let reply = asking.reply.take();
+        if let Some(ticket) = asking.ticket {
+            self.leaving.insert(ticket, ino);
+            todo.push(leave(asking.ask.name.clone(), ticket));
+        }
+        asking.spend(&mut self.spent);
+        asking.gone = true;
+        let file = self.file(ino);
+        if reply.is_some() {
+            file.behind.push(Asking::new(asking.ask.clone(), reply, Wants::Hold));
+        }
+        file.asks.push(asking);
+    }
+
+    /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the
+    /// request if its program does not wait.
+    pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
+        if asking.ask.line == Waits::No {
+            self.tidy(asking.ask.ino);
+            return answer(asking, Err(No::Busy(None)), todo);
+        }
+        if self.would_wait_for_itself(&asking.ask) {
+            return answer(asking, Err(No::Deadlock), todo);
+        }
+        let mut asking = asking;
+        asking.wants = Wants::Hold;
+        asking.number = self.extra_number(asking.ask.ino);
+        todo.push(Effect::Watch(asking.number, asking.ask.tid));
+        self.queued.insert(asking.ask.ino);
+        self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
+    }
+
+    /// Releases the lease that covers the byte ranges of a file when no range is left, and
+    /// downgrades it when shared mode suffices. Does neither while a request for this lease is
+    /// unanswered.
+    pub(super) fn fit_bundle(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));
+        if let Some(bundle) = file.bundle.as_mut().filter(|_| settled) {
+            if bundle.ranges.is_empty() {
+                if let Some(bundle) = file.bundle.take() {
+                    self.give_back(ino, &bundle.held, todo);
+                }
+            } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
+                bundle.held.mode = Mode::Shared;
+                let less = bundle.held.less(ino);
+                self.submit(less, todo);
+            }
+        }
+        self.requeue(ino, todo);
+    }
+}
+
+impl<R> Table<R> {
+    /// Unlocks the byte range `span` for the owner `id`.
+    pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
+        if span != Span::WHOLE {
+            self.bundle_up(ino, id, todo);
+        }
+        if span == Span::WHOLE {
+            self.release_orphaned_links(ino, |owner| owner.id == id, todo);
+        }
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.unlock(id, span);
+        }
+        // A request that a signal has interrupted could be resumed later, and would continue with
+        // the lease that is released here. So the request is given up.
+        let held = file.holds.iter().find(|held| held.owner.id == id).map(|held| held.number);
+        let cut = |asking: &Asking<R>| asking.reply.is_none() && Some(asking.number) == held;
+        self.abandon(ino, cut, todo);
+        self.drop_holds(ino, |held| held.owner.id == id, todo);
+    }
+
+    /// Unlocks the byte range as [`Table::unlock`] does, and replies to the program once the engine
+    /// has decided the release.
+    pub(crate) fn unlock_and_reply(
+        &mut self,
+        (ino, id, span): (u64, u64, Span),
+        reply: R,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let mut released = Vec::new();
+        self.unlock(ino, id, span, &mut released);
+        // The engine decides releases in the order in which they are submitted, so the reply waits
+        // for the last one only.
+        let last = released.iter_mut().rev().find_map(|effect| match effect {
+            Effect::Tell(op, then) if matches!(**op, Op::Release(_)) => Some(then),
+            _ => None,
+        });
+        match last {
+            Some(then) => *then = Some(reply),
+            None => released.push(Effect::Reply(reply, Ok(()))),
+        }
+        todo.append(&mut released);
+    }
+
+    /// Handles FLUSH, which the kernel sends when a process closes a descriptor: releases all fcntl
+    /// locks of the process on the file.
+    pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
+        self.unlock(ino, id, Span::WHOLE, todo);
+    }
+
+    /// Handles RELEASE, which the kernel sends when an open file is gone: releases all that was
+    /// locked through it. For OFD locks the kernel sends no other message.
+    pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
+        if let Some(bundle) = self.files.get_mut(&ino).and_then(|file| file.bundle.as_mut()) {
+            bundle.ranges.drop_file(fh);
+        }
+        self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
+        self.drop_holds(ino, |held| held.owner.fh == fh, todo);
+        self.release_orphaned_links(ino, |owner| owner.fh == fh, todo);
+        self.spent.remove(&fh);
+    }
+
+    /// Cancels the waits of a program on an open file.
+    pub(crate) fn give_up(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
+        let waits = |asking: &Asking<R>| asking.ask.owner.fh == fh && asking.ask.line == Waits::Yes;
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let File { asks, queue, behind, .. } = file;
+        let all = asks.iter_mut().chain(queue).chain(behind);
+        // The reply is EAGAIN and not EINTR: without a pending signal the kernel would turn EINTR
+        // into an error number of its own.
+        let no = all.filter(|asking| waits(asking)).filter_map(|asking| asking.reply.take());
+        todo.extend(no.map(|reply| Effect::Reply(reply, Err(No::Busy(None)))));
+        self.abandon(ino, waits, todo);
+        self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
+    }
+
+    /// Replies EINTR, after a signal, to the program that waits for the lease with this number
+    /// (unique within the session). The request's queue place is kept for a while, in case the
+    /// system call is restarted: see [`Table::expire`].
+    pub(crate) fn interrupt(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
+        let reply = self.asking(number).and_then(|asking| asking.reply.take());
+        if let Some(reply) = reply {
+            todo.push(Effect::Reply(reply, Err(No::Interrupted)));
+        }
+    }
+
+    /// Returns the state of the wait for the lease with this number (unique within the session):
+    /// waiting, interrupted with its queue place kept, or over.
+    pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
+        match self.asking(number).map(|asking| asking.reply.is_some()) {
+            Some(true) => WaitStatus::Asks,
+            Some(false) => WaitStatus::Parked,
+            None if self.unclaimed(number).is_some() => WaitStatus::Unclaimed,
+            None => WaitStatus::Over,
+        }
+    }
+
+    /// Ends the time in which an interrupted wait may be resumed: gives up the queue place of the
+    /// request, or the lock that was granted to it after the interruption. `number` identifies the
+    /// requested lease within the session.
+    pub(crate) fn expire(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(ino) = self.numbers.get(&number).copied() else { return };
+        self.abandon(ino, |asking| asking.number == number && asking.reply.is_none(), todo);
+        self.drop_holds(ino, |held| held.number == number && held.unclaimed, todo);
+    }
+
+    /// Clears the table after its session was lost. Returns the replies to the programs that wait.
+    pub(crate) fn retire(&mut self) -> Vec<R> {
+        self.numbers.clear();
+        self.tenures.clear();
+        self.queued.clear();
+        self.leaving.clear();
+        self.spent.clear();
+        self.released.clear();
+        self.links = LinkedLeases::default();
+        let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
+        let waiting = self.files.drain().flat_map(|(_, file)| all(file));
+        waiting.filter_map(|asking| asking.reply).collect()
+    }
+
+    /// Gives up the requests that `gone` selects. The caller then calls `drop_holds`, which
+    /// releases leases and removes unused entries of the table.
+    pub(crate) fn abandon(
+        &mut self,
+        ino: u64,
+        gone: impl Fn(&Asking<R>) -> bool,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_quiet()) else { return };
+        let tell = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
+            if let Some(reply) = asking.reply.take() {
+                todo.push(Effect::Reply(reply, Err(No::Interrupted)));
+            }
+        };
+        let wanted = |asking: &&mut Asking<R>| asking.is_wanted();
+        for asking in file.asks.iter_mut().filter(wanted).filter(|asking| gone(asking)) {
+            tell(asking, todo);
+            asking.spend(&mut self.spent);
+            asking.gone = true;
+            if let Some(ticket) = asking.ticket {
+                self.leaving.insert(ticket, ino);
+                todo.push(leave(asking.ask.name.clone(), ticket));
+            }
+        }
+        file.queue.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
+        file.behind.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
+        self.requeue(ino, todo);
+    }
+
+    /// Releases the whole-file leases that `gone` selects.
+    pub(crate) fn drop_holds(
+        &mut self,
+        ino: u64,
+        gone: impl Fn(&Held) -> bool,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let dropped: Vec<Held> = file.holds.extract_if(.., |held| gone(held)).collect();
+        for held in &dropped {
+            self.give_back(ino, held, todo);
+        }
+        self.fit_bundle(ino, todo);
+    }
+
+    /// Releases a lease that no owner of this mount uses any more.
+    pub(crate) fn give_back(&mut self, ino: u64, held: &Held, todo: &mut Vec<Effect<R>>) {
+        self.tenures.remove(&held.token);
+        self.give_back_unknown(held.number, held.key(), todo);
+        self.release_links(ino, held, todo);
+    }
+
+    /// Releases the former lease with the number of the lease that was just granted. The former
+    /// lease is over, or `mv` has moved it away; in either case no owner uses it any more.
+    pub(crate) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let file = self.files.get_mut(&ino);
+        let held = file.and_then(|file| file.held_mut(granted.number));
+        let Some(held) = held.filter(|held| held.token != granted.token) else { return };
+        let former = held.clone();
+        if held.name != granted.name {
+            // All owners that share the former lease, such as those of byte ranges, continue on the
+            // new one.
+            (held.name, held.token) = (granted.name.clone(), granted.token);
+        }
+        self.give_back(ino, &former, todo);
+    }
+
+    /// Releases a lease of this session that no owner of this mount holds: nothing else would ever
+    /// release it. `number` is its lease number.
+    pub(crate) fn give_back_unknown(
+        &mut self,
+        number: u64,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(token) = key.token else { return };
+        let is_held = self.tenures.contains_key(&token);
+        if !is_held && !self.over.contains(&token) && !self.released.contains(&(number, token)) {
+            self.released.push((number, token));
+            todo.push(self.release(number, key));
+        }
+    }
+
+    /// Returns the effect that releases the lease with this number, whatever name `mv` has given
+    /// it.
+    pub(crate) fn release(&self, number: u64, key: LeaseKey) -> Effect<R> {
+        let open = OpenId { session: self.session, number };
+        // If the table still has a lease with this number, the lease in `key` is a second one: `mv`
+        // had moved the first before the next request with the number reached the engine. Only the
+        // token tells the two apart, so the release names the token.
+        let is_second = self.key_of(number).is_some();
+        let open = Some(open).filter(|_| !is_second);
+        Effect::Tell(Box::new(Op::Release(Release { open, ..Release::of(key) })), None)
+    }
+
+    pub(crate) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
+        let file = self.files.get_mut(self.numbers.get(&number)?)?;
+        let File { asks, queue, behind, .. } = file;
+        let mut all = asks.iter_mut().chain(queue).chain(behind);
+        all.find(|asking| asking.number == number && asking.is_wanted())
+    }
+
+    pub(crate) fn unclaimed(&self, number: u64) -> Option<&Held> {
+        let file = self.files.get(self.numbers.get(&number)?)?;
+        file.holds.iter().find(|held| held.number == number && held.unclaimed)
+    }
+}
+
+/// Returns the effect that leaves the queue of the lock `name`. The engine may still grant the lock
+/// to the waiter, until an event confirms that the waiter has left.
+pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
+    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })), None)
+}
 
 /// The maximum number of ended leases whose tokens are remembered while an answer is pending. At
 /// 1,000 ends a second, which many machines together may cause, that lasts as long as any lock

@@ -22,19 +22,15 @@
 //! The kernel identifies lock owners by numbers of its own, which it reuses as soon as an owner is
 //! gone. So the table keeps nothing under the number of an owner after FLUSH or RELEASE.
 
-mod messages;
-mod locked_file;
-mod linked_leases;
 mod table_state;
-mod unlock;
-mod range_locks;
 mod engine_events;
-mod deadlock;
 
 #[cfg(test)]
 mod tests_async;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use messages::{Ask, Call, Effect, Found, No, Recall, Waits};
+pub(crate) use crate::fuse::posix_locks::table::table_state::{
+    Ask, Call, Effect, Found, No, Recall, Waits,
+};
 pub(crate) use table_state::Table;

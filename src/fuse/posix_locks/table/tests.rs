@@ -6,7 +6,7 @@ use crate::engine::{
     Release, TenureEnd, Token,
 };
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
-use crate::fuse::posix_locks::table::messages::CallOf;
+use crate::fuse::posix_locks::table::table_state::CallOf;
 use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -3,13 +3,15 @@
 //!
 //! An invalidation can block until a program in the directory has finished an operation, so a
 //! thread that serves requests must never send one.
+//!
+//! Wakes a program that waits in poll(2).
 
 use crate::fuse::kernel::device;
 use fuser::{INodeNo, Notifier};
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::{fmt, io};
 
 /// A name that the kernel must drop from its cache.
 #[derive(Debug, PartialEq, Eq)]
@@ -139,5 +141,28 @@ impl Kernel {
         // The negative offset -1 limits the invalidation to attributes.
         let inval_inode = |ino| self.notifier.inval_inode(INodeNo(ino), -1, 0);
         of_entry.and(stale.ino.map_or(Ok(()), inval_inode))
+    }
+}
+
+/// A callback that tells the kernel, once, that an open file should be polled again.
+pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
+
+impl PollWaker {
+    /// Returns a waker that calls `wake`.
+    pub(crate) fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
+        Self(Box::new(wake))
+    }
+
+    /// Notifies the kernel, which wakes the programs that poll the file.
+    pub(crate) fn wake(self) {
+        if let Err(error) = self.0() {
+            log::debug!("waking a poll failed: {error}");
+        }
+    }
+}
+
+impl fmt::Debug for PollWaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PollWaker")
     }
 }
