@@ -31,10 +31,8 @@
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
-pub mod version;
+pub mod base;
 pub mod time;
-pub mod os_error;
-pub mod random;
 mod log_output;
 pub mod storage;
 mod audit_chain;
@@ -47,7 +45,6 @@ pub mod sim;
 pub mod client;
 pub mod holder_id;
 pub mod status;
-pub mod event_json;
 pub mod metrics;
 pub mod auth;
 mod control;

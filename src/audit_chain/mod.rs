@@ -12,13 +12,11 @@
 //! lines, `head` is the text of the head, `check` finds faults.
 
 mod chain;
-mod head;
 mod check;
-mod chained_files;
 
+pub(crate) use crate::audit_chain::chain::AuditHead;
+pub(crate) use crate::audit_chain::check::{AUDIT_NAME, check_files};
 pub(crate) use chain::{AuditChain, ChainEntry, ChainLink, first_event, last_link};
-pub(crate) use chained_files::{AUDIT_NAME, check_files};
 #[cfg(test)]
 pub(crate) use check::AuditCheck;
 pub(crate) use check::AuditReport;
-pub(crate) use head::AuditHead;

@@ -1,8 +1,8 @@
 //! Grants: the rights that credentials confer. `Grant::may` checks a request against the table of
 //! permissions, for every front end.
 
-use super::parent_lock::LocalUser;
 use super::permissions::{AccessRequest, ClientRule, LockRule, Operation, Right};
+use crate::auth::permissions::LocalUser;
 use crate::engine::{
     ClientId, Event, EventKind, LeaseTerms, LockName, Op, Ownership, SessionId, Ticket,
 };

@@ -11,26 +11,20 @@
 
 pub mod permissions;
 mod grant;
-mod parent_lock;
-mod folder_rights;
 pub(crate) mod server_tls;
-pub(crate) mod connection_limits;
-mod token_file;
-mod certificate_rights;
-mod engine_shares;
-pub(crate) mod browser_checks;
-mod authentication;
+pub(crate) mod engine_shares;
+pub(crate) mod authentication;
 
+pub use crate::auth::authentication::AllowedHosts;
+pub use crate::auth::authentication::TokensError;
+pub(crate) use crate::auth::permissions::{Extent, FolderAct, FolderRule, FolderUser, TenureOf};
+pub use crate::auth::permissions::{LocalUser, depends_on_groups};
 pub(crate) use authentication::WRONG_TOKEN_DELAY;
 pub use authentication::{
     AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
 };
-pub use browser_checks::AllowedHosts;
 pub use engine_shares::{EngineShares, PendingCommand};
-pub(crate) use folder_rights::{Extent, FolderAct, FolderRule, FolderUser, TenureOf};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
-pub use parent_lock::{LocalUser, depends_on_groups};
 pub use server_tls::{TlsError, TlsFiles, grant_of, name_in_certificate};
-pub use token_file::TokensError;

@@ -5,11 +5,11 @@
 //! Defaults for options that are not given, from the environment: host, user, directories, server.
 
 use super::exit::{CliError, CliResult};
+use crate::base::said;
 use crate::engine::lease_terms::{TTL_MAX, TTL_MIN, TermError, parse_span};
 use crate::engine::{ClientId, Grace, LockName, NameError, Ttl};
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::mount::client_of_user;
-use crate::os_error::said;
 use crate::time::Span;
 use std::ffi::{OsStr, OsString};
 use std::fmt;

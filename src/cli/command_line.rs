@@ -154,7 +154,7 @@ Examples:
 #[command(
     name = "latchfs",
     version,
-    long_version = crate::version::with_commit(),
+    long_version = crate::base::with_commit(),
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{MORE}\n\n{}", Exit::table()),

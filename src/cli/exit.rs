@@ -1,7 +1,7 @@
 //! The exit codes of commands, and the errors behind them.
 
+use crate::base::said;
 use crate::engine::RefusalKind;
-use crate::os_error::said;
 use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
 //! The thread that reads the server's event stream and publishes its events to local readers.
 
-use super::session_state::SessionKeepAlive;
 use super::shared_state::ClientState;
-use super::transport::{FrameStream, TransportError};
+use crate::base::jittered;
+use crate::client::http_transport::{FrameStream, TransportError};
+use crate::client::session_keep_alive::SessionKeepAlive;
 use crate::engine::EventKind;
-use crate::random::jittered;
 use crate::service::batch_messages::{Frame, Stamp, take_frame};
 use crate::time::Time;
 use crate::time::{Span, boot_now};

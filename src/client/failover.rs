@@ -8,7 +8,7 @@
 //! whether the next server belongs to the same cluster.
 
 use super::http_transport::{ServerAccess, Unusable};
-use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
+use crate::client::http_transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
 use parking_lot::{Mutex, RwLock};

@@ -2,10 +2,13 @@
 //!
 //! Each connection has its own event loop, which runs only while its thread waits, so that no
 //! connection can delay another.
+//!
+//! The transport between a client and its servers: the interface that the rest of the client needs.
+//!
+//! TLS of a client: the certificate authorities that verify the server, and the client's own
+//! certificate.
 
-use super::client_tls::{certificate_alert, is_of_unknown_issuer, tls_connector};
-use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
-use crate::net::http_connection::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
+use crate::net::connections::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
     ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_told, encode_batch,
     protocol,
@@ -20,13 +23,15 @@ use parking_lot::RwLock;
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use tokio_rustls::{TlsConnector, rustls};
 
 /// The maximum number of bytes read from an error response.
 const COMPLAINT_BYTES_MAX: usize = 16 << 10;
@@ -462,6 +467,205 @@ pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
 
 pub(super) fn silent() -> TransportError {
     TransportError::Silent("no answer in time".to_owned())
+}
+
+/// Why a server has given no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransportError {
+    /// No answer arrived in time, or the connection broke: the outcome is unknown.
+    Silent(String),
+    /// The server refuses the credentials, for this reason.
+    Denied(String),
+    /// The peer answers, but is not a latchfs server of a version that this client supports.
+    /// Contains the peer's message.
+    Foreign(String),
+    /// The server has another engine than the client has used so far. The server reports this, and
+    /// did not execute the request.
+    Elsewhere(String),
+    /// The server has forgotten the answer to the batch, or is still busy with it.
+    Late,
+}
+
+impl TransportError {
+    /// Whether the server refuses the credentials.
+    pub(super) const fn is_denial(&self) -> bool {
+        matches!(self, Self::Denied(_))
+    }
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
+                f.write_str(why)
+            }
+            Self::Late => write!(
+                f,
+                "the server no longer has the answer to this request, or is \
+                still busy with it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TransportError {}
+
+/// One connection, on which one thread sends requests one after the other. Reconnects by itself.
+pub trait ServerConnection: Send {
+    /// Sends a batch, and waits for the answer for at most `patience`.
+    fn ask(
+        &mut self,
+        batch: &RequestBatch,
+        patience: Span,
+    ) -> Result<BatchResponse, TransportError>;
+    /// Reports that the server that answered last could not serve the request: the next request
+    /// goes to another server, if there is one.
+    fn pass_over(&mut self, _why: &TransportError) {}
+    /// Restricts all further requests to the server that answered last.
+    fn stay(&mut self) {}
+}
+
+/// A server's event stream that is open for reading.
+pub trait FrameStream: Send {
+    /// Appends received bytes to `bytes`; waits for at most `patience` if there are none.
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError>;
+}
+
+/// A server, or several of one cluster, to which a client can connect.
+pub trait Transport: Send + Sync {
+    /// The name of the server that is shown to users.
+    fn name(&self) -> &str;
+    /// Whether there are several servers, any of which can serve a request.
+    fn is_several(&self) -> bool {
+        false
+    }
+    /// Reports that the current server is unsuitable: the next request goes to another server, if
+    /// there is one.
+    fn pass_over(&self, _why: &TransportError) {}
+    /// Returns why a server refused the credentials, if none has answered a request since. A user
+    /// must know it even if another server can't be reached, which could accept them.
+    fn denial(&self) -> Option<String> {
+        None
+    }
+    /// Records the URLs of all nodes of the cluster, as a server reported them.
+    fn learn(&self, _urls: &[String]) {}
+    /// Uses these credentials from now on: the token for each request, and the certificates for new
+    /// connections. If they can't be used, those before stay in force.
+    fn renew_keys(&self, _access: &ServerAccess) -> Result<(), Unusable> {
+        Ok(())
+    }
+    /// Returns a connection on which requests can be sent.
+    fn line(&self) -> Box<dyn ServerConnection>;
+    /// Opens the event stream, from `since` on if the server's start still has the id `start`.
+    fn follow(
+        &self,
+        start: u64,
+        since: u64,
+        patience: Span,
+    ) -> Result<Box<dyn FrameStream>, TransportError>;
+}
+
+/// Returns the TLS configuration for the server at `host`, which the certificates in `ca` (PEM) or
+/// those that this machine trusts verify. `identity` is the client's certificate and its key (PEM).
+pub(super) fn tls_connector(
+    ca: Option<&[u8]>,
+    identity: Option<&(Vec<u8>, Vec<u8>)>,
+    host: &str,
+) -> Result<(TlsConnector, ServerName<'static>), String> {
+    let unusable = |what: &str, why: &dyn fmt::Display| format!("{what}: {why}");
+    let roots = match ca {
+        None => machine_roots()?,
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(ca) {
+                let certificate =
+                    certificate.map_err(|why| unusable("the CA can't be read", &why))?;
+                roots.add(certificate).map_err(|why| unusable("the CA can't be used", &why))?;
+            }
+            Arc::new(roots)
+        }
+    };
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let certificates: Result<Vec<_>, _> =
+                CertificateDer::pem_slice_iter(certificate).collect();
+            let certificates =
+                certificates.map_err(|why| unusable("the certificate can't be read", &why))?;
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|why| unusable("the key can't be read", &why))?;
+            config
+                .with_client_auth_cert(certificates, key)
+                .map_err(|why| unusable("the certificate can't be used", &why))?
+        }
+    };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|why| unusable("the server's name can't be checked", &why))?;
+    Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+#[cfg(target_os = "linux")]
+fn machine_certificates() -> Vec<CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs
+}
+
+/// Returns the certificates of the file that macOS keeps for OpenSSL. The keychain has more, and a
+/// program that is linked on another system can't read it.
+#[cfg(not(target_os = "linux"))]
+fn machine_certificates() -> Vec<CertificateDer<'static>> {
+    let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| "/etc/ssl/cert.pem".into());
+    CertificateDer::pem_file_iter(file).into_iter().flatten().flatten().collect()
+}
+
+/// Returns the CA certificates that this machine trusts. They are read once per process.
+fn machine_roots() -> Result<Arc<RootCertStore>, String> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        // A certificate that can't be used vouches for no server; the others still do.
+        roots.add_parsable_certificates(machine_certificates());
+        Arc::new(roots)
+    });
+    if roots.is_empty() {
+        return Err(
+            "this machine has no CA certificates that could verify an https server; name the \
+             server's CA (PEM) by --ca FILE, or install the package ca-certificates"
+                .to_owned(),
+        );
+    }
+    Ok(Arc::clone(roots))
+}
+
+/// Whether a handshake failed because no known CA has signed the server's certificate.
+pub(super) fn is_of_unknown_issuer(error: &io::Error) -> bool {
+    let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+    tls_error(error) == Some(&unknown)
+}
+
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref::<rustls::Error>()
+}
+
+/// Returns the TLS alert about the client's certificate that is among the causes of an error.
+pub(super) fn certificate_alert(error: &(dyn Error + 'static)) -> Option<String> {
+    let alert = match error.downcast_ref::<io::Error>().and_then(tls_error) {
+        Some(rustls::Error::AlertReceived(alert)) => *alert,
+        _ => return certificate_alert(error.source()?),
+    };
+    let is_about_certificate = matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateRequired
+    );
+    is_about_certificate.then(|| format!("{alert:?}"))
 }
 
 #[cfg(test)]

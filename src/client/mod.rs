@@ -18,32 +18,22 @@
 //!   `session_keep_alive` keeps the session alive; `event_stream` reads the events.
 //! - `remote`, the lock service.
 
-pub mod transport;
-mod client_tls;
 pub mod http_transport;
 pub mod api_request;
-pub mod download;
-pub mod server_probe;
+pub mod server_clock;
 mod failover;
 pub mod server_events;
-mod server_clock;
-mod sequence_mapping;
 mod request_queue;
-mod request_keys;
-mod session_state;
-mod connection_state;
 mod shared_state;
-mod request_pipeline;
 mod session_keep_alive;
+mod request_pipeline;
 mod event_stream;
 mod remote;
 
+pub use crate::client::session_keep_alive::Terms;
 pub use failover::{Failover, MakeServer, SERVERS_MAX};
 pub use remote::Remote;
 pub use request_queue::REPLY_DEADLINE;
-pub use session_state::Terms;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_failover;

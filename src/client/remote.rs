@@ -4,9 +4,9 @@ use super::event_stream;
 use super::http_transport::{ServerAccess, Unusable};
 use super::request_pipeline;
 use super::request_queue::{ItemResult, QueuedRequest, REPLY_DEADLINE, RESET_DEADLINE};
-use super::session_state::{SessionKeepAlive, SessionState, Terms};
 use super::shared_state::ClientState;
-use super::transport::{Transport, TransportError};
+use crate::client::http_transport::{Transport, TransportError};
+use crate::client::session_keep_alive::{SessionKeepAlive, SessionState, Terms};
 use crate::engine::{
     Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
     SessionId, Token,

@@ -10,11 +10,11 @@
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
 use super::request_queue::{BatchRemainder, QueuedRequest};
-use super::session_state::SessionState;
 use super::shared_state::ClientState;
-use super::transport::{ServerConnection, TransportError};
+use crate::base::{jittered, random};
+use crate::client::http_transport::{ServerConnection, TransportError};
+use crate::client::session_keep_alive::SessionState;
 use crate::engine::{AcknowledgedKeys, Op, Outcome, Reason, SessionId};
-use crate::random::{jittered, random};
 use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};

@@ -4,8 +4,8 @@
 
 use super::failover::{SERVERS_MAX, worse};
 use super::http_transport::{Http, ResponseBody, silent};
-use super::transport::{Transport as _, TransportError};
-use crate::random::jittered;
+use crate::base::jittered;
+use crate::client::http_transport::{Transport as _, TransportError};
 use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch};
 use crate::time::Span;
 use std::thread;

@@ -1,13 +1,16 @@
 //! The state that the threads of a client share: the data about the server, and the state of the
 //! connection to it. No mutex is held while a reply is delivered or a waiter is woken.
+//!
+//! The state of the connection to a server.
+//!
+//! Maps the event numbers of the server to local ones: the server's numbers restart with it, and
+//! those of the local event log must not.
 
-use super::connection_state::ConnectionState;
-use super::request_keys::RequestKeys;
 use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
-use super::sequence_mapping::SequenceMapping;
 use super::server_clock::ServerClock;
-use super::session_state::{SessionKeepAlive, SessionState, surely_until};
-use super::transport::{ServerConnection, Transport, TransportError};
+use crate::client::http_transport::{ServerConnection, Transport, TransportError};
+use crate::client::request_queue::RequestKeys;
+use crate::client::session_keep_alive::{SessionKeepAlive, SessionState, surely_until};
 use crate::engine::{
     ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
     Token,
@@ -16,8 +19,10 @@ use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, Reques
 use crate::service::event_log::EventLog;
 use crate::service::{About, BackendKind, Contact, RemoteStatus, RttSample, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
+use log::Level;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::mem::replace;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -498,6 +503,126 @@ impl ClientState {
     }
 }
 
+/// How long after a loss of the connection no further one is logged as a warning. A server that
+/// accepts connections and closes them would otherwise fill the terminal of a command.
+const LOSS_SAID_EVERY: Span = Span::from_secs(10);
+
+/// Whether a server answers, and the session with it.
+pub(super) struct ConnectionState {
+    /// Whether the server answers requests.
+    pub(super) asks_work: bool,
+    /// Whether the event stream from the server is open.
+    pub(super) events_work: bool,
+    pub(super) session: SessionState,
+    pub(super) stopped: bool,
+    /// When a loss of the connection was last logged as a warning.
+    loss_said: Option<Time>,
+}
+
+impl ConnectionState {
+    pub(super) const fn new(session: SessionState) -> Self {
+        Self { asks_work: true, events_work: false, session, stopped: false, loss_said: None }
+    }
+
+    /// Whether the server answers requests and sends events.
+    pub(super) const fn is_up(&self) -> bool {
+        self.asks_work && self.events_work
+    }
+
+    /// Records whether requests to `server` work. Returns whether they did before.
+    pub(super) fn set_asks(&mut self, server: &str, work: bool) -> bool {
+        let (was_up, before) = (self.is_up(), replace(&mut self.asks_work, work));
+        self.log_change(server, was_up);
+        before
+    }
+
+    /// Records whether the event stream of `server` is open. Returns whether it was before.
+    pub(super) fn set_events(&mut self, server: &str, work: bool) -> bool {
+        let (was_up, before) = (self.is_up(), replace(&mut self.events_work, work));
+        self.log_change(server, was_up);
+        before
+    }
+
+    /// Logs a change, if this client has a session: a single command needs no such lines.
+    fn log_change(&mut self, server: &str, was_up: bool) {
+        match (was_up, self.is_up()) {
+            _ if !self.session.is_wanted() => {}
+            (true, false) => {
+                let level = self.level_of_loss(boot_now());
+                log::log!(level, server; "connection to the server lost");
+            }
+            (false, true) => log::info!(server; "connected to the server"),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Returns the level at which a loss of the connection is logged.
+    fn level_of_loss(&mut self, now: Time) -> Level {
+        if self.loss_said.is_some_and(|said| now < said + LOSS_SAID_EVERY) {
+            return Level::Info;
+        }
+        self.loss_said = Some(now);
+        Level::Warn
+    }
+}
+
+/// The maximum number of runs that are remembered; a run is a sequence of events that arrived
+/// together. A lock's state that is older than the oldest run is not cached.
+const RUNS_MAX: usize = 1_024;
+
+/// Maps the numbers of the events received from the server to their numbers in the local event log.
+#[derive(Debug, Default)]
+pub(super) struct SequenceMapping {
+    /// The id of the server's start that numbered the events; 0 while the stream is interrupted.
+    start: u64,
+    /// For each run of events that arrived together, the number of its first event at the server
+    /// and in the local event log.
+    runs: VecDeque<(u64, u64)>,
+    /// The server's number of the next event to arrive.
+    next: u64,
+    /// The local number of the next event to arrive.
+    next_here: u64,
+}
+
+impl SequenceMapping {
+    /// Records that the event stream of the server with the start id `start` begins or continues at
+    /// its event `next`, which gets the local number `next_here`.
+    pub(super) fn begin(&mut self, start: u64, next: u64, next_here: u64) {
+        *self = Self { start, runs: VecDeque::new(), next, next_here };
+    }
+
+    /// Records that the event stream is interrupted.
+    pub(super) fn cut(&mut self) {
+        self.start = 0;
+    }
+
+    /// Records that the next run of events (events that arrived together), up to the server's event
+    /// number `next`, was published in the local event log under the numbers from `first_here` to
+    /// `next_here`.
+    pub(super) fn came(&mut self, next: u64, first_here: u64, next_here: u64) {
+        self.runs.push_back((self.next, first_here));
+        if self.runs.len() > RUNS_MAX {
+            self.runs.pop_front();
+        }
+        (self.next, self.next_here) = (next, next_here);
+    }
+
+    /// Returns a local number such that every event before it also comes before the server's event
+    /// `number`. `None` if the mapping does not know that event number.
+    pub(super) fn here(&self, start: u64, number: u64) -> Option<u64> {
+        if start != self.start || self.start == 0 {
+            return None;
+        }
+        if number >= self.next {
+            return Some(self.next_here);
+        }
+        // Returning the number of the first event that arrived in the same run is safe: a number
+        // that is too small only prevents the caching of a state that could have been cached.
+        let after = self.runs.partition_point(|(first, _)| *first <= number);
+        after.checked_sub(1).map(|run| self.runs[run].1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -526,5 +651,51 @@ mod tests {
         remember(TENURES_MAX + 1);
         assert!(!knows(TENURES_MAX + 1), "only the server knows when it is over");
         assert_eq!(state.tenures.lock().len(), TENURES_MAX);
+    }
+}
+
+#[cfg(test)]
+mod connection_state_tests {
+    use super::*;
+
+    #[test]
+    fn one_loss_in_ten_seconds_is_a_warning() {
+        let mut state = ConnectionState::new(SessionState::new(None));
+        let levels = [1, 2, 10, 11, 12].map(|secs| state.level_of_loss(Time::from_secs(secs)));
+        let [warn, info] = [Level::Warn, Level::Info];
+        assert_eq!(levels, [warn, info, info, warn, info]);
+    }
+}
+
+#[cfg(test)]
+mod sequence_mapping_tests {
+    use super::*;
+
+    #[test]
+    fn server_numbers_map_to_local_ones() {
+        let mut numbers = SequenceMapping::default();
+        assert_eq!(numbers.here(0, 0), None, "nothing is followed yet");
+        numbers.begin(5, 100, 7);
+        assert_eq!(numbers.here(5, 100), Some(7));
+        assert_eq!(numbers.here(6, 100), None, "of another start");
+        numbers.came(103, 7, 10);
+        numbers.came(104, 12, 13);
+        assert_eq!(numbers.here(5, 99), None, "before all that is remembered");
+        assert_eq!(numbers.here(5, 102), Some(7));
+        assert_eq!(numbers.here(5, 103), Some(12));
+        assert_eq!(numbers.here(5, 110), Some(13), "the stream is behind the view");
+        numbers.cut();
+        assert_eq!(numbers.here(5, 110), None);
+    }
+
+    #[test]
+    fn the_oldest_run_is_forgotten() {
+        let mut numbers = SequenceMapping::default();
+        numbers.begin(5, 0, 0);
+        for run in 0..=RUNS_MAX as u64 {
+            numbers.came(run + 1, run, run + 1);
+        }
+        assert_eq!(numbers.runs.len(), RUNS_MAX);
+        assert_eq!((numbers.here(5, 0), numbers.here(5, 1)), (None, Some(1)));
     }
 }

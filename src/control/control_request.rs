@@ -1,12 +1,26 @@
 //! Parsed control requests: JSON objects whose field `do` names the request.
+//!
+//! The kinds of control requests, and the permission that each needs.
+//!
+//! The interface between control requests and the front end that received them: a mount, or a
+//! command with `--server`.
+//!
+//! The options of a lease, which control requests and writes to lock files share.
 
-use super::control_kind::ControlKind;
-use super::lease_options::{LeaseOptions, checked_handover, options_of, short};
-use super::lock_page;
+use crate::auth::Denial;
+use crate::auth::permissions::Operation;
+use crate::control::control_executor;
+use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::parse_span;
-use crate::engine::{LockName, QueuePolicy, RefusalKind, StealReason, Token};
-use crate::service::List;
+use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
+use crate::engine::{
+    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView,
+    Mode, Op, Outcome, Patch, Process, QueuePolicy, RefusalKind, StealReason, Tenure, Token, Ttl,
+};
+use crate::service::{List, ListPage, RequestError, Unavailable};
+use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
+use std::future::Future;
 use std::sync::Arc;
 
 /// Maximum size in bytes of a control request: a few names, and a note of 1 KiB.
@@ -122,7 +136,7 @@ impl ControlRequest {
         })?;
         Ok(match kind {
             ControlKind::About => Self::About,
-            ControlKind::List => Self::List(lock_page::query(fields)?),
+            ControlKind::List => Self::List(control_executor::query(fields)?),
             ControlKind::Status => Self::Status(name(fields)?),
             ControlKind::Acquire => Self::Acquire(AcquireRequest {
                 name: name(fields)?,
@@ -213,6 +227,255 @@ fn name(fields: &Map<String, Value>) -> Result<LockName, String> {
         let shown = short(&text.escape_debug().to_string());
         format!("'{shown}' can't be the name of a lock: {error}")
     })
+}
+
+/// The kind of a control request, which its field `do` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ControlKind {
+    /// Describe the mount, or the connection to the server.
+    About,
+    /// List locks, one page at a time.
+    List,
+    /// Show the status of one lock.
+    Status,
+    /// Acquire a lock, or wait for it.
+    Acquire,
+    /// Renew a lease.
+    Renew,
+    /// Release a lock.
+    Release,
+    /// Take a live lock from its holder.
+    Steal,
+}
+
+impl ControlKind {
+    /// All kinds of requests, in the order in which error messages list them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::About,
+        Self::List,
+        Self::Status,
+        Self::Acquire,
+        Self::Renew,
+        Self::Release,
+        Self::Steal,
+    ];
+
+    /// Returns the value of the field `do` for this kind.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::About => "about",
+            Self::List => "list",
+            Self::Status => "status",
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Steal => "steal",
+        }
+    }
+
+    /// Returns the kind whose name in the field `do` is `text`.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|request| request.as_str() == text)
+    }
+
+    /// Returns the operation whose permissions a request of this kind needs.
+    pub(crate) const fn operation(self) -> Operation {
+        match self {
+            Self::About => Operation::ShowCounts,
+            Self::List => Operation::ListLocks,
+            Self::Status => Operation::ShowLock,
+            Self::Acquire => Operation::Acquire,
+            Self::Renew => Operation::Renew,
+            Self::Release => Operation::Release,
+            Self::Steal => Operation::Steal,
+        }
+    }
+}
+
+/// Returns the message of a denial to a user of a mount. Such a user has no credentials but a uid.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(crate) fn why_denied(denial: &Denial) -> String {
+    match denial {
+        Denial::Steal => {
+            "only root and the user who mounted may steal a lock; ask one of them".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The result of a wait in a queue.
+#[derive(Debug)]
+pub(crate) enum ControlWaitEnd {
+    /// The lock was granted to the waiting request.
+    Granted(Tenure),
+    /// The lock service refused the request, or did not answer.
+    Failed(RequestError),
+    /// The front end itself refused the request; holds the answer to send.
+    Refused(Value),
+    /// The request left the queue; `None` if it is not known why.
+    Left(Option<LeaveReason>),
+    /// The program that sent the request is gone, so no answer is needed.
+    Abandoned,
+}
+
+/// The front end that executes a control request, on behalf of one client.
+pub(crate) trait ControlHost: Sync {
+    /// A process to which a lease can be bound.
+    type Process: Send + Sync;
+
+    /// Returns the client that sent the request.
+    fn client(&self) -> &ClientId;
+    /// Checks whether the caller may request this operation on any lock. The error is a sentence
+    /// that says why the caller may not.
+    fn allows(&self, operation: Operation) -> Result<(), String>;
+    /// Returns a description of the daemon, or of the connection to the server.
+    fn about(&self) -> Map<String, Value>;
+    /// Converts an engine time to wall-clock time.
+    fn wall(&self, at: Time) -> Wall;
+    /// Returns the process `pid`, or an answer with the reason why the caller may not bind leases
+    /// to it.
+    fn process(&self, name: &LockName, pid: u32) -> Result<Self::Process, Value>;
+    /// Returns the process to which a lease is bound if its request names no process; `None` if the
+    /// front end binds no such leases.
+    fn default_process(&self) -> Option<Self::Process>;
+    /// Returns the form of `process` that is stored in the details of a lease, if the daemon must
+    /// find the process again after a restart.
+    fn detail_of(&self, process: &Self::Process) -> Option<Process>;
+    /// Returns the ttl and grace, or the session, of a lease that is bound to `process`, or to no
+    /// process.
+    fn terms(&self, options: &LeaseOptions, process: Option<&Self::Process>) -> LeaseTerms;
+    /// Returns the details of a new lease, which name the caller or its parent process as the
+    /// holder.
+    fn details(&self, options: &LeaseOptions, for_parent: bool) -> Patch;
+    /// Binds a lease to a process, so that the lease ends with the process.
+    fn bind(&self, key: LeaseKey, life: Lifetime, process: &Self::Process);
+    /// Unbinds a lease from its process, so that the lease outlives the process. Returns the new
+    /// ttl and grace of the lease, if they change.
+    fn unbind(&self, token: Token) -> Option<LeaseTerms>;
+    /// Records that a client which held the lock `name` still holds it after a renewal, under the
+    /// new fencing token `token`.
+    fn continued(&self, name: &LockName, token: Token);
+    /// Records that a request about the lock `name` failed.
+    fn failed(&self, name: &LockName, failure: RequestError);
+
+    /// Submits a command to the lock service.
+    fn decide(&self, op: Op) -> impl Future<Output = Result<Outcome, RequestError>> + Send;
+    /// Returns the state of a lock.
+    fn view(&self, name: &LockName) -> impl Future<Output = Result<LockView, Unavailable>> + Send;
+    /// Returns a page of locks.
+    fn list(
+        &self,
+        query: List,
+    ) -> impl Future<Output = Result<ListPage<LockView>, Unavailable>> + Send;
+    /// Acquires a lock, or waits for it in its queue.
+    fn wait(
+        &self,
+        ask: Acquire,
+        patience: Option<Span>,
+    ) -> impl Future<Output = ControlWaitEnd> + Send;
+}
+
+/// The options of a lease, parsed from a JSON object or from words such as `60s` and `pid=123`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LeaseOptions {
+    /// The ttl of the lease from now on.
+    pub(crate) ttl: Option<Ttl>,
+    /// The grace period of the lease from now on.
+    pub(crate) grace: Option<Grace>,
+    /// The note shown to other clients.
+    pub(crate) note: Option<Arc<str>>,
+    /// The fencing token of the only lease to which the request applies.
+    pub(crate) token: Option<Token>,
+    /// The process to which the lease is bound.
+    pub(crate) pid: Option<u32>,
+    /// Whether the lock is exclusive or shared.
+    pub(crate) mode: Option<Mode>,
+}
+
+/// Returns the error message for an invalid process id.
+pub(crate) fn wrong_pid(text: &str) -> String {
+    format!("'{}' is no process id; write pid=$$", short(text))
+}
+
+/// Returns `pid` if it is a valid process id.
+pub(crate) fn checked_pid(pid: u32) -> Result<u32, String> {
+    // A pid that is too large for `pid_t` is refused, and 0 too: kill(2) takes 0 as the caller's
+    // process group. The kernel's own limit, 2^22, is lower.
+    if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
+}
+
+/// Parses the options in a JSON object and ignores its other keys; `null` counts as absent.
+pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, String> {
+    let text_of = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
+        Some(other) => Err(format!("'{key}' is a text such as \"60s\", not {other}")),
+    };
+    let number_of = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value
+            .as_u64()
+            .map(Some)
+            .ok_or_else(|| format!("'{key}' is a whole number, not {value}")),
+    };
+    let mut options = LeaseOptions::default();
+    if let Some(text) = text_of("ttl")? {
+        options.ttl = Some(Ttl::parse(text).map_err(|error| format!("'ttl': {error}"))?);
+    }
+    if let Some(text) = text_of("grace")? {
+        options.grace = Some(Grace::parse(text).map_err(|error| format!("'grace': {error}"))?);
+    }
+    if let Some(text) = text_of("note")? {
+        options.note = Some(checked_note(text)?);
+    }
+    if let Some(number) = number_of("token")? {
+        if number > TOKEN_MAX {
+            return Err(format!("'token': {number} is more than any token"));
+        }
+        options.token = Some(Token::named(number));
+    }
+    if let Some(number) = number_of("pid")? {
+        let pid = u32::try_from(number).map_err(|_| wrong_pid(&number.to_string()))?;
+        options.pid = Some(checked_pid(pid)?);
+    }
+    options.mode = match text_of("mode")? {
+        None => None,
+        Some("exclusive") => Some(Mode::Exclusive),
+        Some("shared") => Some(Mode::Shared),
+        Some(other) => {
+            return Err(format!("'mode' is exclusive or shared, not '{}'", short(other)));
+        }
+    };
+    Ok(options)
+}
+
+/// Returns the note `text` if it is not too long.
+pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > NOTE_BYTES_MAX {
+        return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));
+    }
+    Ok(text.into())
+}
+
+/// Returns the handover `text` if it is not too long.
+pub(crate) fn checked_handover(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > HANDOVER_BYTES_MAX {
+        let length = text.len();
+        return Err(format!(
+            "a handover has at most {HANDOVER_BYTES_MAX} bytes, this one {length}"
+        ));
+    }
+    Ok(text.into())
+}
+
+/// Returns the first characters of a text, for an error message.
+pub(crate) fn short(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
 }
 
 #[cfg(test)]

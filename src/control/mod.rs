@@ -6,20 +6,16 @@
 //! [`control_executor`] executes a request for a [`ControlHost`]: the mount, or a command that
 //! talks to a server without a mount.
 
-pub(crate) mod control_kind;
-pub(crate) mod lease_options;
 pub(crate) mod control_request;
-pub(crate) mod lock_page;
-pub(crate) mod control_host;
 pub(crate) mod control_executor;
 
+pub(crate) use crate::control::control_request::ControlKind;
+#[cfg(target_os = "linux")]
+pub(crate) use crate::control::control_request::why_denied;
+pub(crate) use crate::control::control_request::{ControlHost, ControlWaitEnd};
 #[cfg(target_os = "linux")]
 pub(crate) use control_executor::WAITERS_SHOWN_MAX;
 pub(crate) use control_executor::execute;
-pub(crate) use control_host::{ControlHost, ControlWaitEnd};
-pub(crate) use control_kind::ControlKind;
-#[cfg(target_os = "linux")]
-pub(crate) use control_kind::why_denied;
 #[cfg(target_os = "linux")]
 pub(crate) use control_request::parse;
 pub(crate) use control_request::{ControlRequest, refusal};

@@ -6,7 +6,7 @@
 //! groups of the caller.
 
 use crate::auth::{LocalUser, depends_on_groups};
-use crate::control::lease_options::short;
+use crate::control::control_request::short;
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{
     Acquire, ClientId, FileType, Lease, LockName, LockView, NameError, Op, Ownership, Token,

@@ -43,7 +43,6 @@
 use crate::engine::{
     ClientId, Holder, Lease, LeaseKey, Lifetime, LockName, LockView, Phase, SessionId, Token,
 };
-use crate::event_json::{event_of, lost};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
 use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::file_system::{DirEntry, Done, Errno, PollEvents, ReadBytes, ReadRequest};
@@ -54,6 +53,7 @@ use crate::fuse::kernel::task::{Pending, Promise, pending};
 use crate::fuse::lock_access::LockAccess;
 use crate::service::event_log::EventWatch;
 use crate::service::{Locks, SessionOwner};
+use crate::status::{event_of, lost};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;

@@ -10,7 +10,7 @@ use super::folder_changes::FolderBarrier;
 use super::folder_guard::FolderGuard;
 use super::late_changes::Late;
 use super::tenure::TenureId;
-use crate::os_error::said;
+use crate::base::said;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;

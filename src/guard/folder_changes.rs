@@ -20,7 +20,7 @@ use super::barrier_store::unread_file::{read_unread, write_unread};
 use super::disk::{Disk, Look};
 use super::unread::UnreadVersions;
 use super::write_policy::PathPatterns;
-use crate::os_error::said;
+use crate::base::said;
 use crate::time::this_boot;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};

@@ -3,7 +3,7 @@
 //! another guard has it, of a user who has a right to guard the folder. What decides between the
 //! guards of one user is the lock in their private state directory.
 
-use crate::os_error::said;
+use crate::base::said;
 use rustix::fs::FlockOperation;
 use std::fmt;
 use std::fs;

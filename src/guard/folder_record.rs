@@ -5,8 +5,8 @@
 use super::linux_disk::{give_to_owner, make_dir_as_owner, open_below};
 #[cfg(not(target_os = "linux"))]
 use super::plain_disk::{give_to_owner, make_dir_as_owner, open_below};
+use crate::base::random;
 use crate::engine::{self, ClientId, LockName};
-use crate::random::random;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -101,7 +101,7 @@ impl fmt::Display for RecordError {
                 path.display()
             ),
             Self::Io(path, error) => {
-                write!(f, "{} can't be used: {}", path.display(), crate::os_error::said(error))
+                write!(f, "{} can't be used: {}", path.display(), crate::base::said(error))
             }
         }
     }

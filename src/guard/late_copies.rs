@@ -9,7 +9,7 @@ use super::fence::leads_to_no_file;
 use super::folder_changes::FolderBarrier;
 use super::folder_guard::FolderGuard;
 use super::lost_files::{LostDescription, LostReason};
-use crate::os_error::said;
+use crate::base::said;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::Ordering;

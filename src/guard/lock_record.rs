@@ -1,8 +1,8 @@
 //! The lock record of seed 002 as a value: the 14 fields of its schema, and the two of them that
 //! the holder writes.
 
+use crate::base::random;
 use crate::engine::{Patch, TextPatch};
-use crate::random::random;
 use crate::service::TOLERATED_SKEW;
 use crate::time::{Span, Wall};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 //! temporary one.
 
 use super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
-use crate::random::random;
+use crate::base::random;
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, Dir as DirStream, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec,

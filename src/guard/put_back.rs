@@ -11,7 +11,7 @@ use super::folder_guard::FolderGuard;
 use super::lost_files::{LostDescription, LostReason};
 use super::stage::{PublishError, Stage};
 use super::tenure::TenureId;
-use crate::os_error::said;
+use crate::base::said;
 use std::ffi::OsStr;
 use std::io;
 

@@ -5,7 +5,7 @@ use super::barrier::tree::{FileStamp, FolderTree as _, FoundFile};
 use super::barrier_store::change_record::ChangeRecord;
 use super::disk::Disk;
 use super::folder_changes::{BarrierState, FolderBarrier};
-use crate::os_error::said;
+use crate::base::said;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;

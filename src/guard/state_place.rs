@@ -7,7 +7,7 @@ use super::folder_claim::{FolderClaim, Locker};
 use super::folder_guard::FolderDirs;
 use super::folder_record::FolderRecord;
 use super::synced_place::{SyncMark, synced_by};
-use crate::os_error::said;
+use crate::base::said;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fmt;
 use std::fs::{self, DirBuilder};

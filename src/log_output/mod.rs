@@ -7,7 +7,6 @@
 //! number.
 
 mod line_format;
-mod line_limits;
 mod line_queue;
 
 pub(crate) use line_format::{LogFormat, controls_terminal};

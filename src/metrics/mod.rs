@@ -6,14 +6,13 @@
 //! descriptors of the process).
 
 mod exposition;
-mod census;
 #[cfg(target_os = "linux")]
 mod process_stats;
 
 pub use exposition::{Exposition, Labels, MetricKind, MetricsPage};
 
+use crate::metrics::exposition::Census;
 use crate::service::{BackendKind, Locks};
-use census::Census;
 use parking_lot::Mutex;
 use std::fmt;
 

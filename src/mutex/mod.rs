@@ -41,13 +41,11 @@
 //! *believing* that it still holds the lock. [`Guard::is_held`] checks that, the handler of
 //! [`Mutex::on_unexpected`] is notified, and a resource that checks tokens is safe in any case.
 
-mod notice;
 mod lock_file;
-mod thread_ownership;
 mod guard;
-mod lock_events;
+mod thread_ownership;
 
+pub use crate::mutex::guard::{Notice, Unexpected};
+pub use crate::mutex::lock_file::{Listener, LockEvent, LockEvents};
 pub use guard::{Guard, Mutex};
-pub use lock_events::{Listener, LockEvent, LockEvents};
 pub use lock_file::MutexMode;
-pub use notice::{Notice, Unexpected};

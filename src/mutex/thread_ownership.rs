@@ -2,9 +2,9 @@
 //! its number of guards. A thread that would deadlock with itself gets an error.
 
 use super::lock_file::{MutexMode, await_change, is_stopped, see, token_of};
-use super::notice::{Listeners, Notice, Unexpected};
 use crate::engine::LockName;
 use crate::holder_id::Maker;
+use crate::mutex::guard::{Listeners, Notice, Unexpected};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;

@@ -15,7 +15,7 @@ use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse}
 use super::rpc::mutual_tls::PeerCertificate;
 use super::rpc::rpc_client::{RpcFailure, RpcIdentity};
 use super::types::{ClusterId, NodeId};
-use crate::random::jittered;
+use crate::base::jittered;
 use crate::time::Span;
 use futures_util::future::join_all;
 use std::net::IpAddr;

@@ -4,7 +4,7 @@
 use super::node::RunningNode;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcFailure;
-use crate::random::jittered;
+use crate::base::jittered;
 use crate::service::cluster_status::{
     ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest, PendingStage,
     Standing, Unchanged,

@@ -7,7 +7,7 @@ pub(crate) use super::rpc::rpc_client::RpcFailure;
 use super::rpc::rpc_client::{RpcConnection, RpcIdentity};
 use super::state_machine::StateMachine;
 use super::types::{Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote};
-use crate::net::http_connection::dial;
+use crate::net::connections::dial;
 use crate::time::Span;
 use openraft::RaftTypeConfig;
 use openraft::impls::{BasicNode, ProgressResponder};

@@ -1,8 +1,8 @@
 //! The errors that keep a node from starting or running, and their messages: an unusable data
 //! directory, a fatal error later on, and a peer configuration that can't work.
 
-use crate::net::pem_files::PemError;
-use crate::os_error::said;
+use crate::base::said;
+use crate::net::certificates::PemError;
 use crate::storage::locked_dir::{PlaceError, Role};
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Records the first fatal disk error of a node. Later errors are not recorded, and nothing is
 //! retried.
 
-use crate::os_error::said;
+use crate::base::said;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;

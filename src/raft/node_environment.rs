@@ -3,7 +3,7 @@
 
 use super::engine_clock::EngineClock;
 use super::types::Leader;
-use crate::random;
+use crate::base;
 use crate::time::{self, Span, Time};
 
 /// The clocks and the random numbers of a machine.
@@ -73,6 +73,6 @@ impl NodeEnvironment for SystemEnvironment {
     }
 
     fn jittered(&self, span: Span) -> Span {
-        random::jittered(span)
+        base::jittered(span)
     }
 }

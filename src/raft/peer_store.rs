@@ -3,7 +3,7 @@
 
 use super::node_address::NodeAddress;
 use super::types::{ClusterId, NodeId};
-use crate::os_error::said;
+use crate::base::said;
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Value, json};

@@ -4,18 +4,25 @@
 //! A thread of its own makes the lines, so that no request waits for the log. It gathers the events
 //! and the refusals of `GATHER`, and writes them in their order, each with its own time. In a
 //! cluster only the leader logs the events, so that each has one line.
+//!
+//! Entries of front ends in the audit log: administrative acts, and refused requests, each with the
+//! credential and the address of the caller.
 
-use crate::engine::{ClientId, Event, EventKind, SessionEnd, TenureEnd};
-use crate::service::Locks;
+use crate::auth::engine_shares::ConnectionOrigin;
+use crate::auth::permissions::Operation;
+use crate::auth::{Credential, Grant};
+use crate::engine::{ClientId, Event, EventKind, Op, ResetScope, SessionEnd, TenureEnd};
 use crate::service::event_log::EventWatch;
 use crate::service::refusal_log::{LOCKS_LOG as LOCKS, RefusalQueue};
+use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{io, thread};
+use tokio::sync::oneshot;
 
 /// How long events are gathered before their lines are written: the thread that decides a request
 /// wakes the log at most so often.
@@ -284,6 +291,83 @@ impl RenewalCounts {
         if counts.others > 0 {
             log::info!(target: LOCKS, renewals = counts.others; "leases of more clients renewed");
         }
+    }
+}
+
+/// The credential and the address of a caller, for the audit log.
+#[derive(Clone, Copy)]
+pub(crate) struct AuditedCaller<'a> {
+    pub(crate) grant: &'a Grant,
+    pub(crate) origin: &'a ConnectionOrigin,
+}
+
+impl AuditedCaller<'_> {
+    /// Records that a request of this caller was refused.
+    pub(crate) fn refused(self, locks: &Locks, operation: Operation, reason: &str) {
+        let (by, credential) = (&*self.grant.name, self.grant.credential.as_str());
+        let is_known = !matches!(self.grant.credential, Credential::Missing | Credential::Unneeded);
+        let (what, address) = (operation.rule().name, &*self.origin.source.to_string());
+        let network = &*self.origin.source.identity().to_string();
+        let refused = RefusedRequest { what, by, credential, is_known, address, network, reason };
+        locks.audit(&AuditEntry::Refused(refused));
+    }
+
+    /// Records an administrative act of this caller that has begun or ended, and returns when the
+    /// record is on disk.
+    pub(crate) async fn acts(
+        self,
+        locks: &Locks,
+        operation: Operation,
+        target: Option<ActionTarget<'_>>,
+        outcome: &str,
+    ) {
+        let address = self.origin.source.to_string();
+        locks.audit(&AuditEntry::Act(self.act(operation, target, &address, outcome)));
+        let (then, written) = oneshot::channel();
+        // The send fails only if the request is over, and the wait only if the audit log has ended.
+        locks.when_audited(Box::new(move || then.send(()).unwrap_or_default()));
+        written.await.unwrap_or_default();
+    }
+
+    /// Records an administrative command before it is submitted, such as a steal. The records of
+    /// what it has done follow, and it is answered when all of them are on disk.
+    pub(crate) fn commands(self, locks: &Locks, op: &Op) {
+        let (operation, target) = match op {
+            Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
+            Op::Forget(ask) => (Operation::ForgetName, Some(ActionTarget::Lock(&ask.name))),
+            Op::EndHoldOff(_) => (Operation::GrantNow, None),
+            Op::Reset(ask) => (
+                Operation::Reset,
+                match &ask.whose {
+                    ResetScope::Of(client) => Some(ActionTarget::Client(client)),
+                    ResetScope::AllBut(_) => None,
+                },
+            ),
+            _ => return,
+        };
+        let address = self.origin.source.to_string();
+        locks.audit(&AuditEntry::Act(self.act(operation, target, &address, "begun")));
+    }
+
+    /// Records that this caller ends all that a client has, and returns when the record is on disk.
+    /// There is no record unless the caller may also steal: all others release only what belongs to
+    /// their own clients, and could push other records out of the audit log.
+    pub(crate) async fn ends_all_of(self, locks: &Locks, client: &ClientId) {
+        if self.grant.may_begin(Operation::Steal).is_ok() {
+            let target = Some(ActionTarget::Client(client));
+            self.acts(locks, Operation::ReleaseAll, target, "begun").await;
+        }
+    }
+
+    fn act<'a>(
+        &'a self,
+        operation: Operation,
+        target: Option<ActionTarget<'a>>,
+        address: &'a str,
+        outcome: &'a str,
+    ) -> AdminAction<'a> {
+        let (by, credential) = (&*self.grant.name, self.grant.credential.as_str());
+        AdminAction { what: operation.rule().name, target, by, credential, address, outcome }
     }
 }
 

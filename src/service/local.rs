@@ -24,12 +24,12 @@ use super::paging::{Children, List, ListPage, page_of_children, page_of_leases, 
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
+use crate::base::said;
 use crate::engine::codec::{encode_state, known_version};
 use crate::engine::{
     Answer, Child, Command, Engine, Event, HoldOff, HoldOffCause, LockName, LockView, Op, Rules,
     SessionId, SessionView, Token,
 };
-use crate::os_error::said;
 use crate::storage::{StateDir, StateError};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};

@@ -10,7 +10,7 @@ use super::journal::Records;
 use super::journal::{Journal, LastJournal, Space};
 use super::recovery::recover;
 use super::state_dir::Recovered;
-use super::storage_error::StateError;
+use crate::storage::dir::StateError;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,5 +59,5 @@ pub(crate) fn snapshot(body: &[u8]) -> Vec<u8> {
 /// Returns the bytes of the file `tokens`.
 #[cfg(test)]
 pub(crate) fn tokens(ceiling: u64) -> Vec<u8> {
-    super::number_file::NumberFile::Tokens(ceiling).to_text().into_bytes()
+    crate::storage::manifest::NumberFile::Tokens(ceiling).to_text().into_bytes()
 }

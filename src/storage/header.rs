@@ -1,6 +1,6 @@
 //! The header of journal and snapshot files: their first 64 bytes.
 
-use super::storage_error::StateError;
+use crate::storage::dir::StateError;
 use crate::time::this_boot;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //! data directory, which are the lock, the check that it is on a local disk, and the error
 //! messages.
 
-use crate::os_error::said;
+use crate::base::said;
 use log::warn;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};

@@ -17,18 +17,13 @@
 //! `dir` (the files of one directory), `journal`, `recovery`, `check`, `compaction`, and
 //! `state_dir`, the interface. `fuzz` gives `tests/fuzz` access to the recovery.
 
-mod preallocation;
 pub(crate) mod atomic_file;
-mod number_file;
-pub mod locked_dir;
-mod storage_error;
 mod manifest;
-mod header;
+pub mod locked_dir;
 mod dir;
+mod header;
 mod journal;
 mod recovery;
-mod check;
-mod compaction;
 mod state_dir;
 #[doc(hidden)]
 pub mod fuzz;
@@ -36,8 +31,8 @@ pub mod fuzz;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use check::check;
-pub use compaction::Sealed;
+pub use crate::storage::dir::StateError;
+pub use crate::storage::recovery::check;
+pub use crate::storage::state_dir::Sealed;
 pub use journal::{RECORD_BYTES_MAX, Records};
 pub use state_dir::{JOURNAL_BYTES_MIN, Recovered, StateDir};
-pub use storage_error::StateError;

@@ -6,18 +6,20 @@
 //! machine lost power, and pages of the file never reached the disk: they read as zeros, and later
 //! pages may have been written. In all three cases the journal is truncated. In any other case, an
 //! unreadable record that is followed by later ones is damage.
+//!
+//! A check of a state directory that no daemon uses, for `latchfs doctor`. It changes nothing.
 
 use super::dir::{Dir, StateFiles};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{JournalReader, LastJournal, PREFIX_BYTES, Prefix, sum};
 use super::manifest::{Base, SealedJournal};
-use super::number_file::NumberFile;
-use super::storage_error::StateError;
+use crate::storage::dir::StateError;
+use crate::storage::manifest::NumberFile;
 use log::{debug, info, warn};
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::{fs, io};
 
 /// The verified files of a state directory.
 #[derive(Debug)]
@@ -309,4 +311,15 @@ fn has_later_record(reader: &JournalReader, rest: &[u8]) -> bool {
         (prefix.sum == sum(reader.header.sum, prefix.seq, record)).then_some(())
     };
     (1..rest.len()).any(|at| begins_here(at).is_some())
+}
+
+/// Reads the last snapshot and the ceiling of the tokens in a directory, as its next daemon will.
+/// `lock` is the lock file of the directory, locked by the caller.
+pub fn check(path: &Path, lock: File) -> Result<(), StateError> {
+    let dir = Dir::locked(path, lock);
+    dir.read_sheet(NumberFile::TOKENS)?;
+    match dir.list()?.snapshots.last() {
+        Some(last) => read_snapshot(&dir, *last).map(drop),
+        None => Ok(()),
+    }
 }

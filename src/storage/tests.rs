@@ -2,8 +2,8 @@
 
 use super::atomic_file::crash;
 use super::journal::{Journal, LastJournal, Space};
-use super::preallocation::RESERVE_BYTES;
 use super::*;
+use crate::storage::journal::RESERVE_BYTES;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -3,12 +3,12 @@
 //! A user's file comes before that of the machine. Credentials belong to the servers of their
 //! profile, and are sent to no other one.
 
+use crate::base::said;
 use crate::cli::argument_types::{absolute, directory_variable, variable};
 use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
 use crate::fuse::kernel::own_user::{is_root, own_uid};
-use crate::os_error::said;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -10,16 +10,16 @@
 
 use super::config_file::{Config, NamedProfile, Profile};
 use crate::auth::name_in_certificate;
+use crate::base::said;
 use crate::cli::argument_types::{absolute, own_client, text_variable, variable};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::client::api_request::{fetch, no_answer};
 use crate::client::http_transport::{Http, ServerAccess, is_exposed, may_learn};
+use crate::client::http_transport::{Transport, TransportError};
 use crate::client::server_events::ServerEvents;
-use crate::client::transport::{Transport, TransportError};
 use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::engine::ClientId;
-use crate::os_error::said;
 use crate::time::Span;
 use serde_json::Value;
 use std::ffi::OsString;

@@ -9,7 +9,7 @@ use crate::cli::exit::{CliError, CliResult};
 use crate::client::http_transport::ServerAccess;
 use crate::client::server_events::ServerEvents;
 use crate::client::{Remote, Terms};
-use crate::control::lease_options::LeaseOptions;
+use crate::control::control_request::LeaseOptions;
 use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refusal};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{

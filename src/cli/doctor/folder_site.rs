@@ -15,7 +15,7 @@ use crate::cli::guard::decider::check_engine;
 use crate::cli::guard::endpoint::{GuardEndpoint, ViewRecord};
 use crate::cli::guard::guard_parts::PlaceArgs;
 use crate::client::http_transport::{Http, ServerAccess};
-use crate::client::server_probe::{Stuck, probe};
+use crate::client::server_clock::{Stuck, probe};
 use crate::engine::{LockName, LockView, Ownership};
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::mountinfo::Life;

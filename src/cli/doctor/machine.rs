@@ -4,11 +4,11 @@
 
 use super::finding::Finding;
 use super::folder_site::FolderSite;
+use crate::base::said;
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::request_timeout::request_timeout;
 use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
-use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
 use serde_json::Value;
 use std::fs;

@@ -4,13 +4,13 @@
 
 use super::finding::Finding;
 use super::servers;
+use crate::base::said;
 use crate::cli::argument_types::state_dir;
 use crate::cli::connect::mount_client::{ControlFile, LockClient};
 use crate::cli::exit::CliResult;
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
 use crate::fuse::kernel::{mount_seal, mountinfo};
 use crate::guard::synced_place::synced_by;
-use crate::os_error::said;
 use crate::service::BackendKind;
 use crate::storage;
 use serde_json::Value;

@@ -6,7 +6,7 @@ use crate::cli::exit::CliResult;
 use crate::cli::output::harmless;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::Http;
-use crate::client::server_probe::{Stuck, probe};
+use crate::client::server_clock::{Stuck, probe};
 use crate::service::failure::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::Span;

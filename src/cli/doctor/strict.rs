@@ -9,6 +9,7 @@
 use super::finding::Finding;
 use super::folder_site::{FolderSite, ViewLife};
 use crate::audit_chain::check_files;
+use crate::base::said;
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::doctor::folder_site::FolderServers;
 use crate::cli::doctor::{folder_site, machine};
@@ -27,7 +28,6 @@ use crate::guard::plain_disk::PlainDisk;
 use crate::guard::space::{Space, SpaceLimits};
 use crate::guard::state_place::{ChangedThrough, StatePlace, locked_by_other};
 use crate::guard::synced_place::synced_by;
-use crate::os_error::said;
 use crate::time::Wall;
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,13 +1,13 @@
 //! `--carry`: after each marker a sync tool, or a command, is told which paths have changed, so
 //! that it need not find them by itself first.
 
+use crate::base::said;
 use crate::cli::exit::{CliError, CliResult};
 use crate::client::api_request::{ForeignRequest, ask_foreign};
 use crate::guard::barrier_store::ignore_files::ToolPatterns;
 use crate::guard::disk::Disk;
 use crate::guard::folder_changes::OnMarked;
 use crate::guard::folder_guard::FolderGuard;
-use crate::os_error::said;
 use crate::time::Span;
 use parking_lot::{Condvar, Mutex};
 use roxmltree::{Document, Node};

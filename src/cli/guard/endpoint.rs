@@ -9,6 +9,7 @@
 
 #[cfg(target_os = "linux")]
 use super::view_requests;
+use crate::base::said;
 use crate::cli::argument_types::absolute;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::guard::guard_parts::PlaceArgs;
@@ -21,7 +22,6 @@ use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::without_view::listener::socket_path;
-use crate::os_error::said;
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};

@@ -7,6 +7,7 @@
 
 use super::carry;
 use super::carry::Carry;
+use crate::base::said;
 use crate::cli::argument_types::{DurationArg, absolute, default_state_dir, default_ttl, host};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::decider;
@@ -33,7 +34,6 @@ use crate::guard::without_view::listener::RequestSocket;
 use crate::guard::without_view::plain_guard::{PlainGuard, Wake};
 use crate::guard::write_policy::PathPatterns;
 use crate::holder_id::Maker;
-use crate::os_error::said;
 use crate::service::Locks;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

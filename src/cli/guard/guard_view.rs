@@ -2,6 +2,7 @@
 
 use super::carry::{self, Carry};
 use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
+use crate::base::said;
 use crate::cli::argument_types::{DurationArg, default_ttl, length};
 use crate::cli::argument_types::{absolute, default_state_dir, host};
 use crate::cli::exit::{CliError, CliResult};
@@ -33,7 +34,6 @@ use crate::guard::unread::UnreadPolicy;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::view::view_snapshots::ViewSnapshots;
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
-use crate::os_error::said;
 use crate::time::Span;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};

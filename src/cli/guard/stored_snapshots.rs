@@ -7,6 +7,7 @@
 //! for any program that saves a file.
 
 use super::guard_parts::unavailable;
+use crate::base::said;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::endpoint::{PlainFolder, answered};
 use crate::cli::output;
@@ -18,7 +19,6 @@ use crate::guard::folder_snapshot::tree_copy::TreeCopy;
 use crate::guard::folder_snapshot::tree_digest::entries_of;
 use crate::guard::linux_disk::{LinuxDisk, open_below};
 use crate::guard::state_place::{ChangedThrough, StatePlace};
-use crate::os_error::said;
 use crate::time::{Span, boot_now};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use serde_json::{Value, json};

@@ -5,9 +5,9 @@
 //! print, then [`READY`]. If the pipe ends without that word, the start has failed, and the lines
 //! are the error messages.
 
+use crate::base::said;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::os_error::said;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};

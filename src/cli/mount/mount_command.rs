@@ -5,6 +5,7 @@
 
 use super::background;
 use crate::auth::{Grant, LocalUser};
+use crate::base::said;
 use crate::cli::argument_types::{
     DurationArg, ListenArg, default_grace, default_ttl, host, listen_at,
 };
@@ -28,7 +29,6 @@ use crate::fuse::mount::{
     Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
 use crate::guard::synced_place::synced_by;
-use crate::os_error::said;
 use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::service::Locks;

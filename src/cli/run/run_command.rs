@@ -398,7 +398,7 @@ pub(super) fn not_run(command: &Command, error: &std::io::Error) -> ! {
     output::say(&format!(
         "{} can't be run: {}",
         command.get_program().display(),
-        crate::os_error::said(error)
+        crate::base::said(error)
     ));
     std::process::exit(code);
 }

@@ -7,9 +7,9 @@ use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::client::download::download;
+use crate::client::api_request::download;
+use crate::client::http_transport::TransportError;
 use crate::client::http_transport::{Http, ServerAccess};
-use crate::client::transport::TransportError;
 use crate::engine::lease_terms::TTL_MAX;
 use crate::engine::{
     ClientId, EndHoldOff, Engine, HoldOff, HoldOffCause, Op, Outcome, Reset, ResetScope,

@@ -5,7 +5,7 @@
 //! command.
 
 use crate::auth::permissions::Operation;
-use crate::control::lease_options::LeaseOptions;
+use crate::control::control_request::LeaseOptions;
 use crate::control::{
     ControlHost, ControlRequest, ControlWaitEnd, execute, parse, refusal, why_denied,
 };

@@ -4,6 +4,7 @@
 //! end of its session it unmounts by path, even if another daemon has mounted there since, and it
 //! tells a missing device from a missing helper only in a log line.
 
+use crate::base::said;
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::MountPoint;
@@ -11,7 +12,6 @@ use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::{PermissionsBy, SessionKind};
 use crate::holder_id::ProcessStart;
-use crate::os_error::said;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};

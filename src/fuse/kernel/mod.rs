@@ -4,18 +4,18 @@
 
 pub(crate) mod handles;
 pub(crate) mod task;
-pub(crate) mod notifications;
-pub(crate) mod file_system;
 pub mod own_user;
 pub mod mount_users;
 pub mod device_names;
 pub(crate) mod child_call;
 pub mod mountinfo;
-pub(crate) mod interrupts;
-pub mod mount_seal;
-pub mod session;
-pub(crate) mod request_timeout;
 pub mod device;
+pub mod mount_seal;
+pub(crate) mod request_timeout;
+pub(crate) mod notifications;
+pub(crate) mod file_system;
+pub(crate) mod interrupts;
+pub mod session;
 mod dispatch;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@
 //!
 //! The reasons why a directory can't be mounted, as error messages that suggest a remedy.
 
+use crate::base::said;
 use crate::fuse::kernel::device::{Gone, detach, unmount};
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::dispatch::Dispatcher;
@@ -19,7 +20,6 @@ use crate::fuse::kernel::mountinfo::{Device, Life, MountPoint};
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{device, mount_seal, mountinfo};
-use crate::os_error::said;
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 //! Open, read, write and close of the files of locks.
 
-use crate::control::lease_options::LeaseOptions;
+use crate::control::control_request::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::control_names::report_of;

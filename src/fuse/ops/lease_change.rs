@@ -4,7 +4,7 @@
 //! Parses the messages that programs write to a lock's file. One write is one message. Pure: the
 //! parser only reads bytes.
 
-use crate::control::lease_options::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
+use crate::control::control_request::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
 use crate::engine::lease_terms::looks_like_a_duration;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{

@@ -1,6 +1,6 @@
 //! Extended attributes: single facts about a lock, for programs that don't want to parse JSON.
 
-use crate::control::lease_options::{checked_note, short};
+use crate::control::control_request::{checked_note, short};
 use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;

@@ -245,7 +245,7 @@ fn joined(parent: &OsStr, name: &OsStr) -> OsString {
 
 /// Returns an error that names the path.
 fn at_path(path: &OsStr, error: &io::Error) -> io::Error {
-    let said = crate::os_error::said(error);
+    let said = crate::base::said(error);
     io::Error::new(error.kind(), format!("{}: {said}", path.to_string_lossy()))
 }
 

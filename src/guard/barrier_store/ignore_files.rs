@@ -9,7 +9,7 @@ use super::super::write_policy::PathPatterns;
 use super::bounded_read::read_at_most;
 use super::disk_names::open_dir_at;
 use super::disk_tree::{CONTROL_DIR, IGNORE_FILE};
-use crate::os_error::said;
+use crate::base::said;
 use std::ffi::OsStr;
 use std::io;
 

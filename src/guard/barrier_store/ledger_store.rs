@@ -320,7 +320,7 @@ impl<D: Disk> LedgerStore<D> {
             self.fold_at = self.length + FOLD_BYTES;
             if let Err(error) = self.save(ledger) {
                 // The change itself is in the log.
-                log::warn!("the ledger was not saved: {}", crate::os_error::said(&error));
+                log::warn!("the ledger was not saved: {}", crate::base::said(&error));
             }
         }
         Ok(())
@@ -396,7 +396,7 @@ mod tests {
     use super::super::change_record::tests::records;
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
-    use crate::random::random;
+    use crate::base::random;
     use std::fs;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -9,7 +9,7 @@ use super::super::disk::{Disk, Look, Place};
 use super::bounded_read::{if_there, read_at_most};
 use super::disk_names::open_dir_at;
 use super::disk_tree::CONTROL_DIR;
-use crate::os_error::said;
+use crate::base::said;
 use crate::time::Wall;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -18,7 +18,7 @@ use super::super::disk::Disk;
 use super::examined_folder::{ExaminedFolder, KnownTenures};
 use super::folder_finding::{FindingKind, FolderFinding};
 use super::leftovers::{some_of, some_of_all};
-use crate::os_error::said;
+use crate::base::said;
 use crate::time::Span;
 use std::collections::BTreeMap;
 use std::io;

@@ -5,7 +5,7 @@ use super::super::disk::Disk;
 use super::super::tenure::TenureId;
 use super::examined_folder::ExaminedFolder;
 use super::folder_finding::{FindingKind, FolderFinding};
-use crate::os_error::said;
+use crate::base::said;
 use std::io;
 
 /// How many names a sentence shows.

@@ -8,7 +8,7 @@ use super::super::tenure::TenureId;
 use super::examined_folder::ExaminedFolder;
 use super::folder_finding::{FindingKind, FolderFinding};
 use super::leftovers::some_of;
-use crate::os_error::said;
+use crate::base::said;
 
 /// Returns the findings about the snapshots. Each file of each snapshot is read.
 pub(super) fn snapshot_findings<D: Disk>(

@@ -1,6 +1,6 @@
 //! The name of a folder snapshot.
 
-use crate::random::random;
+use crate::base::random;
 use crate::time::Wall;
 use std::fmt;
 

@@ -9,7 +9,7 @@ use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady}
 use super::snapshot_id::SnapshotId;
 use super::snapshot_manifest::{MANIFEST_BYTES_MAX, ManifestEntry, parse_manifest};
 use super::tree_digest::entries_of;
-use crate::os_error::said;
+use crate::base::said;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;

@@ -281,7 +281,7 @@ fn every_changed_byte_mode_target_and_missing_file_is_found() {
     let taken = take(&guard, &dir, false).expect("taken");
     let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
     let tree = folder.test.state_path("snapshots").join(&taken.id).join("tree");
-    let seed = crate::random::random();
+    let seed = crate::base::random();
     println!("seed {seed}");
     let rounds = if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { 10_000 } else { 1_000 };
     let mut state = seed;

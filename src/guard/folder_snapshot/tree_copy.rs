@@ -268,6 +268,6 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
 
 /// Returns an error that names the file at which a system call failed.
 fn named(path: &OsStr, error: &io::Error) -> io::Error {
-    let said = crate::os_error::said(error);
+    let said = crate::base::said(error);
     io::Error::new(error.kind(), format!("{} can't be copied: {said}", path.display()))
 }

@@ -1,9 +1,9 @@
 //! Whether the kernel reads files of the folder by itself.
 
 use super::open_file::Content;
+use crate::base::said;
 use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::own_user::is_root;
-use crate::os_error::said;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

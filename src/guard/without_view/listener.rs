@@ -4,7 +4,7 @@ use super::super::disk::Disk;
 use super::super::guard_request::refused;
 use super::connection::Connection;
 use super::plain_guard::PlainGuard;
-use crate::os_error::said;
+use crate::base::said;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;

@@ -7,9 +7,9 @@ use super::messages::{
 };
 use super::mutual_tls::{PeerCertificate, PeerTls};
 use super::name_header::{named_in, put_name};
+use crate::base::said;
 use crate::engine::codec::{DecodeError, oldest_version};
-use crate::net::accept_loop::accept_until;
-use crate::os_error::said;
+use crate::net::connections::accept_until;
 use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::types::NodeId;
 use crate::shares::{Identity, SharedTable};

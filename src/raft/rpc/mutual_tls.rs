@@ -1,9 +1,9 @@
 //! Mutual TLS between nodes. Either each node has a peer certificate of its own, all signed by the
 //! same CA; or all nodes present the same certificate, whose key is their shared secret.
 
-use crate::net::pem_files::{certificates, private_key, roots};
-use crate::net::refused_serials::{CertSerial, RefusedSerials};
-use crate::os_error::said;
+use crate::base::said;
+use crate::net::certificates::{CertSerial, RefusedSerials};
+use crate::net::certificates::{certificates, private_key, roots};
 use crate::raft::data_dir_error::PeerError;
 use crate::raft::node_address::host_and_port;
 use parking_lot::RwLock;

@@ -5,7 +5,7 @@ use super::messages::{
 };
 use super::mutual_tls::PeerTls;
 use super::name_header::{named_in, put_name};
-use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
+use crate::net::connections::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::cluster_name::{ClusterName, refusal};
 use crate::raft::cluster_version::ClusterVersion;
 use crate::raft::node_address::host_and_port;

@@ -1,12 +1,12 @@
 //! The ids of requests, and the log lines of each request: access and refusals.
 
-use super::lock_resource::steal_of;
-use super::previous;
-use super::problem::Problem;
 use super::request_context::RequestSubject;
-use super::response::Response;
+use crate::base::random;
 use crate::engine::RefusalKind;
-use crate::random::random;
+use crate::server::http::bodies::problem::Problem;
+use crate::server::http::bodies::response::Response;
+use crate::server::http::handlers::list;
+use crate::server::http::handlers::lock_resource::steal_of;
 use crate::service::refusal_log::{ACCESS_LOG, CommandSubject, RefusalLine, log_refusal};
 use crate::time::Span;
 use axum::extract::Request;
@@ -71,8 +71,7 @@ impl LoggedRequest {
     /// Returns the lock in the path of the request.
     fn lock(&self) -> Option<Cow<'_, str>> {
         let stolen = steal_of(&self.path).filter(|_| self.method == Method::POST);
-        let asked =
-            previous::lock_in(&self.path).filter(|_| previous::is_meant(&self.method, &self.path));
+        let asked = list::lock_in(&self.path).filter(|_| list::is_meant(&self.method, &self.path));
         let name = stolen.or(asked).or_else(|| self.path.strip_prefix("/locks/"))?;
         Some(percent_decode_str(name).decode_utf8_lossy())
     }

@@ -1,7 +1,7 @@
 //! A small certificate authority: one CA key, which signs the certificates of servers, clients and
 //! nodes (`latchfs cert`).
 
-use crate::os_error::said;
+use crate::base::said;
 use crate::time::Wall;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,

@@ -2,12 +2,12 @@
 //! marked as a replay, and the current state beside it. The tenure in the first response may be
 //! over, so the first response alone would not tell the current state.
 
-use super::grant_response::{GrantResponse, tagged};
-use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
-use super::response::{Response, json};
-use super::session_json;
 use crate::engine::{ClientId, LockName, Outcome, Replay};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::response::{Response, json};
+use crate::server::http::handlers::grant_response::{GrantResponse, tagged};
+use crate::server::http::handlers::sessions;
 use crate::status::status_of;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
@@ -51,8 +51,8 @@ pub(super) async fn opened(
     let (Outcome::SessionOpened(id), Some(ends)) = (&replay.first, &replay.ends) else {
         return Err(unexpected(&replay.first));
     };
-    let first = session_json::opened(*id, client, ends.ttl, ends.grace);
-    let current = call.session(*id).await?.map(|view| session_json::shown(call, *id, &view));
+    let first = sessions::opened(*id, client, ends.ttl, ends.grace);
+    let current = call.session(*id).await?.map(|view| sessions::shown(call, *id, &view));
     Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
 }
 

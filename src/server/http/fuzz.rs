@@ -1,9 +1,9 @@
 //! The parsers of requests, for the fuzzer in `tests/fuzz`. Not a part of the library's interface.
 
-use super::options::{RequestOptions, name_in};
-use super::parameters::ParamPlace;
-use super::problem::{HandlerResult, Problem};
-use super::routes::endpoints;
+use crate::server::http::bodies::options::{RequestOptions, name_in};
+use crate::server::http::bodies::parameters::ParamPlace;
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::routes::route_table::endpoints;
 use axum::http::{Request, StatusCode};
 
 /// Returns the number of endpoints.

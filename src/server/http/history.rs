@@ -35,7 +35,7 @@ const LOSSES_ALWAYS: usize = 4;
 
 /// Maximum number of events that are read while the event log's mutex is held. Commands that append
 /// events wait for that mutex.
-const BATCH: usize = 512;
+const HISTORY_BATCH: usize = 512;
 
 /// Number of new events after which the history fetches them at once. The event log keeps the last
 /// 8,192 events, so it drops none before the history has fetched it, unless thousands come at once.
@@ -119,7 +119,7 @@ impl EventHistory {
             return;
         }
         let HistoryState { watch, past } = state;
-        while watch.visit(BATCH, |_, event| past.learn(event)).more {}
+        while watch.visit(HISTORY_BATCH, |_, event| past.learn(event)).more {}
     }
 
     /// Returns the tenures that ended within the last hour, oldest first.

@@ -11,50 +11,22 @@
 //! and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The rights of callers are
 //! the subject of [`auth`](crate::auth).
 
-mod response;
-mod long_answer;
-mod parameters;
-mod schema;
-mod problem;
-mod caller;
-mod history;
-mod request_counts;
 mod server_session;
+mod bodies;
+mod history;
 mod app_state;
 mod request_context;
-mod options;
-mod endpoint;
-mod grant_response;
-mod session_json;
 mod event_replay;
-mod lock_grant;
-mod wait_for_lock;
-mod list;
-mod release_all;
-mod previous;
-mod lock_resource;
-mod single_lock_api;
-mod sessions;
-mod events;
-mod batch_endpoint;
-mod health;
-mod page;
-mod cluster;
-mod backup_routes;
-mod metrics;
-mod openapi;
-mod routes;
+mod handlers;
 mod access_log;
-mod dispatch;
+mod routes;
 pub mod ca;
-mod listener;
 mod connection;
-mod workers;
 mod server;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub(crate) use batch_endpoint::batch_requests;
-pub use listener::{Listen, PeerUser, UserGrants};
-pub(crate) use routes::requests;
+pub use crate::server::http::connection::{Listen, PeerUser, UserGrants};
+pub(crate) use crate::server::http::handlers::batch_endpoint::batch_requests;
+pub(crate) use crate::server::http::routes::route_table::requests;
 pub use server::{HttpConfig, HttpServer, HttpStartError};

@@ -1,25 +1,35 @@
+//! Authenticates the caller of a request by the bearer token in its headers or by its client
+//! certificate, or admits it as anonymous; again and again for a request that lasts.
+//!
 //! The context of one request: its head, body and caller, and the calls to the lock service that
 //! handlers make on behalf of the request.
+//!
+//! An endpoint: one method at a path, with its handler, its permission and its documentation.
 
 use super::app_state::{AppState, ShutdownPhase};
-use super::caller::Caller;
-use super::parameters::Param;
-use super::problem::{HandlerResult, Problem};
+use crate::auth::engine_shares::ConnectionOrigin;
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{EngineShares, Grant, PendingCommand, UnnamedOwner, unnamed_owners};
+use crate::auth::{
+    AuthenticationError, Authenticator, EngineShares, Grant, PendingCommand, UnnamedOwner,
+    unnamed_owners,
+};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Previous, Reason,
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
-use crate::server::audit_trail::AuditedCaller;
+use crate::server::http::bodies::parameters::Param;
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::schema::Schema;
+use crate::server::lock_log::AuditedCaller;
 use crate::service::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};
 use crate::status::previous_of;
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use log::Level;
@@ -28,6 +38,67 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// The proof of its identity that a caller has sent.
+#[derive(Clone)]
+pub(super) struct Caller {
+    authorization: Option<HeaderValue>,
+    pub(super) origin: Arc<ConnectionOrigin>,
+}
+
+impl Caller {
+    /// Returns the caller that sent these headers.
+    pub(super) fn of(headers: &HeaderMap, origin: Arc<ConnectionOrigin>) -> Self {
+        Self { authorization: headers.get(AUTHORIZATION).cloned(), origin }
+    }
+
+    /// Whether the caller has sent any credentials with the request.
+    pub(super) const fn has_sent(&self) -> bool {
+        self.authorization.is_some()
+    }
+
+    /// Returns the grant that the caller has now.
+    pub(super) fn grant(&self, gate: &Authenticator) -> HandlerResult<Arc<Grant>> {
+        grant_of(gate, self)
+    }
+}
+
+/// Returns the permissions (grant) of a caller: by its bearer token, by its certificate, or as
+/// anonymous.
+fn grant_of(gate: &Authenticator, caller: &Caller) -> HandlerResult<Arc<Grant>> {
+    let certified = caller.origin.certified.as_ref();
+    let secret = match &caller.authorization {
+        Some(header) if gate.knows_tokens() => {
+            Some(secret_of(header.as_bytes()).ok_or_else(|| {
+                Problem::unknown("credentials are sent as 'Authorization: Bearer TOKEN'")
+            })?)
+        }
+        Some(_) | None => None,
+    };
+    gate.grant(secret, certified).map_err(|unknown| {
+        Problem::unknown(match unknown {
+            AuthenticationError::Token => {
+                "this token is unknown; ask the operator of the server \
+                for one"
+            }
+            AuthenticationError::Nothing => "send a header 'Authorization: Bearer TOKEN'",
+            AuthenticationError::Certificate => "use a client certificate",
+            AuthenticationError::Unlisted => {
+                "this client certificate has no rights here; ask the operator of the server for an \
+                entry in the file of --certificate-rights"
+            }
+            AuthenticationError::Refused => {
+                "this client certificate is refused; ask the operator of the server for another"
+            }
+        })
+    })
+}
+
+/// Returns the token in an Authorization header, if its scheme is `Bearer`.
+fn secret_of(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, secret) = header.split_at_checked(b"bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())
+}
 
 /// The future of a running handler.
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
@@ -350,4 +421,47 @@ pub(super) fn told<T>(
     // The lock service drops a request without a reply only while it shuts down.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
+}
+
+/// One method at a path: its handler, the operation whose permissions it needs, and its
+/// documentation.
+pub(super) struct Endpoint {
+    pub(super) method: Method,
+    pub(super) doc: EndpointDoc,
+    /// The operation whose permissions a request needs.
+    pub(super) operation: Operation,
+    pub(super) run: fn(RequestContext) -> HandlerFuture,
+}
+
+/// The documentation of an endpoint in the `OpenAPI` document.
+pub(super) struct EndpointDoc {
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) params: &'static [Param],
+    /// Status code of a successful response.
+    pub(super) code: u16,
+    pub(super) schema: Schema,
+    /// Status codes of error responses; all of them carry a problem document.
+    pub(super) problems: &'static [u16],
+}
+
+/// Builds an endpoint.
+pub(super) const fn endpoint(
+    method: Method,
+    operation: Operation,
+    run: fn(RequestContext) -> HandlerFuture,
+    doc: EndpointDoc,
+) -> Endpoint {
+    Endpoint { method, doc, operation, run }
+}
+
+/// Builds the documentation of an endpoint.
+pub(super) const fn doc(
+    id: &'static str,
+    summary: &'static str,
+    params: &'static [Param],
+    (code, schema): (u16, Schema),
+    problems: &'static [u16],
+) -> EndpointDoc {
+    EndpointDoc { id, summary, params, code, schema, problems }
 }

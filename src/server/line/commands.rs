@@ -4,7 +4,7 @@
 use super::followers::{FollowerRights, LineFollowers};
 use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest, OwnOptions};
-use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
+use crate::auth::engine_shares::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
@@ -12,7 +12,7 @@ use crate::engine::{
     Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
-use crate::server::audit_trail::AuditedCaller;
+use crate::server::lock_log::AuditedCaller;
 use crate::service::{Locks, Unavailable};
 use crate::shares::{LimitName, LoweredLimits, SharePercent};
 use std::fmt::Display;

@@ -11,10 +11,8 @@
 //! parser.
 
 mod request;
-mod delivery;
 mod followers;
 mod commands;
-mod text_connection;
 mod line_server;
 #[doc(hidden)]
 pub mod fuzz;
