@@ -2,11 +2,11 @@
 //! by their digests, and `audit.head`, which names its last line. An entry is on the disk when
 //! [`AuditLog::append`] returns.
 
-use super::disk::{Disk, IfThere, Place};
 use crate::audit_chain::{
     AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link,
 };
 use crate::engine::{ClientId, Token};
+use crate::guard::disk::operations::{Disk, IfThere, Place};
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
@@ -250,9 +250,9 @@ impl<D: Disk> AuditLog<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plain_disk::PlainDisk;
     use super::*;
     use crate::audit_chain::{AuditCheck, check_files};
+    use crate::guard::disk::plain_disk::PlainDisk;
     use std::fs::{self, File};
     use std::os::fd::OwnedFd;
     use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
 //! The bytes of a marker, a ledger, a manifest and an audit log, for `src/fixtures.rs`.
 
-use super::barrier::content_digest::ContentDigest;
 use super::barrier::handover::HandoverId;
 use super::barrier::ledger::Ledger;
 use super::barrier::test_markers::{TestMarkers, is};
 use super::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor, SnapshotReady};
-use super::folder_snapshot::snapshot_manifest::{EntryKind, ManifestEntry, manifest_text};
 use crate::audit_chain::{AuditChain, AuditHead, ChainEntry};
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry, manifest_text};
 
 /// Returns the bytes of a marker.
 pub(crate) fn marker() -> Vec<u8> {

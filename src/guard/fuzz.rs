@@ -1,7 +1,6 @@
 //! The readers of what sync tools, lock services and programs deliver, for the fuzzer in
 //! `tests/fuzz`. Not a part of the library's interface.
 
-use super::barrier::content_digest::ContentDigest;
 use super::barrier::coverage::Coverage;
 use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::Handover;
@@ -9,7 +8,8 @@ use super::barrier::ignored::IgnoreRules;
 use super::barrier::ledger::Ledger;
 use super::barrier::marker::Marker;
 use super::barrier_store::change_record::{ChangeRecord, LogLine};
-use super::lock_record::HolderProof;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::lock::lock_record::HolderProof;
 
 /// Reads a marker. Returns the bytes to which it is written again, and the paths that it names; or
 /// the sentence that refuses it.

@@ -58,79 +58,20 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 pub(crate) mod tenure;
-mod live_tenures;
 pub(crate) mod disk;
-#[cfg_attr(not(target_os = "linux"), path = "acting_as_elsewhere.rs")]
-pub(crate) mod acting_as;
-#[cfg(target_os = "linux")]
-mod extended_attributes;
-#[cfg(target_os = "linux")]
-pub(crate) mod linux_disk;
-pub(crate) mod plain_disk;
-pub(crate) mod gate;
-pub(crate) mod space;
-pub(crate) mod foreign;
-pub(crate) mod stage;
-mod staged_names;
 pub(crate) mod lost_files;
-pub(crate) mod tree_removal;
-pub(crate) mod fence;
-pub(crate) mod staged_file;
+pub(crate) mod stage;
 pub(crate) mod write_policy;
 pub(crate) mod barrier;
-pub(crate) mod unread;
 pub(crate) mod barrier_store;
-pub(crate) mod folder_changes;
-pub(crate) mod folder_coverage;
-pub(crate) mod folder_barrier;
-pub(crate) mod renamed_dirs;
-pub(crate) mod not_ready;
-pub(crate) mod late_changes;
 pub(crate) mod audit_log;
-pub(crate) mod folder_guard;
-pub(crate) mod put_aside;
-pub(crate) mod keep_unread;
-pub(crate) mod late_copies;
-pub(crate) mod folder_names;
-pub(crate) mod publish_copy;
+pub(crate) mod folder;
 #[cfg(target_os = "linux")]
 pub(crate) mod folder_snapshot;
-pub(crate) mod folder_record;
-pub(crate) mod synced_place;
-mod folder_claim;
-pub(crate) mod state_place;
-pub(crate) mod away_session;
-pub(crate) mod process_session;
-pub(crate) mod lock_record;
-pub(crate) mod folder_lock;
-pub(crate) mod session_record;
 mod shared_look;
-pub(crate) mod lock_handovers;
-#[cfg(target_os = "linux")]
-pub(crate) mod lock_records;
-pub(crate) mod tenure_news;
-pub(crate) mod put_back;
-pub(crate) mod wish;
-pub(crate) mod barrier_worker;
-#[cfg_attr(not(target_os = "linux"), path = "arrival_watch_elsewhere.rs")]
-pub(crate) mod arrival_watch;
-pub(crate) mod tenure_steps;
-pub(crate) mod hidden_use;
-pub(crate) mod lock_uses;
+pub(crate) mod lock;
 pub(crate) mod tenures;
-pub(crate) mod asking;
-pub(crate) mod yielding;
-pub(crate) mod away;
-pub(crate) mod sleeping;
-pub(crate) mod clock_jump;
-pub(crate) mod tenure_bounds;
-pub(crate) mod tenure_arrival;
-pub(crate) mod tenure_handovers;
-pub(crate) mod audited_acts;
-pub(crate) mod tenure_events;
-pub(crate) mod event_queue;
 pub(crate) mod guard_request;
-pub(crate) mod guard_status;
 pub(crate) mod without_view;
 #[cfg(target_os = "linux")]
 pub(crate) mod view;

@@ -1,8 +1,13 @@
 //! A tenure: the time in which this guard holds the lock of its folder under one fencing token.
+//!
+//! The tenures that go on beside a new one, where many machines hold the lock of a folder at once
+//! (`--mode shared`). The fence of the new tenure spares their stages.
 
 use crate::engine::Token;
 use crate::holder_id::LoginSession;
 use crate::time::{Span, Time};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 
 /// The number of a tenure: the fencing token, and the engine that issued it. Tokens of different
@@ -75,6 +80,27 @@ impl fmt::Display for Owner {
     }
 }
 
+/// The tenures of a folder that the lock service named as live after it had granted a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LiveTenures {
+    /// The new tenure.
+    pub(crate) newest: TenureId,
+    /// The tokens of the tenures that were live then.
+    pub(crate) tokens: BTreeSet<Token>,
+}
+
+impl LiveTenures {
+    /// Whether the fence of the new tenure spares the stage with this name. A greater token may be
+    /// one that was granted after the lock service had named the live tenures.
+    pub(super) fn spares(&self, stage: &OsStr) -> bool {
+        let tenure = stage.to_str().and_then(TenureId::parse);
+        tenure.is_some_and(|tenure| {
+            let is_later = tenure.token > self.newest.token;
+            tenure.engine == self.newest.engine && (is_later || self.tokens.contains(&tenure.token))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +111,21 @@ mod tests {
         assert_eq!(id.to_string(), "0000000000000abc-17");
         assert_eq!(TenureId::parse(&id.to_string()), Some(id));
         assert!(TenureId::parse("lost+found").is_none());
+    }
+}
+
+#[cfg(test)]
+mod live_tenures_tests {
+    use super::*;
+
+    #[test]
+    fn live_and_later_tenures_are_spared() {
+        let of = |token| TenureId { engine: 7, token: Token::named(token) };
+        let tokens = [3, 9].map(Token::named).into();
+        let live = LiveTenures { newest: of(9), tokens };
+        let spares = |tenure: TenureId| live.spares(OsStr::new(&tenure.to_string()));
+        assert!(spares(of(3)) && spares(of(9)) && spares(of(10)));
+        assert!(!spares(of(8)) && !spares(TenureId { engine: 8, ..of(3) }));
+        assert!(!live.spares(OsStr::new("unknown")));
     }
 }

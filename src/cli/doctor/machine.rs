@@ -8,7 +8,7 @@ use crate::base::said;
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::request_timeout::request_timeout;
-use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
+use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::time::{Span, Wall, boot_now};
 use serde_json::Value;
 use std::fs;

@@ -10,7 +10,7 @@ use crate::cli::connect::mount_client::{ControlFile, LockClient};
 use crate::cli::exit::CliResult;
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
 use crate::fuse::kernel::{mount_seal, mountinfo};
-use crate::guard::synced_place::synced_by;
+use crate::guard::folder::state_place::synced_by;
 use crate::service::BackendKind;
 use crate::storage;
 use serde_json::Value;

@@ -19,15 +19,15 @@ use crate::cli::guard::decider::server_of_mount;
 use crate::cli::guard::endpoint::ViewRecord;
 use crate::cli::guard::guard_parts::{PlaceArgs, local_patterns};
 use crate::fuse::kernel::device;
-use crate::guard::disk::Disk as _;
-use crate::guard::doctor::examined_folder::{ExaminedFolder, KnownTenures};
-use crate::guard::doctor::folder_finding::{FindingKind, FolderFinding};
-use crate::guard::fence::Fence;
+use crate::guard::disk::operations::Disk as _;
+use crate::guard::disk::plain_disk::PlainDisk;
+use crate::guard::doctor::folder_checks::{ExaminedFolder, KnownTenures};
+use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
+use crate::guard::folder::state_place::synced_by;
+use crate::guard::folder::state_place::{ChangedThrough, StatePlace, locked_by_other};
 use crate::guard::lost_files::LostFiles;
-use crate::guard::plain_disk::PlainDisk;
-use crate::guard::space::{Space, SpaceLimits};
-use crate::guard::state_place::{ChangedThrough, StatePlace, locked_by_other};
-use crate::guard::synced_place::synced_by;
+use crate::guard::lost_files::{Space, SpaceLimits};
+use crate::guard::stage::fence::Fence;
 use crate::time::Wall;
 use std::collections::BTreeSet;
 use std::fs;
@@ -332,8 +332,8 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
 /// Finishes interrupted snapshots that are complete, and removes the others.
 #[cfg(target_os = "linux")]
 fn mend_snapshots(site: &FolderSite) -> Result<String, String> {
-    use crate::guard::folder_snapshot::snapshot_recovery::recover;
     use crate::guard::folder_snapshot::snapshot_store::SnapshotStore;
+    use crate::guard::folder_snapshot::snapshot_store::recover;
     let place = locked_place(site)?;
     let (stages, dir) = place.snapshots().map_err(|error| error.to_string())?;
     let is_shared = site.record.as_ref().is_some_and(|record| record.storage.is_some());

@@ -4,10 +4,10 @@
 use crate::base::said;
 use crate::cli::exit::{CliError, CliResult};
 use crate::client::api_request::{ForeignRequest, ask_foreign};
-use crate::guard::barrier_store::ignore_files::ToolPatterns;
-use crate::guard::disk::Disk;
-use crate::guard::folder_changes::OnMarked;
-use crate::guard::folder_guard::FolderGuard;
+use crate::guard::barrier_store::small_files::ToolPatterns;
+use crate::guard::disk::operations::Disk;
+use crate::guard::folder::folder_changes::OnMarked;
+use crate::guard::folder::folder_guard::FolderGuard;
 use crate::time::Span;
 use parking_lot::{Condvar, Mutex};
 use roxmltree::{Document, Node};

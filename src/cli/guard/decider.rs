@@ -10,7 +10,7 @@ use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::{LockName, Rules};
 use crate::fuse::kernel::mountinfo::{self, MountPoint};
-use crate::guard::folder_record::{FolderRecord, another_engine};
+use crate::guard::folder::folder_record::{FolderRecord, another_engine};
 use crate::service::local::Local;
 use crate::service::{LockService, Locks};
 use crate::storage::atomic_file::{Durable, replace};

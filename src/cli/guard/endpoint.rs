@@ -20,8 +20,8 @@ use crate::engine::RefusalKind;
 use crate::fuse::kernel::mountinfo::{self, MountPoint};
 #[cfg(target_os = "linux")]
 use crate::fuse::kernel::own_user::own_uid;
-use crate::guard::folder_record::FolderRecord;
-use crate::guard::without_view::listener::socket_path;
+use crate::guard::folder::folder_record::FolderRecord;
+use crate::guard::without_view::socket_path;
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};

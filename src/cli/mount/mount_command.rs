@@ -28,7 +28,7 @@ use crate::fuse::mount;
 use crate::fuse::mount::{
     Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
-use crate::guard::synced_place::synced_by;
+use crate::guard::folder::state_place::synced_by;
 use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::service::Locks;

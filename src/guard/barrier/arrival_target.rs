@@ -7,9 +7,9 @@ use super::handover::{Handover, HandoverError, HandoverKind, MarkerCounts, Previ
 use super::handover::{HandoverEnd, Remembered};
 use super::ignored::IgnoreRules;
 use super::ledger::Ledger;
-use super::marker_files::MarkerFiles;
-use super::marker_name::{MarkerKind, MarkerLink};
-use super::tree::FolderTree;
+use crate::guard::barrier::chain::MarkerFiles;
+use crate::guard::barrier::folder_path::FolderTree;
+use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;

@@ -18,7 +18,7 @@ use super::folder_path::FolderPath;
 use super::ignored::{IgnoreRules, IgnoredBecause};
 use super::ledger::Ledger;
 use super::marker::PathState;
-use super::tree::{FolderTree, FoundFile};
+use crate::guard::barrier::folder_path::{FolderTree, FoundFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -203,14 +203,14 @@ mod tests {
     use super::super::super::tenure::TenureId;
     use super::super::super::write_policy::PathPatterns;
     use super::super::chain::walk;
-    use super::super::content_digest::ContentDigest;
     use super::super::ledger::LedgerEntry;
-    use super::super::marker_name::{MarkerKind, MarkerName};
     use super::super::test_markers::{ENGINE, TestMarkers, gone, ignored, is};
-    use super::super::test_tree::{TestTree, path};
-    use super::super::tree::FileStamp;
     use super::*;
     use crate::engine::Token;
+    use crate::guard::barrier::folder_path::ContentDigest;
+    use crate::guard::barrier::folder_path::FileStamp;
+    use crate::guard::barrier::marker::{MarkerKind, MarkerName};
+    use crate::guard::barrier::test_markers::{TestTree, path};
 
     /// Returns the rules that ignore everything, each by one source.
     fn all_rules() -> [(IgnoreRules, IgnoredBecause); 3] {

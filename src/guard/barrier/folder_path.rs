@@ -1,7 +1,13 @@
 //! The path of a file in a guarded folder, as markers, ledger and ignore rules name it.
+//!
+//! The SHA-256 digest of a file's content.
+//!
+//! The files that stand in the folder, as a trait: the barrier decides over it without a disk.
 
-use std::fmt;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::{fmt, io};
 use unicode_normalization::UnicodeNormalization as _;
 
 /// The maximum length of a path in a guarded folder in bytes.
@@ -111,6 +117,134 @@ impl fmt::Display for FolderPath {
     }
 }
 
+/// The SHA-256 digest of a content: 64 hexadecimal digits as text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ContentDigest(pub(in crate::guard) [u8; 32]);
+
+impl ContentDigest {
+    /// Returns the digest of `content`.
+    pub(crate) fn of(content: &[u8]) -> Self {
+        Self(Sha256::digest(content).into())
+    }
+
+    /// Parses 64 hexadecimal digits in lower case.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return None;
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Some(Self(bytes))
+    }
+
+    /// Returns the first eight digits, which are a part of the names of markers.
+    pub(crate) fn first_digits(&self) -> String {
+        let [one, two, three, four] = [0, 1, 2, 3].map(|at: usize| self.0[at]);
+        format!("{one:02x}{two:02x}{three:02x}{four:02x}")
+    }
+}
+
+impl fmt::Display for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.first_digits())
+    }
+}
+
+/// Tells two versions of a file apart without reading them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FileStamp {
+    /// The size in bytes.
+    pub(crate) size: u64,
+    /// When the content was last changed, in nanoseconds since 1970; programs can set this.
+    pub(crate) mtime: i128,
+    /// The inode number.
+    pub(crate) inode: u64,
+}
+
+/// A regular file of the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FoundFile {
+    /// Tells the version of the file.
+    pub(crate) stamp: FileStamp,
+    /// When the file was last changed in any way, in nanoseconds since 1970.
+    pub(crate) changed: i128,
+    /// The mode bits.
+    pub(crate) mode: u32,
+    /// Whether the content is here, and not a placeholder of the sync tool.
+    pub(crate) is_downloaded: bool,
+}
+
+/// The regular files of a folder. The directory of the guard is no part of it, symlinks are not
+/// followed, and other kinds of files do not count.
+pub(crate) trait FolderTree {
+    /// Calls `visit` for each regular file.
+    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()>;
+    /// Returns the regular file that has a path.
+    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>>;
+    /// Whether something is mounted on a path or above it: nobody can say then what stands there.
+    fn is_hidden(&mut self, path: &FolderPath) -> io::Result<bool>;
+    /// Returns the digest of a file's content; `None` if it is no longer the file `found`, or was
+    /// changed meanwhile.
+    fn digest(&mut self, path: &FolderPath, found: &FoundFile)
+    -> io::Result<Option<ContentDigest>>;
+}
+
+/// Returns the error for a path on whose directory something is mounted, and of which a list must
+/// say how it stands.
+pub(super) fn hidden(path: &FolderPath) -> io::Error {
+    io::Error::other(format!(
+        "nobody can say whether {path} is there, since something is mounted above it; unmount that"
+    ))
+}
+
+/// The maximum number of files whose digest is remembered while the folder is not ready.
+pub(crate) const DIGESTS_MAX: usize = 65_536;
+
+/// The digests of files that are not in the ledger, so that a folder that is looked at again and
+/// again is hashed once.
+#[derive(Debug, Default)]
+pub(crate) struct DigestCache {
+    known: HashMap<FolderPath, (FileStamp, ContentDigest)>,
+}
+
+impl DigestCache {
+    /// Returns the digest of a file.
+    pub(crate) fn digest(
+        &mut self,
+        tree: &mut dyn FolderTree,
+        path: &FolderPath,
+        found: &FoundFile,
+    ) -> io::Result<Option<ContentDigest>> {
+        if let Some((stamp, digest)) = self.known.get(path)
+            && *stamp == found.stamp
+        {
+            return Ok(Some(*digest));
+        }
+        let digest = tree.digest(path, found)?;
+        if let Some(digest) = digest {
+            if self.known.len() >= DIGESTS_MAX {
+                self.known.clear();
+            }
+            self.known.insert(path.clone(), (found.stamp, digest));
+        }
+        Ok(digest)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,5 +299,61 @@ mod tests {
         assert_eq!(path("ab/c").moved(&path("a"), &path("x")), None);
         assert!(path("a/b").is_below(&path("a")) && !path("ab").is_below(&path("a")));
         assert!(!path("a").is_below(&path("a")));
+    }
+}
+
+#[cfg(test)]
+mod content_digest_tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_64_hexadecimal_digits() {
+        let digest = ContentDigest::of(b"abc");
+        let text = digest.to_string();
+        assert_eq!(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(ContentDigest::parse(&text), Some(digest));
+        assert_eq!(digest.first_digits(), "ba7816bf");
+        for wrong in [&text[1..], &text.to_uppercase(), &text.replace('b', "g"), ""] {
+            assert_eq!(ContentDigest::parse(wrong), None, "{wrong}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tree_tests {
+    use super::*;
+    use crate::guard::barrier::test_markers::TestTree;
+
+    #[test]
+    fn remembered_digests_have_a_bound() {
+        let mut cache = DigestCache::default();
+        let mut tree = TestTree::default();
+        for number in 0..=DIGESTS_MAX {
+            let path = FolderPath::parse(&format!("{number}")).expect("valid");
+            let stamp = FileStamp { size: 0, mtime: 0, inode: 0 };
+            cache.known.insert(path, (stamp, ContentDigest::of(b"")));
+        }
+        tree.put("a", b"one");
+        let path = FolderPath::parse("a").expect("valid");
+        let found = tree.look(&path).expect("no disk").expect("there");
+        let digest = cache.digest(&mut tree, &path, &found).expect("no disk");
+        assert_eq!(digest, Some(ContentDigest::of(b"one")));
+        assert_eq!(cache.known.len(), 1);
+    }
+
+    #[test]
+    fn a_file_is_hashed_once() {
+        let (mut cache, mut tree) = (DigestCache::default(), TestTree::default());
+        tree.put("a", b"one");
+        let path = FolderPath::parse("a").expect("valid");
+        for _ in 0..3 {
+            let found = tree.look(&path).expect("no disk").expect("there");
+            cache.digest(&mut tree, &path, &found).expect("no disk");
+        }
+        assert_eq!(tree.hashed, 1);
+        tree.put("a", b"two");
+        let found = tree.look(&path).expect("no disk").expect("there");
+        let digest = cache.digest(&mut tree, &path, &found).expect("no disk");
+        assert_eq!((digest, tree.hashed), (Some(ContentDigest::of(b"two")), 2));
     }
 }

@@ -1,9 +1,9 @@
 //! The handover of a folder: the text that a guard lets the lock service remember for the name of
 //! the folder's lock, and the service's answer about the tenure that set it.
 
-use super::content_digest::ContentDigest;
-use super::marker_name::{MarkerLink, MarkerName, parse_number};
 use crate::engine::Token;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::barrier::marker::{MarkerLink, MarkerName, parse_number};
 use std::fmt;
 
 /// The maximum length of a handover in bytes.
@@ -202,8 +202,8 @@ pub(crate) struct PreviousTenure {
 #[cfg(test)]
 mod tests {
     use super::super::super::tenure::TenureId;
-    use super::super::marker_name::MarkerKind;
     use super::*;
+    use crate::guard::barrier::marker::MarkerKind;
 
     fn longest() -> Handover {
         let tenure = TenureId { engine: u64::MAX, token: Token::named(u64::MAX) };

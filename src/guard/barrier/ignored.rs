@@ -1,9 +1,9 @@
 //! Ignore rules: patterns for paths that no new marker names. `coverage` alone applies them.
 
 use super::super::write_policy::PathPatterns;
-use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
-use super::strays::{is_sync_temporary, is_sync_tool_file};
+use crate::guard::barrier::comparison::{is_sync_temporary, is_sync_tool_file};
+use crate::guard::barrier::folder_path::ContentDigest;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::fmt;
 use std::path::Path;
@@ -304,8 +304,8 @@ impl IgnoreRules {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_tree::path;
     use super::*;
+    use crate::guard::barrier::test_markers::path;
 
     fn rules(text: &str) -> IgnoreRules {
         IgnoreRules::parse(text).expect("few patterns")

@@ -1,19 +1,23 @@
 //! Markers: immutable files in `.latchfs` in which a tenure says what it left in the folder. Any
 //! machine, and any program, can put a file there, so that they are read as untrusted input.
+//!
+//! The names of markers and checkpoints, and links to them.
+//!
+//! Checkpoints: markers that name every path of the folder, so that a machine can start from one,
+//! and older markers can be removed.
 
 use super::super::tenure::TenureId;
-use super::content_digest::ContentDigest;
+use super::chain::ancestors;
 use super::folder_path::FolderPath;
-use super::handover::HandoverId;
-use super::marker_name::MarkerLink;
-use super::marker_name::{MarkerKind, MarkerName};
+use super::handover::{HandoverId, MarkerCounts};
 use crate::engine::Token;
+use crate::guard::barrier::chain::MarkerFiles;
+use crate::guard::barrier::folder_path::ContentDigest;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
-use std::fmt;
-use std::io;
 use std::marker::PhantomData;
+use std::{fmt, io};
 
 /// The version of markers that this version of latchfs writes.
 const VERSION: u32 = 1;
@@ -392,6 +396,124 @@ impl StoredMarker {
     }
 }
 
+/// The kinds of files in which a tenure says what it left in the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum MarkerKind {
+    /// The file names the paths that were changed since the marker before it.
+    Marker,
+    /// The file names all paths of the folder: no other path is a part of it.
+    Checkpoint,
+}
+
+/// The name of a marker: the tenure, and the number of the marker in it. Two writers can use one
+/// name; only the digest tells their markers apart, and numbers order nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct MarkerName {
+    /// Whether the marker is a checkpoint.
+    pub(crate) kind: MarkerKind,
+    /// The tenure that wrote the marker.
+    pub(crate) tenure: TenureId,
+    /// The number of the marker in its tenure, from 1.
+    pub(crate) number: u64,
+}
+
+/// The text before the tenure in the name of a checkpoint.
+const CHECKPOINT: &str = "checkpoint-";
+
+/// Parses a decimal number as it is written, without a sign and leading zeros.
+pub(super) fn parse_number(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+impl MarkerName {
+    /// Parses `ENGINE-TOKEN-N` or `checkpoint-ENGINE-TOKEN-N`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (kind, rest) = match text.strip_prefix(CHECKPOINT) {
+            Some(rest) => (MarkerKind::Checkpoint, rest),
+            None => (MarkerKind::Marker, text),
+        };
+        let mut parts = rest.split('-');
+        let engine = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let token = Token::named(parse_number(parts.next()?)?);
+        let number = parse_number(parts.next()?)?;
+        let name = Self { kind, tenure: TenureId { engine, token }, number };
+        (name.to_string() == text).then_some(name)
+    }
+
+    /// Parses the name of a marker's file in `.latchfs`. Returns the name of the marker, and the
+    /// first digits of the digest.
+    pub(crate) fn parse_file_name(file_name: &str) -> Option<(Self, &str)> {
+        let text = file_name.strip_suffix(".json")?;
+        let (name, digits) = text.strip_prefix("markers/").unwrap_or(text).rsplit_once('-')?;
+        let name = Self::parse(name)?;
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_valid = digits.len() == 8
+            && digits.bytes().all(is_digit)
+            && text.starts_with("markers/") == (name.kind == MarkerKind::Marker);
+        is_valid.then_some((name, digits))
+    }
+
+    /// Returns the name of the file in `.latchfs` whose content has this digest.
+    pub(crate) fn file_name(&self, digest: &ContentDigest) -> String {
+        let dir = match self.kind {
+            MarkerKind::Marker => "markers/",
+            MarkerKind::Checkpoint => "",
+        };
+        format!("{dir}{self}-{}.json", digest.first_digits())
+    }
+}
+
+impl fmt::Display for MarkerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == MarkerKind::Checkpoint {
+            f.write_str(CHECKPOINT)?;
+        }
+        write!(f, "{}-{}", self.tenure, self.number)
+    }
+}
+
+/// Names one marker exactly: the digest is that of the marker's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct MarkerLink {
+    /// The name of the marker.
+    pub(crate) name: MarkerName,
+    /// The digest of the bytes of the marker's file.
+    pub(crate) digest: ContentDigest,
+}
+
+impl MarkerLink {
+    /// Returns the name of the marker's file in `.latchfs`.
+    pub(crate) fn file_name(&self) -> String {
+        self.name.file_name(&self.digest)
+    }
+}
+
+impl fmt::Display for MarkerLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.name, self.digest.first_digits())
+    }
+}
+
+/// A checkpoint is due when more markers than this follow the last one.
+const MARKERS_DUE: u64 = 64;
+
+/// Whether the next marker should be a checkpoint: many markers follow the last one, or they name
+/// more than a quarter of the files.
+pub(crate) fn is_due(since: MarkerCounts, files: usize) -> bool {
+    since.markers > MARKERS_DUE || since.paths.saturating_mul(4) > files as u64
+}
+
+/// Returns the markers that nobody needs any more after the checkpoint `newest` was handed over:
+/// those before the checkpoint before it. A machine that is as far behind as that starts from the
+/// checkpoint.
+pub(crate) fn removable(markers: &MarkerFiles, newest: MarkerLink) -> Vec<MarkerLink> {
+    let is_checkpoint = |link: &MarkerLink| link.name.kind == MarkerKind::Checkpoint;
+    let mut before = ancestors(markers, newest).map(|(link, _)| link).skip(1);
+    let Some(_previous) = before.by_ref().find(is_checkpoint) else { return Vec::new() };
+    before.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,5 +642,83 @@ mod tests {
         assert_eq!(StoredMarker::read(&name, changed.as_bytes()), Err(MarkerError::Name));
         let other = name.replace("17-3", "17-4");
         assert_eq!(StoredMarker::read(&other, &bytes), Err(MarkerError::Name));
+    }
+}
+
+#[cfg(test)]
+mod marker_name_tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_marker_is_that_of_its_tenure_and_number() {
+        let tenure = TenureId { engine: 0xe, token: Token::named(17) };
+        let name = MarkerName { kind: MarkerKind::Marker, tenure, number: 3 };
+        assert_eq!(name.to_string(), "000000000000000e-17-3");
+        let whole = MarkerName { kind: MarkerKind::Checkpoint, ..name };
+        let digest = ContentDigest::of(b"");
+        assert_eq!(name.file_name(&digest), "markers/000000000000000e-17-3-e3b0c442.json");
+        assert_eq!(whole.file_name(&digest), "checkpoint-000000000000000e-17-3-e3b0c442.json");
+        for name in [name, whole] {
+            assert_eq!(MarkerName::parse(&name.to_string()), Some(name));
+            let file = name.file_name(&digest);
+            assert_eq!(MarkerName::parse_file_name(&file), Some((name, "e3b0c442")));
+        }
+        for wrong in [
+            "000000000000000e-17-3-e3b0c442.json",
+            "markers/checkpoint-000000000000000e-17-3-e3b0c442.json",
+            "markers/000000000000000e-17-3-E3b0c442.json",
+            "markers/000000000000000e-17-3-e3b0c44.json",
+            "markers/000000000000000e-17-3.json",
+            "markers/000000000000000e-17-3-e3b0c442",
+            "markers/markers/000000000000000e-17-3-e3b0c442.json",
+        ] {
+            assert_eq!(MarkerName::parse_file_name(wrong), None, "{wrong}");
+        }
+        for wrong in [
+            "e-17-3",
+            "000000000000000e-17",
+            "000000000000000e-017-3",
+            "000000000000000e-+17-3",
+            "000000000000000E-17-3",
+            "000000000000000e-17-3-4",
+            "checkpoint-checkpoint-000000000000000e-17-3",
+            "../../x",
+            "",
+        ] {
+            assert_eq!(MarkerName::parse(wrong), None, "{wrong}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod checkpoint_tests {
+    use super::super::chain::walk;
+    use super::super::test_markers::TestMarkers;
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_due_after_many_markers_or_changes() {
+        let due = |markers, paths, files| is_due(MarkerCounts { markers, paths }, files);
+        assert!(!due(64, 0, 0) && due(65, 0, 0));
+        assert!(!due(1, 250, 1_000) && due(1, 251, 1_000));
+        assert!(due(0, u64::MAX, 1_000));
+    }
+
+    #[test]
+    fn markers_before_the_previous_checkpoint_can_be_removed() {
+        let mut markers = TestMarkers::default();
+        let zero = markers.checkpoint(1, None, &[]);
+        let one = markers.marker(2, Some(zero), &[]);
+        let two = markers.checkpoint(3, Some(one), &[]);
+        let three = markers.marker(4, Some(two), &[]);
+        let four = markers.checkpoint(5, Some(three), &[]);
+        assert_eq!(removable(&markers.files, four), [one, zero]);
+        assert_eq!(removable(&markers.files, two), []);
+        for link in removable(&markers.files, four) {
+            markers.remove(link);
+        }
+        assert!(walk(&markers.files, four, None).is_ok());
+        assert!(walk(&markers.files, three, None).is_ok());
+        assert_eq!(removable(&markers.files, four), []);
     }
 }

@@ -20,30 +20,17 @@
 //! - `marking` announces changes and lists them in a marker, `checkpoint` in one that names all
 //!   paths, and `late` after the tenure has ended.
 
-pub(crate) mod content_digest;
 pub(crate) mod folder_path;
-pub(crate) mod marker_name;
-pub(crate) mod handover;
 pub(crate) mod marker;
-pub(crate) mod marker_files;
+pub(crate) mod handover;
 pub(crate) mod chain;
-pub(crate) mod tree;
-pub(crate) mod change_log;
 pub(crate) mod ledger;
-pub(crate) mod ledger_file;
-pub(crate) mod strays;
 pub(crate) mod ignored;
 pub(crate) mod coverage;
-pub(crate) mod missing;
 pub(crate) mod arrival_target;
-mod comparison;
 pub(crate) mod ready;
-pub(crate) mod acceptance;
-pub(crate) mod checkpoint;
+pub(crate) mod comparison;
 pub(crate) mod marking;
-pub(crate) mod late;
-#[cfg(test)]
-mod test_tree;
 #[cfg(test)]
 pub(in crate::guard) mod test_markers;
 #[cfg(test)]

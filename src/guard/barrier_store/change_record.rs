@@ -1,10 +1,10 @@
 //! A record of the change log, as a line of text: a checksum, and the record as JSON.
 
-use super::super::barrier::content_digest::ContentDigest;
 use super::super::barrier::folder_path::FolderPath;
 use super::super::barrier::handover::HandoverId;
 use super::super::barrier::ledger::Ledger;
-use super::super::barrier::tree::FileStamp;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::barrier::folder_path::FileStamp;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 

@@ -6,13 +6,13 @@
 //! a power failure the last lines may be missing: the boot is another one then, and the folder is
 //! compared with the ledger before anything is said about it.
 
-use super::super::barrier::content_digest::ContentDigest;
 use super::super::barrier::ledger::Ledger;
-use super::super::barrier::ledger_file::{LEDGER_BYTES_MAX, LedgerError};
-use super::super::disk::{Disk, IfThere, Place};
-use super::bounded_read::{if_there, read_at_most};
 use super::change_record::{ChangeRecord, LogLine};
-use super::whole_write::{give_name, write_temporary};
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::barrier::ledger::{LEDGER_BYTES_MAX, LedgerError};
+use crate::guard::barrier_store::small_files::{give_name, write_temporary};
+use crate::guard::barrier_store::small_files::{if_there, read_at_most};
+use crate::guard::disk::operations::{Disk, IfThere, Place};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -392,11 +392,11 @@ fn new_changes<D: Disk>(
 mod tests {
     use super::super::super::barrier::folder_path::FolderPath;
     use super::super::super::barrier::handover::HandoverId;
-    use super::super::super::barrier::tree::FileStamp;
     use super::super::change_record::tests::records;
     use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
     use crate::base::random;
+    use crate::guard::barrier::folder_path::FileStamp;
     use std::fs;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -14,16 +14,10 @@
 //!   ignore patterns the sync tool has named last.
 //! - `change_record` is a line of the change log, `ledger_store` keeps the log and the ledger.
 
-pub(in crate::guard) mod bounded_read;
-mod whole_write;
-mod disk_names;
+pub(crate) mod small_files;
 pub(crate) mod disk_tree;
-pub(crate) mod ignore_files;
 pub(crate) mod marker_dir;
-pub(crate) mod marker_writer;
 pub(crate) mod change_record;
 pub(crate) mod ledger_store;
-pub(crate) mod unread_file;
-pub(crate) mod tool_file;
 #[cfg(test)]
 pub(in crate::guard) mod test_disk;

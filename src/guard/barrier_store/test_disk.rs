@@ -1,8 +1,8 @@
 //! A disk for tests that fails or stops at a numbered step, and folders for it.
 
-use super::super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use super::super::folder_snapshot::snapshot_disk::{CopyMethod, SnapshotDisk};
-use super::super::linux_disk::LinuxDisk;
+use crate::guard::disk::linux_disk::LinuxDisk;
+use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};

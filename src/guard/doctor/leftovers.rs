@@ -1,11 +1,11 @@
 //! What tenures have left in the state directory: stages, lost files, and late publishes.
 
 use super::super::audit_log::{AuditedAct, acts_of};
-use super::super::disk::Disk;
 use super::super::tenure::TenureId;
-use super::examined_folder::ExaminedFolder;
-use super::folder_finding::{FindingKind, FolderFinding};
 use crate::base::said;
+use crate::guard::disk::operations::Disk;
+use crate::guard::doctor::folder_checks::ExaminedFolder;
+use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use std::io;
 
 /// How many names a sentence shows.

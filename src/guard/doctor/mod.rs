@@ -6,10 +6,7 @@
 //! it, `arrival_findings` compares the files with the markers, and `folder_checks` makes all
 //! checks.
 
-pub(crate) mod folder_finding;
-pub(crate) mod examined_folder;
+pub(crate) mod folder_checks;
 mod leftovers;
 #[cfg(target_os = "linux")]
 mod snapshot_findings;
-mod arrival_findings;
-mod folder_checks;

@@ -1,14 +1,14 @@
 //! Folder snapshots that were interrupted or damaged.
 
-use super::super::disk::Disk;
-use super::super::folder_snapshot::snapshot_recovery::{SnapshotFinding, findings};
 use super::super::folder_snapshot::snapshot_store::SnapshotStore;
 use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
 use super::super::tenure::TenureId;
-use super::examined_folder::ExaminedFolder;
-use super::folder_finding::{FindingKind, FolderFinding};
 use super::leftovers::some_of;
 use crate::base::said;
+use crate::guard::disk::operations::Disk;
+use crate::guard::doctor::folder_checks::ExaminedFolder;
+use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
+use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings};
 
 /// Returns the findings about the snapshots. Each file of each snapshot is read.
 pub(super) fn snapshot_findings<D: Disk>(

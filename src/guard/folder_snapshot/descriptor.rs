@@ -1,7 +1,18 @@
 //! The descriptor of a snapshot, and the file `READY`, which is written last.
+//!
+//! The name of a folder snapshot.
+//!
+//! The manifest of a snapshot: a line for each of its files, sorted by path. The digest of the
+//! whole manifest, the root, is the digest of the snapshot.
 
-use super::super::barrier::content_digest::ContentDigest;
+use crate::base::random;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::time::Wall;
 use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fmt::Write as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// The version of the formats of this module.
 const VERSION: u32 = 1;
@@ -144,6 +155,155 @@ impl SnapshotReady {
     }
 }
 
+/// The name of a snapshot: when it was taken in UTC, and eight random digits, for example
+/// `20260102T030405-0a1b2c3d`. It is the name of a directory as well.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SnapshotId(String);
+
+impl SnapshotId {
+    /// Returns a new name.
+    pub(crate) fn new(at: Wall) -> Self {
+        let text = at.to_string();
+        let second = text.split('.').next().unwrap_or_default();
+        let second: String = second.chars().filter(|sign| *sign != '-' && *sign != ':').collect();
+        Self(format!("{second}-{:08x}", random() as u32))
+    }
+
+    /// Parses a name.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (second, random) = text.split_once('-')?;
+        let (day, time) = second.split_once('T')?;
+        let digits =
+            |text: &str, count| text.len() == count && text.bytes().all(|it| it.is_ascii_digit());
+        let is_hex = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+        let is_random = random.len() == 8 && random.bytes().all(is_hex);
+        (digits(day, 8) && digits(time, 6) && is_random).then(|| Self(text.to_owned()))
+    }
+
+    /// Returns the name as text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The maximum size of a manifest in bytes: about ten million files.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 2 << 30;
+
+/// The types of files that a snapshot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    /// A directory.
+    Dir,
+    /// A regular file.
+    File,
+    /// A symlink.
+    Symlink,
+}
+
+impl EntryKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Dir => "dir",
+            Self::File => "file",
+            Self::Symlink => "link",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Dir, Self::File, Self::Symlink].into_iter().find(|kind| kind.name() == text)
+    }
+}
+
+/// A file of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ManifestEntry {
+    /// The type.
+    pub(crate) kind: EntryKind,
+    /// The path in the folder; empty for the folder itself.
+    pub(crate) path: OsString,
+    /// The mode bits.
+    pub(crate) mode: u32,
+    /// The number of bytes of the content, or of the symlink's target.
+    pub(crate) size: u64,
+    /// The digest of the content, or of the symlink's target.
+    pub(crate) digest: ContentDigest,
+}
+
+/// Writes a path without the characters that separate fields and lines.
+fn escaped(path: &OsStr) -> String {
+    let mut text = String::new();
+    for part in path.as_bytes().utf8_chunks() {
+        for sign in part.valid().chars() {
+            match sign {
+                ':' | '%' => _ = write!(text, "%{:02X}", sign as u32),
+                sign if sign.is_ascii_control() => _ = write!(text, "%{:02X}", sign as u32),
+                sign => text.push(sign),
+            }
+        }
+        for byte in part.invalid() {
+            _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+fn unescaped(text: &str) -> Option<OsString> {
+    let mut path = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            path.push(byte);
+            continue;
+        }
+        let digits = [bytes.next()?, bytes.next()?];
+        path.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+    }
+    Some(OsString::from_vec(path))
+}
+
+/// Whether a path stays in the folder. Nobody but the guard writes manifests, and yet a damaged one
+/// must not lead elsewhere.
+fn is_inside(path: &OsStr) -> bool {
+    path.is_empty()
+        || path
+            .as_bytes()
+            .split(|byte| *byte == b'/')
+            .all(|name| !name.is_empty() && name != b"." && name != b".." && !name.contains(&0))
+}
+
+/// Returns the text of a manifest.
+pub(crate) fn manifest_text(entries: &mut [ManifestEntry]) -> String {
+    entries.sort_by(|one, other| one.path.cmp(&other.path));
+    let mut text = String::new();
+    for ManifestEntry { kind, path, mode, size, digest } in entries.iter() {
+        let (kind, path) = (kind.name(), escaped(path));
+        _ = writeln!(text, "{kind}:{path}:{mode:04o}:{size}:{digest}");
+    }
+    text
+}
+
+/// Parses a manifest. Returns `None` if it is damaged.
+pub(crate) fn parse_manifest(text: &str) -> Option<Vec<ManifestEntry>> {
+    let entry = |line: &str| {
+        let mut fields = line.split(':');
+        let entry = ManifestEntry {
+            kind: EntryKind::parse(fields.next()?)?,
+            path: unescaped(fields.next()?)?,
+            mode: u32::from_str_radix(fields.next()?, 8).ok()?,
+            size: fields.next()?.parse().ok()?,
+            digest: ContentDigest::parse(fields.next()?)?,
+        };
+        (fields.next().is_none() && is_inside(&entry.path)).then_some(entry)
+    };
+    text.lines().map(entry).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,5 +320,45 @@ mod tests {
         other.risk.push("none".to_owned());
         assert_eq!(SnapshotReady::check(&ready, &other.bytes(), &one.id), None);
         assert_eq!(SnapshotReady::check(b"", &one.bytes(), &one.id), None);
+    }
+}
+
+#[cfg(test)]
+mod snapshot_id_tests {
+    use super::*;
+
+    #[test]
+    fn a_new_name_is_parsed_and_a_path_is_not() {
+        let new = SnapshotId::new(Wall::now());
+        assert_eq!(SnapshotId::parse(new.as_str()), Some(new));
+        for wrong in ["", "..", "../20260102T030405-0a1b2c3d", "20260102T030405-0A1b2c3d"] {
+            assert_eq!(SnapshotId::parse(wrong), None, "{wrong}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod snapshot_manifest_tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_keeps_every_path_and_refuses_those_that_leave_the_folder() {
+        let entry = |path: &[u8]| ManifestEntry {
+            kind: EntryKind::File,
+            path: OsStr::from_bytes(path).to_owned(),
+            mode: 0o4755,
+            size: 3,
+            digest: ContentDigest::of(b"abc"),
+        };
+        let mut all =
+            vec![entry(b""), entry(b"a:b\n%"), entry(b"dir/\xff\xfe"), entry("\u{e4}".as_bytes())];
+        let text = manifest_text(&mut all);
+        assert_eq!(text.lines().count(), all.len(), "{text}");
+        assert_eq!(parse_manifest(&text), Some(all));
+        for wrong in ["../a", "/etc/passwd", "a//b", "a/../b", "a%00"] {
+            let digest = ContentDigest::of(b"");
+            assert_eq!(parse_manifest(&format!("file:{wrong}:0644:0:{digest}\n")), None, "{wrong}");
+        }
+        assert_eq!(parse_manifest("file:a:0644:0\n"), None);
     }
 }

@@ -11,17 +11,11 @@
 //! - `snapshot_answers` answers requests about snapshots.
 //! - `snapshot_recovery` finds interrupted snapshots, and finishes or removes them.
 
-pub(crate) mod snapshot_id;
-pub(crate) mod snapshot_disk;
-pub(crate) mod snapshot_manifest;
 pub(crate) mod descriptor;
-pub(crate) mod tree_walk;
+pub(crate) mod snapshot_disk;
 pub(crate) mod tree_copy;
-pub(crate) mod tree_digest;
 pub(crate) mod snapshot_store;
 pub(crate) mod snapshot_take;
-pub(crate) mod snapshot_answers;
-pub(crate) mod snapshot_recovery;
 
 #[cfg(test)]
 mod tests_snapshots;

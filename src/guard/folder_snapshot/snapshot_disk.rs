@@ -1,8 +1,8 @@
 //! The file operations of folder snapshots besides those of every guard.
 
-use super::super::disk::{Disk, Place};
-use super::super::extended_attributes::attribute_names;
-use super::super::linux_disk::{LinuxDisk, copy_permissions, open_below, path_of, stat};
+use crate::guard::disk::extended_attributes::attribute_names;
+use crate::guard::disk::linux_disk::{LinuxDisk, copy_permissions, open_below, path_of, stat};
+use crate::guard::disk::operations::{Disk, Place};
 use rustix::fs::{AtFlags, Gid, OFlags, SeekFrom, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use std::ffi::OsStr;

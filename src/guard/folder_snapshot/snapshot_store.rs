@@ -1,19 +1,25 @@
 //! The complete snapshots in the state directory. A directory counts as a snapshot if its `READY`
 //! fits its descriptor.
+//!
+//! The answers to requests about snapshots, as JSON.
+//!
+//! Finds snapshots that were interrupted or damaged, and finishes or removes the interrupted ones.
 
-use super::super::barrier::content_digest::ContentDigest;
-use super::super::disk::{Disk, IfThere, Place};
-use super::super::stage::READY;
-use super::super::tree_removal::remove_tree;
+use super::super::tenure::TenureId;
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady};
-use super::snapshot_id::SnapshotId;
-use super::snapshot_manifest::{MANIFEST_BYTES_MAX, ManifestEntry, parse_manifest};
-use super::tree_digest::entries_of;
+use super::snapshot_take::{SnapshotIntent, intents, staged_name};
 use crate::base::said;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::disk::operations::{Disk, IfThere, Place, remove_tree};
+use crate::guard::folder_snapshot::descriptor::{
+    MANIFEST_BYTES_MAX, ManifestEntry, SnapshotId, parse_manifest,
+};
+use crate::guard::folder_snapshot::tree_copy::{entries_of, is_gone};
+use crate::guard::stage::stage::READY;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// The file with the list of files.
 pub(crate) const MANIFEST: &str = "manifest";
@@ -272,4 +278,201 @@ fn differences(wanted: &[ManifestEntry], found: Vec<ManifestEntry>) -> Vec<Strin
     sentences.extend(added);
     sentences.truncate(DIFFERENCES_MAX);
     sentences
+}
+
+/// The maximum number of snapshots that one answer lists: the newest ones.
+const LISTED_MAX: usize = 200;
+/// The maximum number of sentences of each of them that a list has.
+const LISTED_SENTENCES_MAX: usize = 100;
+
+/// Returns the answer for an error.
+pub(crate) fn failed(error: &SnapshotError) -> Value {
+    let mut answer = json!({"error": error.to_string()});
+    if let Some(code) = error.code() {
+        answer["code"] = code.into();
+    }
+    answer
+}
+
+/// Returns a descriptor as JSON. A user without the right to see all names gets a number instead of
+/// sentences.
+pub(crate) fn shown(descriptor: &SnapshotDescriptor, may_see: bool) -> Value {
+    let mut value = serde_json::to_value(descriptor).unwrap_or_default();
+    for (name, sentences) in [("risk", &descriptor.risk), ("degraded", &descriptor.degraded)] {
+        if !may_see && !sentences.is_empty() {
+            value[name] = json!([format!("{} files", sentences.len())]);
+        }
+    }
+    value
+}
+
+/// Returns the descriptor of a snapshot.
+pub(crate) fn show<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, may_see: bool) -> Value {
+    match store.open(id) {
+        Ok((_, _, descriptor)) => shown(&descriptor, may_see),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Returns the newest snapshots.
+pub(crate) fn list<D: Disk>(store: &SnapshotStore<'_, D>, may_see: bool) -> Value {
+    let listed = match store.list() {
+        Ok(listed) => listed,
+        Err(error) => return failed(&SnapshotError::Disk(error)),
+    };
+    let newest = listed.iter().rev().take(LISTED_MAX);
+    let short = |(_, descriptor): &(SnapshotId, SnapshotDescriptor)| {
+        let mut short = descriptor.clone();
+        short.risk.truncate(LISTED_SENTENCES_MAX);
+        short.degraded.truncate(LISTED_SENTENCES_MAX);
+        shown(&short, may_see)
+    };
+    let all: Vec<_> = newest.map(short).collect();
+    json!({ "snapshots": all })
+}
+
+/// Compares a snapshot with its manifest. Returns the differences.
+pub(crate) fn verify<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, on_file: &dyn Fn()) -> Value {
+    match store.verify(id, on_file) {
+        Ok(differences) => {
+            let count = differences.len();
+            json!({"id": id, "ok": count == 0, "count": count, "differences": differences})
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Removes a snapshot.
+pub(crate) fn remove<D: Disk>(store: &SnapshotStore<'_, D>, id: &str) -> Value {
+    match store.remove(id) {
+        Ok(()) => json!({ "removed": id }),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Something that is wrong with the snapshots of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SnapshotFinding {
+    /// A snapshot was interrupted while it was taken or removed (`snapshot-partial`).
+    Partial(String),
+    /// A complete snapshot does not fit its manifest any more (`snapshot-corrupt`).
+    Corrupt(SnapshotId, Vec<String>),
+    /// The `READY` of a snapshot does not fit its descriptor (`snapshot-corrupt`), so that it is
+    /// not shown.
+    Unproven(SnapshotId),
+}
+
+impl fmt::Display for SnapshotFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Partial(id) => write!(
+                f,
+                "snapshot {id} was interrupted and is not shown; the next start of the guard \
+                 finishes or removes it"
+            ),
+            Self::Corrupt(id, differences) => write!(
+                f,
+                "snapshot {id} is damaged: {}; remove it with 'latchfs folder-snapshot rm {id}'",
+                differences.first().map_or("it can't be read", String::as_str)
+            ),
+            Self::Unproven(id) => write!(
+                f,
+                "snapshot {id} is not shown, because its READY or its descriptor was changed; \
+                 remove it with 'latchfs folder-snapshot rm {id}'"
+            ),
+        }
+    }
+}
+
+/// The effect of a recovery.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecoveredSnapshots {
+    /// The snapshots that were complete, and are visible now.
+    pub(crate) finished: Vec<SnapshotId>,
+    /// The number of snapshots that were removed, because they were not.
+    pub(crate) removed: usize,
+}
+
+/// Returns the findings about the snapshots of a folder. `is_live` says whether a guard may still
+/// be taking a snapshot. With `reads_all`, each file is compared with its digest.
+pub(crate) fn findings<D: Disk>(
+    store: &SnapshotStore<'_, D>,
+    is_live: impl Fn(&SnapshotIntent) -> bool,
+    reads_all: bool,
+) -> io::Result<Vec<SnapshotFinding>> {
+    let mut found = Vec::new();
+    for (name, intent) in intents(store)? {
+        if !intent.as_ref().is_some_and(&is_live) {
+            let id = intent.map_or_else(|| name.to_string_lossy().into_owned(), |it| it.id);
+            found.push(SnapshotFinding::Partial(id));
+        }
+    }
+    for id in store.names()? {
+        let dir = match store.disk.open_dir(Place::new(store.dir, id.as_str())) {
+            // It was removed meanwhile.
+            Err(error) if is_gone(&error) => continue,
+            dir => dir?,
+        };
+        let has_ready = || store.disk.look(Place::new(&dir, READY)).is_ok();
+        if complete_in(store.disk, &dir, &id).is_none() {
+            found.push(if has_ready() {
+                SnapshotFinding::Unproven(id)
+            } else {
+                SnapshotFinding::Partial(id.to_string())
+            });
+        } else if reads_all {
+            let differences = store.verify(id.as_str(), &|| ());
+            let differences = differences.unwrap_or_else(|error| vec![error.to_string()]);
+            // A removal begins with READY.
+            if !differences.is_empty() && has_ready() {
+                found.push(SnapshotFinding::Corrupt(id, differences));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Finishes the interrupted snapshots that are complete up to `READY`, and removes the others. The
+/// caller has made sure that no guard is at work on a snapshot for which `is_live` is false.
+pub(crate) fn recover<D: Disk>(
+    store: &SnapshotStore<'_, D>,
+    stages: &D::Dir,
+    is_live: impl Fn(&SnapshotIntent) -> bool,
+) -> io::Result<RecoveredSnapshots> {
+    let disk = store.disk;
+    let mut recovered = RecoveredSnapshots::default();
+    for (name, intent) in intents(store)? {
+        if intent.as_ref().is_some_and(&is_live) {
+            continue;
+        }
+        let tenure = intent.as_ref().and_then(|intent| TenureId::parse(&intent.tenure));
+        let id = intent.as_ref().and_then(|intent| SnapshotId::parse(&intent.id));
+        if let (Some(tenure), Some(id)) = (tenure, id)
+            && let Ok(stage) = disk.open_dir(Place::new(stages, &tenure.to_string()))
+        {
+            let half = staged_name(&id);
+            let at = Place::new(&stage, &half);
+            let is_complete =
+                disk.open_dir(at).is_ok_and(|dir| complete_in(disk, &dir, &id).is_some());
+            if is_complete {
+                store.adopt(at, &id)?;
+                recovered.finished.push(id);
+            } else if disk.look(at).is_ok() {
+                remove_tree(disk, at, OsStr::new(READY))?;
+                recovered.removed += 1;
+            }
+        }
+        disk.remove_file(Place::new(store.dir, &name))?;
+    }
+    for id in store.names()? {
+        let at = Place::new(store.dir, id.as_str());
+        let dir = disk.open_dir(at)?;
+        // One with a READY that does not fit was damaged, and a person decides.
+        if disk.look(Place::new(&dir, READY)).is_err() {
+            remove_tree(disk, at, OsStr::new(READY))?;
+            recovered.removed += 1;
+        }
+    }
+    disk.sync_dir(store.dir)?;
+    Ok(recovered)
 }

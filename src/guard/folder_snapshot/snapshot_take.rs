@@ -2,23 +2,23 @@
 //! `READY` last, and makes it visible by one rename. The fence of a later tenure removes the stage,
 //! so that a guard which was stopped before the rename publishes nothing.
 
-use super::super::barrier::content_digest::ContentDigest;
-use super::super::disk::{Disk, Look, Place};
-use super::super::folder_guard::FolderGuard;
-use super::super::gate::Pass;
-use super::super::stage::{READY, SNAPSHOT, Stage};
 use super::super::tenure::TenureId;
-use super::super::tree_removal::remove_tree;
 use super::descriptor::{SENTENCES_MAX, SnapshotConsistency, SnapshotDescriptor, SnapshotReady};
 use super::snapshot_disk::SnapshotDisk;
-use super::snapshot_id::SnapshotId;
-use super::snapshot_manifest::manifest_text;
 use super::snapshot_store::{
     DESCRIPTOR, INTENT, MANIFEST, SnapshotError, SnapshotStore, TREE, write_new,
 };
 use super::tree_copy::{MayLink, TreeCopy};
-use super::tree_digest::entries_of;
-use super::tree_walk::walk;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::disk::operations::remove_tree;
+use crate::guard::disk::operations::{Disk, Look, Place};
+use crate::guard::folder::folder_guard::FolderGuard;
+use crate::guard::folder_snapshot::descriptor::SnapshotId;
+use crate::guard::folder_snapshot::descriptor::manifest_text;
+use crate::guard::folder_snapshot::tree_copy::entries_of;
+use crate::guard::folder_snapshot::tree_copy::walk;
+use crate::guard::stage::gate::Pass;
+use crate::guard::stage::stage::{READY, SNAPSHOT, Stage};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

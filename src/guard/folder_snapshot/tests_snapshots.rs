@@ -1,18 +1,18 @@
 //! Snapshots that fail or are killed at each step: those that are shown are complete.
 
 use super::super::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
-use super::super::disk::Place;
-use super::super::folder_guard::{FolderDirs, FolderGuard};
-use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::{Owner, TenureClock, TenureId};
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor};
 use super::snapshot_disk::SnapshotDisk;
-use super::snapshot_manifest::MANIFEST_BYTES_MAX;
-use super::snapshot_recovery::{SnapshotFinding, findings, recover};
 use super::snapshot_store::{SNAPSHOTS_MAX, SnapshotError, SnapshotStore, read_whole};
 use super::snapshot_take::{SnapshotTake, TakenAs};
 use super::tree_copy::TreeCopy;
 use crate::engine::Token;
+use crate::guard::disk::linux_disk::LinuxDisk;
+use crate::guard::disk::operations::Place;
+use crate::guard::folder::folder_guard::{FolderDirs, FolderGuard};
+use crate::guard::folder_snapshot::descriptor::MANIFEST_BYTES_MAX;
+use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings, recover};
 use crate::time::{Span, Time, boot_now};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::fs::{self, File};
@@ -130,7 +130,8 @@ fn take_within<D: SnapshotDisk<Dir = OwnedFd>>(
     links: bool,
     bytes_max: u64,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
-    let may_link = |_: &std::ffi::OsStr, look: &super::super::disk::Look| links && look.links == 1;
+    let may_link =
+        |_: &std::ffi::OsStr, look: &crate::guard::disk::operations::Look| links && look.links == 1;
     let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link, bytes_max)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
@@ -230,7 +231,7 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let folder = SnapshotFolder::new();
     let dir = folder.snapshots();
     let guard = folder.guard(LinuxDisk, 1);
-    let may_link = |_: &std::ffi::OsStr, _: &super::super::disk::Look| false;
+    let may_link = |_: &std::ffi::OsStr, _: &crate::guard::disk::operations::Look| false;
     let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link, u64::MAX).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());

@@ -1,17 +1,24 @@
 //! Copies the tree of a folder, in as many passes as are needed: a pass copies the files that are
 //! new or have changed since the one before. The first pass may take long, while programs go on;
 //! the last one finds no change, or few, so that programs wait for it only shortly.
+//!
+//! Visits the files of a tree, each directory before its entries.
+//!
+//! Lists the files of a tree with their digests.
 
-use super::super::disk::{Disk, FileId, Look, Place};
-use super::super::stage::READY;
-use super::super::tree_removal::remove_tree;
 use super::descriptor::{SENTENCES_MAX, SnapshotCounts};
 use super::snapshot_disk::{CopyMethod, SnapshotDisk, is_own_dir};
-use super::tree_walk::{Walked, WalkedKind, is_gone, walk};
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::disk::operations::{Attributes, Disk, FileId, Look, Place, remove_tree};
+use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry};
+use crate::guard::stage::stage::READY;
 use crate::time::Wall;
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A file that was changed so shortly before it was copied may be changed again within the same
 /// tick of the file system's clock, so that its times do not show it.
@@ -270,4 +277,151 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
 fn named(path: &OsStr, error: &io::Error) -> io::Error {
     let said = crate::base::said(error);
     io::Error::new(error.kind(), format!("{} can't be copied: {said}", path.display()))
+}
+
+/// The type of a visited file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WalkedKind {
+    /// A directory, whose entries are visited later.
+    Dir,
+    /// A regular file.
+    File,
+    /// A symlink, with its target.
+    Symlink(OsString),
+    /// Something else, and the words for it.
+    Other(&'static str),
+}
+
+/// A visited file.
+pub(crate) struct Walked<'a, D: Disk> {
+    /// The directory in which the file lies.
+    pub(crate) at: Place<'a, D::Dir>,
+    /// The path below the root.
+    pub(crate) path: &'a OsStr,
+    /// The attributes.
+    pub(crate) found: Attributes,
+    /// The type.
+    pub(crate) kind: WalkedKind,
+}
+
+/// Whether an error says that a file has gone since its name was read.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE))
+}
+
+fn kind_of<D: Disk>(disk: &D, at: Place<'_, D::Dir>, found: &Attributes) -> io::Result<WalkedKind> {
+    if found.is_mount_point {
+        return Ok(WalkedKind::Other("a mount point"));
+    }
+    if found.look.is_dir {
+        return Ok(WalkedKind::Dir);
+    }
+    if found.look.is_file {
+        return Ok(WalkedKind::File);
+    }
+    match disk.read_symlink(at) {
+        Ok(target) => Ok(WalkedKind::Symlink(target)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Ok(WalkedKind::Other("a FIFO, a socket or a device"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Calls `visit` for each file below `root` for which `is_left_out` is false. A file that goes
+/// meanwhile is passed over, and so is a directory in whose place another one is: its files would
+/// be taken for those of the one that was visited.
+pub(crate) fn walk<D: Disk>(
+    disk: &D,
+    root: &D::Dir,
+    is_left_out: impl Fn(&OsStr) -> bool,
+    mut visit: impl FnMut(Walked<'_, D>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut left = vec![(OsString::new(), None)];
+    while let Some((dir_path, visited)) = left.pop() {
+        let dir = match disk.open_dir(Place::new(root, &dir_path)) {
+            Err(error) if is_gone(&error) => continue,
+            dir => dir?,
+        };
+        if visited.is_some_and(|id| disk.id_of(Place::new(&dir, ".")).ok() != Some(id)) {
+            continue;
+        }
+        for entry in disk.entries(&dir)? {
+            let path = Path::new(&dir_path).join(&entry.name).into_os_string();
+            if is_left_out(&path) {
+                continue;
+            }
+            let at = Place::new(&dir, &entry.name);
+            let looked = disk.attributes(at).and_then(|it| Ok((it, kind_of(disk, at, &it)?)));
+            let (found, kind) = match looked {
+                Err(error) if is_gone(&error) => continue,
+                looked => looked?,
+            };
+            let (is_dir, id) = (kind == WalkedKind::Dir, found.look.id);
+            visit(Walked { at, path: &path, found, kind })?;
+            if is_dir {
+                left.push((path, Some(id)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The number of bytes that are read at a time.
+const BLOCK_BYTES: usize = 128 * 1_024;
+
+/// Returns the size and the digest of a regular file.
+pub(crate) fn digest_of<D: Disk>(
+    disk: &D,
+    at: Place<'_, D::Dir>,
+) -> io::Result<(u64, ContentDigest)> {
+    let file = disk.open_to_read(at)?;
+    let (mut block, mut digest, mut offset) = (vec![0; BLOCK_BYTES], Sha256::new(), 0);
+    loop {
+        let length = disk.read(&file, offset, &mut block)?;
+        digest.update(&block[..length]);
+        offset += length as u64;
+        if length < BLOCK_BYTES {
+            return Ok((offset, ContentDigest(digest.finalize().into())));
+        }
+    }
+}
+
+/// Returns the entry of a visited file; `None` for one that no snapshot holds.
+pub(crate) fn entry_of<D: Disk>(
+    disk: &D,
+    walked: &Walked<'_, D>,
+) -> io::Result<Option<ManifestEntry>> {
+    let (kind, size, digest) = match &walked.kind {
+        WalkedKind::Dir => (EntryKind::Dir, 0, ContentDigest::of(b"")),
+        WalkedKind::Symlink(target) => {
+            (EntryKind::Symlink, target.len() as u64, ContentDigest::of(target.as_bytes()))
+        }
+        WalkedKind::File => {
+            let (size, digest) = digest_of(disk, walked.at)?;
+            (EntryKind::File, size, digest)
+        }
+        WalkedKind::Other(_) => return Ok(None),
+    };
+    let (path, mode) = (walked.path.to_owned(), walked.found.mode);
+    Ok(Some(ManifestEntry { kind, path, mode, size, digest }))
+}
+
+/// Returns the entries of all files below `root`, and of the root itself. `on_file` is called for
+/// each.
+pub(crate) fn entries_of<D: Disk>(
+    disk: &D,
+    root: &D::Dir,
+    is_left_out: impl Fn(&OsStr) -> bool,
+    on_file: &dyn Fn(),
+) -> io::Result<Vec<ManifestEntry>> {
+    let mode = disk.attributes(Place::new(root, "."))?.mode;
+    let (path, digest) = (OsString::new(), ContentDigest::of(b""));
+    let mut all = vec![ManifestEntry { kind: EntryKind::Dir, path, mode, size: 0, digest }];
+    walk(disk, root, is_left_out, |walked| {
+        on_file();
+        all.extend(entry_of(disk, &walked)?);
+        Ok(())
+    })?;
+    Ok(all)
 }

@@ -1,20 +1,26 @@
 //! The program of each guard: it takes the lock, begins a tenure, changes files, and gives the
 //! lock up or notices that it was lost, as long as there are tenures left.
+//!
+//! Runs a guard one step at a time without a thread. The guard runs from its start each time: its
+//! first steps get the answers of a recorded history, and at the first step without an answer the
+//! run unwinds and hands over the operation that it is about to do.
 
-use super::super::disk::{Disk, IfThere, Place};
-use super::super::fence::FenceError;
-use super::super::folder_guard::{FolderDirs, FolderGuard, SaveError};
-use super::super::gate::Pass;
-use super::super::staged_file::StagedFile;
-use super::super::tenure::{Owner, TenureId};
-use super::replay::{Answer, ReplayClock, ReplayDisk, Step, Told};
+use super::super::tenure::{Owner, TenureClock, TenureId};
 use super::storage::{FOLDER, Inode, LOST, STAGES};
 use super::{Mutant, Scenario, Setup};
 use crate::engine::Token;
+use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use crate::guard::folder::folder_guard::{FolderDirs, FolderGuard, SaveError};
+use crate::guard::stage::fence::FenceError;
+use crate::guard::stage::gate::Pass;
+use crate::guard::stage::staged_file::StagedFile;
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
-use std::ffi::OsStr;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// How long a lease lasts: one tick of the model's clock.
@@ -279,5 +285,378 @@ impl GuardRun<'_> {
             let path = if staged.path() == "A" { "A" } else { "B.new" };
             self.disk.tell(Told::Refused(path));
         }
+    }
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct At {
+    pub(super) dir: Inode,
+    pub(super) name: String,
+}
+
+/// A step of a guard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    MakeDir(At),
+    OpenDir(At),
+    RemoveDir(At),
+    Entries(Inode),
+    IdOf(At),
+    Look(At),
+    LookFile(Inode),
+    Exchange(At, At),
+    OpenFile(At),
+    UnnamedFile,
+    Symlink(At, String),
+    ReadSymlink(At),
+    Write(Inode, u64, Vec<u8>),
+    Copy(Inode, Inode),
+    Link(Inode, At),
+    Rename {
+        from: At,
+        to: At,
+        must_be_new: bool,
+    },
+    RemoveFile(At),
+    SyncFile(Inode),
+    SyncDir(Inode),
+    /// Reads the clock.
+    Now,
+    /// Waits for the lock.
+    Acquire,
+    Release,
+    /// Ends the session of the killed guard.
+    EndSession,
+    Tell(Told),
+}
+
+/// An event of a guard that the explorer checks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Told {
+    /// The gate is open.
+    Opened,
+    /// The program was told that this version of a file is saved.
+    Saved(&'static str),
+    /// The program was told that a file is not saved: its content must be kept.
+    Refused(&'static str),
+    /// The tenure is over for the guard.
+    Ended,
+    /// The guard got an error that it must not get.
+    Failed(String),
+}
+
+/// The answer to a step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    Done,
+    Inode(Inode),
+    Entries(Vec<(String, bool)>),
+    /// The inode, whether it is a directory, its content, and the tenure in which it was changed.
+    Looked(Inode, bool, Vec<u8>, u8),
+    Text(String),
+    Time(u64),
+    /// The number of the tenure, counted over all engines, and the time of the grant.
+    Granted(u8, u64),
+    NoTenureLeft,
+    Errno(i32),
+}
+
+/// The payload by which a run unwinds at its first step without an answer.
+struct Unanswered(Step);
+
+/// A disk that answers from a history.
+pub(super) struct ReplayDisk {
+    answers: Mutex<std::vec::IntoIter<Answer>>,
+}
+
+fn text(name: &OsStr) -> String {
+    name.to_str().expect("the names of the model are UTF-8").to_owned()
+}
+
+fn at(place: Place<'_, Inode>) -> At {
+    At { dir: *place.dir, name: text(place.name) }
+}
+
+fn id(file: Inode) -> FileId {
+    FileId { device: 1, inode: u64::from(file), born: 0 }
+}
+
+impl ReplayDisk {
+    /// Does a step: returns its recorded answer, or unwinds.
+    pub(super) fn step(&self, step: Step) -> Answer {
+        let next = self.answers.lock().next();
+        match next {
+            Some(answer) => answer,
+            None => resume_unwind(Box::new(Unanswered(step))),
+        }
+    }
+
+    pub(super) fn tell(&self, told: Told) {
+        self.step(Step::Tell(told));
+    }
+
+    pub(super) fn now(&self) -> Time {
+        match self.step(Step::Now) {
+            Answer::Time(seconds) => Time::from_secs(seconds),
+            other => panic!("a time, not {other:?}"),
+        }
+    }
+
+    fn ask(&self, step: Step) -> io::Result<Answer> {
+        match self.step(step) {
+            Answer::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn inode(&self, step: Step) -> io::Result<Inode> {
+        match self.ask(step)? {
+            Answer::Inode(inode) => Ok(inode),
+            other => panic!("an inode, not {other:?}"),
+        }
+    }
+
+    fn looked(&self, step: Step) -> io::Result<Look> {
+        let Answer::Looked(inode, is_dir, content, changed) = self.ask(step)? else {
+            unreachable!()
+        };
+        // Different contents have different times.
+        let time = content.iter().fold(0, |time, byte| time * 256 + i128::from(*byte));
+        Ok(Look {
+            id: id(inode),
+            is_file: !is_dir,
+            is_dir,
+            links: 1,
+            uid: 0,
+            size: content.len() as u64,
+            modified: time,
+            changed: i128::from(changed),
+        })
+    }
+
+    fn done(&self, step: Step) -> io::Result<()> {
+        self.ask(step).map(|_| ())
+    }
+}
+
+/// Returns the bytes of a write without the wall-clock time in the description of a lost file.
+fn without_time(bytes: &[u8]) -> Vec<u8> {
+    match serde_json::from_slice::<serde_json::Value>(bytes) {
+        Ok(serde_json::Value::Object(mut about)) => {
+            about.remove("at");
+            serde_json::to_vec(&about).expect("JSON of JSON")
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+impl Disk for ReplayDisk {
+    type Dir = Inode;
+    type File = Inode;
+
+    fn make_dir(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::MakeDir(at(place)))
+    }
+    fn open_dir(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::OpenDir(at(place)))
+    }
+    fn reopen_dir(&self, dir: &Inode) -> io::Result<Inode> {
+        Ok(*dir)
+    }
+    fn remove_dir(&self, place: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::RemoveDir(at(place)))
+    }
+    fn entries(&self, dir: &Inode) -> io::Result<Vec<DiskEntry>> {
+        let Answer::Entries(entries) = self.ask(Step::Entries(*dir))? else { unreachable!() };
+        let entry = |(name, is_dir): (String, bool)| DiskEntry { name: name.into(), is_dir };
+        Ok(entries.into_iter().map(entry).collect())
+    }
+    fn id_of(&self, place: Place<'_, Inode>) -> io::Result<FileId> {
+        let inode = self.inode(Step::IdOf(at(place)))?;
+        Ok(id(inode))
+    }
+    fn look(&self, place: Place<'_, Inode>) -> io::Result<Look> {
+        self.looked(Step::Look(at(place)))
+    }
+    fn look_file(&self, file: &Inode) -> io::Result<Look> {
+        self.looked(Step::LookFile(*file))
+    }
+    fn reserve(&self, _file: &Inode, _offset: u64, _bytes: u64) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn give_to_owner(&self, _file: &Inode, _of: &Inode) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn make_readable_dir(&self, _place: Place<'_, Inode>) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn attributes(&self, _place: Place<'_, Inode>) -> io::Result<Attributes> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn open_to_read(&self, _place: Place<'_, Inode>) -> io::Result<Inode> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn read(&self, _file: &Inode, _offset: u64, _bytes: &mut [u8]) -> io::Result<usize> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn visit_entries(
+        &self,
+        _dir: &Inode,
+        _visit: &mut dyn FnMut(DiskEntry) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn sync_file_system(&self, _dir: &Inode) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn exchange(&self, one: Place<'_, Inode>, other: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::Exchange(at(one), at(other)))
+    }
+    fn open_file(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::OpenFile(at(place)))
+    }
+    fn unnamed_file(&self, _near: &Inode, _mode: u32) -> io::Result<Inode> {
+        self.inode(Step::UnnamedFile)
+    }
+    fn make_symlink(&self, place: Place<'_, Inode>, target: &OsStr) -> io::Result<()> {
+        self.done(Step::Symlink(at(place), text(target)))
+    }
+    fn read_symlink(&self, place: Place<'_, Inode>) -> io::Result<OsString> {
+        let Answer::Text(target) = self.ask(Step::ReadSymlink(at(place)))? else { unreachable!() };
+        Ok(target.into())
+    }
+    fn open_parent(&self, root: &Inode, path: &OsStr) -> io::Result<(Inode, OsString)> {
+        // All files of the model lie in the folder itself, which nobody removes.
+        Ok((*root, path.to_owned()))
+    }
+    fn set_modified(&self, _file: &Inode, _time: i128) -> io::Result<()> {
+        unreachable!("no sync tool carries the folder of the model")
+    }
+    fn shorten(&self, _file: &Inode, _bytes: u64) -> io::Result<()> {
+        unreachable!("the disk of the model is never full")
+    }
+    fn write(&self, file: &Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.done(Step::Write(*file, offset, without_time(bytes)))
+    }
+    fn copy(&self, from: &Inode, to: &Inode) -> io::Result<()> {
+        self.done(Step::Copy(*from, *to))
+    }
+    fn link(&self, file: &Inode, to: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::Link(*file, at(to)))
+    }
+    fn rename(
+        &self,
+        from: Place<'_, Inode>,
+        to: Place<'_, Inode>,
+        if_there: IfThere,
+    ) -> io::Result<()> {
+        let must_be_new = if_there == IfThere::Fail;
+        self.done(Step::Rename { from: at(from), to: at(to), must_be_new })
+    }
+    fn remove_file(&self, place: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::RemoveFile(at(place)))
+    }
+    fn sync_file(&self, file: &Inode) -> io::Result<()> {
+        self.done(Step::SyncFile(*file))
+    }
+    fn sync_dir(&self, dir: &Inode) -> io::Result<()> {
+        self.done(Step::SyncDir(*dir))
+    }
+}
+
+/// The clock of a guard: the time is a step, the end of the lease is what the guard was granted.
+pub(super) struct ReplayClock {
+    pub(super) disk: Arc<ReplayDisk>,
+    pub(super) until: Mutex<Time>,
+}
+
+impl TenureClock for ReplayClock {
+    fn now(&self) -> Time {
+        self.disk.now()
+    }
+    fn surely_until(&self) -> Time {
+        *self.until.lock()
+    }
+}
+
+/// The history of a guard: an index into [`Histories`].
+pub(super) type HistoryId = usize;
+
+struct History {
+    /// The history without the last answer, and that answer; `None` for a guard that starts.
+    before: Option<(HistoryId, Answer)>,
+    /// Whether the guard was started after a kill.
+    is_restart: bool,
+    /// The next step of the guard; `None` after its end.
+    next: Option<Arc<Step>>,
+    length: usize,
+}
+
+/// All histories of guards that were met. Equal histories are one, so that each step of a guard is
+/// found by one run.
+pub(super) struct Histories {
+    setup: Setup,
+    all: Vec<History>,
+    after: HashMap<(HistoryId, Answer), HistoryId>,
+}
+
+/// The history of a guard that starts.
+pub(super) const START: HistoryId = 0;
+/// The history of a guard that starts after a kill.
+pub(super) const RESTART: HistoryId = 1;
+
+impl Histories {
+    pub(super) fn new(setup: Setup) -> Self {
+        let mut histories = Self { setup, all: Vec::new(), after: HashMap::new() };
+        for is_restart in [false, true] {
+            histories.add(None, is_restart);
+        }
+        histories
+    }
+
+    pub(super) fn next_step(&self, history: HistoryId) -> Option<Arc<Step>> {
+        self.all[history].next.clone()
+    }
+
+    pub(super) fn length(&self, history: HistoryId) -> usize {
+        self.all[history].length
+    }
+
+    /// Returns the history that goes on with an answer.
+    pub(super) fn extended(&mut self, history: HistoryId, answer: Answer) -> HistoryId {
+        let key = (history, answer);
+        if let Some(known) = self.after.get(&key) {
+            return *known;
+        }
+        let added = self.add(Some(key.clone()), self.all[history].is_restart);
+        self.after.insert(key, added);
+        added
+    }
+
+    fn add(&mut self, before: Option<(HistoryId, Answer)>, is_restart: bool) -> HistoryId {
+        let mut answers = Vec::new();
+        let mut link = before.as_ref();
+        while let Some((earlier, answer)) = link {
+            answers.push(answer.clone());
+            link = self.all[*earlier].before.as_ref();
+        }
+        answers.reverse();
+        let length = answers.len();
+        let next = next_step(self.setup, is_restart, answers).map(Arc::new);
+        self.all.push(History { before, is_restart, next, length });
+        self.all.len() - 1
+    }
+}
+
+fn next_step(setup: Setup, is_restart: bool, answers: Vec<Answer>) -> Option<Step> {
+    let disk = Arc::new(ReplayDisk { answers: Mutex::new(answers.into_iter()) });
+    let run = AssertUnwindSafe(|| run_guard(setup, is_restart, &disk));
+    match catch_unwind(run) {
+        Ok(()) => None,
+        Err(payload) => match payload.downcast::<Unanswered>() {
+            Ok(unanswered) => Some(unanswered.0),
+            Err(panic) => resume_unwind(panic),
+        },
     }
 }

@@ -1,10 +1,100 @@
+//! Explores all interleavings of the steps of two guards, the ticks of the clock and the kills,
+//! and checks each state that is reached.
+//!
 //! A guard that is killed at each of its steps, and its successor that is killed at each of its
 //! own.
+//!
+//! A power failure after each step of a guard: of the changes that were not synced, any part is on
+//! the storage.
 
-use super::guarantees::{folder, version};
-use super::storage::{FOLDER, LOST, STAGES};
+use super::storage::{Change, FOLDER, LOST, STAGES, Storage};
 use super::world::{Model, Move, World};
 use super::{SETUP, Scenario, Setup};
+use crate::guard::tests_explore::guard_program::Step;
+use crate::guard::tests_explore::world::{folder, version};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+/// The result of an exploration.
+#[derive(Debug)]
+pub(super) struct Explored {
+    pub(super) states: usize,
+    pub(super) transitions: usize,
+    pub(super) ends: usize,
+    /// The first violation, with the moves that lead to it.
+    pub(super) violation: Option<String>,
+}
+
+pub(super) struct Explorer {
+    model: Model,
+    seen: HashSet<u128>,
+    hashers: [RandomState; 2],
+    explored: Explored,
+}
+
+struct Visit {
+    world: World,
+    moves: Vec<Move>,
+    made: Vec<String>,
+}
+
+/// Explores all runs of a setup, until a state violates a guarantee.
+pub(super) fn explore(setup: Setup) -> Explored {
+    let mut explorer = Explorer {
+        model: Model::new(setup),
+        seen: HashSet::new(),
+        hashers: [RandomState::new(), RandomState::new()],
+        explored: Explored { states: 0, transitions: 0, ends: 0, violation: None },
+    };
+    explorer.run();
+    explorer.explored
+}
+
+impl Explorer {
+    fn run(&mut self) {
+        let start = self.model.start();
+        let mut path = vec![self.visit(start, Vec::new())];
+        while let Some(visit) = path.last_mut() {
+            let Some(next) = visit.moves.pop() else {
+                path.pop();
+                continue;
+            };
+            let mut world = visit.world.clone();
+            let mut made = Vec::new();
+            self.explored.transitions += 1;
+            let done = self.model.make_move(&mut world, next, &mut made);
+            if let Err(violation) = done.and_then(|()| self.check_end(&world)) {
+                let moves = path.iter().flat_map(|visit| &visit.made).chain(&made);
+                let moves: Vec<_> = moves.map(String::as_str).collect();
+                self.explored.violation = Some(format!("{violation}\n{}", moves.join("\n")));
+                return;
+            }
+            if self.seen.insert(self.digest(&world)) {
+                let visit = self.visit(world, made);
+                path.push(visit);
+            }
+        }
+    }
+
+    fn digest(&self, world: &World) -> u128 {
+        let [low, high] = [0, 1].map(|at: usize| u128::from(self.hashers[at].hash_one(world)));
+        high << 64 | low
+    }
+
+    fn visit(&mut self, world: World, made: Vec<String>) -> Visit {
+        self.explored.states += 1;
+        let moves = self.model.moves(&world);
+        self.explored.ends += usize::from(moves.is_empty());
+        Visit { world, moves, made }
+    }
+
+    fn check_end(&self, world: &World) -> Result<(), String> {
+        if self.model.moves(world).is_empty() && !self.model.is_ended(world) {
+            return Err("a guard waits for ever".to_owned());
+        }
+        Ok(())
+    }
+}
 
 /// Returns the worlds before each step of a guard that runs alone to its end, and the world after
 /// its last step.
@@ -92,4 +182,166 @@ fn a_kill_at_each_step_of_a_rename_leaves_the_old_or_the_new_file() {
 #[test]
 fn a_kill_at_each_step_of_a_change_in_place_lets_the_next_tenure_begin() {
     kill_at_each_step(Scenario::InPlace);
+}
+
+/// The promise of a file system about names that were not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameOrder {
+    /// Nothing: any of them may be on the storage.
+    Any,
+    /// A journal: they are on the storage in their order, and a sync of a directory syncs all.
+    Journal,
+}
+
+/// The storage as it certainly is, and the changes since.
+struct PowerRecord {
+    order: NameOrder,
+    durable: Storage,
+    unsynced: Vec<Change>,
+}
+
+impl PowerRecord {
+    fn record(&mut self, step: &Step, before: &Storage, after: &Storage) {
+        self.unsynced.extend(after.changes_since(before));
+        let is_synced = |change: &Change| match (step, change) {
+            (Step::SyncFile(file), Change::Content(changed, _)) => changed == file,
+            (Step::SyncDir(dir), Change::Names(names)) => {
+                self.order == NameOrder::Journal || names.iter().any(|(at, _)| at.dir == *dir)
+            }
+            _ => false,
+        };
+        let (synced, rest): (Vec<_>, Vec<_>) = self.unsynced.drain(..).partition(is_synced);
+        for change in &synced {
+            self.durable.redo(change);
+        }
+        self.unsynced = rest;
+    }
+
+    /// Returns each storage that can be found after a power failure now.
+    fn found(&self, now: &Storage) -> HashSet<Storage> {
+        let count = self.unsynced.len();
+        assert!(count < 16, "{count} changes are not synced");
+        let kept = |parts: u32, at: usize| parts & (1 << at) != 0;
+        let is_name = |at: usize| matches!(self.unsynced[at], Change::Names(_));
+        let is_possible = |parts: &u32| {
+            let names: Vec<_> = (0..count).filter(|at| is_name(*at)).collect();
+            self.order == NameOrder::Any
+                || names.windows(2).all(|two| kept(*parts, two[0]) || !kept(*parts, two[1]))
+        };
+        let storage = |parts: u32| {
+            let mut storage = self.durable.clone();
+            for (at, change) in self.unsynced.iter().enumerate() {
+                if kept(parts, at) {
+                    storage.redo(change);
+                }
+            }
+            storage.after_power_failure(now)
+        };
+        (0..1 << count).filter(is_possible).map(storage).collect()
+    }
+}
+
+/// Runs a guard to the end of its tenure, with a power failure after each step. After each failure
+/// another guard begins and ends a tenure. Returns how many storages were found.
+fn fail_after_each_step(model: &mut Model, mut world: World, order: NameOrder) -> usize {
+    let durable = world.storage.clone();
+    let mut record = PowerRecord { order, durable, unsynced: Vec::new() };
+    let mut all = 0;
+    loop {
+        let step = model.next_step(&world, 0).expect("the tenure is not over");
+        let before = world.storage.clone();
+        model.step(&mut world, 0, &mut Vec::new()).expect("no violation");
+        record.record(&step, &before, &world.storage);
+        for storage in record.found(&world.storage) {
+            all += 1;
+            check_found(&world, &storage);
+            start_again(model, &world, storage);
+        }
+        if *step == Step::Release {
+            return all;
+        }
+    }
+}
+
+fn check_found(world: &World, found: &Storage) {
+    let files = folder(found);
+    for (name, (_, content)) in &files {
+        assert!(version(content).is_some(), "{name} is {content:?}");
+    }
+    let version = |name: &str| files.get(name).and_then(|(_, content)| version(content));
+    for (file, saved) in world.saved.iter().filter(|(file, _)| **file == "A") {
+        assert!(version(file) >= Some(*saved), "{file} is {:?}", version(file));
+    }
+    for file in ["A", "B", "C"] {
+        assert!(version(file).is_some(), "{file} is gone");
+    }
+}
+
+/// The machine starts again: another guard takes the lock, and the folder is whole.
+fn start_again(model: &mut Model, world: &World, found: Storage) {
+    let mut world = World { storage: found, ..world.clone() };
+    let saved = world.saved.clone();
+    // Neither a rename nor a change in place is synced.
+    world.saved.retain(|file, _| *file != "B" && *file != "C");
+    model.make_move(&mut world, Move::Kill(0), &mut Vec::new()).expect("a kill");
+    let granted = world.service.granted;
+    let mut made = Vec::new();
+    let mut is_begun = false;
+    while world.service.granted == granted || world.guards[0].tenure > 0 {
+        if let Err(violation) = model.step(&mut world, 0, &mut made) {
+            panic!("{violation}\n{}", made.join("\n"));
+        }
+        if world.opened > granted && !is_begun {
+            is_begun = true;
+            let names = world.storage.names_in(FOLDER);
+            let is_there = names.contains(&"B.new") || version_of(&world, "B") >= Some(1);
+            assert!(!saved.contains_key("B.new") || is_there, "the synced B.new is not there");
+        }
+    }
+    assert!(is_begun);
+    assert!(world.storage.names_in(STAGES).is_empty());
+}
+
+fn version_of(world: &World, file: &str) -> Option<u8> {
+    folder(&world.storage).get(file).and_then(|(_, content)| version(content))
+}
+
+fn power_failures(scenario: Scenario, order: NameOrder) -> usize {
+    let setup = Setup { scenario, kills: 1, is_synced: true, ..SETUP };
+    let mut model = Model::new(setup);
+    let world = model.start();
+    fail_after_each_step(&mut model, world, order)
+}
+
+#[test]
+fn a_synced_save_survives_a_power_failure() {
+    let found = power_failures(Scenario::Whole, NameOrder::Any);
+    println!("{found} storages after a power failure");
+    assert!(found > 100);
+}
+
+#[test]
+fn a_synced_file_survives_a_power_failure_while_it_is_renamed() {
+    let found = power_failures(Scenario::Renamed, NameOrder::Journal);
+    println!("{found} storages after a power failure");
+    assert!(found > 50);
+}
+
+/// The fence gives a file a new inode: its content is synced before it gets the name.
+#[test]
+fn a_power_failure_during_the_fence_leaves_a_whole_file() {
+    let setup = Setup { scenario: Scenario::InPlace, kills: 2, is_synced: true, ..SETUP };
+    let mut model = Model::new(setup);
+    let mut world = model.start();
+    while version_of(&world, "C") == Some(0) {
+        model.step(&mut world, 0, &mut Vec::new()).expect("no violation");
+    }
+    model.make_move(&mut world, Move::Kill(0), &mut Vec::new()).expect("a kill");
+    let mut found = 0;
+    // The write of the second tenure is not synced either.
+    for order in [NameOrder::Any, NameOrder::Journal] {
+        found += fail_after_each_step(&mut model, world.clone(), order);
+    }
+    println!("{found} storages after a power failure");
+    assert!(found > 100);
 }

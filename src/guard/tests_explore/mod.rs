@@ -16,15 +16,11 @@
 //! - `kills` kills a guard at each step, `power_failures` takes the power away after each.
 
 mod storage;
-mod replay;
-mod guarantees;
 mod guard_program;
 mod world;
 mod kills;
-mod explorer;
-mod power_failures;
 
-use explorer::explore;
+use crate::guard::tests_explore::kills::explore;
 
 /// How the programs of a run change files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

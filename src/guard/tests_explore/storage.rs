@@ -1,7 +1,7 @@
 //! The storage of the model: a folder, a directory of stages and a directory of lost files, as one
 //! value that can be copied. Each operation is one step, as a system call is.
 
-use super::replay::{Answer, At, Step};
+use crate::guard::tests_explore::guard_program::{Answer, At, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of a file or directory.

@@ -1,17 +1,17 @@
 //! Changes wait until the lock service has a handover that announces them: a machine that takes the
 //! folder over then knows that the last markers do not name everything.
 
-use super::super::disk::Look;
-use super::super::linux_disk::{look_in, stat};
-use super::super::staged_file::SaveState;
-use super::super::wish::Denied;
 use super::folder_view::{FolderView, MayWait, errno};
-use super::kernel_wait::KernelWait;
-use super::open_file::OpenFile;
 use crate::base::said;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::file_system::{Errno, Requester};
 use crate::fuse::kernel::handles::Pool;
+use crate::guard::disk::linux_disk::{look_in, stat};
+use crate::guard::disk::operations::Look;
+use crate::guard::stage::staged_file::SaveState;
+use crate::guard::tenures::wishes::Denied;
+use crate::guard::view::parts::open_file::KernelWait;
+use crate::guard::view::parts::open_file::OpenFile;
 use crate::time::Span;
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,27 +1,9 @@
 //! Mounts the view of a folder, and answers the requests of `latchfs guard`.
 
-use super::super::folder_guard::FolderGuard;
-use super::super::folder_lock::FolderLock;
 use super::super::guard_request::{ACCEPT_PATIENCE, GuardRequest, refused};
-use super::super::linux_disk::LinuxDisk;
-use super::super::lock_records::LockRecords;
 use super::super::tenure::TenureId;
-use super::super::tenure_events::{NewsCommands, TenureEvent};
-use super::super::tenure_news::TenureNews;
-use super::super::tenures::Tenures;
 use super::super::write_policy::WritePolicy;
-use super::control_files::{CONTROL_DIR, ControlFiles};
-use super::database_files::Databases;
-use super::flocks;
 use super::folder_view::FolderView;
-use super::local_dir::LocalFiles;
-use super::lost_listing::LostListing;
-use super::nodes::Nodes;
-use super::passthrough::Passthrough;
-use super::record_nodes::RecordUse;
-use super::refused_changes::RefusedChanges;
-use super::second_opens::SecondOpens;
-use super::view_snapshots::ViewSnapshots;
 use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::Requester;
 use crate::fuse::kernel::handles::Shares;
@@ -36,6 +18,24 @@ use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::SessionKind;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::task::SlowCalls;
+use crate::guard::disk::linux_disk::LinuxDisk;
+use crate::guard::folder::folder_guard::FolderGuard;
+use crate::guard::lock::folder_lock::FolderLock;
+use crate::guard::lock::lock_records::LockRecords;
+use crate::guard::tenures::sequence::Tenures;
+use crate::guard::tenures::tenure_events::{NewsCommands, TenureEvent};
+use crate::guard::tenures::wishes::TenureNews;
+use crate::guard::view::parts::attributes::Passthrough;
+use crate::guard::view::parts::control_files::RefusedChanges;
+use crate::guard::view::parts::control_files::{CONTROL_DIR, ControlFiles};
+use crate::guard::view::parts::database_files::Databases;
+use crate::guard::view::parts::local_dir::LocalFiles;
+use crate::guard::view::parts::nodes::Nodes;
+use crate::guard::view::parts::open_file;
+use crate::guard::view::parts::record_nodes::RecordUse;
+use crate::guard::view::parts::second_opens::SecondOpens;
+use crate::guard::view::parts::view_snapshots::ViewSnapshots;
+use crate::guard::view::requests::lost_control::LostListing;
 use crate::time::Span;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
@@ -103,7 +103,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         let dir = dir.to_owned();
         move |error| MountError::Dir { dir, error }
     };
-    let root = super::super::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
+    let root =
+        crate::guard::disk::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
     let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
     let (told, commands) = (Arc::clone(&slot), parts.commands.clone());
     let on_news = Box::new(move |news: &TenureNews| {
@@ -155,7 +156,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed_view(dir))? {
         let users = Arc::downgrade(&view);
         let is_used = move || {
-            flocks::are_held(mount.device)
+            open_file::are_held(mount.device)
                 || users.upgrade().is_some_and(|it| it.has_mapped_files(mount.device))
         };
         view.tenures.look_for_use(Arc::new(is_used));

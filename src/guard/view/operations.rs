@@ -1,10 +1,6 @@
 //! The operations of the view as the kernel requests them.
 
-use super::super::gate::CACHED_FOR;
 use super::folder_view::FolderView;
-use super::open_file::Content;
-use super::record_nodes::LOCKS_INO;
-use super::second_opens::Needs;
 use crate::fuse::kernel::file_system::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
@@ -13,6 +9,10 @@ use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
+use crate::guard::stage::gate::CACHED_FOR;
+use crate::guard::view::parts::open_file::Content;
+use crate::guard::view::parts::record_nodes::LOCKS_INO;
+use crate::guard::view::parts::second_opens::Needs;
 use rustix::fs::XattrFlags;
 use std::ffi::OsStr;
 

@@ -13,14 +13,10 @@
 //!   ready yet, and `marker_moves` those that write markers.
 //! - `explorer` visits all states up to a number of moves.
 
-mod folder;
 mod world;
 mod moves;
-mod arriving_moves;
-mod marker_moves;
-mod explorer;
 
-use explorer::explore;
+use crate::guard::barrier::tests_explore::world::explore;
 
 /// A fault that the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

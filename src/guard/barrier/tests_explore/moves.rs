@@ -1,12 +1,30 @@
 //! The moves of the model: what machines, programs, sync tool and lock service do next.
+//!
+//! The moves by which machines write markers.
+//!
+//! The moves of a tenure that is not ready yet: the shipped code decides whether it is.
 
-use super::super::handover::{Handover, HandoverEnd, HandoverKind, Remembered};
-use super::super::ledger::Ledger;
-use super::super::marking::TenureMarking;
+use super::super::arrival_target::Barrier;
+use super::super::chain::ChainBase;
+use super::super::coverage::CoverageReport;
+use super::super::handover::{Handover, HandoverEnd, HandoverKind, MarkerCounts, Remembered};
+use super::super::ledger::{Ledger, LedgerEntry};
+use super::super::marker::{Acceptance, Change, PathState};
+use super::super::marking::{MarkerHead, TenureMarking};
+use super::super::ready::{Arrived, Decision};
 use super::Mutant;
-use super::folder::{Contents, PATHS, known, stamp};
-use super::world::{Machine, ModelState, TenurePhase, World};
+use super::world::{
+    Decided, ENGINE, Machine, ModelState, NAMES, TenurePhase, World, Written, tenure,
+};
 use crate::engine::Token;
+use crate::guard::barrier::folder_path::DigestCache;
+use crate::guard::barrier::marker::{MarkerKind, MarkerLink};
+use crate::guard::barrier::marking::{LateMarker, LateStep, late_step};
+use crate::guard::barrier::tests_explore::world::{
+    Contents, ModelFolder, PATHS, digest, known, number, path, stamp,
+};
+use crate::time::Time;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 pub(super) const STALE: &str = "a machine is ready without the last version";
@@ -165,7 +183,7 @@ impl Moves<'_> {
         let mut ledger = Ledger::clone(&self.ledger(at));
         let is_known = known(&ledger, path) == self.contents(at)[path];
         let violation = (is_known && !self.is_latest(at, path)).then_some(UNSEEN);
-        let name = super::folder::path(path);
+        let name = crate::guard::barrier::tests_explore::world::path(path);
         ledger.log_mut().begin(&name, stamp(self.contents(at)[path]), after);
         ledger.log_mut().end(&name, after);
         state.machines[at].ledger = self.world.ledgers.put(ledger);
@@ -304,5 +322,350 @@ impl Moves<'_> {
         state.machines.iter_mut().for_each(|machine| machine.tenure = None);
         state.left.restores -= 1;
         self.add("the lock service is restored", usize::from(u8::MAX), state);
+    }
+}
+
+impl Moves<'_> {
+    pub(super) fn late(&mut self, at: usize) {
+        let previous = self.world.previous.get(self.from.previous);
+        let ledger = self.ledger(at);
+        let mut step = late_step(&previous, ENGINE, &ledger);
+        if self.is(Mutant::LateAfterOthers) && matches!(step, LateStep::PutAside(_)) {
+            let (handover, token) = (self.handover(), previous.token);
+            let (number, id) = (handover.next, handover.id);
+            if handover.kind != HandoverKind::Clean {
+                let tenure = tenure(token.as_u64() as u8);
+                step = LateStep::Write(LateMarker { tenure, number, handover: id });
+            }
+        }
+        match step {
+            LateStep::Nothing | LateStep::Wait => {}
+            LateStep::PutAside(_) => {
+                let mut ledger = Ledger::clone(&ledger);
+                ledger.put_aside();
+                let mut state = self.from;
+                state.machines[at].ledger = self.world.ledgers.put(ledger);
+                self.add("puts its changes aside", at, state);
+            }
+            LateStep::Write(late) => {
+                let token = late.tenure.token.as_u64() as u8;
+                let kind = MarkerKind::Marker;
+                let written = self.write(at, (token, late.number, true, kind), Some(&late));
+                let state = self.with_written(at, written);
+                self.add("writes a late marker", at, state);
+            }
+        }
+    }
+
+    /// Writes a marker, and returns it with the ledger that knows it.
+    pub(super) fn write(
+        &mut self,
+        at: usize,
+        (token, number, is_last, kind): (u8, u64, bool, MarkerKind),
+        late: Option<&LateMarker>,
+    ) -> Written {
+        let contents = self.contents(at);
+        let key = (self.from.machines[at].ledger, contents, token, number, is_last, kind);
+        if let Some(written) = self.world.written.get(&key) {
+            return *written;
+        }
+        let mut ledger = Ledger::clone(&self.ledger(at));
+        let mut tree = ModelFolder { contents, assumed: None };
+        let listing = ledger.list_changes(kind, &self.world.rules, &mut tree);
+        let listing = listing.expect("no disk").expect("no file changes meanwhile");
+        let tenure = tenure(token);
+        let (folder, lock, holder) = ("f", "l", NAMES[at]);
+        let head = MarkerHead { folder, lock, holder, at: 0, tenure, number, is_last };
+        let mut marker = listing.marker(&ledger, &head);
+        let bits = marker.changes.iter().map(|change| 1 << self::number(&change.path));
+        let mut names = bits.fold(0, |all, bit: u8| all | bit);
+        if marker.name.kind == MarkerKind::Checkpoint {
+            names = u8::MAX;
+        }
+        if self.is(Mutant::NamedAsWritten) {
+            marker.changes = as_written(&ledger);
+        }
+        if self.is(Mutant::LateLeavesOut) && is_last {
+            let written = as_written(&ledger);
+            marker.changes.retain(|change| written.contains(change));
+        }
+        let (marker, link) = self.world.put_marker(&marker);
+        match late {
+            Some(late) => ledger.ended_late(listing, link, late),
+            None => ledger.marked(listing, link),
+        }
+        let ledger = self.world.ledgers.put(ledger);
+        let written = Written { marker, ledger, names };
+        self.world.written.insert(key, written);
+        written
+    }
+
+    /// Returns the state in which a marker of a machine is on its disk.
+    pub(super) fn with_written(&mut self, at: usize, written: Written) -> ModelState {
+        let mut state = self.from;
+        let machine = &mut state.machines[at];
+        machine.ledger = written.ledger;
+        machine.markers = self.world.with_marker(machine.markers, written.marker);
+        for path in (0..PATHS).filter(|path| written.names & 1 << path != 0) {
+            state.latest[path] = machine.files[path];
+        }
+        state
+    }
+
+    pub(super) fn mark(&mut self, at: usize, marking: &TenureMarking) {
+        let ledger = self.ledger(at);
+        let is_over = (0..PATHS).any(|path| known(&ledger, path) != self.contents(at)[path]);
+        if !marking.may_mark() || ledger.log().is_empty() && !is_over {
+            return;
+        }
+        let token = self.from.machines[at].tenure.expect("it holds the lock").0;
+        let both = [MarkerKind::Marker, MarkerKind::Checkpoint];
+        let kinds = if self.world.setup.checkpoints { &both[..] } else { &both[..1] };
+        for kind in kinds {
+            let written = self.write(at, (token, marking.next(), false, *kind), None);
+            let mut state = self.with_written(at, written);
+            let mut marking = marking.clone();
+            marking.marked(Time::ZERO, Time::ZERO);
+            self.set_tenure(&mut state, at, marking);
+            self.add("writes a marker", at, state);
+        }
+    }
+}
+
+/// Returns the changes of a log as they were made, whatever stands in the folder.
+fn as_written(ledger: &Ledger) -> Vec<Change> {
+    let of = |at: usize| {
+        let after = ledger.log().get(&path(at))?.after;
+        let state = after.map_or(PathState::Gone, |stamp| {
+            let digest = digest(stamp.inode as u8);
+            PathState::File { size: 1, digest, mode: 0o644 }
+        });
+        Some(Change { path: path(at), state, is_foreign: false })
+    };
+    (0..PATHS).filter_map(of).collect()
+}
+
+impl Moves<'_> {
+    pub(super) fn arriving(&mut self, at: usize) {
+        let is_dirty = self.ledger(at).is_unfinished(&self.handover());
+        let outcome = self.decide(at);
+        if let Decided::Ready(ledger) = outcome {
+            let mut state = self.from;
+            state.machines[at].ledger = ledger;
+            let token = state.machines[at].tenure.expect("it holds the lock").0;
+            let marking = TenureMarking::new(tenure(token), is_dirty);
+            self.set_tenure(&mut state, at, marking);
+            let is_stale = (0..PATHS).any(|path| !self.is_latest(at, path));
+            self.add_checked("becomes ready", at, state, is_stale.then_some(STALE));
+        } else if self.from.left.accepts > 0 {
+            self.accept_all(at);
+            if outcome == Decided::NotArrived {
+                (0..PATHS).for_each(|path| self.accept_one(at, path));
+            }
+        }
+        let mut state = self.without_lock(at);
+        if self.is(Mutant::ArrivingSetsHandover)
+            && let Some(marker) = self.ledger(at).verified()
+        {
+            let mut ledger = Ledger::clone(&self.ledger(at));
+            let id = state.take_id();
+            ledger.record_own(id);
+            state.machines[at].ledger = self.world.ledgers.put(ledger);
+            let (kind, counts) = (HandoverKind::Clean, self.handover().counts);
+            let handover = Handover { id, kind, next: 1, marker: Some(marker), counts };
+            let tenure = self.from.machines[at].tenure;
+            state.machines[at].tenure = tenure;
+            state.token = self.from.token;
+            self.world.set_handover(&mut state, at, &handover);
+            state.machines[at].tenure = None;
+            self.end_handover(
+                &mut state,
+                tenure.map_or(0, |tenure| tenure.0),
+                HandoverEnd::Released,
+            );
+        }
+        self.add("gives up before it is ready", at, state);
+    }
+
+    /// Decides whether the folder of a machine is ready, by the shipped code.
+    pub(super) fn decide(&mut self, at: usize) -> Decided {
+        let machine = self.from.machines[at];
+        let contents = self.contents(at);
+        let key = (machine.ledger, self.from.previous, machine.markers, contents, at as u8);
+        if let Some(outcome) = self.world.decided.get(&key) {
+            return *outcome;
+        }
+        let outcome = match self.decision(at, machine, contents) {
+            Decision::Ready(arrived) => {
+                let mut ledger = Ledger::clone(&self.ledger(at));
+                ledger.adopt(arrived);
+                Decided::Ready(self.world.ledgers.put(ledger))
+            }
+            Decision::NotArrived(_) => Decided::NotArrived,
+            Decision::Unsure(_) => Decided::Unsure,
+        };
+        self.world.decided.insert(key, outcome);
+        outcome
+    }
+
+    pub(super) fn decision(&mut self, at: usize, machine: Machine, contents: Contents) -> Decision {
+        let previous = self.world.previous.get(self.from.previous);
+        let markers = self.world.files(machine.markers);
+        let mut ledger = Ledger::clone(&self.ledger(at));
+        let handover = self.handover();
+        if self.is(Mutant::OwnByClient) && previous.client == NAMES[at] {
+            ledger.record_own(handover.id);
+        }
+        let barrier = Barrier {
+            previous: &previous,
+            engine: ENGINE,
+            ledger: &ledger,
+            markers: &markers,
+            rules: &self.world.rules,
+            now: 0,
+        };
+        let mut tree = ModelFolder { contents, assumed: None };
+        match self.world.setup.mutant {
+            Some(Mutant::OwnUnchecked) if ledger.is_own(handover.id) => {
+                tree.contents = [0, 1].map(|path| known(&ledger, path));
+            }
+            Some(Mutant::MarkerAlone) if !ledger.is_own(handover.id) => {
+                if let Some(marker) = handover.marker
+                    && markers.get(&marker).is_some()
+                {
+                    return Decision::Ready(as_it_stands(marker, contents));
+                }
+            }
+            Some(Mutant::RestUnchecked) => {
+                if let Ok(target) = barrier.target()
+                    && target.top.is_some()
+                    && target.chain.base == ChainBase::Ledger
+                {
+                    for at in (0..PATHS).filter(|at| !target.chain.wanted.contains_key(&path(*at)))
+                    {
+                        tree.contents[at] = known(&ledger, at);
+                    }
+                }
+            }
+            Some(Mutant::RuleDropsNamed) => {
+                let target = barrier.target();
+                let wanted = |at: usize| {
+                    let state = target.as_ref().ok()?.chain.wanted.get(&path(at))?.state;
+                    let versions = 0..=u8::MAX;
+                    Some(match state {
+                        PathState::File { digest: named, .. } => {
+                            versions.into_iter().find(|version| digest(*version) == named)?
+                        }
+                        PathState::Gone | PathState::Ignored => 0,
+                    })
+                };
+                tree.contents = [0, 1].map(|at| wanted(at).unwrap_or_else(|| known(&ledger, at)));
+            }
+            Some(Mutant::SizeOnly) => {
+                if let Ok(target) = barrier.target() {
+                    tree.assumed = Some([0, 1].map(|at| {
+                        let wanted = target.chain.wanted.get(&path(at)).map(|it| it.state);
+                        match wanted {
+                            Some(PathState::File { digest, .. }) => digest,
+                            _ => ledger.entry(&path(at)).map_or(digest(0), |entry| entry.digest),
+                        }
+                    }));
+                }
+            }
+            _ => {}
+        }
+        barrier.decide(&mut tree, &mut DigestCache::default()).expect("no disk")
+    }
+
+    pub(super) fn accept_all(&mut self, at: usize) {
+        let mut state = self.from;
+        let acceptance = Acceptance { handover: state.take_id(), reason: String::new() };
+        let previous = self.world.previous.get(state.previous);
+        let markers = self.world.files(state.machines[at].markers);
+        let mut ledger = Ledger::clone(&self.ledger(at));
+        let (engine, now) = (ENGINE, 0);
+        let (ledger_now, rules) = (&ledger, &self.world.rules);
+        let barrier = Barrier {
+            previous: &previous,
+            engine,
+            ledger: ledger_now,
+            markers: &markers,
+            rules,
+            now,
+        };
+        let mut tree = ModelFolder { contents: self.contents(at), assumed: None };
+        let accepted = barrier.accept_all(&mut tree, acceptance).expect("no disk");
+        state.latest = state.machines[at].files;
+        let handover = ledger.begin_acceptance(&accepted, 1);
+        ledger.accept(accepted);
+        self.accepted("accepts everything", at, state, (ledger, handover), None);
+    }
+
+    pub(super) fn accept_one(&mut self, at: usize, one: usize) {
+        let mut state = self.from;
+        let acceptance = Acceptance { handover: state.take_id(), reason: String::new() };
+        let previous = self.world.previous.get(state.previous);
+        let markers = self.world.files(state.machines[at].markers);
+        let mut ledger = Ledger::clone(&self.ledger(at));
+        let barrier = Barrier {
+            previous: &previous,
+            engine: ENGINE,
+            ledger: &ledger,
+            markers: &markers,
+            rules: &self.world.rules,
+            now: 0,
+        };
+        let mut tree = ModelFolder { contents: self.contents(at), assumed: None };
+        let (paths, mut cache) = (BTreeSet::from([path(one)]), DigestCache::default());
+        let accepted = barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance);
+        let Ok(accepted) = accepted.expect("no disk") else { return };
+        state.latest[one] = state.machines[at].files[one];
+        let handover = ledger.begin_acceptance(&accepted, 1);
+        ledger.accept(accepted);
+        let is_stale = (0..PATHS).any(|path| path != one && !self.is_latest(at, path));
+        let violation = is_stale.then_some(STALE);
+        self.accepted("accepts one path", at, state, (ledger, handover), violation);
+    }
+
+    pub(super) fn accepted(
+        &mut self,
+        what: &'static str,
+        at: usize,
+        mut state: ModelState,
+        (ledger, handover): (Ledger, Handover),
+        violation: Option<&'static str>,
+    ) {
+        state.left.accepts -= 1;
+        let token = state.machines[at].tenure.expect("it holds the lock").0;
+        let marking = if self.is(Mutant::AcceptSetsNoHandover) {
+            let mut forgotten = Ledger::clone(&ledger);
+            forgotten.own.pop_back();
+            state.machines[at].ledger = self.world.ledgers.put(forgotten);
+            TenureMarking::new(tenure(token), false)
+        } else {
+            state.machines[at].ledger = self.world.ledgers.put(ledger);
+            self.world.set_handover(&mut state, at, &handover);
+            TenureMarking::accepted(tenure(token))
+        };
+        self.set_tenure(&mut state, at, marking);
+        self.add_checked(what, at, state, violation);
+    }
+}
+
+/// Returns what is known of a folder that is taken to be ready as it stands.
+fn as_it_stands(marker: MarkerLink, contents: Contents) -> Arrived {
+    let entry = |at: usize| {
+        let stamp = stamp(contents[at])?;
+        Some(LedgerEntry { stamp, digest: digest(contents[at]), from: marker.name })
+    };
+    Arrived {
+        top: Some(marker),
+        checkpoint: None,
+        counts: MarkerCounts::default(),
+        updates: (0..PATHS).map(|at| (path(at), entry(at))).collect(),
+        given_up: Vec::new(),
+        is_whole: false,
+        strays: Vec::new(),
+        coverage: CoverageReport::default(),
     }
 }

@@ -1,21 +1,26 @@
 //! The model: machines with their copies, ledgers and tenures, and the lock service.
+//!
+//! One machine's copy of the folder: two files, each a version by number or absent.
+//!
+//! Visits all states that are reached by at most so many moves, the nearest first.
 
 use super::super::super::tenure::TenureId;
-use super::super::content_digest::ContentDigest;
+use super::super::folder_path::FolderPath;
 use super::super::handover::{
     Handover, HandoverEnd, HandoverId, HandoverKind, MarkerCounts, PreviousTenure, Remembered,
 };
 use super::super::ignored::IgnoreRules;
 use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Change, Marker, PathState};
-use super::super::marker_files::MarkerFiles;
-use super::super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::super::marking::TenureMarking;
-use super::folder::{Contents, PATHS, digest, path, stamp};
 use super::{Ignored, Setup};
 use crate::engine::Token;
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
+use crate::guard::barrier::chain::MarkerFiles;
+use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
+use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::io;
 use std::rc::Rc;
 
 const MACHINES_MOST: usize = 3;
@@ -323,4 +328,129 @@ impl World {
             saved: None,
         }
     }
+}
+
+/// The number of paths.
+pub(super) const PATHS: usize = 2;
+/// How each path stands: the number of a version, 0 if it is absent.
+pub(super) type Contents = [u8; PATHS];
+
+/// Returns the path with this number.
+pub(super) fn path(at: usize) -> FolderPath {
+    FolderPath::parse(["a", "b"][at]).expect("valid")
+}
+
+/// Returns the number of a path.
+pub(super) fn number(path: &FolderPath) -> usize {
+    usize::from(path.as_str() == "b")
+}
+
+/// Returns the digest of a version. All versions have one size.
+pub(super) fn digest(version: u8) -> ContentDigest {
+    ContentDigest::of(&[version])
+}
+
+/// Returns what tells a version apart; `None` if it is absent.
+pub(super) fn stamp(version: u8) -> Option<FileStamp> {
+    let inode = u64::from(version);
+    (version > 0).then_some(FileStamp { size: 1, mtime: i128::from(version), inode })
+}
+
+/// Returns how a ledger, with its log, says that a path stands.
+pub(super) fn known(ledger: &Ledger, at: usize) -> u8 {
+    let entry = || ledger.entry(&path(at)).map(|entry| entry.stamp);
+    let known = ledger.log().get(&path(at)).map_or_else(entry, |change| change.after);
+    known.map_or(0, |stamp| stamp.inode as u8)
+}
+
+/// A copy of the folder.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ModelFolder {
+    pub(super) contents: Contents,
+    /// The digests that a comparison by size would take for those of the files.
+    pub(super) assumed: Option<[ContentDigest; PATHS]>,
+}
+
+impl FolderTree for ModelFolder {
+    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
+        for at in 0..PATHS {
+            if let Some(found) = self.look(&path(at))? {
+                visit(path(at), found);
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
+        let stamp = stamp(self.contents[number(path)]);
+        let of = |stamp| FoundFile { stamp, changed: 0, mode: 0o644, is_downloaded: true };
+        Ok(stamp.map(of))
+    }
+
+    fn is_hidden(&mut self, _: &FolderPath) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn digest(&mut self, path: &FolderPath, _: &FoundFile) -> io::Result<Option<ContentDigest>> {
+        let at = number(path);
+        let of = || digest(self.contents[at]);
+        Ok(Some(self.assumed.map_or_else(of, |assumed| assumed[at])))
+    }
+}
+
+/// The result of an exploration.
+#[derive(Debug)]
+pub(super) struct Explored {
+    pub(super) states: usize,
+    /// How many moves make a tenure ready without an acceptance.
+    pub(super) ready: usize,
+    /// The number of moves after which it ended.
+    pub(super) moves: u32,
+    /// The first violation, with the moves that lead to it.
+    pub(super) violation: Option<String>,
+}
+
+/// Explores all runs of a setup, until a move violates a guarantee.
+pub(super) fn explore(setup: Setup) -> Explored {
+    let mut world = World::new(setup);
+    let hashers = [RandomState::new(), RandomState::new()];
+    let key = |state: &ModelState| {
+        let [low, high] = [0, 1].map(|at: usize| u128::from(hashers[at].hash_one(state)));
+        high << 64 | low
+    };
+    let start = world.start();
+    let mut seen = HashSet::from([key(&start)]);
+    // For each visited state the one before it, and the move between them.
+    let mut came_by: Vec<(u32, &'static str, u8)> = vec![(0, "", 0)];
+    let mut nearest = vec![(start, 0_u32)];
+    let mut explored = Explored { states: 1, ready: 0, moves: 0, violation: None };
+    let mut next = Vec::new();
+    while explored.moves < setup.moves && !nearest.is_empty() {
+        explored.moves += 1;
+        for (state, at) in nearest.drain(..) {
+            for made in world.moves(&state) {
+                explored.ready += usize::from(made.what == "becomes ready");
+                if let Some(violation) = made.violation {
+                    let mut lines = vec![format!("{} {}", made.machine, made.what)];
+                    let mut at = at;
+                    while at > 0 {
+                        let (before, what, machine) = came_by[at as usize];
+                        lines.push(format!("{machine} {what}"));
+                        at = before;
+                    }
+                    lines.push(violation.to_owned());
+                    lines.reverse();
+                    explored.violation = Some(lines.join("\n"));
+                    return explored;
+                }
+                if seen.insert(key(&made.state)) {
+                    explored.states += 1;
+                    came_by.push((at, made.what, made.machine));
+                    next.push((made.state, came_by.len() as u32 - 1));
+                }
+            }
+        }
+        std::mem::swap(&mut nearest, &mut next);
+    }
+    explored
 }

@@ -1,0 +1,278 @@
+//! What a guard does about other machines that wait for the lock of the folder: it hears of them,
+//! and gives the lock up once nothing has changed for a while (`--yield`), or at the latest after
+//! `--max`.
+//!
+//! A lock that a person takes along (`guard take --for 12h`): a session of its own keeps it for so
+//! long, whether the lock service can be reached or not. It is given to no other machine meanwhile,
+//! and the lock service is not told that nothing changes any more.
+
+use crate::engine::lease_terms::GRACE_OF_FOLDER;
+use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
+use crate::guard::disk::operations::Disk;
+use crate::guard::folder::folder_guard::{IsUsed, LOOK_AGAIN};
+use crate::guard::lock::folder_lock::{FolderLock, LockLook};
+use crate::guard::tenure::TenureId;
+use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
+use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Waiter, Wish};
+use crate::guard::write_policy::WhenAsked;
+use crate::service::SessionOwner;
+use crate::time::{Time, Wall, boot_now};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+impl<D: Disk> Tenures<D> {
+    /// Asks the lock service who holds the lock and who waits for it.
+    pub(in crate::guard) fn look_at_lock(&self) {
+        let send = self.sender();
+        self.lock.look(move |look| {
+            // The send fails only after the thread has ended.
+            let _ = send.send(Message::LockSeen(look));
+        });
+    }
+
+    /// Takes note of who holds the lock and who waits for it.
+    pub(super) fn lock_seen(&self, look: Option<LockLook>, wishes: &mut VecDeque<Wish>) {
+        match self.state() {
+            GuardState::Asking => {
+                let mut state = self.state.lock();
+                let refused_by = state.refused_by.take();
+                match look {
+                    // The holder may be another one by now.
+                    Some(LockLook { holder, .. })
+                        if refused_by.is_some() && holder != state.other_holder => {}
+                    Some(LockLook { holder: Some(holder), away_until, .. }) => {
+                        (state.other_holder, state.other_away) = (Some(holder), away_until);
+                    }
+                    _ => {}
+                }
+                drop(state);
+                if let Some(token) = refused_by {
+                    return self.refused_by(token, wishes);
+                }
+                self.deny_impatient(wishes, &self.why_not());
+            }
+            GuardState::Holding(..) | GuardState::Arriving(..) => {
+                let Some(look) = look else { return };
+                match look.waiter {
+                    Some(client) => self.waited_for(client),
+                    None => self.state.lock().waiter = None,
+                }
+            }
+            GuardState::Reading | GuardState::Yielding(_) => {}
+        }
+    }
+
+    /// Takes note of another client that waits for the lock.
+    pub(in crate::guard) fn waited_for(&self, client: String) {
+        if !matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if let Some(waiter) = &mut state.waiter {
+            waiter.client.clone_from(&client);
+            return;
+        }
+        let waiter = Waiter { client: client.clone(), since: boot_now(), is_overdue: false };
+        state.waiter = Some(waiter);
+        drop(state);
+        (self.on_news)(&TenureNews::Wanted(client));
+    }
+
+    /// Gives the lock up if nothing has changed for long enough, or tells the view that it must be
+    /// given up.
+    pub(super) fn yield_if_due(&self, tenure: TenureId, now: Time) {
+        if self.away_step(now) {
+            return;
+        }
+        if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
+            return self.give_if_unused(tenure, TenureEnd::Given);
+        }
+        let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return };
+        let mut state = self.state.lock();
+        let Some(waiter) = &mut state.waiter else { return };
+        // Programs that must end before the lock is given up end first.
+        let is_overdue = waiter.since + max <= now && !waiter.is_overdue && self.uses.end(now);
+        waiter.is_overdue |= is_overdue;
+        drop(state);
+        if is_overdue {
+            (self.on_news)(&TenureNews::Overdue(tenure));
+        } else if self.is_idle_for(idle) {
+            self.give_if_unused(tenure, TenureEnd::Yielded);
+        }
+    }
+
+    /// Makes the thread look again after a file was saved or put aside, if that may end the tenure.
+    pub(crate) fn saved(&self) {
+        if self.policy.give_after.is_some() || self.state.lock().waiter.is_some() {
+            self.look();
+        }
+    }
+
+    /// Gives the lock of a tenure up because another machine has waited for so long.
+    pub(super) fn yield_overdue(&self, tenure: TenureId) {
+        if matches!(self.state(), GuardState::Holding(held, ..) if held == tenure) {
+            self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+        }
+    }
+
+    /// Returns when the lock may have to be given up, unless a message comes before.
+    pub(super) fn next_yield(&self) -> Time {
+        if self.is_away() {
+            return self.gives_away_at();
+        }
+        let unchanged_since = self.guard.gate().last_change();
+        // A file that is not published yet keeps the lock, and so does a program that must end
+        // before. The guard looks again once it is published, or has ended.
+        let is_busy = self.guard.has_unpublished() || !self.uses.is_empty();
+        let next_use = self.hidden_use.next_look();
+        let idle_at =
+            |idle| if is_busy { Time::NEVER } else { next_use.max(unchanged_since + idle) };
+        let mut next = self.policy.give_after.map_or(Time::NEVER, idle_at);
+        if let (WhenAsked::Yield { idle, max }, Some(waiter)) =
+            (self.policy.when_asked, &self.state.lock().waiter)
+        {
+            next = next.min(idle_at(idle));
+            if !waiter.is_overdue {
+                next = next.min((waiter.since + max).max(self.uses.ends_at()));
+            }
+        }
+        next
+    }
+
+    /// Says how to find such uses.
+    pub(crate) fn look_for_use(&self, is_used: IsUsed) {
+        // Nobody sets a second one.
+        let _ = self.hidden_use.is_used.set(is_used);
+    }
+
+    /// Gives the lock up, unless programs still use the folder.
+    pub(super) fn give_if_unused(&self, tenure: TenureId, end: TenureEnd) {
+        let Some(is_used) = self.hidden_use.is_used.get().cloned() else {
+            return self.give_now(end, self.after_end(end));
+        };
+        let mut next = self.hidden_use.next.lock();
+        if *next > boot_now() {
+            return;
+        }
+        *next = Time::NEVER;
+        drop(next);
+        let send = self.sender();
+        // A thread of its own: what the system tells of a program may come late if that one hangs.
+        let look = move || drop(send.send(Message::UseSeen(tenure, end, is_used())));
+        if let Err(error) = std::thread::Builder::new().name("use".to_owned()).spawn(look) {
+            log::warn!("the lock is kept, since nobody can look whether it is in use: {error}");
+            *self.hidden_use.next.lock() = boot_now() + LOOK_AGAIN;
+        }
+    }
+
+    /// Takes note of whether programs use the folder, and gives the lock up if they don't.
+    pub(super) fn use_seen(&self, (tenure, end): (TenureId, TenureEnd), is_used: bool) {
+        let now = boot_now();
+        *self.hidden_use.next.lock() = if is_used { now + LOOK_AGAIN } else { Time::ZERO };
+        let is_held = matches!(self.state(), GuardState::Holding(held, ..) if held == tenure);
+        let after = match end {
+            TenureEnd::Given => self.policy.give_after,
+            _ => Some(self.policy.idle_after()),
+        };
+        if !is_used && is_held && after.is_some_and(|after| self.is_idle_for(after)) {
+            self.give_now(end, self.after_end(end));
+        }
+    }
+}
+
+impl FolderLock {
+    /// Opens the session that keeps the lock for so long. Calls `then` when that is done, or with a
+    /// sentence that says why it can't be. `then` must not block.
+    fn begin_away(
+        self: &Arc<Self>,
+        length: Ttl,
+        then: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) {
+        if matches!(self.locks.own_session(), Ok(SessionOwner::Own)) {
+            // The engine is in this process, and keeps the lock anyway.
+            return then(Ok(()));
+        }
+        let open = OpenSession {
+            client: self.client().clone(),
+            ttl: Some(length),
+            grace: GRACE_OF_FOLDER,
+        };
+        let (own, asked_at) = (Arc::clone(self), boot_now());
+        self.locks.submit(Op::OpenSession(open), move |answer| {
+            then(match answer {
+                Ok(Ok(outcome)) => match outcome.first() {
+                    Outcome::SessionOpened(session) => {
+                        own.end_away();
+                        own.away.begin(session, asked_at, length.span());
+                        Ok(())
+                    }
+                    other => Err(format!("the lock service answered {other:?}")),
+                },
+                Ok(Err(refusal)) => Err(refusal.to_string()),
+                Err(why) => Err(why.to_string()),
+            });
+        });
+    }
+
+    /// Ends the session that keeps the lock although nobody can reach this machine.
+    pub(in crate::guard) fn end_away(&self) {
+        if let Some(session) = self.away.end() {
+            let end = EndSession { session, end: SessionEnd::Closed };
+            // If it does not arrive, the session ends by itself.
+            self.locks.give_back(Op::EndSession(end));
+        }
+    }
+}
+
+impl<D: Disk> Tenures<D> {
+    /// Prepares a tenure that a person takes along for so long: gives the lock up, if it is held,
+    /// so that the next request takes it for longer. Calls `then` when that is done.
+    pub(crate) fn prepare_away(
+        self: &Arc<Self>,
+        length: Ttl,
+        then: impl FnOnce(Result<(), Denied>) + Send + 'static,
+    ) {
+        let own = Arc::clone(self);
+        self.give(None, move || {
+            own.lock.clone().begin_away(length, move |begun| {
+                let kept = "so the lock can't be taken along";
+                then(begun.map_err(|why| Denied { sentence: format!("{why}, {kept}") }));
+            });
+        });
+    }
+
+    /// Forgets that a lock was to be taken along which this guard does not hold.
+    pub(crate) fn stay(&self) {
+        if !matches!(self.state(), GuardState::Holding(..)) {
+            self.lock.end_away();
+        }
+    }
+
+    /// Whether the lock was taken along, so that no other machine gets it.
+    pub(in crate::guard) fn is_away(&self) -> bool {
+        self.lock.away.session().is_some()
+    }
+
+    /// Returns until when the lock was taken along.
+    pub(crate) fn away_until(&self) -> Option<Wall> {
+        self.lock.away.session()?;
+        let until = self.lock.away.until();
+        matches!(self.state(), GuardState::Holding(..)).then(|| Wall::at_boot_time(until))
+    }
+
+    /// Returns when the lock that was taken along is given up, unless programs that must end before
+    /// do so earlier.
+    pub(super) fn gives_away_at(&self) -> Time {
+        self.lock.away.gives_at().max(self.uses.ends_at())
+    }
+
+    /// Gives a lock that was taken along up at the end of its time. Returns whether it was taken
+    /// along.
+    pub(super) fn away_step(&self, now: Time) -> bool {
+        let is_away = self.is_away();
+        if is_away && self.lock.away.gives_at() <= now && self.uses.end(now) {
+            self.give_now(TenureEnd::AwayOver, Box::new(|| {}));
+        }
+        is_away
+    }
+}

@@ -1,0 +1,21 @@
+//! The parts of a view that have a state of their own.
+//!
+//! `nodes` knows which file each node stands for, `node_paths` where that lies, and `newer_nodes`
+//! the files that have a second node. `open_file` is what a program has open. `close_rule` decides
+//! whether a close publishes a file, from what `processes` sees of the programs. `databases` knows
+//! the files of databases, `record_nodes` the lock record, `snapshots` the snapshots that are shown
+//! or taken, and `local_dir` the files that belong to this machine. `control_files` lists the files
+//! in `.latchfs`.
+
+pub(super) mod record_nodes;
+pub(super) mod attributes;
+pub(super) mod close_rule;
+pub(super) mod database_files;
+pub(super) mod local_dir;
+pub(super) mod open_file;
+pub(super) mod nodes;
+pub(super) mod processes;
+pub(super) mod control_files;
+pub(super) mod second_opens;
+pub(super) mod node_paths;
+pub(crate) mod view_snapshots;

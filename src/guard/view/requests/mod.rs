@@ -1,0 +1,22 @@
+//! What `FolderView` does for each request: the methods of one type, a file for each concept.
+//!
+//! `open` and `reading` open files, `data` reads and writes them, and `closing` publishes what was
+//! saved as a whole. `dormant` files stay open when a tenure ends, and `databases` are those that a
+//! program keeps open while another machine changes them. `lookup` finds and lists names, `names`
+//! makes, renames and removes them, and `set_attributes` changes what a file is. The files in
+//! `.latchfs` are in `control_requests`, `folder_requests` (the lock of the folder), `lost_control`,
+//! `snapshot_requests` and `lock_record_files`; `local_files` belong to this machine.
+
+pub(super) mod closing;
+pub(super) mod data;
+pub(super) mod local_files;
+pub(super) mod databases;
+pub(super) mod lock_record_files;
+pub(super) mod lookup;
+pub(super) mod lost_control;
+pub(super) mod names;
+pub(super) mod open;
+pub(super) mod control_requests;
+pub(super) mod reading;
+pub(super) mod set_attributes;
+pub(super) mod snapshot_requests;

@@ -1,0 +1,313 @@
+//! Opens files, and makes new ones.
+
+use super::local_files::Spot;
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
+use crate::fuse::kernel::handles::BackingOpener;
+use crate::fuse::kernel::handles::{Pool, Share};
+use crate::guard::disk::acting_as;
+use crate::guard::disk::acting_as::User;
+use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, open_below, stat, stat_at};
+use crate::guard::disk::operations::Disk as _;
+use crate::guard::disk::operations::FileId;
+use crate::guard::folder::folder_guard::SaveError;
+use crate::guard::stage::gate::Pass;
+use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
+use crate::guard::view::parts::attributes::{
+    access_of, copy_attributes, mode_in, truncate_special,
+};
+use crate::guard::view::parts::close_rule::Saving;
+use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
+use crate::guard::view::parts::processes::ProcessLook;
+use crate::guard::view::parts::second_opens::FoundFile;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Whether an open with these flags changes the file or lets the program change it. Linux truncates
+/// also a file that is opened for reading.
+pub(in crate::guard::view) const fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+}
+
+impl FolderView {
+    pub(in crate::guard::view) async fn open_file(
+        &self,
+        who: Requester,
+        ino: u64,
+        flags: i32,
+        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
+    ) -> Done<Opened> {
+        if let Some(opened) = self.open_control(who, ino, flags) {
+            return opened;
+        }
+        let path = self.nodes.path(ino).unwrap_or_default();
+        let share = self.share(Pool::FolderFiles, who, &path)?;
+        if !writes(flags) {
+            return self.open_for_reading(who, ino, (flags, share), (opener, found));
+        }
+        if self.nodes.is_local(ino) {
+            return self.open_local((who, share), ino, flags);
+        }
+        self.check_no_snapshot(ino)?;
+        self.check_space(who, &path).await?;
+        // An open that truncates a file in place changes it; another one changes nothing yet.
+        let pass = if flags & libc::O_TRUNC != 0 {
+            self.pass(who, &path, MayWait::Long).await?
+        } else {
+            self.pass_unannounced(who, &path, MayWait::Long).await?
+        };
+        let located = self.locate_to_open(ino, found)?;
+        if let Located::Saving(saving) = &located.located {
+            return self.open_saving(&pass, (who, share), (ino, saving), flags);
+        }
+        let truncates = flags & libc::O_TRUNC != 0;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
+            let why = "the kernel looks only afterwards whether the program runs; open it for \
+                       writing";
+            return Err(self.say(who, &path, Errno::ETXTBSY, why));
+        }
+        if truncates && self.is_whole(&located) {
+            return self.replace(&pass, (who, share), ino, &located);
+        }
+        self.open_in_place(&pass, (who, share), (ino, &located), flags)
+    }
+
+    /// Opens the data of a located file, and checks that it is the same file.
+    pub(in crate::guard::view) fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
+        let access = access_of(flags);
+        let opened = match &located.located {
+            Located::Path(_) => {
+                let base = self.base(located.base);
+                open_below(base, &located.below, access).map_err(|error| stale(&error))
+            }
+            Located::Saving(_) | Located::Open(_) | Located::Kept(_) => {
+                let path = crate::guard::disk::linux_disk::path_of(located.as_fd());
+                rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+                    .map_err(|error| Errno::from_i32(error.raw_os_error()))
+            }
+        }?;
+        let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
+        if id_in(&found) != id_in(&located.found) {
+            return Err(Errno::ESTALE);
+        }
+        Ok(File::from(opened))
+    }
+
+    /// Opens a file for writing that is not published yet: all programs share the one new version.
+    fn open_saving(
+        &self,
+        pass: &Pass<'_>,
+        (who, share): (Requester, Share),
+        (ino, saving): (u64, &Arc<Saving>),
+        flags: i32,
+    ) -> Done<Opened> {
+        if saving.staged.tenure != pass.tenure() {
+            return Err(Errno::ESTALE);
+        }
+        saving.opened(&mut ProcessLook::at(ino), who.pid);
+        if flags & libc::O_TRUNC != 0 {
+            let cut = acting_as::content(who.into(), || saving.staged.file.set_len(0));
+            cut.map_err(|error| errno(&error))?;
+            Self::settle_saving(who, saving);
+        }
+        let content = Content::Saving(Arc::clone(saving));
+        self.opened_for_writing(pass, ino, content, (who, share))
+    }
+
+    fn open_in_place(
+        &self,
+        pass: &Pass<'_>,
+        (who, share): (Requester, Share),
+        (ino, located): (u64, &LocatedFile),
+        flags: i32,
+    ) -> Done<Opened> {
+        let is_file =
+            crate::guard::view::parts::attributes::type_in(&located.found) == NodeType::RegularFile;
+        if is_file && located.found.stx_nlink > 1 && self.guard.is_shared_storage() {
+            return Err(self.unsaved(who, &located.path, &SaveError::Linked));
+        }
+        self.leave_snapshots(ino, located, false)?;
+        let file = self.reopen(located, flags)?;
+        if flags & libc::O_TRUNC != 0 {
+            self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
+            self.log_in_place_of(who, &located.path, &file)?;
+            acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
+        }
+        if flags & libc::O_ACCMODE == libc::O_RDWR && flags & libc::O_TRUNC == 0 {
+            self.note_read(who, &located.found);
+        }
+        let content = Content::InPlace(file);
+        self.opened_for_writing(pass, ino, content, (who, share))
+    }
+
+    /// Begins a new version of a file that a program rewrites as a whole. If another program has
+    /// the old version open, the new one gets a node of its own, which the kernel looks up after
+    /// ESTALE: the reads of the other program must not mix the two versions.
+    fn replace(
+        &self,
+        pass: &Pass<'_>,
+        (who, share): (Requester, Share),
+        ino: u64,
+        located: &LocatedFile,
+    ) -> Done<Opened> {
+        let (saving, file) = self.new_version(pass, who, (ino, located))?;
+        if !self.nodes.replace_by_saving(ino, file, &saving, None) {
+            self.nodes.add_saving_beside(ino, file, saving);
+            return Err(Errno::ESTALE);
+        }
+        let content = Content::Saving(saving);
+        self.opened_for_writing(pass, ino, content, (who, share))
+    }
+
+    /// Begins an empty version of a file, with the attributes that the file has after `O_TRUNC`.
+    fn new_version(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        (ino, located): (u64, &LocatedFile),
+    ) -> Done<(Arc<Saving>, FileId)> {
+        let (dir, _) = self.directory_of(ino)?;
+        let mode = u32::from(located.found.stx_mode) & 0o7777;
+        let wanted = (who.uid, located.path.as_os_str(), false);
+        let stage = || self.guard.stage_file(pass, &dir, mode, wanted);
+        let staged = acting_as::making(User::owning(&located.found), stage);
+        let staged = staged.map_err(|error| errno(&error))?;
+        copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
+            .and_then(|()| truncate_special(who, &staged.file, mode))
+            .map_err(|error| errno(&error))?;
+        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
+        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(ino));
+        Ok((saving, id_in(&found)))
+    }
+
+    /// Begins a new version of a file that a program opened for writing only, and truncates before
+    /// it writes: that is how vim and sort save. Returns false if the file is changed in place
+    /// instead: if another program has it open, or if it was written by this open file before.
+    /// (Databases open their files for reading and writing, and truncate them in the middle.)
+    pub(super) fn replace_truncated(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        fh: u64,
+        open: &Arc<OpenFile>,
+    ) -> Done<bool> {
+        let Content::InPlace(file) = &open.content else { return Ok(false) };
+        let access = rustix::fs::fcntl_getfl(file).map_or(OFlags::RDWR, |flags| flags);
+        if access & OFlags::RWMODE != OFlags::WRONLY || open.has_changed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let located = self.locate(open.ino)?;
+        if !matches!(located.located, Located::Path(_)) || !self.is_whole(&located) {
+            return Ok(false);
+        }
+        let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
+        let (saving, file) = self.new_version(pass, who, (open.ino, &located))?;
+        if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
+            return Ok(false);
+        }
+        let (ino, content) = (open.ino, Content::Saving(saving));
+        let open = OpenFile::new(ino, content, open.writing(), (who, share)).of_user(open.user);
+        self.files.insert(fh, open);
+        if let Some(open) = self.files.get(fh) {
+            self.nodes.opened(ino, &open);
+        }
+        Ok(true)
+    }
+
+    /// Whether a file gets a new version when a program rewrites it from the start.
+    pub(in crate::guard::view) fn is_whole(&self, located: &LocatedFile) -> bool {
+        crate::guard::view::parts::attributes::type_in(&located.found) == NodeType::RegularFile
+            && self.own_links(&located.found) == 1
+            && !self.policy.in_place.matches(&located.path)
+    }
+
+    /// Opens the directory of a node, and returns the name of the node there. The path of the
+    /// directory may lead to another one by now.
+    pub(super) fn directory_of(&self, ino: u64) -> Done<(OwnedFd, OsString)> {
+        let (parent, name) = self.nodes.place(ino).ok_or(Errno::ESTALE)?;
+        Ok((self.directory(parent)?.0, name))
+    }
+
+    pub(in crate::guard::view) async fn create_file(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        mode: NewMode,
+        flags: i32,
+    ) -> Done<(NodeEntry, Opened)> {
+        self.check_name(who, at)?;
+        let spot = self.spot(at, true)?;
+        self.check_twin(who, at, &spot, None)?;
+        let share = self.share(Pool::FolderFiles, who, &spot.path)?;
+        if !spot.is_local {
+            self.check_space(who, &spot.path).await?;
+        }
+        let pass = self.pass_to(who, &spot).await?;
+        let Spot { dir, path, .. } = &spot;
+        let mode = mode_in(dir, mode);
+        let is_exclusive = flags & libc::O_EXCL != 0;
+        let exists = self.nodes.saving_at(at.parent, at.name).is_some()
+            || stat_at(dir.as_fd(), at.name).is_ok();
+        if exists {
+            // Another program has made it past the view after the kernel looked for the name. The
+            // kernel looks once more then, and checks whether the program may open the file.
+            return Err(if is_exclusive { Errno::EEXIST } else { Errno::ESTALE });
+        }
+        let Some(pass) = pass else {
+            return self.create_local((who, share), at, &spot, (mode, flags));
+        };
+        if self.policy.in_place.matches(path) {
+            return self.create_in_place(&pass, (who, share), (at, &spot), (mode, flags));
+        }
+        let wanted = (who.uid, path.as_os_str(), is_exclusive);
+        let stage = || self.guard.stage_file(&pass, dir, mode, wanted);
+        let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
+        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
+        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(0));
+        let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
+        let content = Content::Saving(saving);
+        let opened = self.opened_for_writing(&pass, ino, content, (who, share))?;
+        Ok((self.entry(ino, &found, self.cached_for()), opened))
+    }
+
+    /// Makes a file that is written in place from the start, for example a log.
+    fn create_in_place(
+        &self,
+        pass: &Pass<'_>,
+        (who, share): (Requester, Share),
+        (at, Spot { dir, path, .. }): (NameIn<'_>, &Spot),
+        (mode, flags): (u32, i32),
+    ) -> Done<(NodeEntry, Opened)> {
+        let log = |made| self.guard.log_made(path.as_os_str(), made).map_err(|error| errno(&error));
+        log(None)?;
+        let file = acting_as::making(who.into(), || LinuxDisk.unnamed_file(dir, mode));
+        let file = file.map_err(|error| errno(&error))?;
+        let named = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
+        named.map_err(|error| match error {
+            // It was made past the view meanwhile: the kernel looks once more.
+            Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
+            error => error,
+        })?;
+        let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        log(Some(&look_in(&found)))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
+        let content = Content::InPlace(file);
+        let opened = self.opened_for_writing(pass, ino, content, (who, share))?;
+        Ok((self.entry(ino, &found, self.cached_for()), opened))
+    }
+
+    fn opened_for_writing(
+        &self,
+        pass: &Pass<'_>,
+        ino: u64,
+        content: Content,
+        by: (Requester, Share),
+    ) -> Done<Opened> {
+        let writing = Some(Writing::In(pass.tenure()));
+        self.opened(OpenFile::new(ino, content, writing, by))
+    }
+}

@@ -1,0 +1,219 @@
+//! Opens files for reading. The kernel reads large files of the folder by itself, without the
+//! guard and without a second copy of their pages (`FUSE_PASSTHROUGH`).
+//!
+//! While a node is read in this way the kernel accepts no other open of it: not for writing, since
+//! each change must pass the gate. A program that opens the file for writing gets ESTALE for an
+//! answer, upon which the kernel looks the name up once more and finds another node of the same
+//! file. Readers keep the first node. The two nodes have nothing in common in the kernel: neither
+//! locks, nor inode numbers, nor watches. Therefore files that programs change in place while
+//! others read them are not read in this way, as far as that can be foreseen.
+//!
+//! Finds files of the view that programs have mapped: they may change them at any moment without a
+//! system call, so the lock is not given up meanwhile.
+
+use crate::fuse::kernel::file_system::{Done, Errno, Opened, Requester};
+use crate::fuse::kernel::handles::{BackingOpener, Share};
+use crate::fuse::kernel::mountinfo::Device;
+use crate::guard::disk::linux_disk::{id_in, stat};
+use crate::guard::view::folder_view::{FolderView, Located, LocatedFile};
+use crate::guard::view::parts::node_paths::{NextSource, NodeBase};
+use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
+use crate::guard::view::parts::second_opens::FoundFile;
+use std::collections::HashSet;
+use std::fs;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// How often the source of a reader's content is chosen before the kernel has to find another
+/// node.
+const READ_TRIES: usize = 4;
+
+impl FolderView {
+    /// Locates a file that a program opens. If its name leads to another file by now, the kernel
+    /// has to look the name up: a program must not get an older version, whose content nobody would
+    /// find after it was changed. A file that was replaced after the second lookup is opened
+    /// nevertheless, as if the open had come before.
+    pub(super) fn locate_to_open(&self, ino: u64, found: Option<FoundFile>) -> Done<LocatedFile> {
+        match self.locate(ino) {
+            Ok(LocatedFile { located: Located::Open(_), .. })
+                if found.is_none() && self.nodes.leave_place(ino) =>
+            {
+                Err(Errno::ESTALE)
+            }
+            Err(error) => {
+                let kept = found.ok_or(error)?.file;
+                let known = self.nodes.known(ino)?;
+                let found = stat(kept.as_fd()).map_err(|_| error)?;
+                if id_in(&found) != known.file {
+                    return Err(error);
+                }
+                let (located, path) = (Located::Kept(kept), known.path.unwrap_or_default());
+                let (base, below) = (known.base, known.below.unwrap_or_default());
+                Ok(LocatedFile { located, found, path, base, below })
+            }
+            located => located,
+        }
+    }
+
+    /// Opens a file for a program that only reads it.
+    pub(super) fn open_for_reading(
+        &self,
+        who: Requester,
+        ino: u64,
+        (flags, share): (i32, Share),
+        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
+    ) -> Done<Opened> {
+        let located = self.locate_to_open(ino, found)?;
+        self.note_read(who, &located.found);
+        let mut share = share;
+        // Another program may open or close the node meanwhile, so that it is read in another way.
+        for _ in 0..READ_TRIES {
+            let content = self.content_to_read(&located, (ino, flags), opener)?;
+            match self.add_open(OpenFile::new(ino, content, None, (who, share))) {
+                Ok(reply) => return Ok(reply),
+                Err(Some(free)) => share = free,
+                Err(None) => break,
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    fn content_to_read(
+        &self,
+        located: &LocatedFile,
+        (ino, flags): (u64, i32),
+        opener: BackingOpener<'_>,
+    ) -> Done<Content> {
+        let is_able = flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;
+        Ok(match (&located.located, self.nodes.next_source(ino)) {
+            (_, NextSource::Backing(backing)) if is_able => Content::Backed(backing),
+            (Located::Saving(saving), _) => Content::Saving(Arc::clone(saving)),
+            (Located::Path(_) | Located::Open(_) | Located::Kept(_), next) => {
+                let file = self.reopen(located, flags)?;
+                let is_free = is_able && matches!(next, NextSource::Any);
+                if is_free && self.may_be_backed(located, &file) {
+                    self.passthrough.back(file, opener)
+                } else {
+                    Content::InPlace(file)
+                }
+            }
+        })
+    }
+
+    /// Whether the kernel may read a file by itself: one that programs replace as a whole.
+    fn may_be_backed(&self, located: &LocatedFile, file: &File) -> bool {
+        located.base != NodeBase::Local
+            && self.is_whole(located)
+            && self.passthrough.suits(file, located.found.stx_size)
+    }
+
+    /// Records an open file, unless the other open files of its node have another source of their
+    /// content. Then the file gets another node, which the kernel finds after ESTALE.
+    pub(in crate::guard::view) fn opened(&self, open: OpenFile) -> Done<Opened> {
+        self.add_open(open).map_err(|_| Errno::ESTALE)
+    }
+
+    /// Records an open file. Returns its share if the other open files of its node have another
+    /// source of their content.
+    fn add_open(&self, open: OpenFile) -> Result<Opened, Option<Share>> {
+        let (fh, ino, flags) = (self.numbers.next(), open.ino, open.flags());
+        let backing = open.backing().cloned();
+        let open = Arc::new(open);
+        if !self.nodes.opened(ino, &open) {
+            self.forget_attributes(ino);
+            return Err(Arc::into_inner(open).map(|open| open.share));
+        }
+        self.files.insert_shared(fh, open);
+        Ok(match backing {
+            Some(backing) => Opened::by_backing(fh, backing),
+            None => Opened::by_requests(fh, flags),
+        })
+    }
+}
+
+/// How much of a line of `maps` is read: the fields before the path are shorter.
+const LINE_BYTES: u64 = 256;
+
+/// Whether a line of `/proc/PID/maps` is a shared mapping of one of these files. A program may make
+/// a mapping writable later, if it has the file open for writing.
+fn is_shared_mapping(line: &[u8], device: Device, files: &HashSet<u64>) -> bool {
+    let Ok(text) = std::str::from_utf8(line) else { return false };
+    let mut fields = text.split_ascii_whitespace();
+    let (Some(permissions), Some(found), Some(ino)) = (fields.nth(1), fields.nth(1), fields.next())
+    else {
+        return false;
+    };
+    permissions.ends_with('s')
+        && found == format!("{:02x}:{:02x}", device.major, device.minor)
+        && ino.parse().is_ok_and(|ino| files.contains(&ino))
+}
+
+/// Whether a process has one of the files mapped. One that is gone, or that may not be read because
+/// it is another user's, does not: a view that serves one user is closed to other users.
+fn has_mapped(process: &str, device: Device, files: &HashSet<u64>) -> bool {
+    let Ok(maps) = File::open(format!("/proc/{process}/maps")) else { return false };
+    let mut maps = BufReader::new(maps);
+    loop {
+        let mut line = Vec::new();
+        let Ok(count) = std::io::Read::take(&mut maps, LINE_BYTES).read_until(b'\n', &mut line)
+        else {
+            return false;
+        };
+        if count == 0 {
+            return false;
+        }
+        // Only the fields before a path can be cut off from text of one.
+        if !line.ends_with(b"\n") {
+            let _ = maps.skip_until(b'\n');
+            let end = line.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+            line.truncate(end);
+            while std::str::from_utf8(&line).is_err() {
+                line.pop();
+            }
+        }
+        if is_shared_mapping(&line, device, files) {
+            return true;
+        }
+    }
+}
+
+impl FolderView {
+    /// Whether a program has a file mapped that is open for writing in the current tenure.
+    pub(in crate::guard::view) fn has_mapped_files(&self, device: Device) -> bool {
+        let now = self.guard.gate().tenure().map(|open| open.id);
+        let may_change = |open: &OpenFile| {
+            matches!(open.content, Content::InPlace(_) | Content::Saving(_))
+                && matches!(open.writing(), Some(Writing::In(tenure)) if Some(tenure) == now)
+        };
+        let files: HashSet<_> = self.nodes.open_nodes().into_iter().collect();
+        let is_open = |ino: &u64| self.nodes.open_files(*ino).iter().any(|open| may_change(open));
+        let files: HashSet<_> = files.into_iter().filter(is_open).collect();
+        if files.is_empty() {
+            return false;
+        }
+        let Ok(processes) = fs::read_dir("/proc") else { return true };
+        let names = processes.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut processes = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        processes.any(|process| has_mapped(&process, device, &files))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_mapping_of_a_file_is_found() {
+        let device = Device { major: 0, minor: 0x2f };
+        let files = HashSet::from([1_099_511_627_777]);
+        let is = |line: &str| is_shared_mapping(line.as_bytes(), device, &files);
+        let line = "7f00-7f01 rw-s 00000000 00:2f 1099511627777      /view/a";
+        assert!(is(line) && is(&line.replace("rw-s", "r--s")));
+        assert!(!is(&line.replace("rw-s", "rw-p")));
+        assert!(!is(&line.replace("00:2f", "00:30")));
+        assert!(!is(&line.replace("777 ", "778 ")));
+        assert!(!is("7f00-7f01 rw-s 00000000") && !is(""));
+    }
+}
