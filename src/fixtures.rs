@@ -3,7 +3,9 @@
 //! `UPDATE=1 cargo test --lib fixtures`, and the version stays 1. After it, a change of bytes needs
 //! a new version.
 
-use crate::engine::codec::encode_state;
+use crate::engine::ClientId;
+use crate::engine::codec::state_codec::encode_state;
+use crate::engine::values::lease::GRACE_DEFAULT;
 use crate::engine::{
     AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Engine,
     FileAttrs, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause, IdempotencyKey, IfExists,
@@ -11,14 +13,13 @@ use crate::engine::{
     Ownership, Patch, Process, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
     ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, TextPatch, Ticket, Token, Ttl,
 };
-use crate::engine::{ClientId, lease_terms::GRACE_DEFAULT};
 use crate::guard::fixtures as guard;
 use crate::raft::fuzz as raft;
-use crate::service::batch_messages::{
+use crate::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission, encode_batch,
     encode_frame, encode_told,
 };
-use crate::service::{backup, fuzz as service};
+use crate::service::{fuzz as service, replay};
 use crate::storage::fuzz as storage;
 use crate::time::{Span, Time, Wall};
 use std::fs;
@@ -169,7 +170,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("log", raft::stored_entries(numbers, commands())),
         ("node", raft::node()),
         ("raft-snapshot", raft::snapshot_file(numbers, &raft::snapshot_state(&engine))),
-        ("backup", backup::write(7, wall, &encode_state(1, &engine))),
+        ("backup", replay::write(7, wall, &encode_state(1, &engine))),
         ("batch", encode_batch(&batch())),
         ("batch-answer", encode_told(&BatchResponse { stamp, replies })),
         ("frame", encode_frame(1, &Frame::Events(1, events))),

@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     if let Some(version) =
         std::env::var("LATCHFS_KNOWN_VERSION").ok().and_then(|it| it.parse().ok())
     {
-        let planted = &latchfs::engine::codec::PLANTED_VERSION;
+        let planted = &latchfs::engine::codec::state_codec::PLANTED_VERSION;
         planted.store(version, std::sync::atomic::Ordering::SeqCst);
     }
     latchfs::cli::main()

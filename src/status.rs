@@ -292,7 +292,7 @@ pub(crate) const fn why_of(why: LeaveReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
         ClientId, Details, HoldOffCause, Lifetime, LockName, Mode, Process, Ticket, Token,
         WaiterView,

@@ -7,7 +7,7 @@
 //! limits, and `hold-off=TIME` how long nothing is granted. An unknown word is an error.
 //! `UPDATE=1 cargo test --test stories` writes the actual results into the files.
 
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
     AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndHoldOff, EndSession,
     Ends, Engine, Event, EventKind, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause,

@@ -429,7 +429,7 @@ fn crates_have_one_owner() {
 /// the file, in its header, or in the name of a type or function in it, so that a search for the
 /// term finds the file.
 const FIELD_WORDS: &[(&str, &str)] = &[
-    ("heartbeat", "src/raft/network.rs"),
+    ("heartbeat", "src/raft/rpc/network.rs"),
     ("keep-alive", "src/client/session_keep_alive.rs"),
     ("keep-alive", "src/server/http/handlers/sessions.rs"),
     ("partition", "tests/cluster/partitions.rs"),
@@ -437,18 +437,18 @@ const FIELD_WORDS: &[(&str, &str)] = &[
     ("retry", "src/client/request_pipeline.rs"),
     ("backoff", "src/client/request_pipeline.rs"),
     ("quorum", "src/raft/linearizable_read.rs"),
-    ("latency", "src/raft/fsync_latency.rs"),
-    ("stale read", "src/service/stale_read.rs"),
-    ("idempotency", "src/engine/idempotency.rs"),
+    ("latency", "src/raft/store/log.rs"),
+    ("stale read", "src/service/paging.rs"),
+    ("idempotency", "src/engine/values/idempotency.rs"),
     ("invalidation", "src/fuse/kernel/notifications.rs"),
     ("interrupts", "src/fuse/kernel/interrupts.rs"),
     ("deadlock", "src/fuse/posix_locks/table/engine_events.rs"),
     ("deadlock", "src/mutex/thread_ownership.rs"),
-    ("fsync", "src/raft/fsync_latency.rs"),
-    ("learner", "src/raft/membership.rs"),
+    ("fsync", "src/raft/store/log.rs"),
+    ("learner", "src/raft/node/membership.rs"),
     ("back-pressure", "src/server/http/handlers/events.rs"),
     ("split brain", "tests/cluster/partitions.rs"),
-    ("membership", "src/raft/membership.rs"),
+    ("membership", "src/raft/node/membership.rs"),
 ];
 
 /// Returns `text` in lower case, with hyphens and underscores replaced by spaces.

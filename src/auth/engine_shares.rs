@@ -9,7 +9,7 @@
 
 use super::grant::{ClientPattern, Credential, Grant};
 use super::server_tls::CertifiedCaller;
-use crate::engine::limits::REMEMBERED_MAX;
+use crate::engine::values::details::REMEMBERED_MAX;
 use crate::engine::{Acquire, Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
 use crate::shares::{
     Identity, LimitName, LoweredLimits, SharePercent, SharedTable, TableFull, TableShare,
@@ -446,7 +446,7 @@ impl fmt::Display for PeerIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
         Acquire, ClientId, LeaseTerms, OpenId, OpenSession, Outcome, Ownership, Patch, Rules,
         SessionId, Steal, StealReason,

@@ -450,7 +450,7 @@ impl std::error::Error for Denial {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
         Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession, Patch,
         Release, Reset, ResetScope, SessionEnd, Steal, StealReason,

@@ -6,7 +6,7 @@
 
 use super::exit::{CliError, CliResult};
 use crate::base::said;
-use crate::engine::lease_terms::{TTL_MAX, TTL_MIN, TermError, parse_span};
+use crate::engine::values::lease::{TTL_MAX, TTL_MIN, TermError, parse_span};
 use crate::engine::{ClientId, Grace, LockName, NameError, Ttl};
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::mount::client_of_user;

@@ -5,7 +5,7 @@ use super::output;
 use crate::log_output::{self, LogConfig, LogFormat};
 use crate::server::lock_log::LockLog;
 use crate::service::Locks;
-use crate::service::refusal_log::LOCKS_LOG;
+use crate::service::audit::refusal_log::LOCKS_LOG;
 use clap::ValueEnum;
 use log::LevelFilter;
 use std::env::VarError;

@@ -138,7 +138,7 @@ pub fn download(
 mod tests {
     use super::*;
     use crate::client::http_transport::ServerAccess;
-    use crate::service::backup::BACKUP_BYTES_MAX;
+    use crate::service::replay::BACKUP_BYTES_MAX;
     use std::io::{Read, Write};
     use std::net::TcpListener;
 

@@ -5,7 +5,7 @@ use crate::base::jittered;
 use crate::client::http_transport::{FrameStream, TransportError};
 use crate::client::session_keep_alive::SessionKeepAlive;
 use crate::engine::EventKind;
-use crate::service::batch_messages::{Frame, Stamp, take_frame};
+use crate::service::batch::batch_messages::{Frame, Stamp, take_frame};
 use crate::time::Time;
 use crate::time::{Span, boot_now};
 use std::sync::Arc;

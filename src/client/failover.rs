@@ -9,7 +9,7 @@
 
 use super::http_transport::{ServerAccess, Unusable};
 use crate::client::http_transport::{FrameStream, ServerConnection, Transport, TransportError};
-use crate::service::batch_messages::{BatchResponse, RequestBatch};
+use crate::service::batch::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 //! certificate.
 
 use crate::net::connections::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
-use crate::service::batch_messages::{
+use crate::service::batch::batch_messages::{
     ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_told, encode_batch,
     protocol,
 };

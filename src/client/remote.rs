@@ -11,10 +11,10 @@ use crate::engine::{
     Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
     SessionId, Token,
 };
-use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
+use crate::service::batch::batch_messages::{BatchItem, ItemReply, Submission};
 use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
-use crate::service::stale_read::StaleReads;
+use crate::service::paging::StaleReads;
 use crate::service::{
     About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService,
     RemoteStatus, Retry, SessionOwner, Then, Unavailable,

@@ -15,7 +15,7 @@ use crate::base::{jittered, random};
 use crate::client::http_transport::{ServerConnection, TransportError};
 use crate::client::session_keep_alive::SessionState;
 use crate::engine::{AcknowledgedKeys, Op, Outcome, Reason, SessionId};
-use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
+use crate::service::batch::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;

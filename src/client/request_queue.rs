@@ -14,7 +14,7 @@ use crate::engine::{
     Reason, RefusalKind, Release, SessionId, Ticket, Token,
 };
 use crate::service::Unavailable;
-use crate::service::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
+use crate::service::batch::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

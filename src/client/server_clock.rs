@@ -7,7 +7,7 @@ use super::http_transport::{Connection, Http, HttpTarget, runtime};
 use crate::client::http_transport::{ServerConnection, TransportError};
 use crate::net::connections::with_causes;
 use crate::service::RttSample;
-use crate::service::batch_messages::{BatchItem, RequestBatch, Stamp};
+use crate::service::batch::batch_messages::{BatchItem, RequestBatch, Stamp};
 use crate::time::{Span, Time, Wall, boot_now};
 use std::sync::Arc;
 use tokio::runtime::Runtime;

@@ -6,7 +6,7 @@ use super::failover::{SERVERS_MAX, worse};
 use super::http_transport::{Http, ResponseBody, silent};
 use crate::base::jittered;
 use crate::client::http_transport::{Transport as _, TransportError};
-use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch};
+use crate::service::batch::batch_messages::{BatchItem, ItemReply, RequestBatch};
 use crate::time::Span;
 use std::thread;
 

@@ -10,7 +10,7 @@ use crate::engine::{
     ClientId, EndSession, Grace, Op, OpenSession, Outcome, Refusal, RefusalKind, SessionEnd,
     SessionId, Ttl,
 };
-use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch};
+use crate::service::batch::batch_messages::{BatchItem, ItemReply, RequestBatch};
 use crate::service::timer::Alarm;
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};

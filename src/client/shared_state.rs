@@ -15,7 +15,9 @@ use crate::engine::{
     ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
     Token,
 };
-use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp};
+use crate::service::batch::batch_messages::{
+    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp,
+};
 use crate::service::event_log::EventLog;
 use crate::service::{About, BackendKind, Contact, RemoteStatus, RttSample, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};

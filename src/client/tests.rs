@@ -5,20 +5,20 @@
 
 use super::*;
 use crate::client::http_transport::{FrameStream, ServerConnection, Transport, TransportError};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, Child, ClientId, Command, Engine, EventKind, Grace, LeaseKey, LeaseTerms,
     LockName, LockView, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy as InLine, Reason,
     Release, Renew, Rules, SessionId, SessionView, Token, Ttl,
 };
-use crate::service::batch_messages::{
+use crate::service::batch::batch_messages::{
     BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
 };
-use crate::service::batch_server::{BatchError, BatchServer, Limits};
+use crate::service::batch::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
-use crate::service::stale_read::StaleReads;
+use crate::service::paging::StaleReads;
 use crate::service::{
     About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService, Locks,
     Retry, SessionOwner, Then, Unavailable,
@@ -72,7 +72,7 @@ struct NearLine {
 }
 
 struct NearStream {
-    following: crate::service::batch_server::Following,
+    following: crate::service::batch::batch_server::Following,
     woken: Arc<(Mutex<bool>, Condvar)>,
     weather: Arc<ServerFaults>,
 }

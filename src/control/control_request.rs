@@ -10,9 +10,9 @@
 use crate::auth::Denial;
 use crate::auth::permissions::Operation;
 use crate::control::control_executor;
-use crate::engine::lease::TOKEN_MAX;
-use crate::engine::lease_terms::parse_span;
-use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
+use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
+use crate::engine::values::lease::TOKEN_MAX;
+use crate::engine::values::lease::parse_span;
 use crate::engine::{
     Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView,
     Mode, Op, Outcome, Patch, Process, QueuePolicy, RefusalKind, StealReason, Tenure, Token, Ttl,

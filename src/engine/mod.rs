@@ -49,89 +49,52 @@
 //! - Bytes: `format_version`, `encoding` (single values), `codec` and `handover_codec` (everything
 //!   that is stored), `event_codec` (everything that is only sent to another process).
 
-pub mod name;
-pub mod lease_terms;
-pub mod limits;
-pub mod details;
-pub mod lease;
-mod hold_off;
-mod handover;
-pub mod event;
-pub mod refusal;
-mod refusal_sentences;
-mod request_id;
-mod outcome;
-pub mod command;
-mod tokens;
-mod deadlines;
-mod lock;
+pub mod values;
 mod usage;
-mod lock_table;
-mod session;
-mod idempotency;
-mod interner;
-mod remembered_names;
-pub mod view;
-mod conflict;
 mod state;
-mod renew;
-mod acquire;
-mod expiry;
-mod session_lifecycle;
-mod handover_rules;
-mod stolen_tenures;
-mod transfer;
-mod reset;
-mod hold_off_rules;
-mod baseline;
-mod request_replay;
-mod feature;
-mod apply;
 mod query;
-mod invariants;
-mod format_version;
-mod encoding;
-pub mod codec;
-mod handover_codec;
-mod event_codec;
+mod rules;
+#[cfg(test)]
+mod tests;
 
-pub use baseline::Baseline;
-pub use command::{
+pub use crate::engine::codec::encoding::Interner;
+pub use crate::engine::codec::format_version::Feature;
+pub use crate::engine::values::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
-pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-pub use feature::Feature;
-pub use handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
-pub use hold_off::{HoldOff, HoldOffCause};
-pub use interner::Interner;
-pub use lease::{
+pub use crate::engine::values::details::{
+    Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch,
+};
+pub use crate::engine::values::event::{
+    Child, Holder, LockView, Obstacle, SessionView, WaiterView,
+};
+pub use crate::engine::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+pub use crate::engine::values::handover::{
+    Handover, HandoverEnd, LastHandover, Previous, RememberedName,
+};
+pub use crate::engine::values::hold_off::Baseline;
+pub use crate::engine::values::hold_off::{HoldOff, HoldOffCause};
+pub use crate::engine::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, StealReason,
     Ticket, Token,
 };
-pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
-pub use name::{ClientId, LockName, NameError};
-pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
+pub use crate::engine::values::lease::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
+pub use crate::engine::values::name::{ClientId, LockName, NameError};
+pub use crate::engine::values::refusal::{
+    Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way,
+};
 pub use state::{Engine, Rules};
 pub use usage::Usage;
-pub use view::{Child, Holder, LockView, Obstacle, SessionView, WaiterView};
 
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod tests_codec;
+pub mod codec;
 #[cfg(test)]
 mod tests_handover;
 #[cfg(test)]
 mod tests_hold_off;
 #[cfg(test)]
-mod tests_queries;
-#[cfg(test)]
 mod tests_state;
-#[cfg(test)]
-mod tests_values;
 
 #[cfg(test)]
 #[path = "../../tests/model/mod.rs"]

@@ -1,11 +1,11 @@
 //! Queries: one lock, a page of locks, a page of a directory.
 
-use super::command::Acquire;
-use super::lease::{Lease, Lifetime, Mode, Ownership, Phase, SessionId, Token};
-use super::lock::{Lock, QueuedWaiter};
-use super::name::{ClientId, LockName, parents};
 use super::state::Engine;
-use super::view::{Child, Holder, LockView, SessionView, WaiterView};
+use crate::engine::values::command::Acquire;
+use crate::engine::values::event::{Child, Holder, LockView, SessionView, WaiterView};
+use crate::engine::values::lease::{Lease, Lifetime, Mode, Ownership, Phase, SessionId, Token};
+use crate::engine::values::lock::{Lock, QueuedWaiter};
+use crate::engine::values::name::{ClientId, LockName, parents};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -50,9 +50,15 @@ impl Lab {
         self.events.clear();
         let answer = self.engine.apply(self.now, command, &mut self.events);
         self.engine.check();
-        let bytes = codec::encode_engine(codec::known_version(), &self.engine);
-        let again = codec::decode_engine(codec::known_version(), &bytes)
-            .expect("what was written can be read");
+        let bytes = crate::engine::codec::state_codec::encode_engine(
+            crate::engine::codec::state_codec::known_version(),
+            &self.engine,
+        );
+        let again = crate::engine::codec::state_codec::decode_engine(
+            crate::engine::codec::state_codec::known_version(),
+            &bytes,
+        )
+        .expect("what was written can be read");
         assert_eq!(again, self.engine, "a snapshot is the whole state");
         answer
     }
@@ -476,14 +482,23 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
     let session = lab.session("a");
     lab.granted(opened(ask("x", "a"), session, 1));
     lab.does(waiting(ask("x", "b"))).expect("waits");
-    let bytes = codec::encode_engine(codec::known_version(), &lab.engine);
+    let bytes = crate::engine::codec::state_codec::encode_engine(
+        crate::engine::codec::state_codec::known_version(),
+        &lab.engine,
+    );
     for place in 0..bytes.len() {
-        let _ = codec::decode_engine(codec::known_version(), &bytes[..place])
-            .map(|_| panic!("cut at {place}"));
+        let _ = crate::engine::codec::state_codec::decode_engine(
+            crate::engine::codec::state_codec::known_version(),
+            &bytes[..place],
+        )
+        .map(|_| panic!("cut at {place}"));
         for bit in 0..8 {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << bit;
-            let _ = codec::decode_engine(codec::known_version(), &damaged);
+            let _ = crate::engine::codec::state_codec::decode_engine(
+                crate::engine::codec::state_codec::known_version(),
+                &damaged,
+            );
         }
     }
 }
@@ -556,7 +571,10 @@ fn a_copy_of_an_ordered_request_is_refused() {
     let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else {
         panic!("there is room");
     };
-    let before = codec::encode_engine(codec::known_version(), &lab.engine);
+    let before = crate::engine::codec::state_codec::encode_engine(
+        crate::engine::codec::state_codec::known_version(),
+        &lab.engine,
+    );
     let ordered = |number| {
         let order = Some(RequestOrder { session, number });
         Command { order, ..Op::KeepAlive(session).into() }
@@ -565,9 +583,21 @@ fn a_copy_of_an_ordered_request_is_refused() {
     let refusal = lab.does_command(&ordered(5)).expect_err("a copy");
     assert_eq!(*refusal.reason, Reason::LateCopy(session));
     let mut bytes = Vec::new();
-    codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
-    assert_eq!(codec::decode_command(codec::known_version(), &bytes), Ok((Time::ZERO, ordered(6))));
-    assert_ne!(codec::encode_engine(codec::known_version(), &lab.engine), before);
+    crate::engine::codec::state_codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
+    assert_eq!(
+        crate::engine::codec::state_codec::decode_command(
+            crate::engine::codec::state_codec::known_version(),
+            &bytes
+        ),
+        Ok((Time::ZERO, ordered(6)))
+    );
+    assert_ne!(
+        crate::engine::codec::state_codec::encode_engine(
+            crate::engine::codec::state_codec::known_version(),
+            &lab.engine
+        ),
+        before
+    );
 }
 
 /// An open file takes over an exclusive lease of its client whose token it names: the lease keeps
@@ -715,8 +745,15 @@ fn a_grant_is_found_by_its_request() {
     lab.does(Op::Release(Release::of(key))).expect("it is held");
     let second = lab.engine.view(&name("x"), lab.now).holders[0].lease.token;
     assert_eq!(key_of(&lab, second).as_deref(), Some("two"));
-    let bytes = codec::encode_engine(codec::known_version(), &lab.engine);
-    let copy = codec::decode_engine(codec::known_version(), &bytes).expect("as written");
+    let bytes = crate::engine::codec::state_codec::encode_engine(
+        crate::engine::codec::state_codec::known_version(),
+        &lab.engine,
+    );
+    let copy = crate::engine::codec::state_codec::decode_engine(
+        crate::engine::codec::state_codec::known_version(),
+        &bytes,
+    )
+    .expect("as written");
     assert_eq!(copy, lab.engine, "the ids of grants follow from the remembered answers");
     lab.engine.forget_replies();
     assert_eq!(key_of(&lab, second), None);

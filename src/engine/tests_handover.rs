@@ -1,13 +1,13 @@
 //! Tests of handovers: what the engine remembers of a name beyond the tenure.
 
-use super::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
-use super::details::Patch;
-use super::handover::{Handover, HandoverEnd, LastHandover, Previous};
-use super::lease::{LeaseTerms, SessionId, Token};
-use super::limits::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
-use super::refusal::{Limit, Reason, RefusalKind};
 use super::state::{Engine, Rules};
 use super::tests::{Lab, ask, client, key, name};
+use crate::engine::values::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
+use crate::engine::values::details::Patch;
+use crate::engine::values::details::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
+use crate::engine::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use crate::engine::values::lease::{LeaseTerms, SessionId, Token};
+use crate::engine::values::refusal::{Limit, Reason, RefusalKind};
 use crate::time::Time;
 
 fn remembering(lock: &str, who: &str) -> Acquire {
@@ -72,7 +72,10 @@ fn a_tenure_that_ends_with_its_session_says_so() {
     let acquire = remembering("x", "a");
     let token = lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire });
     annotate(&mut lab, "a", token, "dirty", 1).expect("it may");
-    let end = super::command::EndSession { session, end: super::event::SessionEnd::Closed };
+    let end = crate::engine::values::command::EndSession {
+        session,
+        end: crate::engine::values::event::SessionEnd::Closed,
+    };
     lab.does(Op::EndSession(end)).expect("it is open");
     assert_eq!(last(&lab).end, HandoverEnd::Session);
 }

@@ -1,11 +1,12 @@
 //! The hold-off beside leases that exist: an engine begins with it in practice, and then has none.
 
-use super::hold_off::{HoldOff, HoldOffCause};
 use super::tests::{Lab, ask, client, name, shared, waiting};
 use super::{
     Acquire, EndHoldOff, EventKind, Firm, IfExists, LeaseKey, Mode, Move, Op, Outcome, Patch,
-    Phase, Reason, RefusalKind, Release, Renew, StealReason, codec,
+    Phase, Reason, RefusalKind, Release, Renew, StealReason,
 };
+use crate::engine::codec::state_codec;
+use crate::engine::values::hold_off::{HoldOff, HoldOffCause};
 use crate::time::Time;
 
 /// Returns an engine in which `a` holds `x` alone and shares `y`, and which grants nothing until
@@ -76,8 +77,8 @@ fn a_lock_without_a_holder_is_no_entry_of_a_directory() {
 fn an_administrator_ends_a_hold_off_once() {
     let mut lab = held_off();
     lab.does(waiting(ask("z", "b"))).expect("waits");
-    let bytes = codec::encode_engine(codec::known_version(), &lab.engine);
-    let copy = codec::decode_engine(codec::known_version(), &bytes).expect("written");
+    let bytes = state_codec::encode_engine(state_codec::known_version(), &lab.engine);
+    let copy = state_codec::decode_engine(state_codec::known_version(), &bytes).expect("written");
     assert_eq!(copy, lab.engine);
     let reason = StealReason::parse("none is left").expect("a reason");
     let op = Op::EndHoldOff(EndHoldOff { by: client("root"), reason });

@@ -4,10 +4,10 @@
 //! The numbers are derived from the events of the engine. They are not encoded, and no command is
 //! decided by them.
 
-use super::event::EventKind;
-use super::lock::Lock;
-use super::name::{ClientId, LockName};
 use super::state::{Engine, EngineState};
+use crate::engine::values::event::EventKind;
+use crate::engine::values::lock::Lock;
+use crate::engine::values::name::{ClientId, LockName};
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Bound};
 

@@ -316,7 +316,7 @@ fn leader_of(tid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::fuse::mount_config::{Content, HoldBy, Users};
     use crate::holder_id::start_of;
 

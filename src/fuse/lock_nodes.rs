@@ -7,7 +7,7 @@
 
 use crate::auth::{LocalUser, depends_on_groups};
 use crate::control::control_request::short;
-use crate::engine::name::RESERVED_PREFIX;
+use crate::engine::values::name::RESERVED_PREFIX;
 use crate::engine::{
     Acquire, ClientId, FileType, Lease, LockName, LockView, NameError, Op, Ownership, Token,
 };

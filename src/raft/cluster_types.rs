@@ -1,13 +1,15 @@
 //! The types that differ between a cluster of real nodes and a simulated one: openraft's runtime,
 //! the state machine with its disk, and the connections between the nodes.
 
-use super::node_address::{NodeAddress, host_and_port};
 pub(crate) use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
-pub(crate) use super::rpc::rpc_client::RpcFailure;
-use super::rpc::rpc_client::{RpcConnection, RpcIdentity};
-use super::state_machine::StateMachine;
-use super::types::{Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote};
 use crate::net::connections::dial;
+use crate::raft::node_environment::{NodeAddress, host_and_port};
+pub(crate) use crate::raft::rpc::network::RpcFailure;
+use crate::raft::rpc::network::{RpcConnection, RpcIdentity};
+use crate::raft::store::snapshot::{
+    Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote,
+};
+use crate::raft::write::state_machine::StateMachine;
 use crate::time::Span;
 use openraft::RaftTypeConfig;
 use openraft::impls::{BasicNode, ProgressResponder};

@@ -1,17 +1,19 @@
 //! The decoders of bytes from other nodes and from the disk of a node, for the fuzzer in
 //! `tests/fuzz`. Not a part of the library's interface.
 
-use super::entry_codec::{entry_bytes, read_payload};
-use super::node_address::NodeAddress;
 use super::rpc::messages::{
     Envelope, LeaderProgress, RpcError, RpcRequest, RpcResponse, call_bytes_max, call_memory,
     decode_answer, decode_letter, encode_answer, encode_letter,
 };
 use super::rpc::mutual_tls;
-use super::snapshot;
-use super::types::{ClusterId, Commands, LogId, Membership, Meta, Proposal, Snapshot, Vote};
 use crate::engine::{Answer, Command, Engine, Rules};
-use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
+use crate::raft::node_environment::NodeAddress;
+use crate::raft::store::snapshot;
+use crate::raft::store::snapshot::{
+    ClusterId, Commands, LogId, Membership, Meta, Proposal, Snapshot, Vote,
+};
+use crate::raft::store::snapshot::{entry_bytes, read_payload};
+use crate::service::backend_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::{Span, Time};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
@@ -89,7 +91,10 @@ fn meta(numbers: [u64; 4]) -> Meta {
     Meta { last_log_id: Some(id), last_membership: Membership::new(Some(id), members(numbers)) }
 }
 
-fn payloads(numbers: [u64; 4], commands: Vec<Command>) -> Vec<super::types::Payload> {
+fn payloads(
+    numbers: [u64; 4],
+    commands: Vec<Command>,
+) -> Vec<crate::raft::store::snapshot::Payload> {
     let now = Time::from_nanos(numbers[3]);
     let commands = Proposal::Commands(Arc::new(Commands { now, commands }));
     vec![
@@ -113,7 +118,7 @@ pub fn calls(
 ) -> Vec<(&'static str, Vec<u8>)> {
     let [term, node_id, index, id] = numbers;
     let vote = Vote { leader_id: LeaderId { term, node_id }, committed: index % 2 == 0 };
-    let entry = |payload| super::types::Entry { log_id: log_id(numbers), payload };
+    let entry = |payload| crate::raft::store::snapshot::Entry { log_id: log_id(numbers), payload };
     let append = AppendEntriesRequest {
         vote,
         prev_log_id: Some(log_id(numbers)),
@@ -190,7 +195,7 @@ pub fn answers(numbers: [u64; 4], answers: Vec<Answer>) -> Vec<Vec<u8>> {
 /// Returns the bytes of the file `node`.
 #[cfg(test)]
 pub(crate) fn node() -> Vec<u8> {
-    super::data_dir::node_file(ClusterId(7), 12)
+    crate::raft::store::data_dir::node_file(ClusterId(7), 12)
 }
 
 /// Returns entries with these commands, as the log stores them.
@@ -199,7 +204,9 @@ pub(crate) fn stored_entries(numbers: [u64; 4], commands: Vec<Command>) -> Vec<u
     use raft_log::codeq::Encode as _;
     let mut bytes = Vec::new();
     for payload in payloads(numbers, commands) {
-        super::entry_codec::EncodedEntry::new(1, payload).encode(&mut bytes).expect("memory");
+        crate::raft::store::snapshot::EncodedEntry::new(1, payload)
+            .encode(&mut bytes)
+            .expect("memory");
     }
     bytes
 }

@@ -4,22 +4,25 @@
 //! A new leader continues the engine time of the previous one from the stamps in the log. It
 //! therefore first applies all entries that were committed before, and only then stamps. A stamp
 //! is valid for one leadership: an entry that was stamped in one is refused in the next.
+//!
+//! Counts the elections that a node has seen since its start, and notes the time of the last one. A
+//! follower starts an election when the heartbeats of its leader stop.
 
 use super::cluster_types::{ClusterTypes, RaftOf};
-use super::elections::ElectionCounter;
-use super::engine_clock::EngineClock;
-use super::leader_clock::LeaderClock;
-use super::node_address::NodeAddress;
 use super::node_environment::NodeEnvironment;
-use super::replica::Replica;
-use super::staleness::StalenessBound;
-use super::timeout::timeout;
-use super::types::{Leader, NodeId, TypeConfig};
-use crate::time::{Span, Time};
+use crate::raft::linearizable_read::StalenessBound;
+use crate::raft::node_environment::{NodeAddress, timeout};
+use crate::raft::store::snapshot::{Leader, NodeId, TypeConfig, Vote};
+use crate::raft::write::engine_clock::{EngineClock, LeaderClock};
+use crate::raft::write::state_machine::Replica;
+use crate::service::backend_status;
+use crate::time::{Span, Time, steady_now};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::{WatchReceiver, WatchSender};
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::WatchSenderOf;
+use openraft::vote::leader_id_adv::LeaderId;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -203,4 +206,74 @@ pub(super) fn metrics<C: ClusterTypes>(raft: &RaftOf<C>) -> MetricsOf<C> {
 pub(super) fn leader_address<C: ClusterTypes>(metrics: &MetricsOf<C>) -> Option<Arc<str>> {
     let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
     metrics.membership_config.get_node(&leader).and_then(NodeAddress::of).map(|at| at.address)
+}
+
+/// Counts the elections that this node has seen, whichever node won.
+pub(crate) struct ElectionCounter(Mutex<ElectionsSeen>);
+
+struct ElectionsSeen {
+    /// The leader that was elected last, if any is known.
+    leader: Option<LeaderId<u64, NodeId>>,
+    count: u64,
+    /// When this node learned of the last election, on the steady clock.
+    last: Option<Time>,
+}
+
+impl ElectionCounter {
+    /// Returns a counter at zero. `vote` is the vote in the log at the start of the node; the
+    /// leader in it does not count.
+    pub(crate) fn since(vote: Option<&Vote>) -> Self {
+        let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
+        Self(Mutex::new(ElectionsSeen { leader, count: 0, last: None }))
+    }
+
+    /// Counts an election if the leader in `vote` differs from the last one seen. The same node in
+    /// another term counts as elected again.
+    pub(super) fn see(&self, vote: &Vote, steady: Time) {
+        let mut seen = self.0.lock();
+        if vote.committed && seen.leader != Some(vote.leader_id) {
+            seen.leader = Some(vote.leader_id);
+            seen.count += 1;
+            seen.last = Some(steady);
+        }
+    }
+
+    /// Returns the number of elections and the age of the last one, for status reports.
+    pub(super) fn seen(&self) -> backend_status::ElectionStats {
+        let seen = self.0.lock();
+        let last = seen.last.map(|last| steady_now().since(last));
+        backend_status::ElectionStats { count: seen.count, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(term: u64, node_id: NodeId, committed: bool) -> Vote {
+        Vote { leader_id: LeaderId { term, node_id }, committed }
+    }
+
+    #[test]
+    fn each_leader_is_counted_once() {
+        // The vote (3, 1) is not committed: the node has voted in term 3, but does not know that
+        // node 1 became leader.
+        let elections = ElectionCounter::since(Some(&vote(3, 1, false)));
+        assert_eq!(elections.seen(), backend_status::ElectionStats::default());
+        for (seen, count) in [
+            (vote(3, 1, true), 1),
+            (vote(3, 1, true), 1),
+            (vote(4, 7, false), 1),
+            (vote(4, 7, true), 2),
+            (vote(5, 7, true), 3),
+        ] {
+            elections.see(&seen, steady_now());
+            assert_eq!(elections.seen().count, count, "{seen:?}");
+        }
+        assert!(elections.seen().last.is_some());
+        // A leader that the log knew at the start has not been elected since.
+        let elections = ElectionCounter::since(Some(&vote(5, 7, true)));
+        elections.see(&vote(5, 7, true), steady_now());
+        assert_eq!(elections.seen(), backend_status::ElectionStats::default());
+    }
 }

@@ -28,51 +28,14 @@
 //!   `restore` creates a cluster from a backup, and `recover` reads a survivor of a lost one.
 //!   `fuzz` gives `tests/fuzz` access to the decoders.
 
-mod data_dir_error;
-mod cluster_name;
-pub(crate) mod fatal_error;
-pub(crate) mod types;
-pub(crate) mod engine_clock;
+pub(crate) mod store;
 pub(crate) mod node_environment;
-mod leader_clock;
-pub(crate) mod entry_codec;
-mod entry_weight;
-pub(crate) mod cluster_version;
-mod data_dir;
-mod fsync_latency;
-mod log;
-pub(crate) mod snapshot;
-pub(crate) mod replica;
-mod state_machine;
-mod node_address;
-mod peer_contacts;
+pub(crate) mod write;
 mod rpc;
 pub(crate) mod cluster_types;
-mod timeout;
-mod peer_store;
-mod staleness;
-pub(crate) mod elections;
-mod proposal_queue;
-pub(crate) mod leadership;
-mod forward;
-mod membership;
 mod linearizable_read;
-mod proposer;
-pub(crate) mod node_pipeline;
-mod dead_leader;
-pub(crate) mod reset_in_parts;
-mod status_report;
-mod peer_config;
-mod bootstrap;
-mod network;
-mod cluster_log;
-mod membership_task;
-mod peer_service;
-mod node;
-mod cluster_admin;
-mod raft_node;
-mod restore;
-mod recover;
+pub(crate) mod leadership;
+pub(crate) mod node;
 #[doc(hidden)]
 pub mod fuzz;
 
@@ -81,11 +44,11 @@ mod tests;
 #[cfg(test)]
 mod tests_upgrade;
 
-pub use cluster_name::ClusterName;
-pub use data_dir_error::{DataError, PeerError, Stop};
-pub use peer_config::{ElectionPace, Peering};
-pub use raft_node::RaftNode;
-pub use recover::Survivor;
-pub use restore::restore;
+pub use crate::raft::node::bootstrap::Survivor;
+pub use crate::raft::node::bootstrap::restore;
+pub use crate::raft::node::raft_node::RaftNode;
+pub use crate::raft::node_environment::ClusterName;
+pub use crate::raft::rpc::peer_config::{ElectionPace, Peering};
+pub use crate::raft::store::data_dir::{DataError, PeerError, Stop};
+pub use crate::raft::store::snapshot::{Heritage, Origin};
 pub use rpc::mutual_tls::PeerFiles;
-pub use types::{Heritage, Origin};

@@ -1,22 +1,25 @@
 //! Tests of crashes and damage: from which logs a node recovers, and which logs it refuses. No test
 //! sleeps: each waits for an answer.
 
-use super::cluster_version::ClusterVersion;
-use super::data_dir::{Data, first};
-use super::fatal_error::FatalError;
-use super::log::LogStore;
-use super::node;
-use super::snapshot;
-use super::state_machine::StateMachine;
-use super::types::{ClusterId, Commands, Entry, LogId, Meta, Proposal, Snapshot, TypeConfig, Vote};
 use super::{DataError, RaftNode};
-use crate::engine::codec::FORMAT_VERSION;
+use crate::engine::codec::state_codec;
+use crate::engine::codec::state_codec::FORMAT_VERSION;
 use crate::engine::model::sound;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Op,
-    OpenSession, Outcome, Patch, Phase, Release, Steal, StealReason, Ttl, codec,
+    OpenSession, Outcome, Patch, Phase, Release, Steal, StealReason, Ttl,
 };
-use crate::service::audit::Audit;
+use crate::raft::node::start;
+use crate::raft::node_environment::ClusterVersion;
+use crate::raft::store::data_dir::FatalError;
+use crate::raft::store::data_dir::{Data, first};
+use crate::raft::store::log::LogStore;
+use crate::raft::store::snapshot;
+use crate::raft::store::snapshot::{
+    ClusterId, Commands, Entry, LogId, Meta, Proposal, Snapshot, TypeConfig, Vote,
+};
+use crate::raft::write::state_machine::StateMachine;
+use crate::service::audit::audit_log::Audit;
 use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};
 use crate::time::{Span, Time};
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
@@ -147,7 +150,7 @@ fn granted(node: &RaftNode, lock: &str, who: &str) -> u64 {
 }
 
 fn bytes(node: &RaftNode) -> Vec<u8> {
-    node.inspect(|engine| codec::encode_engine(FORMAT_VERSION, engine))
+    node.inspect(|engine| state_codec::encode_engine(FORMAT_VERSION, engine))
 }
 
 /// Returns the holder of a lock and its token.
@@ -225,7 +228,11 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     };
     let state = |machine: &StateMachine| {
         let core = machine.replica.look();
-        (core.meta(), core.cluster, codec::encode_engine(codec::known_version(), &core.engine))
+        (
+            core.meta(),
+            core.cluster,
+            state_codec::encode_engine(state_codec::known_version(), &core.engine),
+        )
     };
     let mut straight = open();
     for entry in entries {
@@ -469,7 +476,7 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
     granted(&node, "kept", "ann");
     let (send, answers) = mpsc::channel();
     // Each request makes an entry of its own: more entries than trigger a snapshot.
-    let enough = node::ENTRIES_A_SNAPSHOT + 100;
+    let enough = start::ENTRIES_A_SNAPSHOT + 100;
     for _ in 0..enough / 2 {
         for command in [acquire("a", "bob"), release("a", "bob")] {
             let send = send.clone();
@@ -713,7 +720,7 @@ fn interrupted_first_start_can_be_repeated() {
     // well.
     for _ in 0..2 {
         let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
-        assert_eq!(data.identity.stage, super::data_dir::NodeStage::New);
+        assert_eq!(data.identity.stage, crate::raft::store::data_dir::NodeStage::New);
     }
     assert_eq!(granted(&scratch.open().expect("new"), "a", "ann"), 1);
 }

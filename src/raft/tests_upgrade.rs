@@ -1,13 +1,13 @@
 //! Tests of restore: a new cluster replaces a lost one, of which a backup has preserved the limits
 //! and the numbers of tokens.
 
-use super::restore;
 use super::{DataError, Heritage, Origin, RaftNode};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, HoldOff, HoldOffCause, LeaseTerms, LockName, Op, Outcome,
     Ownership,
 };
+use crate::raft::node::bootstrap;
 use crate::service::{BackendStatus, LockService, Retry};
 use crate::time::Time;
 use std::fs;
@@ -71,7 +71,7 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let (slow, at_once) = (heritage(&node, Some(hold_off)), heritage(&node, None));
     let id = node.engine_id();
     node.close();
-    restore(&new, slow, Origin::Backup).expect("there is room");
+    crate::raft::node::bootstrap::restore(&new, slow, Origin::Backup).expect("there is room");
     // The hold-off, the time at the start of a restored cluster in which no lock is granted,
     // continues after a restart: the time while the node is off does not count.
     for _ in 0..2 {
@@ -83,7 +83,8 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     }
     let second = scratch.0.join("second");
     fs::create_dir(&second).expect("it is new");
-    restore(&second, at_once, Origin::Backup).expect("an empty directory will do");
+    crate::raft::node::bootstrap::restore(&second, at_once, Origin::Backup)
+        .expect("an empty directory will do");
     let node = RaftNode::open(&second).expect("it has begun");
     assert!(token(acquire(&node, "build")) > last + (1 << 39));
 }
@@ -94,12 +95,13 @@ fn nothing_is_restored_over_something() {
     let data = scratch.0.join("data");
     RaftNode::open(&data).expect("it is new").close();
     let heritage = Heritage::of(&Engine::default(), 0, None).expect("there are tokens");
-    let refused = restore(&data, heritage.clone(), Origin::Backup).expect_err("there is a node");
+    let refused = crate::raft::node::bootstrap::restore(&data, heritage.clone(), Origin::Backup)
+        .expect_err("there is a node");
     assert!(matches!(refused, DataError::NotEmpty(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
     let file = scratch.0.join("file");
     fs::write(&file, "x").expect("it is new");
-    assert!(restore(&file, heritage, Origin::Backup).is_err());
+    assert!(crate::raft::node::bootstrap::restore(&file, heritage, Origin::Backup).is_err());
     let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
     assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
 }

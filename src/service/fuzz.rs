@@ -2,7 +2,7 @@
 //! interface.
 
 use super::replay;
-use crate::engine::codec::encode_engine;
+use crate::engine::codec::state_codec::encode_engine;
 use crate::engine::{Command, Rules};
 use crate::storage::{StateError, fuzz};
 use crate::time::Time;
@@ -24,6 +24,6 @@ pub fn restore(path: &Path) -> Result<Vec<u8>, StateError> {
 /// Returns the body of a snapshot of the state directory.
 #[cfg(test)]
 pub(crate) fn snapshot(engine: &crate::engine::Engine) -> Vec<u8> {
-    let anchor = super::clock_mapping::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
+    let anchor = crate::service::replay::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
     replay::snapshot(engine, anchor)
 }

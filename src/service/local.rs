@@ -6,30 +6,35 @@
 //! The order of effects: the journal records the command, the engine applies it, the event log
 //! receives the events, the caller receives the answer. So every answer and event that was
 //! delivered is in the journal, and a restart restores the same state by replaying it.
+//!
+//! Commands that must take effect although the journal cannot record them now: even while the disk
+//! is full, a process may close its files or die.
+//!
+//! What this process says about a hold-off of its engine: one log line when it begins to serve,
+//! one when locks are granted, and a part of the text that says where the state is.
 
-use super::audit::{Audit, AuditEntry, is_audited};
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
-use super::callback::Then;
-use super::clock_mapping::ClockMapping;
 use super::counters::{Count, Histogram, ServiceCounters};
-use super::deferred_commands::{DeferredAnswers, DeferredCommand};
 use super::event_log::{EventLog, EventWatch, Wakers};
-use super::failure::Unavailable;
-use super::hold_off_log;
 use super::lock_service::{CacheableView, LockService, Retry};
-use super::nested_names::ParentCheck;
 use super::paging::ListedNames::{InUse, Remembered};
-use super::paging::SESSION_LEASES_SHOWN_MAX;
-use super::paging::{Children, List, ListPage, page_of_children, page_of_leases, page_of_locks};
+use super::paging::{
+    Children, List, ListPage, SESSION_LEASES_SHOWN_MAX, page_of_children, page_of_leases,
+    page_of_locks,
+};
 use super::replay;
-use super::stale_read::StaleReads;
 use super::timer::Alarm;
 use crate::base::said;
-use crate::engine::codec::{encode_state, known_version};
+use crate::engine::codec::state_codec::{encode_state, known_version};
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, HoldOff, HoldOffCause, LockName, LockView, Op, Rules,
-    SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, LockName, LockView,
+    Op, Rules, SessionId, SessionView, Token,
 };
+use crate::service::audit::audit_log::{Audit, AuditEntry, is_audited};
+use crate::service::lock_service::{Then, Unavailable};
+use crate::service::locks::ParentCheck;
+use crate::service::paging::StaleReads;
+use crate::service::replay::ClockMapping;
 use crate::storage::{StateDir, StateError};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};
@@ -147,7 +152,7 @@ impl Local {
             Store::Kept(dir) => dir.path().display().to_string(),
             Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
         };
-        hold_off_log::log_begin(&engine, |at| Wall::at_boot_time(timeline.boot(at)));
+        log_begin(&engine, |at| Wall::at_boot_time(timeline.boot(at)));
         let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
         let core = LocalState { engine, state, events, record, reserved, owed };
         audit.set_clock(move |at| Some(Wall::at_boot_time(timeline.boot(at))));
@@ -203,7 +208,7 @@ impl BackendStatus for Local {
 
     fn about(&self) -> About {
         let (place, core) = (&self.shared.place, self.shared.settled().1);
-        let state = hold_off_log::shown_place(place, core.engine.hold_off(), |at| self.wall(at));
+        let state = shown_place(place, core.engine.hold_off(), |at| self.wall(at));
         About {
             kind: BackendKind::Embedded,
             contact: Contact::Connected,
@@ -386,7 +391,7 @@ impl LocalShared {
             core.take_back();
         }
         core.events.iter().for_each(|event| self.tally.count_event(event));
-        hold_off_log::log_end(&core.events);
+        log_end(&core.events);
         self.audit.enter(None, &core.events, |at| Wall::at_boot_time(self.timeline.boot(at)));
         let wakers = if quiet { Wakers::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
@@ -495,5 +500,57 @@ impl LocalState {
         if let Store::Kept(dir) = &mut self.state {
             dir.take_back();
         }
+    }
+}
+
+/// A command that is decided as soon as the journal can record it.
+pub(super) struct DeferredCommand {
+    pub(super) command: Command,
+    pub(super) then: Then<Result<Answer, Unavailable>>,
+}
+
+/// Deferred commands that were decided. Their callers are answered once no mutex is held.
+#[derive(Default)]
+#[must_use = "callers wait for their answers"]
+pub(super) struct DeferredAnswers(pub(super) Vec<(DeferredCommand, Answer, Wakers)>);
+
+impl DeferredAnswers {
+    pub(super) fn answer(self, tally: &ServiceCounters) {
+        for (owed, answer, wakers) in self.0 {
+            wakers.wake();
+            tally.count_answer(&answer);
+            (owed.then)(Ok(answer));
+        }
+    }
+}
+
+/// Logs that the engine grants nothing yet, if it has a hold-off. `wall` converts an engine time to
+/// wall-clock time.
+pub(crate) fn log_begin(engine: &Engine, wall: impl Fn(Time) -> Wall) {
+    let Some(hold_off) = engine.hold_off() else { return };
+    let (cause, until) = (hold_off.cause.as_str(), wall(hold_off.until).to_string());
+    let reason = hold_off.cause.to_string();
+    log::info!(until = &*until, cause, reason = &*reason; "nothing is granted yet");
+}
+
+/// Logs that locks are granted, if one of the events says so.
+pub(crate) fn log_end(events: &[Event]) {
+    for event in events {
+        let EventKind::HoldOffEnded { by } = &event.what else { continue };
+        let (client, reason) = (by.as_ref().map(|by| by.by.as_str()), by.as_ref());
+        let reason = reason.map_or("its time is over", |by| by.reason.as_str());
+        log::info!(by = client, reason; "locks are granted");
+    }
+}
+
+/// Adds to the text `place`, which says where the state is, that nothing is granted yet.
+pub(crate) fn shown_place(
+    place: &str,
+    hold_off: Option<HoldOff>,
+    wall: impl Fn(Time) -> Wall,
+) -> String {
+    match hold_off {
+        Some(hold_off) => format!("{place}; {}", hold_off.sentence(wall(hold_off.until))),
+        None => place.to_owned(),
     }
 }

@@ -46,7 +46,7 @@ macro_rules! forward_to_engine {
 /// Implements the status and the stale reads of a lock service of a test.
 macro_rules! forward_status_to_engine {
     ($service:ty) => {
-        impl $crate::service::stale_read::StaleReads for $service {}
+        impl $crate::service::paging::StaleReads for $service {}
 
         impl $crate::service::BackendStatus for $service {
             fn about(&self) -> $crate::service::About {

@@ -3,11 +3,12 @@
 
 use super::local::Local;
 use super::*;
+use crate::engine::values::lease;
 use crate::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, EventKind, Grace, Handover, HandoverEnd,
     IdempotencyKey, LeaseKey, LeaseTerms, LockName, LockView, Op, OpenSession, Outcome, Ownership,
     Patch, Phase, QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason,
-    Tenure, Ttl, lease_terms,
+    Tenure, Ttl,
 };
 use crate::storage::tests::restart_machine;
 use crate::time::{Span, Time};
@@ -58,7 +59,7 @@ fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
 }
 
 fn long(lock: &str, who: &str) -> Acquire {
-    ask(lock, who, lease_terms::TTL_DEFAULT.span(), lease_terms::GRACE_DEFAULT.span())
+    ask(lock, who, lease::TTL_DEFAULT.span(), lease::GRACE_DEFAULT.span())
 }
 
 fn does(locks: &Locks, command: impl Into<Command>) -> Result<Answer, Unavailable> {
@@ -310,8 +311,7 @@ fn answers_are_delivered_with_no_mutex_held() {
 fn leases_of_the_killed_process_are_in_grace() {
     let scratch = ServiceScratch::new("bound");
     let (local, locks) = open(&scratch.state());
-    let open_session =
-        OpenSession { client: client("a"), ttl: None, grace: lease_terms::GRACE_DEFAULT };
+    let open_session = OpenSession { client: client("a"), ttl: None, grace: lease::GRACE_DEFAULT };
     let Ok(Ok(Outcome::SessionOpened(session))) = does(&locks, Op::OpenSession(open_session))
     else {
         panic!("not opened")

@@ -1,13 +1,13 @@
 //! Fault injection: nodes crash, disks fail, the network has partitions and periods of heavy loss,
 //! wall clocks jump, leadership moves, and voters are replaced. The seed decides which and when.
 
-use super::client::SimClient;
-use super::coverage::CoveragePoint;
-use super::sim_types::{SimTypeConfig, now, sleep};
-use super::violation::Promise;
-use super::virtual_network::{End, NetworkFaults};
 use super::world::World;
-use crate::raft::types::NodeId;
+use crate::raft::store::snapshot::NodeId;
+use crate::sim::checks::client_history::Promise;
+use crate::sim::checks::recorder::CoveragePoint;
+use crate::sim::clients::client::SimClient;
+use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
+use crate::sim::machines::virtual_links::{End, NetworkFaults};
 use crate::time::{Span, Time};
 use openraft::impls::BasicNode;
 use openraft::raft::ReadPolicy;

@@ -31,37 +31,15 @@
 //! - `faults` injects faults, `linearizability` and `promises` check the history, and `simulation`
 //!   is one run.
 
-pub mod violation;
+pub mod checks;
 mod planted_bugs;
-mod seeded_random;
-pub mod client_history;
-mod sim_types;
-mod coverage;
-mod virtual_clock;
-mod virtual_disk;
-mod virtual_state_machine;
-mod virtual_network;
-mod node_messages;
-mod client_leases;
-mod linearizability;
-pub mod promises;
-mod handover_history;
-mod recorder;
-mod virtual_environment;
-mod virtual_log;
+mod machines;
 mod world;
-mod virtual_links;
-mod virtual_node;
-mod client;
-mod client_requests;
-mod client_beliefs;
-mod client_actions;
-mod queued_client;
-mod handover_client;
+mod clients;
 mod faults;
 mod simulation;
 
-pub use coverage::CoveragePoint;
+pub use crate::sim::checks::recorder::CoveragePoint;
 pub use simulation::{SimOptions, SimReport, run};
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Simulates one hour of 100,000 sessions with five changes of the leader: no session expires while
 //! its client sends keep-alives, and a session without keep-alives expires on time.
 
-use super::seeded_random::SeededRandom;
 use crate::engine::{
     ClientId, Command, Engine, Event, EventKind, Grace, Op, OpenSession, Outcome, SessionId, Ttl,
 };
-use crate::raft::engine_clock::EngineClock;
+use crate::raft::write::engine_clock::EngineClock;
+use crate::sim::machines::virtual_environment::SeededRandom;
 use crate::time::{Span, Time};
 
 const SESSIONS: u64 = 100_000;

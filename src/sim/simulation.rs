@@ -1,21 +1,21 @@
 //! One run of the simulation: its options, its phases and its report.
 
-use super::client::SimClient;
-use super::coverage::CoveragePoint;
 use super::faults;
-use super::handover_client::HandoverClient;
-use super::handover_history::{HandoverHistory, Restore};
 use super::planted_bugs::{PlantedBug, planted};
-use super::promises;
-use super::recorder::{Record, Trace};
-use super::seeded_random::SeededRandom;
-use super::sim_types::{SimTypeConfig, now, sleep};
-use super::violation::{Promise, Violation};
-use super::virtual_disk::SNAPSHOT_TAKES_MAX;
-use super::virtual_node::INSTALL_PATIENCE_MS;
 use super::world::World;
 use crate::engine::{Engine, HandoverEnd, Rules};
-use crate::raft::types::{Heritage, Proposal};
+use crate::raft::store::snapshot::{Heritage, Proposal};
+use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::handover_history::{HandoverHistory, Restore};
+use crate::sim::checks::promises;
+use crate::sim::checks::recorder::CoveragePoint;
+use crate::sim::checks::recorder::{Record, Trace};
+use crate::sim::clients::client::SimClient;
+use crate::sim::clients::client_actions::HandoverClient;
+use crate::sim::machines::virtual_disk::SNAPSHOT_TAKES_MAX;
+use crate::sim::machines::virtual_environment::SeededRandom;
+use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
+use crate::sim::machines::virtual_node::INSTALL_PATIENCE_MS;
 use crate::time::{Span, Time};
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;

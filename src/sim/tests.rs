@@ -5,7 +5,7 @@
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
-use super::violation::{Promise, Violation};
+use crate::sim::checks::client_history::{Promise, Violation};
 use crate::time::Span;
 use std::panic::catch_unwind;
 

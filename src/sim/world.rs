@@ -1,15 +1,15 @@
 //! The world of a simulation: the machines, the nodes that run on them, and the network between
 //! them.
 
-use super::coverage::CoveragePoint;
-use super::recorder::Record;
-use super::seeded_random::SeededRandom;
-use super::sim_types::SimTypeConfig;
-use super::virtual_clock::VirtualClock;
-use super::virtual_disk::Disk;
-use super::virtual_network::VirtualNetwork;
-use crate::raft::node_pipeline::RequestPipeline;
-use crate::raft::types::{ClusterId, NodeId};
+use crate::raft::node::node_pipeline::RequestPipeline;
+use crate::raft::store::snapshot::{ClusterId, NodeId};
+use crate::sim::checks::recorder::CoveragePoint;
+use crate::sim::checks::recorder::Record;
+use crate::sim::machines::virtual_disk::Disk;
+use crate::sim::machines::virtual_environment::SeededRandom;
+use crate::sim::machines::virtual_environment::SimTypeConfig;
+use crate::sim::machines::virtual_environment::VirtualClock;
+use crate::sim::machines::virtual_links::VirtualNetwork;
 use openraft::type_config::TypeConfigExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -144,8 +144,8 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::sim_types::sleep;
-    use crate::sim::virtual_network::NetworkFaults;
+    use crate::sim::machines::virtual_environment::sleep;
+    use crate::sim::machines::virtual_links::NetworkFaults;
     use crate::time::Span;
     use openraft::type_config::AsyncRuntime;
     use openraft_rt_sim::SimRuntime;

@@ -4,7 +4,7 @@ use crate::Effort;
 use crate::engine::{acquire, release, term};
 use crate::report::{Table, median, micros_each, own_micros_each, seconds};
 use crate::scratch::Scratch;
-use latchfs::engine::codec::encode_command;
+use latchfs::engine::codec::state_codec::encode_command;
 use latchfs::storage::StateDir;
 use latchfs::time::{Span, Time};
 

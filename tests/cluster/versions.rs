@@ -6,9 +6,9 @@ use crate::load::Load;
 use crate::net::{LATCHFS, eventually, know, run};
 use crate::nodes::{Cluster, refusal, serve};
 use crate::turns::Turns;
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{Acquire, ClientId, LeaseTerms, LockName, Op, Outcome};
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use std::fs;

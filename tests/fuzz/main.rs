@@ -14,7 +14,7 @@ mod targets;
 mod values;
 
 use harness::cases;
-use latchfs::engine::lease_terms::{looks_like_a_duration, parse_span};
+use latchfs::engine::values::lease::{looks_like_a_duration, parse_span};
 use latchfs::engine::{LockName, Ttl};
 use latchfs::time::Span;
 use proptest::prelude::*;

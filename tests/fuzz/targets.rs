@@ -4,16 +4,17 @@
 use crate::harness::{Source, Target};
 use crate::values::{batch, command, lived, told};
 use latchfs::auth::{ClientPattern, grant_of};
-use latchfs::engine::codec::{self, FORMAT_VERSION};
+use latchfs::engine::codec::state_codec;
+use latchfs::engine::codec::state_codec::FORMAT_VERSION;
 use latchfs::engine::{ClientId, Command, Engine, Rules};
 use latchfs::fuse::fuzz as mount;
 use latchfs::raft::fuzz as node;
 use latchfs::server::http::fuzz as http;
 use latchfs::server::line::fuzz as line;
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     decode_batch, decode_told, encode_batch, encode_frame, encode_told, take_frame,
 };
-use latchfs::service::{backup, fuzz as recovery};
+use latchfs::service::{fuzz as recovery, replay};
 use latchfs::storage::StateDir;
 use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
@@ -50,21 +51,24 @@ fn history(most: usize) -> impl Strategy<Value = Vec<(u64, Command)>> {
 #[test]
 fn commands() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_command(codec::known_version(), bytes);
+        let read = state_codec::decode_command(state_codec::known_version(), bytes);
         if let Ok((at, command)) = &read {
             let mut again = Vec::new();
-            codec::encode_command(*at, command, &mut again);
+            state_codec::encode_command(*at, command, &mut again);
             assert_eq!(again, bytes, "a value has one encoding");
         }
-        let _rules = codec::decode_rules(codec::known_version(), bytes);
+        let _rules = state_codec::decode_rules(state_codec::known_version(), bytes);
         (read.is_ok(), room(bytes.len()))
     };
     let command = command();
     Target { name: "commands", words: &[], check: &check }.run(|source| {
         let (at, command) = (Time::from_nanos(source.random.number()), source.draw(&command));
         let mut bytes = Vec::new();
-        codec::encode_command(at, &command, &mut bytes);
-        assert_eq!(codec::decode_command(codec::known_version(), &bytes), Ok((at, command)));
+        state_codec::encode_command(at, &command, &mut bytes);
+        assert_eq!(
+            state_codec::decode_command(state_codec::known_version(), &bytes),
+            Ok((at, command))
+        );
         vec![bytes]
     });
 }
@@ -72,10 +76,10 @@ fn commands() {
 #[test]
 fn engines() {
     let check = |bytes: &[u8]| {
-        let read = codec::decode_engine(codec::known_version(), bytes);
+        let read = state_codec::decode_engine(state_codec::known_version(), bytes);
         if let Ok(engine) = &read {
             assert_eq!(
-                codec::encode_engine(codec::known_version(), engine),
+                state_codec::encode_engine(state_codec::known_version(), engine),
                 bytes,
                 "a value has one encoding"
             );
@@ -85,8 +89,11 @@ fn engines() {
     let history = history(30);
     Target { name: "engines", words: &[], check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let bytes = codec::encode_engine(codec::known_version(), &engine);
-        assert_eq!(codec::decode_engine(codec::known_version(), &bytes).as_ref(), Ok(&engine));
+        let bytes = state_codec::encode_engine(state_codec::known_version(), &engine);
+        assert_eq!(
+            state_codec::decode_engine(state_codec::known_version(), &bytes).as_ref(),
+            Ok(&engine)
+        );
         vec![bytes]
     });
 }
@@ -258,10 +265,10 @@ fn backups() {
     let check = |bytes: &[u8]| {
         let Some((kind, bytes)) = bytes.split_first() else { return (false, 0) };
         let wall = Wall { secs: 0, nanos: 0 };
-        let bytes = if *kind == 0 { backup::write(7, wall, bytes) } else { bytes.to_vec() };
-        let read = backup::read(&bytes);
+        let bytes = if *kind == 0 { replay::write(7, wall, bytes) } else { bytes.to_vec() };
+        let read = replay::read(&bytes);
         if let Ok(read) = &read {
-            let state = codec::encode_engine(codec::known_version(), &read.engine);
+            let state = state_codec::encode_engine(state_codec::known_version(), &read.engine);
             assert!(bytes.ends_with(&state), "a value has one encoding");
         }
         (read.is_ok(), room(bytes.len()))
@@ -271,10 +278,10 @@ fn backups() {
     let history = history(20);
     Target { name: "backups", words: &words, check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let state = codec::encode_engine(codec::known_version(), &engine);
+        let state = state_codec::encode_engine(state_codec::known_version(), &engine);
         let wall = Wall { secs: 1_800_000_000, nanos: 0 };
-        let whole = backup::write(source.random.next(), wall, &state);
-        assert_eq!(backup::read(&whole).expect("as written").engine, engine);
+        let whole = replay::write(source.random.next(), wall, &state);
+        assert_eq!(replay::read(&whole).expect("as written").engine, engine);
         vec![[&[0], &state[..]].concat(), [&[1], &whole[..]].concat()]
     });
 }
@@ -395,8 +402,10 @@ fn state_directories() {
         if source.random.below(2) == 0 {
             // Without the clock mapping: the snapshot is refused, or damaged by chance.
             let anchor = [&[FORMAT_VERSION][..], &[0; 16]].concat();
-            let engine =
-                codec::encode_engine(codec::known_version(), &lived(&source.draw(&history)));
+            let engine = state_codec::encode_engine(
+                state_codec::known_version(),
+                &lived(&source.draw(&history)),
+            );
             state.close(&[anchor, engine].concat()).expect("there is room");
         } else {
             drop(state);

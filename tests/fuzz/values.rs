@@ -1,16 +1,16 @@
 //! Generators of values that latchfs encodes: commands, engines, batches and their answers.
 
-use latchfs::engine::command::{Annotate, EndHoldOff, EndSession};
-use latchfs::engine::details::{Patch, TextPatch};
-use latchfs::engine::event::SessionEnd;
-use latchfs::engine::lease_terms::GRACE_DEFAULT;
+use latchfs::engine::values::command::{Annotate, EndHoldOff, EndSession};
+use latchfs::engine::values::details::{Patch, TextPatch};
+use latchfs::engine::values::event::SessionEnd;
+use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
     AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover,
     IdempotencyKey, IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession,
     Ownership, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
     Rules, SessionId, Steal, StealReason, Token, Ttl,
 };
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
 };
 use latchfs::service::{About, BackendKind, Children, Contact, List, ListPage, Unavailable};

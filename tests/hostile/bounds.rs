@@ -5,18 +5,19 @@ use crate::floods::{
     FLOOD_KIB, acquire, ask, beside_victim, peak_kib, send, serves_the_victim, start, submit,
 };
 use crate::server_harness::{Scratch, latchfs};
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-use latchfs::engine::limits::{
+use latchfs::engine::values::details::{
     HANDOVER_BYTES_MAX, HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX,
     TEXT_BYTES_MAX,
 };
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Annotate, ClientId, Handover, LeaseKey, LeaseTerms, LockName, Op, Patch, Reset,
     ResetScope, Steal, StealReason, TextPatch,
 };
 use latchfs::service::List;
-use latchfs::service::batch_messages::{
-    self, BatchItem, ItemReply, RequestBatch, Submission, encode_batch,
+use latchfs::service::batch::batch_messages;
+use latchfs::service::batch::batch_messages::{
+    BatchItem, ItemReply, RequestBatch, Submission, encode_batch,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};

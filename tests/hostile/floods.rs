@@ -6,14 +6,15 @@ use crate::mounted_harness::{Behind, Setup};
 use crate::patience::prompt;
 use crate::server_harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::support::look;
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
     QueuePolicy, Renew, Replay,
 };
 use latchfs::service::List;
-use latchfs::service::batch_messages::{
-    self, BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
+use latchfs::service::batch::batch_messages;
+use latchfs::service::batch::batch_messages::{
+    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
     encode_batch, encode_told,
 };
 use latchfs::time::{Time, Wall, boot_now};

@@ -8,7 +8,7 @@ use crate::mounted_harness::{Behind, Mount, Setup, eventually};
 use crate::server_harness::Server;
 use latchfs::Mutex;
 use latchfs::engine::{Event, EventKind, SessionId};
-use latchfs::service::batch_messages::{Frame, Stamp, encode_frame};
+use latchfs::service::batch::batch_messages::{Frame, Stamp, encode_frame};
 use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
 use std::io::{Read as _, Write as _};

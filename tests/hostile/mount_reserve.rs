@@ -5,11 +5,11 @@
 use crate::mount_floods::{Attacker, WATCHED_OF_USER, bound, is_waiting, limited, victim};
 use crate::mounted_harness::{ALICE, BOB, Setup, eventually, json, users};
 use crate::patience::prompt;
+use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Mode, Op, Ownership, Patch, QueuePolicy, Ttl,
-    lease_terms::GRACE_DEFAULT,
 };
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
 };
 use std::fs;

@@ -4,12 +4,12 @@
 use crate::mounted_harness::*;
 use crate::server_harness::{self as servers, Server};
 use crate::support::run;
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Answer, ClientId, Lease, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
     QueuePolicy, Rules,
 };
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::service::local::Local;

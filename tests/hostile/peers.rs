@@ -3,9 +3,9 @@
 
 use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
-use latchfs::engine::lease_terms::GRACE_DEFAULT;
+use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{Acquire, LeaseTerms, Op, Ttl};
-use latchfs::service::batch_messages::{RequestBatch, encode_batch};
+use latchfs::service::batch::batch_messages::{RequestBatch, encode_batch};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

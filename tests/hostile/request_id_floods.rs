@@ -7,7 +7,7 @@ use crate::request_ids::{ADMIN, EVE, VICTIM, keyed, start};
 use crate::server_harness::{Scratch, Server};
 use crate::support::rounds;
 use latchfs::engine::{Op, Rules};
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::time::{Time, boot_now};

@@ -4,12 +4,12 @@
 use crate::patience::prompt;
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use crate::talk::Talk;
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, EndSession, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenSession, Outcome,
     Ownership, Patch, QueuePolicy, Release, SessionEnd, Token,
 };
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
 };
 use serde_json::json;

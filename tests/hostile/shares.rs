@@ -8,12 +8,12 @@ use crate::patience::prompt;
 use crate::peers::Node;
 use crate::server_harness::{Scratch, Server, eventually};
 use crate::talk::Lines;
-use latchfs::engine::lease_terms::GRACE_DEFAULT;
+use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Mode, Op, OpenSession, Ownership, Patch, QueuePolicy,
     Ttl,
 };
-use latchfs::service::batch_messages::{ItemReply, RequestBatch, decode_told, encode_batch};
+use latchfs::service::batch::batch_messages::{ItemReply, RequestBatch, decode_told, encode_batch};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -2,7 +2,7 @@
 
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use std::fs;

@@ -1,20 +1,20 @@
 //! Random commands for the model check of the engine: few names and clients, short leases, and
 //! times close to deadlines, so that commands often affect each other.
 
-use super::super::command::{
+use super::super::{ClientId, Engine, LockName, Rules};
+use crate::engine::values::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal,
 };
-use super::super::details::{FileAttrs, FileType, Process};
-use super::super::details::{Patch, TextPatch};
-use super::super::event::{LeaveReason, SessionEnd};
-use super::super::handover::Handover;
-use super::super::lease::{
+use crate::engine::values::details::{FileAttrs, FileType, Process};
+use crate::engine::values::details::{Patch, TextPatch};
+use crate::engine::values::event::{LeaveReason, SessionEnd};
+use crate::engine::values::handover::Handover;
+use crate::engine::values::lease::{Grace, Ttl};
+use crate::engine::values::lease::{
     LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
-use super::super::lease_terms::{Grace, Ttl};
-use super::super::{ClientId, Engine, LockName, Rules};
 use crate::time::{Span, Time};
 
 const NAMES: [&str; 5] = ["a", "b", "b/x", "c", "b!"];

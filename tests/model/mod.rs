@@ -14,8 +14,9 @@ mod naive;
 
 use super::{
     Answer, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, Lifetime, LockName, Mode,
-    Obstacle, Op, Outcome, QueuePolicy, Reason, Rules, TenureEnd, Token, codec,
+    Obstacle, Op, Outcome, QueuePolicy, Reason, Rules, TenureEnd, Token,
 };
+use crate::engine::codec::state_codec;
 use crate::time::{Span, Time};
 use draw::{Dice, Draw};
 use naive::Naive;
@@ -92,8 +93,8 @@ impl Pair {
         self.engine.check();
         same_foresight(&settled, command, &answer)?;
         self.same_views()?;
-        let bytes = codec::encode_engine(codec::known_version(), &self.engine);
-        let restored = codec::decode_engine(codec::known_version(), &bytes)
+        let bytes = state_codec::encode_engine(state_codec::known_version(), &self.engine);
+        let restored = state_codec::decode_engine(state_codec::known_version(), &bytes)
             .map_err(|_| "a snapshot can't be read")?;
         same("the restored engine", &restored, &self.engine)?;
         if answer.is_err() && !is_state_after_refusal(&bytes, settled, command) {
@@ -202,9 +203,11 @@ impl Pair {
 /// Whether the encoded state `bytes` equals the state before the command, or differs from it only
 /// in the session's last request number, which a refused request uses up.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
-    let as_before = bytes == codec::encode_engine(codec::known_version(), &before);
+    let as_before = bytes == state_codec::encode_engine(state_codec::known_version(), &before);
     let uses_place = before.books.enter_order(command).is_ok();
-    as_before || (uses_place && bytes == codec::encode_engine(codec::known_version(), &before))
+    as_before
+        || (uses_place
+            && bytes == state_codec::encode_engine(state_codec::known_version(), &before))
 }
 
 /// A view of a lock predicts which lease, if any, is in the way of an acquire. Checks that the
@@ -283,8 +286,8 @@ fn replays(
     let mut again = Engine::new(*rules);
     for (at, command) in commands {
         let mut bytes = vec![];
-        codec::encode_command(*at, command, &mut bytes);
-        let read = codec::decode_command(codec::known_version(), &bytes)
+        state_codec::encode_command(*at, command, &mut bytes);
+        let read = state_codec::decode_command(state_codec::known_version(), &bytes)
             .map_err(|_| "a command can't be read")?;
         same("a command and its bytes", &read, &(*at, command.clone()))?;
         if let Some((_, hold_off)) = hold_off.take_if(|(from, _)| *from <= *at) {
@@ -292,8 +295,8 @@ fn replays(
         }
         let _answer = again.apply(read.0, &read.1, &mut vec![]);
     }
-    if codec::encode_engine(codec::known_version(), &again)
-        == codec::encode_engine(codec::known_version(), end)
+    if state_codec::encode_engine(state_codec::known_version(), &again)
+        == state_codec::encode_engine(state_codec::known_version(), end)
     {
         return Ok(());
     }
@@ -405,8 +408,8 @@ fn two_engines_have_the_same_encoding() {
             (one.apply(*at, command, &mut events_one), two.apply(*at, command, &mut events_two));
         assert_eq!(answers.0, answers.1);
         assert_eq!(
-            codec::encode_engine(codec::known_version(), &one),
-            codec::encode_engine(codec::known_version(), &two)
+            state_codec::encode_engine(state_codec::known_version(), &one),
+            state_codec::encode_engine(state_codec::known_version(), &two)
         );
     }
     assert_eq!(events_one, events_two);
@@ -417,30 +420,32 @@ fn two_engines_have_the_same_encoding() {
 fn a_snapshot_of_any_moment_leads_to_the_same_state() {
     let (rules, commands) = sound(3, 2_000);
     let mut engine = Engine::new(rules);
-    let mut snapshots = vec![codec::encode_engine(codec::known_version(), &engine)];
+    let mut snapshots = vec![state_codec::encode_engine(state_codec::known_version(), &engine)];
     for (at, command) in &commands {
         let _answer = engine.apply(*at, command, &mut vec![]);
-        snapshots.push(codec::encode_engine(codec::known_version(), &engine));
+        snapshots.push(state_codec::encode_engine(state_codec::known_version(), &engine));
     }
     // Comparing each snapshot with the next one is enough, because equal bytes are equal states.
     for (index, (at, command)) in commands.iter().enumerate() {
         let mut restored =
-            codec::decode_engine(codec::known_version(), &snapshots[index]).expect("just written");
+            state_codec::decode_engine(state_codec::known_version(), &snapshots[index])
+                .expect("just written");
         let _answer = restored.apply(*at, command, &mut vec![]);
         assert_eq!(
-            codec::encode_engine(codec::known_version(), &restored),
+            state_codec::encode_engine(state_codec::known_version(), &restored),
             snapshots[index + 1],
             "at command {index}"
         );
     }
     for index in (0..commands.len()).step_by(97) {
         let mut restored =
-            codec::decode_engine(codec::known_version(), &snapshots[index]).expect("just written");
+            state_codec::decode_engine(state_codec::known_version(), &snapshots[index])
+                .expect("just written");
         for (at, command) in &commands[index..] {
             let _answer = restored.apply(*at, command, &mut vec![]);
         }
         assert_eq!(
-            Some(&codec::encode_engine(codec::known_version(), &restored)),
+            Some(&state_codec::encode_engine(state_codec::known_version(), &restored)),
             snapshots.last(),
             "from {index}"
         );
@@ -469,8 +474,8 @@ fn settling_when_nothing_is_due_changes_nothing() {
             (plain.apply(*at, command, &mut events.0), settled.apply(*at, command, &mut events.1));
         assert_eq!(answers.0, answers.1);
         assert_eq!(
-            codec::encode_engine(codec::known_version(), &plain),
-            codec::encode_engine(codec::known_version(), &settled)
+            state_codec::encode_engine(state_codec::known_version(), &plain),
+            state_codec::encode_engine(state_codec::known_version(), &settled)
         );
     }
     assert_eq!(events.0, events.1);

@@ -2,26 +2,26 @@
 //! check. It searches flat lists from the start each time: it is slow, and simple enough to verify
 //! by reading.
 
-use super::super::command::Firm;
-use super::super::command::{
+use super::super::{ClientId, LockName, Rules};
+use crate::engine::values::command::Firm;
+use crate::engine::values::command::{
     Acquire, Annotate, Answer, Command, EndHoldOff, EndSession, Forget, IdempotencyKey, IfExists,
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
     RequestId, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-use super::super::details::Details;
-use super::super::details::{Patch, TextPatch};
-use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-use super::super::handover::{Handover, HandoverEnd, LastHandover, Previous};
-use super::super::hold_off::HoldOff;
-use super::super::lease::{
+use crate::engine::values::details::Details;
+use crate::engine::values::details::LimitedField;
+use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::engine::values::details::{Patch, TextPatch};
+use crate::engine::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+use crate::engine::values::event::{Holder, LockView, WaiterView};
+use crate::engine::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use crate::engine::values::hold_off::HoldOff;
+use crate::engine::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
-use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
-use super::super::limits::LimitedField;
-use super::super::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
-use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::super::view::{Holder, LockView, WaiterView};
-use super::super::{ClientId, LockName, Rules};
+use crate::engine::values::lease::{Grace, TTL_DEFAULT, Ttl};
+use crate::engine::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 

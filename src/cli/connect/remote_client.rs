@@ -11,7 +11,7 @@ use crate::client::server_events::ServerEvents;
 use crate::client::{Remote, Terms};
 use crate::control::control_request::LeaseOptions;
 use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refusal};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
     Ownership, Patch, Process, QueuePolicy, RefusalKind, Tenure, Token, Ttl,

@@ -6,7 +6,7 @@ use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::cli::serve::cluster::votes;
 use crate::client::api_request::fetch;
-use crate::service::failure::MAJORITY_ADVICE;
+use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::time::Span;
 use serde_json::Value;
 

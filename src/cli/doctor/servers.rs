@@ -7,7 +7,7 @@ use crate::cli::output::harmless;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::Http;
 use crate::client::server_clock::{Stuck, probe};
-use crate::service::failure::MAJORITY_ADVICE;
+use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;

@@ -16,7 +16,7 @@ use crate::cli::guard::decider::Decider;
 use crate::cli::output;
 use crate::client::Terms;
 use crate::client::http_transport::ServerAccess;
-use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, Mode};
 use crate::guard::barrier_store::marker_dir::remove_other_markers;
 use crate::guard::disk::plain_disk::PlainDisk;

@@ -16,7 +16,7 @@ use crate::cli::mount::background;
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
 use crate::client::Terms;
-use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, LockName, Mode, Ttl};
 use crate::fuse::kernel::mountinfo;
 use crate::guard::audit_log::AuditLog;

@@ -11,7 +11,7 @@ use crate::cli::guard::guard_parts;
 use crate::cli::guard::guard_parts::{PlaceArgs, StartArgs};
 use crate::cli::output;
 use crate::engine::Ttl;
-use crate::engine::lease_terms::{TTL_MAX, TermError};
+use crate::engine::values::lease::{TTL_MAX, TermError};
 use crate::time::Span;
 use serde_json::{Value, json};
 use std::ffi::OsString;

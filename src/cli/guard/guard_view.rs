@@ -17,7 +17,7 @@ use crate::cli::output;
 use crate::cli::signals;
 use crate::cli::signals::Hangup;
 use crate::client::Terms;
-use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, Mode, Ttl};
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo;

@@ -27,7 +27,7 @@ use crate::cli::lock::lock_commands::NameArg;
 use crate::cli::output;
 use crate::cli::run::children::{Signals, is_end, wake};
 use crate::cli::status_table::{Status, held_by};
-use crate::engine::lease_terms::GRACE_OF_PROCESS;
+use crate::engine::values::lease::GRACE_OF_PROCESS;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};

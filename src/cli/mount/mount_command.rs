@@ -19,7 +19,7 @@ use crate::cli::serve::{serve_command, storage_options};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
 use crate::client::{Remote, Terms};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::fuse::kernel::device::Gone;
 use crate::fuse::kernel::mountinfo;

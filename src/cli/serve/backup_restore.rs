@@ -10,13 +10,14 @@ use crate::cli::output;
 use crate::client::api_request::download;
 use crate::client::http_transport::TransportError;
 use crate::client::http_transport::{Http, ServerAccess};
-use crate::engine::lease_terms::TTL_MAX;
+use crate::engine::values::lease::TTL_MAX;
 use crate::engine::{
     ClientId, EndHoldOff, Engine, HoldOff, HoldOffCause, Op, Outcome, Reset, ResetScope,
     StealReason,
 };
 use crate::raft;
-use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
+use crate::service::replay;
+use crate::service::replay::{BACKUP_BYTES_MAX, Backup};
 use crate::service::{LockService, RequestError as Unanswered, Retry};
 use crate::time::{Span, Time, Wall};
 use std::fs::{self, File, OpenOptions};
@@ -220,7 +221,7 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
 
 /// Writes a backup to `file` atomically, after checking that the backup can be read.
 fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
-    let backup = backup::read(bytes).map_err(|error| {
+    let backup = replay::read(bytes).map_err(|error| {
         CliError::unavailable(format!("the answer of {url} can't be used: {error}"))
     })?;
     let beside = file.with_extension("part");
@@ -256,7 +257,7 @@ pub(in crate::cli) fn restore(args: &RestoreArgs) -> CliResult {
     let file = args.file.display();
     let bytes = fs::read(&args.file)
         .map_err(|error| CliError::system(&format!("{file} can't be read"), &error))?;
-    let Backup { taken, engine, .. } = backup::read(&bytes)
+    let Backup { taken, engine, .. } = replay::read(&bytes)
         .map_err(|error| CliError::unavailable(format!("{file} can't be restored: {error}")))?;
     let hold_off = args.hold_off.span()?;
     let heritage = heritage_of(&engine, hold_off, HoldOffCause::Restored)?;

@@ -7,7 +7,7 @@ use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::cli::status_table::aligned;
-use crate::service::failure::MAJORITY_ADVICE;
+use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;

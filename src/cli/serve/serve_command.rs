@@ -17,7 +17,7 @@ use crate::cli::serve::access_options;
 use crate::cli::serve::storage_options::{PeerArgs, warn};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{PeerError, Peering, Stop};
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen, PeerUser};

@@ -1,7 +1,7 @@
 //! Open, read, write and close of the files of locks.
 
 use crate::control::control_request::LeaseOptions;
-use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::engine::values::details::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::control_names::report_of;
 use crate::fuse::credentials::Caller;

@@ -5,8 +5,8 @@
 //! parser only reads bytes.
 
 use crate::control::control_request::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
-use crate::engine::lease_terms::looks_like_a_duration;
-use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::engine::values::details::TEXT_BYTES_MAX;
+use crate::engine::values::lease::looks_like_a_duration;
 use crate::engine::{
     Acquire, Annotate, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime, LockName,
     LockView, Mode, Op, Outcome, Patch, ReadMode, Renew, SessionId, Tenure, TextPatch, Token, Ttl,
@@ -295,7 +295,7 @@ impl LeaseChange {
             // A new ttl detaches the lease from its session; without a new ttl the lease stays
             // attached.
             Lifetime::Session(_) => {
-                (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
+                (self.ttl?, self.grace.unwrap_or(crate::engine::values::lease::GRACE_DEFAULT))
             }
         };
         (self.ttl.is_some() || self.grace.is_some())
@@ -506,7 +506,7 @@ fn parse_object(text: &str) -> Result<Message, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limits::NOTE_BYTES_MAX;
+    use crate::engine::values::details::NOTE_BYTES_MAX;
     use crate::engine::{Grace, Mode, Token};
     use crate::time::Span;
     use proptest::prelude::*;

@@ -2,7 +2,7 @@
 //!
 //! Opens and reads directories, page by page: the mount point, and directories that are locks.
 
-use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
+use crate::engine::values::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, FileType, LockName, LockView, NameError};
 use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials::{Caller, Callers};

@@ -6,7 +6,7 @@
 //! last renewed it, and fails if the process has lost the lease. From other processes it changes
 //! nothing, because an open with `O_TRUNC` is also the first half of `exec 9>NAME; flock 9`.
 
-use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::engine::values::details::TEXT_BYTES_MAX;
 use crate::engine::{
     Firm, LeaseKey, LockName, LockView, Op, Outcome, Ownership, Patch, Reason, Refusal, Renew,
     Token,

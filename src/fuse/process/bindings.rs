@@ -10,7 +10,7 @@
 //!
 //! The table of leases that are bound to processes, with the time of each lease's next renewal.
 
-use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
+use crate::engine::values::lease::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
     ClientId, EndSession, EventKind, Firm, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op,
     OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,

@@ -7,7 +7,7 @@
 //! Handles of processes to which leases are bound, and the check whether a caller may bind a lease
 //! to a process.
 
-use crate::engine::lease_terms::TTL_DEFAULT;
+use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{
     ClientId, EventKind, Lifetime, LockName, LockView, Process, RefusalKind, Tenure, TenureEnd,
     Token,

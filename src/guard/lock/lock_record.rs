@@ -166,7 +166,7 @@ impl LockRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::lease_terms::GRACE_OF_FOLDER;
+    use crate::engine::values::lease::GRACE_OF_FOLDER;
 
     fn record() -> LockRecord {
         let at = |secs| Wall { secs, nanos: 0 };

@@ -4,7 +4,7 @@
 
 use super::folder_lock::FolderLock;
 use super::lock_record::{HolderProof, LockRecord};
-use crate::engine::lease_terms::TTL_DEFAULT;
+use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{
     Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };

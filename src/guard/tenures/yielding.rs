@@ -6,7 +6,7 @@
 //! long, whether the lock service can be reached or not. It is given to no other machine meanwhile,
 //! and the lock service is not told that nothing changes any more.
 
-use crate::engine::lease_terms::GRACE_OF_FOLDER;
+use crate::engine::values::lease::GRACE_OF_FOLDER;
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_guard::{IsUsed, LOOK_AGAIN};

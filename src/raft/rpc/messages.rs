@@ -2,17 +2,17 @@
 //! no length beyond the bytes that are there.
 
 use crate::engine::Command;
-use crate::engine::codec::{
+use crate::engine::codec::state_codec::{
     Codec, DecodeError, Decoder, Encoder, Malformed, decode_message, encode_message, require,
     wire_enum, wire_struct,
 };
-use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
-use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
-use crate::raft::node_address::NodeAddress;
-use crate::raft::types::{
+use crate::raft::node_environment::NodeAddress;
+use crate::raft::store::snapshot::{
     Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
 };
-use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
+use crate::raft::store::snapshot::{put_meta, put_payload, take_meta, take_payload};
+use crate::raft::write::proposal_queue::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
+use crate::service::backend_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
@@ -401,8 +401,8 @@ impl Codec for Transferred {
 mod tests {
     use super::*;
     use crate::engine::Rules;
-    use crate::engine::codec::{FORMAT_VERSION, UnknownVersion};
-    use crate::raft::types::Proposal;
+    use crate::engine::codec::state_codec::{FORMAT_VERSION, UnknownVersion};
+    use crate::raft::store::snapshot::Proposal;
     use crate::time::Span;
     use openraft::EntryPayload;
 
@@ -496,7 +496,7 @@ mod tests {
         let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);
         let letter =
             |count| Envelope { version: 1, cluster: None, from: 1, to: 2, call: call(count) };
-        let few = encode_letter(&letter(crate::raft::proposal_queue::REQUESTS_MAX));
+        let few = encode_letter(&letter(crate::raft::write::proposal_queue::REQUESTS_MAX));
         assert!(decode_letter("forward", &few).is_ok());
         assert!(decode_letter("status", &few).is_err(), "it is no such call");
         let many = encode_letter(&letter(2 * MEMORY_MAX / size_of::<Command>()));
@@ -507,7 +507,7 @@ mod tests {
     /// A snapshot call has room for as many locks as there may be, with all their texts.
     #[test]
     fn a_snapshot_of_all_locks_fits() {
-        use crate::engine::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+        use crate::engine::values::details::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
         let (name, client, numbers) = (1_024, 255, 256);
         let texts = HOLDER_ID_BYTES_MAX + NOTE_BYTES_MAX + TEXT_BYTES_MAX;
         let lock = name + client + numbers + texts;

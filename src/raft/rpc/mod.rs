@@ -6,8 +6,7 @@
 //! not mistaken for it.
 
 pub(super) mod mutual_tls;
-mod name_header;
 pub(super) mod messages;
-mod handshakes;
 pub(super) mod accept;
-pub(super) mod rpc_client;
+pub(super) mod network;
+pub(super) mod peer_config;

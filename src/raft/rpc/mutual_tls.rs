@@ -1,11 +1,13 @@
 //! Mutual TLS between nodes. Either each node has a peer certificate of its own, all signed by the
 //! same CA; or all nodes present the same certificate, whose key is their shared secret.
+//!
+//! The header by which calls and answers between nodes tell the name of the sender's cluster.
 
 use crate::base::said;
-use crate::net::certificates::{CertSerial, RefusedSerials};
-use crate::net::certificates::{certificates, private_key, roots};
-use crate::raft::data_dir_error::PeerError;
-use crate::raft::node_address::host_and_port;
+use crate::net::certificates::{CertSerial, RefusedSerials, certificates, private_key, roots};
+use crate::raft::node_environment::{ClusterName, host_and_port};
+use crate::raft::store::data_dir::PeerError;
+use hyper::header::{HeaderMap, HeaderValue};
 use parking_lot::RwLock;
 use rustls::client::verify_server_name;
 use rustls::crypto::ring;
@@ -186,5 +188,20 @@ fn refuse_exposed(path: &Path) -> Result<(), PeerError> {
         Ok(metadata) if metadata.mode() & OTHERS == 0 => Ok(()),
         Ok(_) => refused("others than its owner may read or write it; 'chmod 600' it".to_owned()),
         Err(error) => refused(format!("{}; make one by 'latchfs cert secret'", said(&error))),
+    }
+}
+
+const NAME_HEADER: &str = "latchfs-cluster";
+
+/// Returns the name in the headers of a call or an answer.
+pub(super) fn named_in(headers: &HeaderMap) -> Option<ClusterName> {
+    ClusterName::parse(headers.get(NAME_HEADER)?.to_str().ok()?)
+}
+
+/// Puts the name, if there is one, into the headers of a call or an answer.
+pub(super) fn put_name(headers: &mut HeaderMap, name: Option<&ClusterName>) {
+    // A name has only characters that a header may have.
+    if let Some(value) = name.and_then(|name| HeaderValue::from_str(&name.to_string()).ok()) {
+        headers.insert(NAME_HEADER, value);
     }
 }

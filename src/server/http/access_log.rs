@@ -7,7 +7,7 @@ use crate::server::http::bodies::problem::Problem;
 use crate::server::http::bodies::response::Response;
 use crate::server::http::handlers::list;
 use crate::server::http::handlers::lock_resource::steal_of;
-use crate::service::refusal_log::{ACCESS_LOG, CommandSubject, RefusalLine, log_refusal};
+use crate::service::audit::refusal_log::{ACCESS_LOG, CommandSubject, RefusalLine, log_refusal};
 use crate::time::Span;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};

@@ -9,7 +9,7 @@ use crate::auth::{Authenticator, EngineShares};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::{MetricsPage, ServiceMetrics};
 use crate::service::Locks;
-use crate::service::batch_server::BatchServer;
+use crate::service::batch::batch_server::BatchServer;
 use crate::service::counters::{Histogram, LatencyHistogram};
 use crate::service::queue_waits::QueueWaits;
 use crate::shares::{LimitName, LoweredLimits, SharePercent, SharedTable};

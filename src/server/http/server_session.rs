@@ -1,7 +1,7 @@
 //! The server's own session, which keeps the queue places of waiting requests alive: if the server
 //! is killed, its waiters leave their queues when the session expires.
 
-use crate::engine::lease_terms::Ttl;
+use crate::engine::values::lease::Ttl;
 use crate::engine::{
     ClientId, EndSession, Grace, Op, OpenId, OpenSession, Outcome, SessionEnd, SessionId,
 };

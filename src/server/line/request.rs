@@ -1,7 +1,7 @@
 //! Requests of the line protocol: each line is parsed once, into a typed request.
 
 use crate::auth::permissions::Operation;
-use crate::engine::lease::TOKEN_MAX;
+use crate::engine::values::lease::TOKEN_MAX;
 use crate::engine::{ClientId, LockName, Token, Ttl};
 use std::fmt;
 use std::net::SocketAddr;

@@ -3,14 +3,14 @@
 
 use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
-use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Annotate, ClientId, EndHoldOff, EndSession, Firm, Forget, IfExists, LeaseKey,
     LeaseTerms, Leave, LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided,
     Ownership, Patch, QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal,
     StealReason, Ticket,
 };
-use latchfs::service::batch_messages::{
+use latchfs::service::batch::batch_messages::{
     ANY_START, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::service::{Children, List, Unavailable};

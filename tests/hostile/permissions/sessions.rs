@@ -4,13 +4,13 @@
 use super::ask::{open, submit};
 use super::site::{Site, Sites};
 use super::{ALICES, BOBS, CALLERS, Row, Who, table};
-use latchfs::engine::lease_terms::GRACE_DEFAULT;
+use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
     Acquire, ClientId, Firm, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenId, Ownership, Patch,
     QueuePolicy, Renew, SessionId, Steal, StealReason, Ttl,
 };
 use latchfs::service::Unavailable;
-use latchfs::service::batch_messages::{BatchItem, ItemReply};
+use latchfs::service::batch::batch_messages::{BatchItem, ItemReply};
 
 const OVER_HTTP: [&str; 4] =
     ["POST /locks/{name}", "PUT /locks/{name}", "PATCH /locks/{name}", "POST /locks/{name}/steal"];

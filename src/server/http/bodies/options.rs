@@ -3,9 +3,9 @@
 
 use super::parameters::{IDEMPOTENCY_KEY, IF_MATCH as IF_MATCH_PARAM, Param, ParamPlace};
 use super::problem::{HandlerResult, Problem};
-use crate::engine::lease::TOKEN_MAX;
-use crate::engine::lease_terms::{TTL_MAX, parse_span};
-use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX};
+use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX};
+use crate::engine::values::lease::TOKEN_MAX;
+use crate::engine::values::lease::{TTL_MAX, parse_span};
 use crate::engine::{
     ClientId, Digest, Grace, IdempotencyKey, LockName, Mode, NameError, RequestId, ResetScope,
     SessionId, StealReason, Token, Ttl,

@@ -1,8 +1,8 @@
 //! The parameters of requests: their names, formats and descriptions.
 
-use crate::engine::lease::TOKEN_MAX;
-use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
-use crate::engine::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
+use crate::engine::values::lease::TOKEN_MAX;
+use crate::engine::values::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
 /// One parameter of a request.
@@ -85,7 +85,7 @@ impl ParamShape {
             Self::Count => json!({ "type": "integer", "minimum": 1 }),
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
             Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
-            Self::RequestId => text(crate::engine::limits::REQUEST_KEY_BYTES_MAX),
+            Self::RequestId => text(crate::engine::values::details::REQUEST_KEY_BYTES_MAX),
             Self::Consistency => json!({ "enum": ["linearizable", "stale", "local"] }),
             Self::Pairs => json!({
                 "type": "array",

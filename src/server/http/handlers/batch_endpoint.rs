@@ -4,7 +4,7 @@
 
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant, PendingCommand};
-use crate::engine::codec::{DecodeError, UnknownVersion, check_version};
+use crate::engine::codec::state_codec::{DecodeError, UnknownVersion, check_version};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
 use crate::server::http::app_state::{AppState, ShutdownPhase};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
@@ -13,10 +13,12 @@ use crate::server::http::bodies::schema::Schema;
 use crate::server::http::request_context::Caller;
 use crate::server::http::request_context::{Endpoint, doc, endpoint};
 use crate::server::http::request_context::{RequestContext, parent_check};
-use crate::service::batch_messages::{
+use crate::service::batch::batch_messages::{
     BATCH_BYTES_MAX, BatchItem, PROTOCOL_PARAMETER, RequestBatch, Submission, protocol,
 };
-use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
+use crate::service::batch::batch_server::{
+    BEAT, BatchError, BatchServer, Following, ItemAccess, Limits,
+};
 use crate::service::{RequestError, Unavailable};
 use crate::shares::TableShare;
 use axum::body::{Body, Bytes};

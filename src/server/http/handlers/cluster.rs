@@ -14,10 +14,10 @@ use crate::server::http::bodies::schema::Schema;
 use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
 use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoint, told};
-use crate::service::cluster_status::{
+use crate::service::backend_status::{
     ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
-use crate::service::{ActionTarget, RequestError, Unavailable, backup};
+use crate::service::{ActionTarget, RequestError, Unavailable, replay};
 use crate::status::hold_off_of;
 use crate::time::{Span, Wall};
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -373,5 +373,5 @@ async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     };
     call.audited().acts(&call.app.locks, Operation::BackUp, None, "done").await;
     let kind = HeaderValue::from_static("application/octet-stream");
-    Ok(text(StatusCode::OK, kind, backup::write(call.app.locks.engine_id(), Wall::now(), &state)))
+    Ok(text(StatusCode::OK, kind, replay::write(call.app.locks.engine_id(), Wall::now(), &state)))
 }

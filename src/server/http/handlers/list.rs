@@ -14,7 +14,7 @@ use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
 use crate::server::http::request_context::{RequestContext, told};
 use crate::service::ListedNames::{InUse, Remembered};
-use crate::service::{List, ListPage, scoped_views};
+use crate::service::{List, ListPage, locks};
 use crate::status::{kind_of_end, previous_of, status_of, with_end};
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
@@ -42,7 +42,7 @@ pub(in crate::server::http) async fn list(mut call: RequestContext) -> HandlerRe
         return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
     }
     let (then, page) = oneshot::channel();
-    scoped_views::list_of(locks, names, visible, query, |page| drop(then.send(page)));
+    locks::list_of(locks, names, visible, query, |page| drop(then.send(page)));
     Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
 }
 

@@ -10,7 +10,7 @@ use crate::server::http::bodies::options::RequestOptions;
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::request_context::{Endpoint, RequestContext};
-use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
+use crate::service::backend_status::{Behind, Member, Outlook, Standing};
 use crate::service::{Locks, RequestError};
 use axum::http::header::{ACCEPT, VARY};
 use axum::http::{HeaderValue, StatusCode};

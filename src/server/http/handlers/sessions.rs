@@ -8,7 +8,7 @@
 
 use super::grant_response::serialized;
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::engine::lease::TOKEN_MAX;
+use crate::engine::values::lease::TOKEN_MAX;
 use crate::engine::{
     ClientId, EndSession, Grace, LeaseKey, Leave, LeaveReason, LockName, LockView, Op, OpenSession,
     Outcome, Reason, Refusal, RefusalKind, Release, SessionEnd, SessionId, SessionView, Ticket,
@@ -20,8 +20,8 @@ use crate::server::http::bodies::response::json;
 use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
 use crate::server::http::request_context::{RequestContext, told};
-use crate::service::refusal_log::CommandSubject;
-use crate::service::{List, RequestError, scoped_views};
+use crate::service::audit::refusal_log::CommandSubject;
+use crate::service::{List, RequestError, locks};
 use crate::time::Time;
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -199,7 +199,7 @@ async fn search(call: &RequestContext, client: &ClientId, ended: &mut Ended) -> 
         let query = List { prefix: String::new(), after, limit: PAGE };
         let (then, page) = oneshot::channel();
         let visible = call.grant.narrowed("");
-        scoped_views::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
+        locks::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
         let page = told(page.await)?;
         for view in &page.items {
             end_in(call, client, view, ended).await?;

@@ -1,0 +1,175 @@
+//! The idempotency table: the first answers to requests that carried an id.
+//!
+//! An answer is forgotten after a while, or earlier once its caller has acknowledged it. While the
+//! table is full, each new answer takes the place of the oldest answer of the caller that has the
+//! most: a caller that sends many ids shortens only its own memory.
+
+use super::command::{AcknowledgedKeys, Digest, Outcome, Replay, RequestId};
+use super::lease::{Ticket, Token};
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// The remembered answers to requests that carried an id, by that id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::engine) struct IdempotencyTable {
+    pub(in crate::engine) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
+    /// The ids of queued requests, by their ticket.
+    pub(in crate::engine) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
+    /// The number of ids of queued requests.
+    queued: usize,
+    callers: BTreeMap<Arc<str>, CallerShare>,
+    /// The number of final answers of each caller that has any, and the caller.
+    sizes: BTreeSet<(usize, Arc<str>)>,
+    /// The ids of the requests that were granted a lock, by the token of the grant.
+    grants: BTreeSet<(Token, Arc<RequestId>)>,
+}
+
+/// The part of the table that belongs to one caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct CallerShare {
+    /// The final answers, by the time when they are dropped.
+    settled: BTreeSet<(Time, Arc<RequestId>)>,
+    /// The number of ids of queued requests.
+    waiting: usize,
+}
+
+/// The remembered answer to one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine) struct IdempotencyRecord {
+    /// When the answer is dropped. `Time::NEVER` while the request is in the queue.
+    pub(in crate::engine) until: Time,
+    /// The digest of the request. A request with the same id and another digest is refused.
+    pub(in crate::engine) digest: Digest,
+    /// The answer to return to a repeat of the request.
+    pub(in crate::engine) replay: Replay,
+}
+
+impl IdempotencyTable {
+    pub(in crate::engine) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Inserts an answer under a new id.
+    pub(in crate::engine) fn insert(&mut self, id: &Arc<RequestId>, record: IdempotencyRecord) {
+        if let Some(ticket) = record.place() {
+            self.waiting.entry(ticket).or_default().insert(Arc::clone(id));
+            self.queued += 1;
+            self.change_share(id, |share| share.waiting += 1);
+        } else {
+            let known = (record.until, Arc::clone(id));
+            self.change_share(id, |share| _ = share.settled.insert(known));
+        }
+        if let Some(token) = record.granted() {
+            self.grants.insert((token, Arc::clone(id)));
+        }
+        self.by_id.insert(Arc::clone(id), record);
+    }
+
+    /// Removes the answer to the request with this id, if there is one, and returns it.
+    pub(in crate::engine) fn remove(&mut self, id: &RequestId) -> Option<IdempotencyRecord> {
+        let (id, record) = self.by_id.remove_entry(id)?;
+        if let Some(ticket) = record.place() {
+            if let Some(ids) = self.waiting.get_mut(&ticket) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.waiting.remove(&ticket);
+                }
+            }
+            self.queued -= 1;
+            self.change_share(&id, |share| share.waiting -= 1);
+        } else {
+            let known = (record.until, Arc::clone(&id));
+            self.change_share(&id, |share| _ = share.settled.remove(&known));
+        }
+        if let Some(token) = record.granted() {
+            self.grants.remove(&(token, id));
+        }
+        Some(record)
+    }
+
+    fn change_share(&mut self, id: &RequestId, change: impl FnOnce(&mut CallerShare)) {
+        let share = self.callers.entry(Arc::clone(&id.caller)).or_default();
+        let before = share.settled.len();
+        change(share);
+        let (after, waiting) = (share.settled.len(), share.waiting);
+        if before != after {
+            self.sizes.remove(&(before, Arc::clone(&id.caller)));
+            if after > 0 {
+                self.sizes.insert((after, Arc::clone(&id.caller)));
+            }
+        }
+        if after + waiting == 0 {
+            self.callers.remove(&id.caller);
+        }
+    }
+
+    /// Returns the id whose answer makes room for a new one of `caller`: the oldest final answer of
+    /// the caller that has the most, which is `caller` itself if no other has more.
+    pub(in crate::engine) fn dispensable(&self, caller: &str) -> Option<Arc<RequestId>> {
+        let (most, largest) = self.sizes.last()?;
+        let own = self.callers.get(caller).filter(|own| own.settled.len() >= *most);
+        let share = own.or_else(|| self.callers.get(largest))?;
+        share.settled.first().map(|(_, id)| Arc::clone(id))
+    }
+
+    /// Whether another request of `caller` may wait under an id. The ids of queued requests are not
+    /// forgotten: those of one caller take at most half of what a table of `max` ids has left
+    /// beside those of the other callers.
+    pub(in crate::engine) fn may_wait(&self, caller: &str, max: usize) -> bool {
+        let own = self.callers.get(caller).map_or(0, |share| share.waiting);
+        own < max.saturating_sub(self.queued - own) / 2
+    }
+
+    /// Returns the ids of `caller` with a key in `keys`.
+    pub(in crate::engine) fn acknowledged(
+        &self,
+        caller: &Arc<str>,
+        keys: &AcknowledgedKeys,
+    ) -> Vec<Arc<RequestId>> {
+        if keys.from >= keys.below {
+            return Vec::new();
+        }
+        let id = |key: &Arc<str>| RequestId { caller: Arc::clone(caller), key: Arc::clone(key) };
+        let (from, below) = (id(&keys.from), id(&keys.below));
+        let range = (Bound::Included(&from), Bound::Excluded(&below));
+        self.by_id.range::<RequestId, _>(range).map(|(id, _)| Arc::clone(id)).collect()
+    }
+
+    /// Returns the id of a request that was granted a lock under this token, as long as its answer
+    /// is remembered.
+    pub(in crate::engine) fn of_grant(&self, token: Token) -> Option<&RequestId> {
+        let least = Arc::new(RequestId { caller: "".into(), key: "".into() });
+        let next = self.grants.range((token, least)..).next();
+        next.filter(|(of, _)| *of == token).map(|(_, id)| &**id)
+    }
+
+    /// Returns the highest request id in the table.
+    pub(in crate::engine) fn last(&self) -> Option<&RequestId> {
+        self.by_id.last_key_value().map(|(id, _)| &**id)
+    }
+
+    /// Returns all request ids and answers, ordered by id.
+    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
+        self.by_id.iter().map(|(id, reply)| (&**id, reply))
+    }
+}
+
+impl IdempotencyRecord {
+    /// Returns the token under which the request was granted a lock, if it was.
+    fn granted(&self) -> Option<Token> {
+        match &self.replay.first {
+            Outcome::Granted(tenure) | Outcome::Stolen(tenure) => Some(tenure.token),
+            _ => None,
+        }
+    }
+
+    /// Returns the ticket of the request while it is in the queue.
+    pub(in crate::engine) fn place(&self) -> Option<Ticket> {
+        match self.replay.first {
+            Outcome::Waiting { ticket, .. } if self.until == Time::NEVER => Some(ticket),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Assembles the parts that process requests: the queues, the proposer and the reader. Real and
+//! simulated nodes are built from the same parts, in the same order.
+
+use crate::engine::{Command, Engine, LockName};
+use crate::raft::cluster_types::{
+    ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse, TransportOf,
+};
+use crate::raft::leadership::ElectionCounter;
+use crate::raft::leadership::{LeadershipRole, LeadershipWatcher, leader_address, metrics};
+use crate::raft::linearizable_read::StalenessBound;
+use crate::raft::linearizable_read::{LinearizableReader, ReadQueue};
+use crate::raft::node_environment::NodeEnvironment;
+use crate::raft::store::data_dir::FatalError;
+use crate::raft::write::engine_clock::LeaderClock;
+use crate::raft::write::forward::Forwarder;
+use crate::raft::write::proposal_queue::ProposalQueue;
+use crate::raft::write::proposer::Proposer;
+use crate::raft::write::state_machine::Replica;
+use crate::service::{Then, Unavailable};
+use crate::time::{Span, Time};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::WatchReceiverOf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Mutex as Turn, oneshot};
+
+/// How old the state of a node may become before it is confirmed with the leader.
+const CONFIRMED_EVERY: Span = Span::from_millis(400);
+
+/// The parts of a node that its front ends and its peers use.
+#[derive(Clone)]
+pub(crate) struct RequestPipeline<C: ClusterTypes> {
+    pub(crate) raft: RaftOf<C>,
+    pub(crate) replica: Arc<Replica>,
+    /// The queue of commands, and of the reads that must wait for them.
+    pub(crate) queue: Arc<ProposalQueue>,
+    /// The queue of reads that need not wait for any command.
+    pub(crate) reads: Arc<ReadQueue>,
+    pub(in crate::raft) reader: Arc<LinearizableReader<C>>,
+    pub(in crate::raft) leader_clock: Arc<LeaderClock>,
+    pub(in crate::raft) staleness: Arc<StalenessBound>,
+    pub(crate) role: WatchReceiverOf<C, LeadershipRole>,
+    /// Whether this node is the only member, and so its own quorum.
+    pub(in crate::raft) alone: Arc<AtomicBool>,
+    pub(in crate::raft) transport: Arc<TransportOf<C>>,
+    /// Locked while this node looks whether the process of the leader has ended.
+    pub(super) looks_for_leader: Arc<Turn<()>>,
+    pub(in crate::raft) environment: Arc<dyn NodeEnvironment>,
+}
+
+/// The tasks of a pipeline, which its node runs until openraft ends.
+pub(crate) struct PipelineTasks<C: ClusterTypes> {
+    /// Tracks which node leads.
+    pub(crate) watcher: LeadershipWatcher<C>,
+    /// Makes log entries of the queued requests.
+    pub(crate) proposer: Proposer<C>,
+}
+
+/// The components of which a pipeline is built.
+pub(crate) struct PipelineParts<C: ClusterTypes> {
+    pub(crate) raft: RaftOf<C>,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) transport: Arc<TransportOf<C>>,
+    pub(crate) environment: Arc<dyn NodeEnvironment>,
+    pub(crate) elections: Arc<ElectionCounter>,
+    pub(crate) fatal: FatalError,
+    /// The role of the node at its start.
+    pub(crate) role: LeadershipRole,
+    pub(crate) is_alone: bool,
+}
+
+impl<C: ClusterTypes> PipelineParts<C> {
+    /// Builds the pipeline. Its tasks do not run yet.
+    pub(crate) fn build(self) -> (RequestPipeline<C>, PipelineTasks<C>) {
+        let Self { raft, replica, transport, environment, elections, .. } = self;
+        let Self { fatal, role, is_alone, .. } = self;
+        let leader_clock = Arc::new(LeaderClock::new(Arc::clone(&environment)));
+        if let LeadershipRole::Leads(leadership) = role {
+            leader_clock.lead(leadership.clock);
+        }
+        let (sender, role) = C::watch_channel(role);
+        let queue = Arc::new(ProposalQueue::new(Arc::clone(&environment)));
+        let staleness = Arc::new(StalenessBound::since(environment.boot_now()));
+        let alone = Arc::new(AtomicBool::new(is_alone));
+        let forwarder =
+            || Forwarder::new(raft.clone(), Arc::clone(&transport), Arc::clone(&environment));
+        let reader = Arc::new(LinearizableReader {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            leader_clock: Arc::clone(&leader_clock),
+            staleness: Arc::clone(&staleness),
+            role: role.clone(),
+            forwarder: Turn::new(forwarder()),
+            environment: Arc::clone(&environment),
+        });
+        let watcher = LeadershipWatcher {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            leader_clock: Arc::clone(&leader_clock),
+            staleness: Arc::clone(&staleness),
+            elections,
+            role: sender,
+            alone: Arc::clone(&alone),
+            environment: Arc::clone(&environment),
+        };
+        let proposer = Proposer {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            queue: Arc::clone(&queue),
+            leader_clock: Arc::clone(&leader_clock),
+            role: role.clone(),
+            reader: Arc::clone(&reader),
+            forwarder: Turn::new(forwarder()),
+            fatal,
+            environment: Arc::clone(&environment),
+        };
+        let reads = Arc::default();
+        let pipeline = RequestPipeline {
+            raft,
+            replica,
+            queue,
+            reads,
+            reader,
+            leader_clock,
+            staleness,
+            role,
+            alone,
+            transport,
+            looks_for_leader: Arc::default(),
+            environment,
+        };
+        (pipeline, PipelineTasks { watcher, proposer })
+    }
+}
+
+impl<C: ClusterTypes> RequestPipeline<C> {
+    /// Answers the reads in the queue [`Self::reads`], until the task that runs this method is
+    /// dropped.
+    pub(crate) async fn answer_reads(self) {
+        self.reader.run(&self.reads).await;
+    }
+
+    /// Returns a connection to the leader, for rare requests.
+    pub(in crate::raft) fn forwarder(&self) -> Forwarder<C> {
+        let (transport, environment) = (Arc::clone(&self.transport), Arc::clone(&self.environment));
+        Forwarder::new(self.raft.clone(), transport, environment)
+    }
+
+    /// Whether this node is the only member of its cluster: then no client has been told of
+    /// anything newer than its applied state. For a read, call it while the replica is locked.
+    pub(in crate::raft) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::SeqCst)
+    }
+
+    /// Returns the engine time or an upper bound of it; [`Time::NEVER`] if it is not known yet.
+    pub(in crate::raft) fn now(&self) -> Time {
+        self.leader_clock.now().unwrap_or(Time::NEVER)
+    }
+
+    /// Calls `look` with the engine at once, without waiting, if this node is the only member, no
+    /// deadline is due, and no command is pending that may change the lock `name` (or any lock, if
+    /// `name` is `None`). If one of these conditions fails, does not call `look`, and returns it to
+    /// the caller as the error.
+    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
+        &self,
+        name: Option<&LockName>,
+        look: L,
+    ) -> Result<Result<T, Unavailable>, L> {
+        if let Some(why) = self.queue.closed().filter(|why| *why != Unavailable::Closing) {
+            return Ok(Err(why));
+        }
+        if self.queue.is_busy_with(name) {
+            return Err(look);
+        }
+        let core = self.replica.look();
+        // The membership is checked while the replica is locked: if this node is the only member at
+        // that moment, no other node can have committed an entry that the replica lacks.
+        if !self.is_alone() {
+            return Err(look);
+        }
+        let now = self.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            return Err(look);
+        }
+        Ok(Ok(look(&core.engine, now)))
+    }
+
+    /// Calls `look` with the engine, and passes the result to `then`. First applies the deadlines
+    /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
+    /// `name` is `None`).
+    pub(crate) fn look<T: 'static>(
+        &self,
+        name: Option<&LockName>,
+        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
+        then: Then<Result<T, Unavailable>>,
+    ) {
+        match self.look_here(name, look) {
+            Ok(seen) => then(seen),
+            Err(look) => {
+                let replica = Arc::clone(&self.replica);
+                let look = Box::new(move |ready: Result<Time, Unavailable>| {
+                    then(ready.map(|at| replica.look_at(at, look)));
+                });
+                // A read that must see an earlier command waits in the queue behind that command.
+                // All other reads share one confirmation of the leadership by a quorum.
+                if self.is_alone() || self.queue.is_busy_with(name) {
+                    self.queue.read(look);
+                } else {
+                    self.reads.add(look);
+                }
+            }
+        }
+    }
+
+    /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
+    pub(in crate::raft) fn age(&self) -> Option<Span> {
+        if self.is_alone() {
+            return Some(Span::ZERO);
+        }
+        let as_of = self.staleness.as_of(self.replica.applied())?;
+        Some(self.environment.boot_now().since(as_of))
+    }
+
+    /// Whether this node has lost the contact with a majority.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.reader.is_lost()
+    }
+
+    /// Confirms the state of this node with the leader if it was not confirmed for a while, so that
+    /// the age of a stale read is known.
+    pub(super) async fn refresh_age(&self, patience: Span) {
+        if self.age().is_none_or(|age| age > CONFIRMED_EVERY) {
+            let _ = self.reader.read(self.environment.steady_now() + patience).await;
+        }
+    }
+
+    /// Requests the leader's time if it is not known, or if this node follows and has not received
+    /// it for long.
+    pub(crate) async fn refresh_leader_time(&self, patience: Span) {
+        let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
+        if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
+            // The read has no other purpose than its response, which contains the leader's time.
+            let _ = self.reader.read(self.environment.steady_now() + patience).await;
+        }
+    }
+
+    /// Appends the entries that a leader has sent, and notes the contact to it.
+    pub(crate) async fn append_entries(
+        &self,
+        ask: AppendEntriesRequest<C>,
+    ) -> Result<AppendEntriesResponse<C>, RaftError<C>> {
+        let at = self.environment.boot_now();
+        let said = self.raft.append_entries(ask).await?;
+        if said == AppendEntriesResponse::Success {
+            self.staleness.contact(at);
+        }
+        Ok(said)
+    }
+
+    /// Answers a call by which another node forwards the requests of its clients.
+    pub(crate) async fn answer(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
+        match call {
+            RpcRequest::Forward(commands) => self.apply_forwarded(commands).await,
+            RpcRequest::Read => self.reader.place().await.map(RpcResponse::Read),
+            _ => Err(RpcError::Malformed),
+        }
+    }
+
+    async fn apply_forwarded(&self, commands: Vec<Command>) -> Result<RpcResponse, RpcError> {
+        let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
+            return Err(RpcError::NotLeader(leader_address(&metrics::<C>(&self.raft))));
+        };
+        let (send, delivered) = oneshot::channel();
+        // Sending fails if the node that forwarded the commands no longer waits for the answer.
+        self.queue.forward(commands, Box::new(move |delivery| drop(send.send(delivery))));
+        if !self.role.borrow_watched().is_leader() {
+            // The leadership has ended before the commands were queued.
+            self.queue.turn_away_forwarded();
+        }
+        let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
+        let now = leadership.stamp(&*self.environment);
+        Ok(RpcResponse::Forwarded(LeaderProgress { index, now }, answers))
+    }
+}

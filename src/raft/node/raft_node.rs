@@ -1,0 +1,352 @@
+//! The lock service of a Raft node: the calls that the front ends make.
+//!
+//! A read makes no log entry. A lone node answers from its applied state, since no client has been
+//! told anything newer. Such a read waits only for earlier requests for the same lock, and if a
+//! deadline has passed, for the entry that applies it. With peers, a read waits until this node has
+//! applied the leader's read index (`linearizable_read`).
+
+use super::cluster_admin::RaftClusterAdmin;
+use crate::engine::codec::state_codec::encode_state;
+use crate::engine::{
+    Answer, Child, Command, Engine, LockName, LockView, Refusal, SessionId, SessionView, Token,
+};
+use crate::raft::node::start;
+use crate::raft::node::start::{NodeHandle, RunningNode};
+use crate::raft::node_environment::NodeAddress;
+use crate::raft::rpc::mutual_tls::PeerTls;
+use crate::raft::rpc::peer_config::Peering;
+use crate::raft::store::data_dir::{DataError, PeerError, Stop};
+use crate::raft::store::snapshot::{Heritage, Origin};
+use crate::raft::write::forward::RESET_PART_MAX;
+use crate::service::ListedNames::{InUse, Remembered};
+use crate::service::audit::audit_log::is_audited;
+use crate::service::backend_status::{ClusterAdmin, Standing};
+use crate::service::counters::{Count, Histogram};
+use crate::service::event_log::EventWatch;
+use crate::service::local;
+use crate::service::paging::StaleReads;
+use crate::service::{
+    About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
+    EventPlace, EventStart, List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then,
+    Unavailable, page_of_children, page_of_leases, page_of_locks,
+};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+/// A Raft node in this process: a lock service whose answers survive a crash.
+pub struct RaftNode {
+    shared: Arc<NodeShared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    failures: mpsc::Sender<start::OnFailure>,
+    place: String,
+}
+
+struct NodeShared {
+    node: RunningNode,
+}
+
+/// The pause between two attempts at a command that is retried until it is answered. It is long,
+/// since each attempt already waits for a leader.
+const RETRY_PAUSE: Span = Span::from_millis(250);
+
+impl RaftNode {
+    /// Starts the node whose data is in `path`, or a new one. Returns once it accepts requests.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        Self::open_with(path, None)
+    }
+
+    /// Starts a node that may have peers. With peers it returns once it listens for them; requests
+    /// are answered only after a leader has been elected.
+    pub fn open_with(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
+        let NodeHandle { shared: node, thread, failures } = start::start(path, peering, None)?;
+        let shared = Arc::new(NodeShared { node });
+        let place = path.display().to_string();
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+    }
+
+    /// Creates the data directory of the first node of a new cluster that replaces a lost one.
+    /// `heritage` is what the new cluster takes over from the lost one.
+    pub(super) fn begin_with(
+        path: &Path,
+        heritage: Heritage,
+        origin: Origin,
+    ) -> Result<(), DataError> {
+        let NodeHandle { shared, thread, .. } = start::start(path, None, Some(heritage))?;
+        let (what, by) = match origin {
+            Origin::Backup => ("restore a backup", "cluster restore"),
+            Origin::Survivor => ("recover from a survivor", "cluster recover"),
+        };
+        let restored = AdminAction {
+            what,
+            target: None,
+            by,
+            credential: "command",
+            address: "this machine",
+            outcome: "done",
+        };
+        // The command that restores says so itself.
+        let _ = shared.requests.replica.audit.enter_act(&restored);
+        shared.requests.queue.close(Unavailable::Closing);
+        let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
+        thread.join().map_err(|_| stopped(()))
+    }
+
+    /// Registers a callback for the case that the node can't continue: the disk has failed or is
+    /// full, or the cluster has removed the node.
+    pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
+        if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
+            // The receiver is gone, since the node has already ended.
+            let stopped = self.shared.node.stopped.lock().clone();
+            if let Some(stop) = stopped {
+                tell(stop);
+            }
+        }
+    }
+
+    /// Reads the certificates and keys for connections to peers again. If one is invalid, what was
+    /// read before stays in force.
+    pub fn reload_peer_certificates(&self) -> Result<(), PeerError> {
+        self.shared.node.peer_tls.as_ref().map_or(Ok(()), PeerTls::reload)
+    }
+
+    /// Refuses new requests, and returns once all accepted requests are answered.
+    pub fn close(&self) {
+        self.shared.node.requests.queue.close(Unavailable::Closing);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::error!("the log's thread has panicked");
+        }
+    }
+
+    /// Calls `look` with the current state of the lock engine. No entry is applied during the call.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.shared.node.requests.replica.look().engine)
+    }
+}
+
+impl Drop for RaftNode {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl NodeShared {
+    /// Returns a callback that delays an answer until its audit records are on the disk of this
+    /// node.
+    fn when_audited(
+        &self,
+        then: Then<Result<Answer, Unavailable>>,
+    ) -> Then<Result<Answer, Unavailable>> {
+        let replica = Arc::clone(&self.node.requests.replica);
+        Box::new(move |answer| replica.audit.when_written(Box::new(move || then(answer))))
+    }
+
+    /// Converts an engine time to the boot clock.
+    fn boot(&self, at: Time) -> Time {
+        self.node.requests.leader_clock.boot_time(at).unwrap_or_else(|| {
+            // No leader has been known since the start: assume that engine time has stopped since
+            // the last entry.
+            let clock = self.node.requests.replica.look().engine.clock();
+            let now = boot_now();
+            if at >= clock { now + at.since(clock) } else { now - clock.since(at) }
+        })
+    }
+}
+
+/// Submits a command, and retries until it is answered or this node closes.
+fn retry_until_answered(
+    shared: &Arc<NodeShared>,
+    command: Command,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let (asking, next) = (Arc::clone(shared), command.clone());
+    let answered = move |answer| match answer {
+        Err(_) if asking.node.requests.queue.closed().is_none() => {
+            let runtime = asking.node.runtime.clone();
+            runtime.spawn(async move {
+                tokio::time::sleep(RETRY_PAUSE.as_duration()).await;
+                retry_until_answered(&asking, next, then);
+            });
+        }
+        answer => then(answer),
+    };
+    shared.node.requests.submit(command, RESET_PART_MAX, Box::new(answered));
+}
+
+impl LockService for RaftNode {
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        let requests = &self.shared.node.requests;
+        if let Err(reason) = command.op.needs_no_more_than(requests.replica.version.get()) {
+            let (at, reason) = (requests.now(), Box::new(reason));
+            return then(Ok(Err(Refusal { at, reason })));
+        }
+        let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
+        match retry {
+            Retry::Never => self.shared.node.requests.submit(command, RESET_PART_MAX, then),
+            Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
+        }
+    }
+
+    fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+        let own = name.clone();
+        let look = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
+        self.shared.node.requests.look(Some(name), look, then);
+    }
+
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        let page = move |engine: &Engine, now| page_of_locks(engine, InUse, &query, now);
+        self.shared.node.requests.look(None, page, then);
+    }
+
+    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        let page = move |engine: &Engine, now| page_of_locks(engine, Remembered, &query, now);
+        self.shared.node.requests.look(None, page, then);
+    }
+
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
+        let page = move |engine: &Engine, _| page_of_children(engine, &query);
+        self.shared.node.requests.look(None, page, then);
+    }
+
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        self.shared.node.requests.look(
+            None,
+            move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX),
+            then,
+        );
+    }
+
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
+    ) {
+        let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
+        self.shared.node.requests.look(None, page, then);
+    }
+
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
+        self.shared.node.requests.replica.feed.watch(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.shared.node.requests.replica.feed.next()
+    }
+
+    fn now(&self) -> Time {
+        self.shared.node.requests.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        Wall::at_boot_time(self.shared.boot(at))
+    }
+}
+
+impl StaleReads for RaftNode {
+    fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        // Take the age before the state: a state that is newer than its stated age does no harm.
+        let age = self.shared.node.requests.age();
+        let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
+        self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));
+        Some(age)
+    }
+}
+
+impl BackendStatus for RaftNode {
+    fn audit(&self, entry: &AuditEntry<'_>) {
+        self.shared.node.requests.replica.audit.enter_entry(entry);
+    }
+
+    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
+        self.shared.node.requests.replica.audit.when_written(then);
+    }
+
+    fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
+        Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
+    }
+
+    fn urls(&self) -> Vec<String> {
+        let core = self.shared.node.requests.replica.look();
+        let stations = core.members().nodes().filter_map(|(_, node)| NodeAddress::of(node));
+        stations.map(|station| station.url.to_string()).collect()
+    }
+
+    fn ready(&self) -> Result<(), Unavailable> {
+        match self.shared.node.requests.leader_clock.now() {
+            Some(_) => Ok(()),
+            None => Err(Unavailable::NoQuorum { why: "no leader has been elected yet".into() }),
+        }
+    }
+
+    fn has_majority(&self) -> bool {
+        !self.shared.node.requests.is_lost()
+    }
+
+    fn about(&self) -> About {
+        let hold_off = self.inspect(Engine::hold_off);
+        let state = local::shown_place(&self.place, hold_off, |at| self.wall(at));
+        let core = self.shared.node.requests.replica.look();
+        About {
+            kind: BackendKind::Embedded,
+            contact: Contact::Connected,
+            state,
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        look(&self.shared.node.requests.replica.look().engine);
+    }
+
+    fn leads(&self) -> bool {
+        self.shared.node.reporter.own(false).standing == Standing::Leader
+    }
+
+    fn engine_id(&self) -> u64 {
+        let cluster = self.shared.node.requests.replica.look().cluster;
+        // 64 bits are enough to tell clusters apart; 0 stands for an engine without a cluster id.
+        cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
+    }
+
+    fn event_place(&self, number: u64) -> Option<EventPlace> {
+        self.shared.node.requests.replica.places.place_of(number)
+    }
+
+    fn events_after(&self, place: EventPlace) -> EventStart {
+        let replica = &self.shared.node.requests.replica;
+        replica.places.after(place, replica.applied())
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        let version = self.shared.node.requests.replica.version.get();
+        let look = move |engine: &Engine, _| Some(encode_state(version, engine));
+        self.shared.node.requests.look(None, look, then);
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let replica = &self.shared.node.requests.replica;
+        let mut counts = replica.tally.counts();
+        for (name, help, count) in [
+            ("latchfs_log_entries_total", "Log entries that were applied.", &replica.entries),
+            ("latchfs_log_commands_total", "Commands that were applied.", &replica.commands),
+        ] {
+            let value = count.load(Ordering::Relaxed);
+            counts.push(Count { name, help, label: None, value });
+        }
+        counts
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        let mut histograms = self.shared.node.requests.replica.tally.histograms();
+        histograms.push(self.shared.node.reporter.gauges.syncs.histogram());
+        histograms
+    }
+}

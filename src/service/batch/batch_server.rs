@@ -1,0 +1,936 @@
+//! The server side of remote clients: decodes batches, submits their parts to the lock service, and
+//! encodes the replies.
+//!
+//! It tracks the last batch of each client. A batch that is repeated because its answer was lost
+//! gets that answer; one that arrives late, because the network delayed it, is not carried out.
+//!
+//! Idempotency of batches: remembers the last answer to each sender, for a batch that is repeated
+//! because its answer was lost. Senders choose their own numbers, so the numbers are scoped to the
+//! sender's credential, and the answers kept for one credential are limited in bytes and age.
+//!
+//! Forgetting an answer too early causes no wrong answer: the batch is carried out again, and the
+//! engine recognizes, by their request ids, the commands that it must not carry out twice.
+
+use super::batch_messages::{
+    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
+    RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+    protocol,
+};
+use crate::base::random;
+use crate::engine::codec::state_codec::DecodeError;
+use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
+use crate::service::audit::refusal_log::CommandSubject;
+use crate::service::backend_status::About;
+use crate::service::event_log::EventWatch;
+use crate::service::lock_service::Unavailable;
+use crate::service::locks;
+use crate::service::locks::{Locks, ParentCheck};
+use crate::service::paging::{Children, List, ListPage};
+use crate::time::{Span, Time, boot_now};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The length in bytes up to which an answer may contain replies other than outcomes of commands.
+/// The difference to [`ANSWER_BYTES_MAX`] is reserved for outcomes, which are short.
+const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
+/// The error message in place of a reply for which the answer has no room: see
+/// [`REPLIES_BYTES_MAX`].
+const TOO_MUCH: &str = "the answer to this batch would be too long; request less at once";
+/// The interval of heartbeats on an idle event stream. A client gives up after three.
+pub const BEAT: Span = Span::from_millis(500);
+
+/// The message with which a session without a ttl is refused. If the remote client of such a
+/// session crashed, the session would never end.
+const ENDLESS: &str = "a remote session needs a ttl; open it with one, and send keep-alives";
+
+/// The access restrictions of the calls in a batch, by the index of the call. The front end that
+/// authorizes the batch fills them in. A call without an entry is unrestricted.
+pub type Limits = HashMap<usize, ItemAccess>;
+
+/// The access restriction of one call in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ItemAccess {
+    /// The call is refused with this error.
+    Nothing(Unavailable),
+    /// The command is refused as the engine would refuse it.
+    Refused(Refusal),
+    /// The part is a command that creates a name below other names. It is decided only if this
+    /// condition holds.
+    Checked(ParentCheck),
+    /// The answer to the call contains only names that begin with one of these prefixes. The
+    /// prefixes are sorted, and none begins with another.
+    Within(Vec<String>),
+}
+
+/// The callback for the answer to a batch.
+type Then = Box<dyn FnOnce(Result<Arc<[u8]>, BatchError>) + Send>;
+
+/// Why a batch is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchError {
+    /// The bytes are not a valid batch, or one of another version.
+    Unreadable(DecodeError),
+    /// The batch is for another engine.
+    Elsewhere,
+    /// The batch is a repeat that cannot be answered: its answer is forgotten, or it is still being
+    /// carried out.
+    Late,
+}
+
+/// Serves remote clients: carries out the batches of requests that they send.
+#[derive(Clone)]
+pub struct BatchServer {
+    state: Arc<BatchServerState>,
+    /// The version of the protocol in which the client is answered.
+    protocol: u8,
+}
+
+struct BatchServerState {
+    locks: Locks,
+    start: u64,
+    answers: Mutex<BatchReplyCache>,
+}
+
+impl BatchServer {
+    /// Returns a server for the locks of `locks`.
+    pub fn new(locks: Locks) -> Self {
+        let start = random();
+        let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
+        Self { state, protocol: protocol() }
+    }
+
+    /// Returns the server for a client that speaks this version of the protocol.
+    #[must_use]
+    pub fn in_protocol(&self, protocol: u8) -> Self {
+        Self { protocol, ..self.clone() }
+    }
+
+    /// Decodes a batch.
+    pub fn read(bytes: &[u8]) -> Result<RequestBatch, BatchError> {
+        decode_batch(bytes).map_err(BatchError::Unreadable)
+    }
+
+    /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
+    /// Calls `begins` first, unless the batch is a repeat or is refused as a whole.
+    pub fn ask(
+        &self,
+        caller: &Arc<str>,
+        batch: RequestBatch,
+        limits: Limits,
+        begins: impl FnOnce(&RequestBatch, &Limits),
+        then: impl FnOnce(Result<Arc<[u8]>, BatchError>) + Send + 'static,
+    ) {
+        if batch.engine != 0 && batch.engine != self.state.locks.engine_id() {
+            return then(Err(BatchError::Elsewhere));
+        }
+        match self.state.enter(caller, &batch) {
+            Ok(()) => {
+                begins(&batch, &limits);
+                self.carry_out(caller, batch, limits, Box::new(then));
+            }
+            Err(known) => then(known),
+        }
+    }
+
+    fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
+        // The [`Stamp`] of the answer is made before any call of the batch is carried out, so that
+        // every view in the answer includes all events whose numbers are below `next_event` of the
+        // stamp.
+        let stamp = self.stamp();
+        let positions = batch.positions();
+        let RequestBatch { from, number, asks, .. } = batch;
+        let (porter, sender) = (self.clone(), Arc::clone(caller));
+        let done = move |replies: Vec<Vec<u8>>| {
+            let told: Arc<[u8]> = encode_replies(porter.protocol, &stamp, &replies).into();
+            porter.state.answers.lock().end(&sender, from, number, &told);
+            then(Ok(told));
+        };
+        let gathering = Gathering::new(asks.len(), self.protocol, done);
+        let page = page_share(&asks);
+        for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
+            let ask = with_limit(ask, page);
+            let gathering = Arc::clone(&gathering);
+            let put = move |reply: ItemReply| gathering.put(place, &reply);
+            match limits.remove(&place) {
+                None => self.state.ask(caller, ask, position, put),
+                Some(ItemAccess::Checked(check)) => {
+                    self.state.ask_checked(caller, ask, position, check, put);
+                }
+                Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
+                Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
+                Some(ItemAccess::Within(prefixes)) => {
+                    self.state.ask_within(caller, ask, position, prefixes, put);
+                }
+            }
+        }
+    }
+
+    /// Returns the ids of the engine and of this start of the server, the time, and the number of
+    /// the next event.
+    pub fn stamp(&self) -> Stamp {
+        let locks = &self.state.locks;
+        let now = locks.now();
+        let next_event = locks.next_event();
+        Stamp {
+            engine: locks.engine_id(),
+            start: self.state.start,
+            now,
+            wall: locks.wall(now),
+            next_event,
+        }
+    }
+
+    /// Returns the stream of events that a client follows. The stream starts at event `since` if
+    /// `start` is the id of this start of the server or [`ANY_START`], and otherwise at the next
+    /// event.
+    pub fn follow(&self, start: u64, since: u64) -> Following {
+        let from = (start == self.state.start || start == ANY_START).then_some(since);
+        let watch = self.state.locks.subscribe(from);
+        let next = watch.next();
+        Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
+    }
+}
+
+/// The condition that decides which events the stream to a client contains.
+type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
+
+/// The position of one client in the stream of events.
+pub struct Following {
+    porter: BatchServer,
+    /// The reader of the event log. It wakes the thread that sends the stream.
+    pub watch: EventWatch,
+    begun: Option<u64>,
+    wanted: Wanted,
+}
+
+impl Following {
+    /// Restricts the stream to selected events from now on.
+    pub fn only(&mut self, wanted: impl Fn(&Event) -> bool + Send + 'static) {
+        self.wanted = Box::new(wanted);
+    }
+
+    /// Returns the next frame of the event stream as bytes, if there are new events.
+    pub fn frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(next) = self.begun.take() {
+            return Some(encode_frame(
+                self.porter.protocol,
+                &Frame::Begin(self.porter.stamp(), next),
+            ));
+        }
+        let mut batch = self.watch.take(FRAME_EVENTS_MAX);
+        batch.events.retain(|(_, event)| (self.wanted)(event));
+        let quiet = batch.lost == 0 && batch.events.is_empty();
+        (!quiet)
+            .then(|| encode_frame(self.porter.protocol, &Frame::Events(batch.lost, batch.events)))
+    }
+
+    /// Returns a heartbeat frame of the event stream.
+    pub fn beat(&self) -> Vec<u8> {
+        encode_frame(self.porter.protocol, &Frame::Beat(self.porter.stamp()))
+    }
+}
+
+impl BatchServerState {
+    /// Records a batch that is new. For a batch that was recorded before, returns its first answer
+    /// or an error.
+    fn enter(
+        &self,
+        caller: &Arc<str>,
+        batch: &RequestBatch,
+    ) -> Result<(), Result<Arc<[u8]>, BatchError>> {
+        if batch.number == 0 {
+            return Ok(());
+        }
+        let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
+        known.map_err(|known| match known {
+            DuplicateBatch::Told(told) => Ok(told),
+            DuplicateBatch::Late => Err(BatchError::Late),
+        })
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: BatchItem,
+        position: RequestPosition,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
+        let locks = &self.locks;
+        match ask {
+            BatchItem::Submit(submission) => {
+                self.submit(submission.into_command(caller, position), None, then);
+            }
+            BatchItem::View(name) => {
+                locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
+            }
+            BatchItem::List(query) => {
+                locks.list(query, |page| then(or_not(page, ItemReply::Listed)));
+            }
+            BatchItem::Children(query) => {
+                locks.children(query, |page| then(or_not(page, ItemReply::Found)));
+            }
+            BatchItem::About => then(ItemReply::About(locks.about())),
+            BatchItem::Now => then(ItemReply::Now),
+            BatchItem::Urls => then(ItemReply::Urls(locks.urls())),
+            BatchItem::Leases(session, after) => {
+                locks.leases(session, after, |page| then(or_not(page, ItemReply::Leases)));
+            }
+        }
+    }
+
+    /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
+    fn ask_checked(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: BatchItem,
+        position: RequestPosition,
+        check: ParentCheck,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
+        match ask {
+            BatchItem::Submit(submission) => {
+                self.submit(submission.into_command(caller, position), Some(check), then);
+            }
+            other => self.ask(caller, other, position, then),
+        }
+    }
+
+    /// Carries out one call in a batch for a caller that may see only names that begin with one of
+    /// `prefixes`.
+    fn ask_within(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: BatchItem,
+        position: RequestPosition,
+        prefixes: Vec<String>,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
+        let locks = &self.locks;
+        match ask {
+            BatchItem::View(name) => {
+                locks::lead(locks, name, prefixes, |view| {
+                    then(or_not(view, ItemReply::Viewed));
+                });
+            }
+            BatchItem::List(query) => {
+                locks::list(locks, prefixes, query, |page| {
+                    then(or_not(page, ItemReply::Listed));
+                });
+            }
+            BatchItem::Children(query) => {
+                locks::children(locks, prefixes, query, |page| {
+                    then(or_not(page, ItemReply::Found));
+                });
+            }
+            BatchItem::About => {
+                // The counts of all locks, waiters and sessions are hidden, since they would reveal
+                // how many locks exist that the caller may not see.
+                let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
+                then(ItemReply::About(about));
+            }
+            BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
+                self.ask(caller, ask, position, then);
+            }
+        }
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
+        if let (Op::Settle, None) = (&command.op, &command.request) {
+            // A server applies expiries and timeouts by itself, so no command is needed for a
+            // client that asks for that (`Settle`) without a request id.
+            return then(ItemReply::Now);
+        }
+        if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
+            return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
+        }
+        let subject = CommandSubject::of(&command.op);
+        self.locks.submit_checked(command, check, move |answer| {
+            if let (Some(subject), Ok(Err(refusal))) = (&subject, &answer) {
+                subject.refused(refusal);
+            }
+            then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
+        });
+    }
+}
+
+/// Returns the maximum number of items on each page of locks or directory entries in the answer to
+/// a batch: all pages of one answer together have at most as many items as a single page may have.
+fn page_share(asks: &[BatchItem]) -> usize {
+    let pages = asks
+        .iter()
+        .filter(|ask| matches!(ask, BatchItem::List(_) | BatchItem::Children(_)))
+        .count();
+    (PAGE_MAX / pages.max(1)).max(1)
+}
+
+fn with_limit(ask: BatchItem, max: usize) -> BatchItem {
+    match ask {
+        BatchItem::List(query) => BatchItem::List(List { limit: query.limit.min(max), ..query }),
+        BatchItem::Children(query) => {
+            BatchItem::Children(Children { limit: query.limit.min(max), ..query })
+        }
+        other => other,
+    }
+}
+
+fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply) -> ItemReply {
+    result.map_or_else(ItemReply::Unavailable, reply)
+}
+
+/// The callback for the encoded replies of a batch, once it is complete.
+type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
+
+/// Collects the encoded replies of a batch until it is complete.
+struct Gathering(Mutex<Gathered>);
+
+struct Gathered {
+    replies: Vec<Vec<u8>>,
+    protocol: u8,
+    bytes: usize,
+    missing: usize,
+    then: Option<Gather>,
+}
+
+impl Gathering {
+    fn new(
+        count: usize,
+        protocol: u8,
+        then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static,
+    ) -> Arc<Self> {
+        assert!(count <= ASKS_MAX, "the batch was checked when it was read");
+        let replies = vec![Vec::new(); count];
+        let mut gathered = Gathered { replies, protocol, bytes: 0, missing: count, then: None };
+        if count == 0 {
+            then(Vec::new());
+        } else {
+            gathered.then = Some(Box::new(then));
+        }
+        Arc::new(Self(Mutex::new(gathered)))
+    }
+
+    fn put(&self, place: usize, reply: &ItemReply) {
+        let mut gathered = self.0.lock();
+        let protocol = gathered.protocol;
+        let mut bytes = encode_reply(protocol, reply);
+        let room = REPLIES_BYTES_MAX.saturating_sub(gathered.bytes);
+        if bytes.len() > room && !matches!(reply, ItemReply::Answered(_)) {
+            bytes = shortened(protocol, reply, room).unwrap_or_else(|| {
+                let why = TOO_MUCH.into();
+                encode_reply(protocol, &ItemReply::Unavailable(Unavailable::Denied { why }))
+            });
+        }
+        gathered.bytes += bytes.len();
+        gathered.replies[place] = bytes;
+        gathered.missing -= 1;
+        if gathered.missing > 0 {
+            return;
+        }
+        let replies = std::mem::take(&mut gathered.replies);
+        let then = gathered.then.take();
+        drop(gathered);
+        if let Some(then) = then {
+            then(replies);
+        }
+    }
+}
+
+/// Returns the encoding of the first part of a page of locks that fits into `room` bytes, with the
+/// cursor of the rest: a lock with thousands of waiters is long. `None` if the reply is no such
+/// page, or even its first lock is too long.
+fn shortened(protocol: u8, reply: &ItemReply, room: usize) -> Option<Vec<u8>> {
+    let ItemReply::Listed(page) = reply else { return None };
+    let mut count = page.items.len();
+    while count > 1 {
+        count /= 2;
+        let items = page.items[..count].to_vec();
+        let next = items.last().map(|last| last.name.to_string());
+        let bytes = encode_reply(protocol, &ItemReply::Listed(ListPage { items, next }));
+        if bytes.len() <= room {
+            return Some(bytes);
+        }
+    }
+    None
+}
+
+/// The maximum size in bytes of the answers remembered for one credential: enough for 100,000
+/// mounts with short answers, or for 16 with the longest ones.
+const CALLER_BYTES_MAX: usize = 16 << 20;
+/// The maximum size in bytes of the answers remembered for all credentials together.
+const BYTES_MAX: usize = 32 << 20;
+/// The size in bytes that is counted for each sender in addition to its answer.
+const SENDER_BYTES: usize = 128;
+/// How long an answer is kept: as long as the engine remembers request ids, since a sender that
+/// repeats later finds those forgotten as well.
+const AGE_MAX: Span = Span::from_secs(600);
+/// The interval at which answers older than [`AGE_MAX`] are dropped.
+const SWEEP: Span = Span::from_secs(60);
+
+/// The remembered answers of all callers.
+#[derive(Debug, Default)]
+pub(in crate::service) struct BatchReplyCache {
+    callers: HashMap<Arc<str>, CallerReplies>,
+    bytes: usize,
+    swept_at: Time,
+}
+
+/// The remembered answers to the senders of one credential.
+#[derive(Debug, Default)]
+struct CallerReplies {
+    senders: HashMap<u64, LastBatch>,
+    /// The senders ordered by their last batch or answer.
+    by_age: BTreeMap<u64, u64>,
+    next: u64,
+    bytes: usize,
+}
+
+/// The last batch of a sender.
+#[derive(Debug)]
+struct LastBatch {
+    number: u64,
+    /// The encoded answer to the batch, or `None` while the batch is being carried out.
+    told: Option<Arc<[u8]>>,
+    at: Time,
+    /// The key in the map `by_age` under which this sender is listed.
+    turn: u64,
+}
+
+/// Why a batch with a number that its sender has used before, or a lower one, is not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::service) enum DuplicateBatch {
+    /// The batch was carried out before, and this was the answer.
+    Told(Arc<[u8]>),
+    /// The batch is being carried out, or a batch of the same sender with a higher number arrived
+    /// before.
+    Late,
+}
+
+impl LastBatch {
+    fn bytes(&self) -> usize {
+        SENDER_BYTES + self.told.as_ref().map_or(0, |told| told.len())
+    }
+}
+
+impl BatchReplyCache {
+    /// Records that a batch is being carried out. Fails if the batch, or a later one, is known.
+    pub(in crate::service) fn begin(
+        &mut self,
+        caller: &Arc<str>,
+        from: u64,
+        number: u64,
+        now: Time,
+    ) -> Result<(), DuplicateBatch> {
+        self.sweep(now);
+        let of_caller = self.callers.get(caller);
+        let last = of_caller.and_then(|of_caller| of_caller.senders.get(&from));
+        match last {
+            Some(last) if last.number == number => {
+                return Err(last.told.clone().map_or(DuplicateBatch::Late, DuplicateBatch::Told));
+            }
+            Some(last) if last.number > number => return Err(DuplicateBatch::Late),
+            _ => {}
+        }
+        self.put(caller, from, LastBatch { number, told: None, at: now, turn: 0 });
+        Ok(())
+    }
+
+    /// Remembers the answer to a batch that [`Self::begin`] recorded.
+    pub(in crate::service) fn end(
+        &mut self,
+        caller: &Arc<str>,
+        from: u64,
+        number: u64,
+        told: &Arc<[u8]>,
+    ) {
+        let of_caller = self.callers.get(caller);
+        let Some(last) = of_caller.and_then(|of_caller| of_caller.senders.get(&from)) else {
+            return;
+        };
+        if last.number == number {
+            let at = last.at;
+            self.put(caller, from, LastBatch { number, told: Some(Arc::clone(told)), at, turn: 0 });
+        }
+    }
+
+    fn put(&mut self, caller: &Arc<str>, from: u64, mut last: LastBatch) {
+        let of_caller = self.callers.entry(Arc::clone(caller)).or_default();
+        let before = of_caller.bytes;
+        of_caller.remove(from);
+        last.turn = of_caller.next;
+        of_caller.next += 1;
+        of_caller.by_age.insert(last.turn, from);
+        of_caller.bytes += last.bytes();
+        of_caller.senders.insert(from, last);
+        while of_caller.bytes > CALLER_BYTES_MAX {
+            of_caller.forget_oldest();
+        }
+        self.bytes = self.bytes - before + of_caller.bytes;
+        while self.bytes > BYTES_MAX {
+            // Too many bytes are remembered: drop the oldest answer of the credential whose answers
+            // use the most bytes.
+            let Some(greatest) = self.callers.values_mut().max_by_key(|of| of.bytes) else { break };
+            self.bytes -= greatest.forget_oldest();
+        }
+    }
+
+    fn sweep(&mut self, now: Time) {
+        if now.since(self.swept_at) < SWEEP {
+            return;
+        }
+        self.swept_at = now;
+        self.callers.retain(|_, of_caller| {
+            let old = |of: &CallerReplies| of.oldest().is_some_and(|at| now.since(at) > AGE_MAX);
+            while old(of_caller) {
+                self.bytes -= of_caller.forget_oldest();
+            }
+            !of_caller.senders.is_empty()
+        });
+    }
+}
+
+impl CallerReplies {
+    fn oldest(&self) -> Option<Time> {
+        let (_, from) = self.by_age.first_key_value()?;
+        self.senders.get(from).map(|last| last.at)
+    }
+
+    /// Forgets the last batch of the sender whose record is the oldest, and returns how many bytes
+    /// the record took.
+    fn forget_oldest(&mut self) -> usize {
+        let oldest = self.by_age.first_key_value().map(|(_, from)| *from);
+        oldest.map_or(0, |from| self.remove(from))
+    }
+
+    fn remove(&mut self, from: u64) -> usize {
+        let Some(last) = self.senders.remove(&from) else { return 0 };
+        self.by_age.remove(&last.turn);
+        self.bytes -= last.bytes();
+        last.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch_messages::Submission;
+    use super::super::batch_messages::decode_told;
+    use super::*;
+    use crate::engine::values::lease::TTL_DEFAULT;
+    use crate::engine::values::name::CLIENT_BYTES_MAX;
+    use crate::engine::{
+        AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
+        Mode, OpenId, Ownership, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
+    };
+    use crate::service::local::Local;
+    use std::sync::mpsc::channel;
+
+    fn porter() -> BatchServer {
+        BatchServer::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
+    }
+
+    fn ask(
+        porter: &BatchServer,
+        batch: &RequestBatch,
+        limits: &Limits,
+    ) -> Result<Vec<ItemReply>, BatchError> {
+        let (send, told) = channel();
+        let then = move |got| send.send(got).unwrap_or_default();
+        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {}, then);
+        let told = told.recv().expect("the porter answers");
+        told.map(|told| decode_told(&told).expect("as it was written").replies)
+    }
+
+    fn anything() -> Limits {
+        Limits::new()
+    }
+
+    fn open() -> BatchItem {
+        open_for(Some(TTL_DEFAULT))
+    }
+
+    fn open_for(ttl: Option<Ttl>) -> BatchItem {
+        let client = ClientId::parse("a").expect("valid");
+        let open = OpenSession { client, ttl, grace: Grace::NONE };
+        BatchItem::Submit(Op::OpenSession(open).into())
+    }
+
+    fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
+        RequestBatch { engine: 0, from: 7, number, session: None, acknowledged: None, asks }
+    }
+
+    /// In an earlier version the audit log had the acts of refused batches as begun.
+    #[test]
+    fn repeated_and_refused_batches_do_not_begin() {
+        let porter = porter();
+        let mut begun = Vec::new();
+        let other_engine = RequestBatch { engine: 1, ..batch(3, vec![open()]) };
+        for batch in [
+            batch(1, vec![open()]),
+            batch(1, vec![open()]),
+            batch(2, vec![open()]),
+            batch(1, vec![open()]),
+            other_engine,
+        ] {
+            let begins = |batch: &RequestBatch, _: &Limits| begun.push(batch.number);
+            porter.ask(&"batch:a".into(), batch, anything(), begins, |_| {});
+        }
+        assert_eq!(begun, [1, 2]);
+    }
+
+    #[test]
+    fn a_batch_is_carried_out_once() {
+        let porter = porter();
+        let first = ask(&porter, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
+        assert_eq!(first, again);
+        assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
+        assert_eq!(porter.state.locks.about().sessions, 1);
+        let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
+        assert_ne!(first, next);
+        let late = ask(&porter, &batch(1, vec![open()]), &anything());
+        assert_eq!(late, Err(BatchError::Late));
+        assert_eq!(porter.state.locks.about().sessions, 2);
+        let other = RequestBatch { from: 8, ..batch(1, vec![open()]) };
+        ask(&porter, &other, &anything()).expect("another's");
+        let unnumbered = batch(0, vec![open()]);
+        for _ in 0..2 {
+            ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
+        }
+        assert_eq!(porter.state.locks.about().sessions, 5);
+    }
+
+    /// A page of locks is bounded in bytes, too: with many waiters it ends earlier, and the next
+    /// page begins there.
+    #[test]
+    fn pages_of_locks_with_many_waiters_fit_the_answer() {
+        let porter = porter();
+        let (locks, waiters) = (24, 1_500);
+        let acquire = |name: usize, number: usize, line| {
+            let client = format!("{number:0>CLIENT_BYTES_MAX$}");
+            Op::Acquire(Acquire {
+                line,
+                ..Acquire::new(
+                    LockName::parse(&format!("lock{name:02}")).expect("valid"),
+                    ClientId::parse(&client).expect("valid"),
+                    LeaseTerms::Own(TTL_DEFAULT, Grace::NONE),
+                )
+            })
+        };
+        for name in 0..locks {
+            for number in 0..=waiters {
+                let line = QueuePolicy::Join(None);
+                porter.state.locks.submit(acquire(name, number, line), |answer| {
+                    answer.expect("in this process").expect("granted or queued");
+                });
+            }
+        }
+        let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let query = List { prefix: String::new(), after, limit: PAGE_MAX };
+            let asked = batch(0, vec![BatchItem::List(query)]);
+            let replies = ask(&porter, &asked, &anything()).expect("carried out");
+            let [ItemReply::Listed(page)] = &replies[..] else { panic!("{replies:?}") };
+            seen.extend(page.items.iter().map(|view| (view.name.to_string(), view.waiters.len())));
+            pages += 1;
+            let Some(next) = &page.next else { break };
+            after = Some(LockName::parse(next).expect("a name"));
+        }
+        assert!(pages > 1, "all fits one page, so nothing is tested");
+        let all: Vec<_> = (0..locks).map(|name| (format!("lock{name:02}"), waiters)).collect();
+        assert_eq!(seen, all);
+    }
+
+    #[test]
+    fn denied_parts_do_not_stop_the_rest_of_a_batch() {
+        let porter = porter();
+        let no = Unavailable::Denied { why: "no".into() };
+        let no_sessions: Limits = [(1, ItemAccess::Nothing(no.clone()))].into();
+        let asks =
+            vec![BatchItem::Now, open(), BatchItem::About, BatchItem::Submit(Op::Settle.into())];
+        let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
+        let denied = ItemReply::Unavailable(no);
+        assert_eq!((&replies[0], &replies[1], replies.len()), (&ItemReply::Now, &denied, 4));
+        assert_eq!(porter.state.locks.about().sessions, 0);
+        let empty = ask(&porter, &batch(2, vec![]), &anything());
+        assert_eq!(empty, Ok(vec![]));
+    }
+
+    /// A client whose machine is gone for good cannot end its session, so the session needs a ttl.
+    #[test]
+    fn a_session_without_an_end_is_refused() {
+        let porter = porter();
+        let asks = vec![open_for(None), open()];
+        let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
+        let [ItemReply::Unavailable(Unavailable::Denied { why }), ItemReply::Answered(Ok(_))] =
+            &replies[..]
+        else {
+            panic!("{replies:?}");
+        };
+        assert!(why.contains("needs a ttl"), "{why}");
+        assert_eq!(porter.state.locks.about().sessions, 1);
+    }
+
+    #[test]
+    fn more_request_ids_than_are_remembered_block_no_command() {
+        let rules = Rules { requests_max: 1, ..Rules::default() };
+        let local = Arc::new(Local::in_memory(rules).expect("started"));
+        let porter = BatchServer::new(Locks::new(local));
+        for number in 1..4 {
+            let BatchItem::Submit(mut command) = open() else { unreachable!("as made above") };
+            command.key = Some(number.to_string().into());
+            let replies =
+                ask(&porter, &batch(number, vec![BatchItem::Submit(command)]), &anything());
+            let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
+            let replies = replies.expect("carried out");
+            assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
+        }
+    }
+
+    /// Returns the engine of a cluster, the batch servers of two of its nodes, and a session.
+    fn two_nodes() -> (Arc<Local>, [BatchServer; 2], SessionId) {
+        let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+        let [one, two] =
+            [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
+        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
+            panic!("{opened:?}");
+        };
+        (local, [one, two], session)
+    }
+
+    /// Node two, which has not received the client's later batches, receives a copy of an earlier
+    /// batch. The engine refuses the copy.
+    #[test]
+    fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
+        let (_, [one, two], session) = two_nodes();
+        let numbered =
+            |number, asks| RequestBatch { session: Some(session), ..batch(number, asks) };
+        let acquire = |client: &str, mode, hold, term| {
+            let (name, client) = (LockName::parse("x"), ClientId::parse(client));
+            let (name, client) = (name.expect("valid"), client.expect("valid"));
+            let op = Op::Acquire(Acquire { mode, hold, ..Acquire::new(name, client, term) });
+            BatchItem::Submit(Submission { key: Some("one".into()), op })
+        };
+        let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);
+        let by_name = |client| acquire(client, Mode::Exclusive, Ownership::Client, own);
+        let file = Ownership::OpenFile(OpenId { session, number: 7 });
+        let share = acquire("a", Mode::Shared, file, LeaseTerms::Session(session));
+        let BatchItem::Submit(mut theirs) = by_name("b") else { unreachable!("as made above") };
+        theirs.key = Some("theirs".into());
+        let done = |porter: &BatchServer, batch: &RequestBatch| {
+            let told = ask(porter, batch, &anything()).expect("carried out");
+            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{told:?}") };
+            answer.clone()
+        };
+        let granted = done(&one, &batch(2, vec![BatchItem::Submit(theirs)]));
+        let token = granted.expect("it is free").tenure().expect("a tenure").token;
+        let refused = done(&one, &numbered(3, vec![share.clone()])).expect_err("b holds it");
+        assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
+        let key = LeaseKey {
+            name: LockName::parse("x").expect("valid"),
+            client: ClientId::parse("b").expect("valid"),
+            token: Some(token),
+        };
+        let release = BatchItem::Submit(Op::Release(Release::of(key)).into());
+        done(&one, &batch(4, vec![release])).expect("released");
+        let BatchItem::Submit(mut alone) = by_name("a") else { unreachable!("as made above") };
+        alone.key = Some("two".into());
+        done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
+        let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
+        assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
+        // The same request in a new batch of the client is carried out.
+        done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
+    }
+
+    /// The first copy of an acknowledged request was delayed, and arrives at another node.
+    #[test]
+    fn late_copy_of_an_acknowledged_request_is_refused() {
+        let (local, [one, two], session) = two_nodes();
+        let settle = |number: u64, below: Option<&str>| {
+            let submission = Submission { key: Some(format!("k{number}").into()), op: Op::Settle };
+            let acknowledged =
+                below.map(|below| AcknowledgedKeys { from: "k".into(), below: below.into() });
+            let asks = vec![BatchItem::Submit(submission)];
+            RequestBatch { session: Some(session), acknowledged, ..batch(number, asks) }
+        };
+        let done = Ok(vec![ItemReply::Answered(Ok(Outcome::Settled))]);
+        assert_eq!(ask(&one, &settle(2, None), &anything()), done);
+        assert_eq!(ask(&two, &settle(2, None), &anything()), done, "a copy in time");
+        assert_eq!(ask(&one, &settle(3, Some("k3")), &anything()), done);
+        assert_eq!(local.inspect(Engine::request_ids), 1);
+        let three = BatchServer::new(Locks::new(Arc::<Local>::clone(&local)));
+        let late = ask(&three, &settle(2, None), &anything()).expect("carried out");
+        let [ItemReply::Answered(Err(refusal))] = &late[..] else { panic!("{late:?}") };
+        assert!(matches!(*refusal.reason, Reason::LateCopy(of) if of == session), "{refusal}");
+    }
+
+    #[test]
+    fn a_batch_for_another_engine_is_not_carried_out() {
+        let porter = porter();
+        let other = RequestBatch { engine: 9, ..batch(1, vec![open()]) };
+        assert_eq!(ask(&porter, &other, &anything()), Err(BatchError::Elsewhere));
+        assert_eq!(porter.state.locks.about().sessions, 0);
+        ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
+    }
+
+    #[test]
+    fn bytes_of_another_version_are_rejected() {
+        let Err(BatchError::Unreadable(why)) = BatchServer::read(&[9, 1, 1, 0]) else {
+            panic!("read");
+        };
+        assert_eq!(why.to_string(), "it has version 9, and this latchfs knows version 1");
+    }
+}
+
+#[cfg(test)]
+mod batch_idempotency_tests {
+    use super::*;
+
+    fn told(bytes: usize) -> Arc<[u8]> {
+        vec![7; bytes].into()
+    }
+
+    #[test]
+    fn batch_numbers_are_scoped_to_a_credential() {
+        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
+        let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
+        answers.begin(&ann, 7, 3, now).expect("new");
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
+        answers.end(&ann, 7, 3, &told(5));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Told(told(5))));
+        assert_eq!(answers.begin(&eve, 7, 3, now), Ok(()), "another sender");
+        assert_eq!(answers.begin(&eve, 7, u64::MAX, now), Ok(()));
+        assert_eq!(answers.begin(&ann, 7, 4, now), Ok(()));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
+    }
+
+    #[test]
+    fn remembered_answers_are_limited_in_bytes_and_age() {
+        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
+        let ann: Arc<str> = "ann".into();
+        answers.begin(&ann, 1, 1, now).expect("new");
+        answers.end(&ann, 1, 1, &told(10));
+        for eve in ["eve", "eva", "evi"].map(Arc::<str>::from) {
+            for from in 0..100 {
+                answers.begin(&eve, from, 1, now).expect("new");
+                answers.end(&eve, from, 1, &told(1 << 20));
+                assert!(answers.callers[&eve].bytes <= CALLER_BYTES_MAX);
+                assert!(answers.bytes <= BYTES_MAX);
+            }
+        }
+        let sum: usize = answers.callers.values().map(|of_caller| of_caller.bytes).sum();
+        assert_eq!(sum, answers.bytes);
+        assert_eq!(
+            answers.begin(&ann, 1, 1, now),
+            Err(DuplicateBatch::Told(told(10))),
+            "beside the flood"
+        );
+        let later = now + AGE_MAX + SWEEP;
+        assert_eq!(answers.begin(&ann, 1, 1, later), Ok(()), "forgotten by then");
+        assert_eq!(answers.bytes, SENDER_BYTES);
+    }
+}
