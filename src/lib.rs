@@ -3,10 +3,8 @@
 //! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
 //! `tests/tidy.rs` counts:
 //!
-//! - [`version`] names the version and the commit of this build.
 //! - [`time`] reads the kernel's clocks; no other module does.
-//! - [`os_error`] formats operating system errors for messages.
-//! - [`random`] draws ids and jitter.
+//! - [`base`] has the version of this build, texts of operating system errors, and random ids.
 //! - `log_output` writes the log as text or JSON, and never blocks a caller.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
@@ -18,21 +16,18 @@
 //! - [`sim`] runs a cluster on virtual time and checks what its clients saw.
 //! - [`client`] is the backend that uses a server.
 //! - [`holder_id`] names the process that holds a lock.
-//! - [`status`] shows a lock as JSON.
-//! - [`event_json`] shows an event as JSON.
+//! - [`status`] shows a lock, or an event, as JSON.
 //! - [`metrics`] writes the metrics page for Prometheus.
 //! - [`auth`] decides which caller may do what, for every front end.
 //! - `control` carries out the requests of `.latchfs/ctl` and of commands with `--server`.
 //! - [`fuse`] is the mount: files that are locks.
 //! - [`guard`] shows a real folder in which a write succeeds only under the folder's lock.
 //! - [`mutex`] is the library for Rust programs.
-//! - [`line_client`] is a small client of the line protocol, for Rust programs.
-//! - `sleep_inhibitor` hears from logind that the machine is about to sleep.
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
-pub mod base;
 pub mod time;
+pub mod base;
 mod log_output;
 pub mod storage;
 mod audit_chain;
@@ -55,12 +50,11 @@ pub mod fuse;
 pub mod fuse;
 pub mod guard;
 pub mod mutex;
-pub mod line_client;
 pub mod server;
 pub mod cli;
 
 #[cfg(test)]
 mod fixtures;
 
-pub use line_client::LineClient;
+pub use client::line_client::LineClient;
 pub use mutex::Mutex;

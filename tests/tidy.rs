@@ -15,17 +15,64 @@ use std::path::{Path, PathBuf};
 const COLUMNS_MAX: usize = 100;
 /// The maximum length of a function in lines, so that it fits on one screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// The maximum length of a file in lines, tests excluded. A file covers one concept; a longer file
-/// covers two and should be split.
-const FILE_LINES_MAX: usize = 500;
+/// The numbers of lines of code that a file may have, tests excluded. A file covers one concept.
+const FILE_LINES: std::ops::RangeInclusive<usize> = 60..=900;
+/// Files that may be shorter, besides each `mod.rs` and the stand-ins for other systems: the
+/// parsers that `tests/fuzz` reaches, and what other systems have as well.
+const SHORT_FILES: &[&str] = &[
+    "src/base.rs",
+    "src/cli/doctor/finding.rs",
+    "src/fuse/fuzz.rs",
+    "src/fuse/kernel/device_names.rs",
+    "src/fuse/kernel/mount_users.rs",
+    "src/fuse/kernel/own_user.rs",
+    "src/fuse/kernel/request_timeout.rs",
+    "src/fuse/mount_config.rs",
+    "src/guard/disk/extended_attributes.rs",
+    "src/guard/fixtures.rs",
+    "src/guard/fuzz.rs",
+    "src/metrics/process_stats.rs",
+    "src/server/http/fuzz.rs",
+    "src/server/line/fuzz.rs",
+    "src/service/fuzz.rs",
+    "src/service/test_backends.rs",
+    "src/service/timer.rs",
+    "src/service/timer_test.rs",
+    "src/sim/machines/virtual_state_machine.rs",
+    "src/sim/planted_bugs.rs",
+    "src/storage/fuzz.rs",
+];
+/// The maximum number of entries in a folder.
+const ENTRIES_MAX: usize = 25;
+/// The maximum number of files in which the methods of a type stand.
+const METHOD_FILES_MAX: usize = 2;
+/// Types whose methods may stand in more files.
+const WIDE_TYPES: &[&str] = &[
+    // Their rules read well one file each.
+    "Engine",
+    "EngineState",
+    // Until the guard is made of machines with a state of their own.
+    "FolderView",
+    "Tenures",
+    "FolderGuard",
+    "FolderLock",
+    "Ledger",
+    "Nodes",
+    // Each file has the view of one part on what all parts share.
+    "LockView",
+    "Op",
+    "RequestPipeline",
+    "World",
+];
 /// The maximum number of imports in `src` that point against the reading order of the modules,
-/// which is the order of their `mod` lines.
-const UPWARD_ARROWS_MAX: usize = 20;
+/// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which
+/// use each other count more than they would file by file.
+const UPWARD_ARROWS_MAX: usize = 62;
 /// The maximum number of imports within `src/fuse` that point against the reading order of the
 /// modules, which is the order of their `mod` lines.
-const FUSE_UPWARD_ARROWS_MAX: usize = 8;
+const FUSE_UPWARD_ARROWS_MAX: usize = 4;
 /// The maximum number of files of `src/fuse` in one import cycle.
-const FUSE_CIRCLE_MAX: usize = 4;
+const FUSE_CIRCLE_MAX: usize = 5;
 
 /// A source file: its path relative to the repository, and its text.
 struct Source {
@@ -120,6 +167,10 @@ fn functions_fit_on_a_screen() {
             if !is_function || code.starts_with("//") || code.ends_with([';', '}']) {
                 continue;
             }
+            let mut signature = lines[start..].iter().map(|line| line.trim_end());
+            if signature.find(|line| line.ends_with([';', '{'])).is_some_and(|l| l.ends_with(';')) {
+                continue;
+            }
             let indent = &line[..line.len() - code.len()];
             let end = format!("{indent}}}");
             let length = lines[start..].iter().position(|line| *line == end).unwrap_or(0) + 1;
@@ -132,12 +183,71 @@ fn functions_fit_on_a_screen() {
 
 #[test]
 fn files_cover_one_concept() {
-    none("files have at most 500 lines beside their tests", |source, found| {
-        let count = source.product().count();
-        if count > FILE_LINES_MAX {
+    none("files of src have 60 to 900 lines of code beside their tests", |source, found| {
+        let name = source.path.rsplit('/').next().unwrap_or_default();
+        let is_test = name.starts_with("tests") || source.path.contains("/tests_");
+        let may_be_short = name == "mod.rs"
+            || is_test
+            || name.ends_with("elsewhere.rs")
+            || ["src/main.rs", "src/lib.rs"].contains(&source.path.as_str())
+            || SHORT_FILES.contains(&source.path.as_str());
+        let count = source.code().filter(|(_, line)| !line.trim().is_empty()).count();
+        let is_short = count < *FILE_LINES.start() && !may_be_short && source.is_in("src/");
+        if is_short || count > *FILE_LINES.end() {
             found(count, "lines");
         }
     });
+}
+
+#[test]
+fn folders_are_chapters() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<_> = sources()
+        .iter()
+        .filter(|source| source.is_in("src/"))
+        .filter_map(|source| Some(Path::new(&source.path).parent()?.to_path_buf()))
+        .collect();
+    folders.sort();
+    folders.dedup();
+    for folder in folders {
+        let entries = fs::read_dir(root.join(&folder)).expect("readable").count();
+        let shown = folder.display();
+        assert!(entries <= ENTRIES_MAX, "{shown} has {entries} entries; {ENTRIES_MAX} are enough");
+    }
+}
+
+/// Returns the type of a line that begins its methods, such as `impl<D: Disk> Stage<D> {`.
+fn type_of_methods(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(generics) => {
+            let mut depth = 1;
+            let end = generics.find(|c| {
+                depth += i32::from(c == '<') - i32::from(c == '>');
+                depth == 0
+            })?;
+            &generics[end + 1..]
+        }
+        None => rest,
+    };
+    let rest = rest.strip_prefix(' ').filter(|rest| !rest.contains(" for "))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn the_methods_of_a_type_stand_together() {
+    let mut files = std::collections::BTreeMap::<_, std::collections::BTreeSet<_>>::new();
+    let sources = sources();
+    for source in sources.iter().filter(|source| source.is_in("src/")) {
+        let chapter = source.path.split('/').nth(1).unwrap_or_default();
+        for (_, line) in source.code() {
+            if let Some(name) = type_of_methods(line) {
+                files.entry((chapter, name)).or_default().insert(&source.path);
+            }
+        }
+    }
+    files.retain(|(_, name), files| files.len() > METHOD_FILES_MAX && !WIDE_TYPES.contains(name));
+    assert!(files.is_empty(), "methods of one type in more than two files: {files:#?}");
 }
 
 #[test]
@@ -217,48 +327,39 @@ fn tests_wait_for_events() {
 /// The table of layers: for each folder, the names after `crate::` that its files may use.
 const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
-    ("src/base.rs", &[]),
     ("src/base.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/shares.rs", &[]),
-    ("src/base.rs", &[]),
     ("src/cli/guard/sleep_inhibitor.rs", &["time"]),
     ("src/log_output/", &["time"]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
-    ("src/storage/", &["time", "os_error", "random", "storage"]),
+    ("src/storage/", &["time", "base", "storage"]),
     ("src/audit_chain/", &["storage", "audit_chain"]),
-    (
-        "src/service/",
-        &["time", "os_error", "storage", "audit_chain", "random", "engine", "service"],
-    ),
-    ("src/net/", &["os_error", "shares", "net"]),
-    (
-        "src/raft/",
-        &["time", "os_error", "random", "shares", "net", "storage", "engine", "service", "raft"],
-    ),
+    ("src/service/", &["time", "base", "storage", "audit_chain", "engine", "service"]),
+    ("src/net/", &["base", "shares", "net"]),
+    ("src/raft/", &["time", "base", "shares", "net", "storage", "engine", "service", "raft"]),
     ("src/sim/", &["time", "engine", "service", "raft", "sim"]),
-    ("src/client/", &["time", "os_error", "random", "net", "engine", "service", "client"]),
+    ("src/client/", &["time", "base", "net", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/metrics/", &["time", "engine", "service", "metrics"]),
     // Authorization is decided in src/auth for all front ends.
-    ("src/auth/", &["time", "os_error", "shares", "net", "engine", "auth"]),
+    ("src/auth/", &["time", "base", "shares", "net", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
         &[
             "time",
             "shares",
-            "os_error",
+            "base",
             "engine",
             "service",
             "auth",
             "control",
             "holder_id",
             "status",
-            "event_json",
             "metrics",
             "fuse",
         ],
@@ -266,17 +367,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The view alone uses the FUSE layer; the other parts of a guard are tested without a mount.
     (
         "src/guard/view/",
-        &["time", "shares", "os_error", "engine", "service", "holder_id", "auth", "fuse", "guard"],
+        &["time", "shares", "base", "engine", "service", "holder_id", "auth", "fuse", "guard"],
     ),
     (
         "src/guard/",
         &[
             "time",
             "shares",
-            "os_error",
+            "base",
             "storage",
             "audit_chain",
-            "random",
             "engine",
             "service",
             "holder_id",
@@ -287,17 +387,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "src/server/",
         &[
-            "time",
-            "shares",
-            "os_error",
-            "net",
-            "engine",
-            "service",
-            "auth",
-            "status",
-            "event_json",
-            "metrics",
-            "random",
+            "time", "shares", "base", "net", "engine", "service", "auth", "status", "metrics",
             "server",
         ],
     ),
@@ -311,7 +401,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "time",
             "shares",
-            "os_error",
+            "base",
             "storage",
             "audit_chain",
             "engine",
@@ -321,14 +411,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "client",
             "holder_id",
             "status",
-            "event_json",
             "metrics",
             "auth",
             "control",
             "fuse",
             "guard",
-            "sleep_inhibitor",
-            "version",
             "log_output",
             "server",
             "cli",

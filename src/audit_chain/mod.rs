@@ -9,7 +9,7 @@
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older
 //! than the log. This module computes and checks; the files are those of its callers. `chain` makes
-//! lines, `head` is the text of the head, `check` finds faults.
+//! lines and the head, and `check` finds faults.
 
 mod chain;
 mod check;

@@ -1,13 +1,11 @@
 //! Authentication and authorization, the same for every front end: each request is checked against
 //! the grant of its caller.
 //!
-//! Where to look: `connection_limits` bounds the connections and requests of each peer;
-//! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
-//! that credentials confer; `parent_lock` decides which local users may create a name below a held
-//! lock; `folder_rights` is the table of the rights to a guarded folder; `server_tls`, `token_file`
-//! and `certificate_rights` read credentials, and `authentication` maps the credentials of a caller
-//! to its grant; `browser_checks` tells pages of other sites; `engine_shares` limits what one
-//! credential may take of the locks, queues and sessions.
+//! Where to look: `grant` holds the rights that credentials confer, and `permissions` is the table
+//! of the rights that each operation needs, also to a guarded folder. `server_tls` and
+//! `authentication` read certificates and tokens, and map the credentials of a caller to its grant.
+//! `engine_shares` bounds the connections and requests of each peer, and what one credential may
+//! take of the locks, queues and sessions.
 
 pub mod permissions;
 mod grant;

@@ -1,8 +1,12 @@
 //! The command line.
 //!
-//! Modules: `exit` and `output` define how a command ends; `target` finds the mount or the server
-//! that a command is about, and `mount_client` and `remote_client` send requests to it; each
-//! command has a module of its own, and `command_line` lists them all.
+//! `command_line` lists all commands and dispatches them. There is a folder for each family: `lock`
+//! for one lock, `show` for many, `run` for a command under a lock, `mount`, `serve` for servers
+//! and clusters, `guard` for guarded folders, and `doctor`. `connect` finds the mount or the server
+//! that a command is about. `exit` and `output` define how a command ends and what it prints,
+//! `status_table` formats locks, `argument_types` and `log_options` are shared arguments, and
+//! `signals` ends daemons. `generate` writes completions and the manual, and `sim` simulates a
+//! cluster.
 
 mod exit;
 mod output;

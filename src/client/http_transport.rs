@@ -508,7 +508,7 @@ impl fmt::Display for TransportError {
     }
 }
 
-impl std::error::Error for TransportError {}
+impl Error for TransportError {}
 
 /// One connection, on which one thread sends requests one after the other. Reconnects by itself.
 pub trait ServerConnection: Send {

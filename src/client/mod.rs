@@ -8,16 +8,18 @@
 //!
 //! The modules in reading order:
 //!
-//! - `transport`, the connection to a server; `http_transport` over HTTP; `api_request`, `download`
-//!   and `server_probe` for single requests of the command line; `failover` over several servers;
-//!   `server_events` for the events that the command line follows.
-//! - `server_clock`, `sequence_mapping` (event numbers of the server and local ones),
-//!   `request_queue`, `request_keys`, `session_state`, `connection_state`; `shared_state`, the data
-//!   that the threads share.
+//! - `http_transport` is the connection to a server, by HTTP and TLS; `api_request` makes single
+//!   requests of the command line, `failover` goes on at another server, and `server_events` are
+//!   the events that the command line follows.
+//! - `server_clock` estimates the server's time, `request_queue` holds requests without an answer,
+//!   and `shared_state` is the data that the threads share.
 //! - Three threads, each with its own connection: `request_pipeline` sends requests in order;
 //!   `session_keep_alive` keeps the session alive; `event_stream` reads the events.
-//! - `remote`, the lock service.
+//! - `remote` is the lock service.
+//!
+//! [`line_client`] is a small client of the line protocol, for Rust programs.
 
+pub mod line_client;
 pub mod http_transport;
 pub mod api_request;
 pub mod server_clock;

@@ -614,12 +614,7 @@ fn the_leases_of_a_session_are_listed_page_by_page() {
 struct Named(Arc<Local>, u64);
 
 impl LockService for Named {
-    fn submit(
-        &self,
-        command: Command,
-        retry: Retry,
-        then: Then<Result<crate::engine::Answer, Unavailable>>,
-    ) {
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         self.0.submit(command, retry, then);
     }
 
@@ -744,9 +739,9 @@ fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
     for op in ops {
         one.weather.answers_lost.store(1, Ordering::Release);
         two.weather.answers_lost.store(1, Ordering::Release);
-        let before = engine.inspect(crate::engine::Engine::next_token);
+        let before = engine.inspect(Engine::next_token);
         tokens.push(granted(submit(&door, op)));
-        let after = engine.inspect(crate::engine::Engine::next_token);
+        let after = engine.inspect(Engine::next_token);
         assert_eq!(after, before + 1, "one grant");
     }
     // Without a token a repeated release could end a later lease; with one, the retry would be told
@@ -830,7 +825,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
 
 /// Opens a session that no client keeps alive, to use up a session number.
 fn mint(engine: &Arc<Local>) -> SessionId {
-    let (send, answer) = std::sync::mpsc::channel();
+    let (send, answer) = mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));
     let open = crate::engine::OpenSession { client: client("x"), ttl, grace: Grace::NONE };
     engine.submit(

@@ -1,10 +1,9 @@
 //! The protocol of control requests, which `.latchfs/ctl` and commands with `--server` use: each
 //! request and each answer is one JSON object.
 //!
-//! [`control_kind`] lists the requests and the permission that each needs, [`control_request`]
-//! parses them, [`lease_options`] holds the options that requests and writes to lock files share.
-//! [`control_executor`] executes a request for a [`ControlHost`]: the mount, or a command that
-//! talks to a server without a mount.
+//! [`control_request`] parses requests: their kinds, the permission that each needs, and the
+//! options of a lease. [`control_executor`] executes a request for a host: the mount, or a command
+//! that talks to a server without a mount.
 
 pub(crate) mod control_request;
 pub(crate) mod control_executor;

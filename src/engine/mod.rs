@@ -29,25 +29,13 @@
 //! 10. Idempotency: a repeated request has one effect and gets the first answer.
 //! 13. Hold-off: an engine without the leases of its predecessor grants nothing for a time.
 //!
-//! The modules in reading order:
+//! The folders and files in reading order:
 //!
-//! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
-//!   `details` (note, text, process and file attributes), `lease`, `hold_off`, `request_id`.
-//! - The interface: `event`, `refusal`, `refusal_sentences`, `outcome`, `command`, `view`.
-//! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
-//!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
-//!   decides whether a lease conflicts with a request; `remembered_names` are those that outlive a
-//!   tenure; `state` puts them together.
-//! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
-//!   `session_lifecycle` (rule 8), `handover_rules` (what is remembered of a name),
-//!   `stolen_tenures` (holders that may not hear of a steal), `transfer` (moves and rule 9),
-//!   `reset`, `hold_off_rules` (rule 13), `baseline` (a start after the loss of all replicas),
-//!   `request_replay` (rule 10);
-//!   `feature` (what needs a newer cluster version); `apply` applies a command.
-//! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
-//!   after each command.
-//! - Bytes: `format_version`, `encoding` (single values), `codec` and `handover_codec` (everything
-//!   that is stored), `event_codec` (everything that is only sent to another process).
+//! - `values` has what the engine is told and answers, and the parts of its state.
+//! - `state` puts these together, with the invariants that tests check after each command.
+//! - `rules` changes the state: `apply` calls the rule of each command.
+//! - `query` reads it, and `usage` counts how much each client has.
+//! - `codec` has everything that is stored or sent, as bytes.
 
 pub mod values;
 mod usage;

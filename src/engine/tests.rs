@@ -50,15 +50,10 @@ impl Lab {
         self.events.clear();
         let answer = self.engine.apply(self.now, command, &mut self.events);
         self.engine.check();
-        let bytes = crate::engine::codec::state_codec::encode_engine(
-            crate::engine::codec::state_codec::known_version(),
-            &self.engine,
-        );
-        let again = crate::engine::codec::state_codec::decode_engine(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes,
-        )
-        .expect("what was written can be read");
+        let bytes =
+            codec::state_codec::encode_engine(codec::state_codec::known_version(), &self.engine);
+        let again = codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
+            .expect("what was written can be read");
         assert_eq!(again, self.engine, "a snapshot is the whole state");
         answer
     }
@@ -482,23 +477,16 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
     let session = lab.session("a");
     lab.granted(opened(ask("x", "a"), session, 1));
     lab.does(waiting(ask("x", "b"))).expect("waits");
-    let bytes = crate::engine::codec::state_codec::encode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &lab.engine,
-    );
+    let bytes = codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
     for place in 0..bytes.len() {
-        let _ = crate::engine::codec::state_codec::decode_engine(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes[..place],
-        )
-        .map(|_| panic!("cut at {place}"));
+        let _ =
+            codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes[..place])
+                .map(|_| panic!("cut at {place}"));
         for bit in 0..8 {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << bit;
-            let _ = crate::engine::codec::state_codec::decode_engine(
-                crate::engine::codec::state_codec::known_version(),
-                &damaged,
-            );
+            let _ =
+                codec::state_codec::decode_engine(codec::state_codec::known_version(), &damaged);
         }
     }
 }
@@ -571,10 +559,8 @@ fn a_copy_of_an_ordered_request_is_refused() {
     let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else {
         panic!("there is room");
     };
-    let before = crate::engine::codec::state_codec::encode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &lab.engine,
-    );
+    let before =
+        codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
     let ordered = |number| {
         let order = Some(RequestOrder { session, number });
         Command { order, ..Op::KeepAlive(session).into() }
@@ -583,19 +569,13 @@ fn a_copy_of_an_ordered_request_is_refused() {
     let refusal = lab.does_command(&ordered(5)).expect_err("a copy");
     assert_eq!(*refusal.reason, Reason::LateCopy(session));
     let mut bytes = Vec::new();
-    crate::engine::codec::state_codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
+    codec::state_codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
     assert_eq!(
-        crate::engine::codec::state_codec::decode_command(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes
-        ),
+        codec::state_codec::decode_command(codec::state_codec::known_version(), &bytes),
         Ok((Time::ZERO, ordered(6)))
     );
     assert_ne!(
-        crate::engine::codec::state_codec::encode_engine(
-            crate::engine::codec::state_codec::known_version(),
-            &lab.engine
-        ),
+        codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine),
         before
     );
 }
@@ -745,15 +725,9 @@ fn a_grant_is_found_by_its_request() {
     lab.does(Op::Release(Release::of(key))).expect("it is held");
     let second = lab.engine.view(&name("x"), lab.now).holders[0].lease.token;
     assert_eq!(key_of(&lab, second).as_deref(), Some("two"));
-    let bytes = crate::engine::codec::state_codec::encode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &lab.engine,
-    );
-    let copy = crate::engine::codec::state_codec::decode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &bytes,
-    )
-    .expect("as written");
+    let bytes = codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
+    let copy = codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
+        .expect("as written");
     assert_eq!(copy, lab.engine, "the ids of grants follow from the remembered answers");
     lab.engine.forget_replies();
     assert_eq!(key_of(&lab, second), None);

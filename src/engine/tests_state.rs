@@ -403,7 +403,7 @@ fn errors_say_what_is_wrong() {
     ] {
         assert!(error.to_string().contains(words), "{error}");
     }
-    assert!(crate::engine::codec::state_codec::Malformed.to_string().contains("damaged"));
+    assert!(codec::state_codec::Malformed.to_string().contains("damaged"));
     assert_eq!(format!("{:?}", name("build")), r#"LockName("build")"#);
 }
 
@@ -568,15 +568,9 @@ fn an_interner_stores_each_id_once() {
     for lock in ["x", "y"] {
         lab.granted(Acquire { patch: patch(), ..ask(lock, "a") });
     }
-    let bytes = crate::engine::codec::state_codec::encode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &lab.engine,
-    );
-    let read = crate::engine::codec::state_codec::decode_engine(
-        crate::engine::codec::state_codec::known_version(),
-        &bytes,
-    )
-    .expect("just written");
+    let bytes = codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
+    let read = codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
+        .expect("just written");
     let [x, y] = ["x", "y"].map(|lock| read.lease(&name(lock)).cloned().expect("it is held"));
     assert_eq!(x.holder.as_str().as_ptr(), y.holder.as_str().as_ptr());
     let id = |lease: &Lease| lease.details.holder_id().expect("as acquired").as_ptr();

@@ -9,6 +9,13 @@
 //! An operation is a future that yields plain values. It runs on the thread that read the request
 //! until it has to wait for the lock service, and then on the thread that delivers the answer, so a
 //! slow answer never blocks the thread that reads the kernel's requests.
+//!
+//! The folders and files in reading order: `control_names`, `refusals` (with the errnos),
+//! `credentials` of callers, `inodes`, `file_attrs` and `kernel_cache`; `lock_access` calls the
+//! lock service, `lock_nodes` combines these. `open_files` are what programs have open, `process`
+//! binds leases to processes, and `file_waits` wait in queues. `ops`, `posix_locks` and
+//! `control_files` implement the operations, `lock_fs` dispatches them, and `mount` puts a mount of
+//! `mount_config` together.
 
 pub mod kernel;
 pub mod mount_config;

@@ -760,7 +760,7 @@ mod tests {
 
     const PATIENCE: Span = Span::from_secs(30);
 
-    fn connected() -> (UnixStream, Connection, std::sync::mpsc::Receiver<()>) {
+    fn connected() -> (UnixStream, Connection, Receiver<()>) {
         let (client, stream) = UnixStream::pair().expect("a pair");
         let (send, gone) = channel();
         let on_gone = move || send.send(()).unwrap_or_default();

@@ -5,6 +5,8 @@
 //! a full or closed standard error blocks no request. Each kind of record has a limited number of
 //! lines a second. Every line that is left out or lost is counted, and a later line tells the
 //! number.
+//!
+//! `line_format` has the two formats, and `line_queue` the queue with its limits.
 
 mod line_format;
 mod line_queue;

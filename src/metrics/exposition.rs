@@ -446,7 +446,7 @@ mod census_tests {
         assert_eq!(prefixes(&third), prefixes(&first));
         let mut page = MetricsPage::default();
         third.add_to(&mut page);
-        let text = page.text(crate::metrics::Exposition::PrometheusText);
+        let text = page.text(Exposition::PrometheusText);
         assert!(text.contains("latchfs_locks_by_prefix{prefix=\"c/\"} 0\n"), "{text}");
     }
 }

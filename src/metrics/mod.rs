@@ -1,9 +1,8 @@
 //! The metrics page for Prometheus. The metrics of every front end (such as a mount or the HTTP
 //! server) include the same counters of the engine and of the process.
 //!
-//! The modules in reading order: `exposition` (the page and its text formats), `census` (the
-//! number of locks by phase and by prefix), `process_stats` (processor time, memory and
-//! descriptors of the process).
+//! `exposition` has the page and its text formats, with the number of locks by phase and by prefix;
+//! `process_stats` has processor time, memory and descriptors of the process.
 
 mod exposition;
 #[cfg(target_os = "linux")]

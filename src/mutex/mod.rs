@@ -40,6 +40,9 @@
 //! Neither this nor any other lock can keep a process that was stopped for a long time from
 //! *believing* that it still holds the lock. [`Guard::is_held`] checks that, the handler of
 //! [`Mutex::on_unexpected`] is notified, and a resource that checks tokens is safe in any case.
+//!
+//! `guard` has the public types, `thread_ownership` what the threads of a process share, and
+//! `lock_file` the file of a lock and the events.
 
 mod lock_file;
 mod guard;

@@ -34,7 +34,7 @@ pub(crate) trait Acceptor {
 }
 
 impl Acceptor for TcpListener {
-    type Connection = (tokio::net::TcpStream, std::net::SocketAddr);
+    type Connection = (TcpStream, SocketAddr);
 
     async fn accept(&self) -> io::Result<Self::Connection> {
         Self::accept(self).await

@@ -1,5 +1,7 @@
-//! Network connections: listening, accepting, dialling, TLS. Authorization and protocols belong to
-//! the layers above.
+//! Network connections. Authorization and protocols belong to the layers above.
+//!
+//! `connections` listens, accepts and dials, and `certificates` reads certificates and knows those
+//! that are refused.
 
 pub(crate) mod connections;
 pub(crate) mod certificates;

@@ -91,10 +91,7 @@ fn meta(numbers: [u64; 4]) -> Meta {
     Meta { last_log_id: Some(id), last_membership: Membership::new(Some(id), members(numbers)) }
 }
 
-fn payloads(
-    numbers: [u64; 4],
-    commands: Vec<Command>,
-) -> Vec<crate::raft::store::snapshot::Payload> {
+fn payloads(numbers: [u64; 4], commands: Vec<Command>) -> Vec<snapshot::Payload> {
     let now = Time::from_nanos(numbers[3]);
     let commands = Proposal::Commands(Arc::new(Commands { now, commands }));
     vec![
@@ -118,7 +115,7 @@ pub fn calls(
 ) -> Vec<(&'static str, Vec<u8>)> {
     let [term, node_id, index, id] = numbers;
     let vote = Vote { leader_id: LeaderId { term, node_id }, committed: index % 2 == 0 };
-    let entry = |payload| crate::raft::store::snapshot::Entry { log_id: log_id(numbers), payload };
+    let entry = |payload| snapshot::Entry { log_id: log_id(numbers), payload };
     let append = AppendEntriesRequest {
         vote,
         prev_log_id: Some(log_id(numbers)),
@@ -204,9 +201,7 @@ pub(crate) fn stored_entries(numbers: [u64; 4], commands: Vec<Command>) -> Vec<u
     use raft_log::codeq::Encode as _;
     let mut bytes = Vec::new();
     for payload in payloads(numbers, commands) {
-        crate::raft::store::snapshot::EncodedEntry::new(1, payload)
-            .encode(&mut bytes)
-            .expect("memory");
+        snapshot::EncodedEntry::new(1, payload).encode(&mut bytes).expect("memory");
     }
     bytes
 }

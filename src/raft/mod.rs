@@ -5,28 +5,16 @@
 //! The lock engine does not depend on Raft: the two meet only in
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
-//! The modules in reading order:
+//! The folders and files in reading order:
 //!
-//! - Errors and types: `data_dir_error`, `fatal_error`, `types` (openraft's type configuration),
-//!   `entry_codec`, `entry_weight` (how much one entry may hold).
-//! - The disk: `data_dir`, `fsync_latency`, `log`, `snapshot`.
-//! - Time: `engine_clock`, `node_environment` (the clocks of the machine), `leader_clock` (the
-//!   engine's time on each node).
-//! - The state: `replica`, `state_machine`.
-//! - Between the nodes: `node_address`, `peer_store`, `peer_contacts` (log lines about lost nodes),
-//!   and `rpc` (messages, and mutual TLS).
-//! - `cluster_types` and `timeout`: the modules from here to `node_pipeline` are generic over
-//!   the async runtime, so that a simulation can run them as well as a real node.
-//! - Leadership: `staleness`, `elections`, `leadership`.
-//! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
-//!   entries); `node_pipeline` assembles these parts. `dead_leader` calls an election when the
-//!   process of the leader has ended, and `reset_in_parts` splits a reset of many locks.
-//! - The cluster: `membership`, `status_report`, `peer_config`, `cluster_name` and `bootstrap`
-//!   (the first start of declared nodes), `network` (how openraft reaches a node),
-//!   `cluster_log`, `membership_task`, `peer_service` (answers other nodes).
-//! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
-//!   `restore` creates a cluster from a backup, and `recover` reads a survivor of a lost one.
-//!   `fuzz` gives `tests/fuzz` access to the decoders.
+//! - `node_environment` has the clocks, addresses and names that all parts use, `cluster_types`
+//!   what differs between a real cluster and a simulated one.
+//! - `store` keeps the log and snapshots of a node on its disk.
+//! - `write` turns requests into entries and applies them, `leadership` tracks who leads, and
+//!   `linearizable_read` asks the leader before a read.
+//! - `rpc` carries messages between nodes.
+//! - `node` starts all of it, and is the interface to the front ends.
+//! - `fuzz` gives `tests/fuzz` access to the decoders.
 
 pub(crate) mod store;
 pub(crate) mod node_environment;

@@ -19,6 +19,7 @@
 //! knows, and the leader raises the cluster version by an entry when all members know the next one
 //! ([`Proposal::Raise`](crate::raft::store::snapshot::Proposal::Raise)). It is never lowered.
 
+use crate::base;
 use crate::engine::codec::state_codec::{
     Codec, Decoder, Encoder, Malformed, known_version, oldest_version,
 };
@@ -26,8 +27,8 @@ use crate::raft::store::data_dir::{DataError, PeerError};
 use crate::raft::store::snapshot::Leader;
 use crate::raft::write::engine_clock::EngineClock;
 use crate::storage::atomic_file::{Durable, replace};
+use crate::time;
 use crate::time::{Span, Time};
-use crate::{base, time};
 use openraft::RaftTypeConfig;
 use openraft::impls::BasicNode;
 use openraft::type_config::TypeConfigExt;

@@ -7,7 +7,6 @@ use crate::engine::{
     Acquire, Answer, ClientId, Engine, HoldOff, HoldOffCause, LeaseTerms, LockName, Op, Outcome,
     Ownership,
 };
-use crate::raft::node::bootstrap;
 use crate::service::{BackendStatus, LockService, Retry};
 use crate::time::Time;
 use std::fs;

@@ -1,5 +1,6 @@
-//! The servers through which clients reach the lock service: HTTP, and the text protocol for
-//! scripts. Also the log of acquisitions and releases, and the entries of both in the audit log.
+//! The servers through which clients reach the lock service: `http`, and `line`, the text protocol
+//! for scripts. `lock_log` is the log of acquisitions and releases of both, with their entries in
+//! the audit log.
 
 pub mod lock_log;
 pub mod http;

@@ -24,6 +24,6 @@ pub fn restore(path: &Path) -> Result<Vec<u8>, StateError> {
 /// Returns the body of a snapshot of the state directory.
 #[cfg(test)]
 pub(crate) fn snapshot(engine: &crate::engine::Engine) -> Vec<u8> {
-    let anchor = crate::service::replay::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
+    let anchor = replay::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
     replay::snapshot(engine, anchor)
 }

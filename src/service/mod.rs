@@ -4,17 +4,13 @@
 //! calls one in this process under one short critical section; `raft` replicates it; `client` sends
 //! requests to a server. The engine implements the rules in every case.
 //!
-//! The modules in reading order:
+//! The folders and files in reading order:
 //!
-//! - `timer`, `callback`, `failure` (why there is no answer), `audit`.
-//! - The data of requests and answers: `paging`, `event_log`, `event_places`, `backend_status`,
-//!   `remote_status`, `counters`, `pending`, `cluster_status`.
-//! - `lock_service`, the trait; `locks`, the handle on it; on top of the handle `scoped_views` (the
-//!   locks below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
-//!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
-//! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`;
-//!   `hold_off_log` says that nothing is granted yet.
-//! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.
+//! - `timer` is an alarm, `audit` the log of what somebody may have to answer for.
+//! - `paging`, `event_log`, `backend_status` and `counters` are the data of requests and answers.
+//! - `lock_service` is the trait, `locks` the handle on it, and `queue_waits` waits in a queue.
+//! - `local` is the engine in this process, `replay` restores it, also from a backup.
+//! - `batch` is the protocol between a client of latchfs and its server.
 //! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
 
 #[cfg_attr(not(target_os = "linux"), path = "timer_elsewhere.rs")]

@@ -18,18 +18,13 @@
 //!
 //! The same seed gives the same run, down to each byte of its trace.
 //!
-//! The modules in reading order:
+//! The folders and files in reading order:
 //!
-//! - The record: `violation`, `client_history`, `handover_history`, `coverage`, `recorder` (the
-//!   trace). `planted_bugs` are bugs that the simulator must find.
-//! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
-//!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and
-//!   `virtual_state_machine` (openraft's storage), `virtual_network`; `world` holds all of it,
-//!   `virtual_links` carry messages, and `virtual_node` answers the requests of `node_messages`.
-//! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`, `client_actions`,
-//!   `queued_client`, `handover_client`.
-//! - `faults` injects faults, `linearizability` and `promises` check the history, and `simulation`
-//!   is one run.
+//! - `machines` are the virtual clocks, disks and networks, and the nodes on them; `world` holds
+//!   all of it.
+//! - `clients` request locks, and `checks` records what happens and checks it.
+//! - `planted_bugs` are bugs that the simulator must find, and `faults` what goes wrong.
+//! - `simulation` is one run, and `session_hour` one with very many sessions.
 
 pub mod checks;
 mod planted_bugs;

@@ -12,10 +12,10 @@
 //! truncates the journal after its last complete record. Any other inconsistency is an error that
 //! names the file: nothing is ever reset silently.
 //!
-//! The modules in reading order: `preallocation`, `atomic_file`, `number_file` (a number with its
-//! sum), `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`,
-//! `dir` (the files of one directory), `journal`, `recovery`, `check`, `compaction`, and
-//! `state_dir`, the interface. `fuzz` gives `tests/fuzz` access to the recovery.
+//! The modules in reading order: `atomic_file`, `locked_dir`, `manifest` (which files make up the
+//! state), `header`, `dir` (the files of one directory, and its errors), `journal`, `recovery`, and
+//! `state_dir`, the interface, with the compaction. `fuzz` gives `tests/fuzz` access to the
+//! recovery.
 
 pub(crate) mod atomic_file;
 mod manifest;

@@ -278,7 +278,7 @@ fn backups() {
     let history = history(20);
     Target { name: "backups", words: &words, check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let state = state_codec::encode_engine(state_codec::known_version(), &engine);
+        let state = state_codec::encode_state(state_codec::known_version(), &engine);
         let wall = Wall { secs: 1_800_000_000, nanos: 0 };
         let whole = replay::write(source.random.next(), wall, &state);
         assert_eq!(replay::read(&whole).expect("as written").engine, engine);

@@ -149,8 +149,8 @@ fn an_aborted_request_is_an_event_on_all_nodes() {
 // "A local cache file is kept to ease reconnect, but nodes not seen for more than 24 hours are
 // automatically forgotten."
 //
-// The test of `src/raft/rpc/peer_config.rs` covers the 24 hours, and that all nodes in the file count as
-// seen when a daemon starts.
+// The test of `src/raft/rpc/peer_config.rs` covers the 24 hours, and that all nodes in the file
+// count as seen when a daemon starts.
 #[test]
 fn known_nodes_are_kept_in_a_file() {
     let cluster = Cluster::of_three(&[]);

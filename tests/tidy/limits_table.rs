@@ -40,7 +40,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/guard/folder_snapshot/descriptor.rs", &["SENTENCES_MAX"]),
     ("src/guard/folder_snapshot/snapshot_store.rs", &["LISTED_MAX", "LISTED_SENTENCES_MAX"]),
     ("src/guard/folder_snapshot/snapshot_store.rs", &["DIFFERENCES_MAX"]),
-    ("src/guard/stage/stage.rs", &["PATH_KEPT_MAX"]),
+    ("src/guard/stage/publish.rs", &["PATH_KEPT_MAX"]),
     ("src/guard/view/requests/lost_control.rs", &["LISTED_MAX"]),
     ("src/guard/view/parts/node_paths.rs", &["DEPTH_MAX"]),
     ("src/raft/store/log.rs", &["CACHED_BYTES_MAX", "CACHED_MAX", "CHUNK_BYTES_MAX"]),
@@ -124,7 +124,8 @@ fn value(all: &[Source], source: &Source, name: &str) -> Option<u64> {
         let is_import = |other: &&Source| {
             let module = other.path.rsplit('/').next().and_then(|file| file.strip_suffix(".rs"));
             let names = |import: &&str| {
-                has_word(import, name) && module.is_some_and(|module| has_word(import, module))
+                has_word(import, name)
+                    && module.is_some_and(|module| import.contains(&format!("{module}::")))
             };
             expression(other, name).is_some() && imports.iter().any(names)
         };

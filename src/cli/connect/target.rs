@@ -13,7 +13,6 @@ use super::credential_options::{CREDENTIAL_VARIABLES, ServerKeyArgs};
 use super::mount_client::{ControlFile, LockClient, PAGE, show_place};
 use super::remote_client::RemoteClient;
 use crate::cli::argument_types::{not_a_name, own_client, parsed, variable};
-use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ask_first;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
@@ -426,7 +425,7 @@ impl StaleServers<'_> {
     }
 
     fn ask(&self, path: &str) -> CliResult<(String, Value)> {
-        credential_options::ask_first(&self.servers, self.key, "GET", path, PATIENCE)
+        ask_first(&self.servers, self.key, "GET", path, PATIENCE)
     }
 }
 

@@ -450,7 +450,7 @@ fn view_of(record: &FolderRecord, locks: &Locks) -> Result<LockView, String> {
 
 /// Returns a finding if a holder has the name of this machine, and is not this machine's guard.
 fn same_name(site: &FolderSite, view: &LockView) -> Option<FolderFinding> {
-    let noted = std::fs::read_to_string(site.host.join("session")).unwrap_or_default();
+    let noted = fs::read_to_string(site.host.join("session")).unwrap_or_default();
     let noted = noted.split(' ').next().and_then(|session| session.parse::<u64>().ok());
     let is_other = |hold: Ownership| match hold {
         Ownership::OpenFile(open) => Some(open.session.as_u64()) != noted,

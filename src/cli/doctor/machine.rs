@@ -47,7 +47,7 @@ pub(super) fn helper() -> Finding {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .map(|dir| dir.join(HELPER))
-        .find_map(|file| Some((std::fs::metadata(&file).ok()?, file)));
+        .find_map(|file| Some((fs::metadata(&file).ok()?, file)));
     match found {
         None => Finding::wrong(
             check,
@@ -71,7 +71,7 @@ fn is_setuid_root(meta: &Metadata) -> bool {
 /// problem, since only `--allow-other` needs it.
 pub(super) fn conf() -> Finding {
     let check = "other users";
-    let conf = std::fs::read_to_string(FUSE_CONF).unwrap_or_default();
+    let conf = fs::read_to_string(FUSE_CONF).unwrap_or_default();
     Finding::well(
         check,
         match () {
@@ -115,7 +115,7 @@ pub(super) fn clocks() -> Finding {
 }
 
 pub(super) fn version() -> String {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let system = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
     format!("latchfs {} on {system} {}", env!("CARGO_PKG_VERSION"), kernel.trim())
         .trim_end()

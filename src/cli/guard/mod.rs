@@ -2,11 +2,11 @@
 //!
 //! `guard_command` lists the commands. `guard_init` makes a folder a guarded one; `decider` is the
 //! lock service that decides about its lock, and `guard_parts` puts a guard together from it, from
-//! the sync barrier and from the folder. `guard_view` shows the folder through a view, and
-//! `folder_daemon` guards one without a view. `endpoint` finds the guard that a command is about,
-//! and `guard_requests` sends it requests, through the files of a view (`view_requests`) or a
-//! socket. `folder_snapshot` and `stored_snapshots` are the commands about snapshots, and `carry`
-//! tells a sync tool what has changed.
+//! the sync barrier and from the folder, and guards a folder without a view. `guard_view` shows a
+//! folder through a view. `endpoint` finds the guard that a command is about, and `guard_requests`
+//! sends it requests, through the files of a view (`view_requests`) or a socket. `folder_snapshot`
+//! and `stored_snapshots` are the commands about snapshots, `carry` tells a sync tool what has
+//! changed, and `sleep_inhibitor` hears that the machine is about to sleep.
 
 pub(super) mod carry;
 pub(super) mod decider;

@@ -180,7 +180,7 @@ fn copy_to((tree, root): (&Path, &str), part: &Path) -> io::Result<Vec<String>> 
             output::say(&format!("restored {} files", files.get()));
         }
     };
-    let may_link = |_: &std::ffi::OsStr, _: &crate::guard::disk::operations::Look| false;
+    let may_link = |_: &OsStr, _: &crate::guard::disk::operations::Look| false;
     let mut copy = TreeCopy::new(&LinuxDisk, (&from, to), &may_link);
     copy.copy_changed(&count)?;
     copy.finish()?;

@@ -1,9 +1,8 @@
 //! Commands about one lock.
 //!
-//! `names` completes the names of locks; `lock_commands` has `acquire`, `wait`, `renew`, `release`,
-//! `steal` and `status`, whose waits `wait_progress` shows. `held_lock` acquires a lock that a
-//! command holds while it works, watches its lease, and releases it at the end: for `hold`, where a
-//! person works, and for `latchfs run`. `who` says who holds the lock of a file.
+//! `held_lock` acquires a lock that a command holds while it works, watches its lease, shows the
+//! progress of a wait, and releases the lock at the end: for `latchfs hold`, where a person works,
+//! and for `latchfs run`. `lock_commands` has all others, and completes the names of locks.
 
 pub(super) mod held_lock;
 pub(super) mod lock_commands;

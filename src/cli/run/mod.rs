@@ -2,8 +2,8 @@
 //!
 //! `run_command` acquires the lock, starts the command and ends with it, or ends the command when
 //! the lock is lost. `children` controls the processes of the command, and `supervisor` is the
-//! process that outlives the shell's. `run_guarded` does the same under the lock of a guarded
-//! folder, with the guard that `guard_target` describes.
+//! process that outlives the shell's. `guard_target` does the same under the lock of a guarded
+//! folder.
 
 pub(super) mod children;
 #[cfg_attr(not(target_os = "linux"), path = "supervisor_elsewhere.rs")]

@@ -1,9 +1,9 @@
 //! Servers and clusters.
 //!
-//! `storage_options` opens the engine of a daemon, `access_options` says who may do what and has
-//! the certificate authority of a home (`cert`), and `peer_options` makes a node of a server.
-//! `serve_command` runs all of that. `cluster` and `backup_restore` administer a server that runs,
-//! and `print_permissions` prints who may do what.
+//! `storage_options` opens the engine of a daemon, also as a node of a cluster, and
+//! `access_options` says who may do what, with the certificate authority of a home. `serve_command`
+//! runs all of that, and the HTTP server of a mount. `cluster` and `backup_restore` administer a
+//! server that runs.
 
 pub(super) mod access_options;
 pub(super) mod backup_restore;

@@ -276,7 +276,7 @@ impl TerminalMode {
     pub(super) fn is_quit_pressed(&self, patience: Duration) -> bool {
         let mut stdin = io::stdin();
         if self.before.is_none() {
-            std::thread::sleep(patience);
+            thread::sleep(patience);
             return false;
         }
         let patience = Timespec::try_from(patience).ok();

@@ -141,20 +141,14 @@ fn baselines_and_rules_are_read_as_written() {
         survives(&Baseline { rules, tokens_from: 8, tickets_from: 9, hold_off });
     }
     let mut bytes = vec![];
-    crate::engine::codec::state_codec::encode_rules(&rules, &mut bytes);
+    codec::state_codec::encode_rules(&rules, &mut bytes);
     assert_eq!(
-        crate::engine::codec::state_codec::decode_rules(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes
-        ),
+        codec::state_codec::decode_rules(codec::state_codec::known_version(), &bytes),
         Ok(rules)
     );
     bytes.push(0);
     assert_eq!(
-        crate::engine::codec::state_codec::decode_rules(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes
-        ),
+        codec::state_codec::decode_rules(codec::state_codec::known_version(), &bytes),
         Err(Malformed)
     );
 }
@@ -236,10 +230,7 @@ impl State {
         put_pairs(&self.locks, &mut bytes);
         put_pairs(&self.replies, &mut bytes);
         bytes.extend_from_slice(&self.tail);
-        crate::engine::codec::state_codec::decode_engine(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes,
-        )
+        codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
     }
 }
 
@@ -361,9 +352,7 @@ fn commands_are_read_as_written() {
             }
         }
     }
-    for takes_over in
-        [None, Some(Token::named(1)), Some(Token::named(crate::engine::values::lease::TOKEN_MAX))]
-    {
+    for takes_over in [None, Some(Token::named(1)), Some(Token::named(values::lease::TOKEN_MAX))] {
         for mode in [Mode::Exclusive, Mode::Shared] {
             survives(&Op::Acquire(Acquire { mode, takes_over, ..ask("x", "a") }));
         }
@@ -371,14 +360,10 @@ fn commands_are_read_as_written() {
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     survives(&Op::OpenSession(OpenSession { client: client("a"), ttl: Some(ttl), grace }));
     let mut bytes = vec![];
-    crate::engine::codec::state_codec::encode_command(Time::ZERO, &Op::Settle.into(), &mut bytes);
+    codec::state_codec::encode_command(Time::ZERO, &Op::Settle.into(), &mut bytes);
     bytes.push(0);
     assert!(
-        crate::engine::codec::state_codec::decode_command(
-            crate::engine::codec::state_codec::known_version(),
-            &bytes
-        )
-        .is_err(),
+        codec::state_codec::decode_command(codec::state_codec::known_version(), &bytes).is_err(),
         "a byte is left"
     );
 }

@@ -552,10 +552,11 @@ pub struct IdempotencyKey {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The front end and the credential that it has authenticated, at most
-    /// [`crate::engine::values::details::CALLER_BYTES_MAX`] bytes. The server sets it; it is never read from a
-    /// request.
+    /// [`CALLER_BYTES_MAX`](super::details::CALLER_BYTES_MAX) bytes. The server sets it; it is
+    /// never read from a request.
     pub caller: Arc<str>,
-    /// The key that the caller chose, at most [`crate::engine::values::details::REQUEST_KEY_BYTES_MAX`] bytes.
+    /// The key that the caller chose, at most
+    /// [`REQUEST_KEY_BYTES_MAX`](super::details::REQUEST_KEY_BYTES_MAX) bytes.
     pub key: Arc<str>,
 }
 

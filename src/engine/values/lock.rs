@@ -43,7 +43,7 @@ impl WaitQueue {
     }
 }
 
-impl std::ops::Deref for WaitQueue {
+impl Deref for WaitQueue {
     type Target = BTreeMap<Ticket, QueuedWaiter>;
 
     fn deref(&self) -> &Self::Target {

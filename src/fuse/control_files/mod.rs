@@ -1,4 +1,7 @@
 //! The files of the control directory `.latchfs`, which is not listed.
+//!
+//! `control_ops` opens, reads and writes them; `ctl` takes requests as JSON, `wait_files` wait for
+//! a lock, and `mount_pages` are about the mount as a whole.
 
 pub(crate) mod mount_pages;
 pub(crate) mod ctl;

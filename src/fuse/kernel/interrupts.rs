@@ -327,7 +327,7 @@ fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -
 /// Returns the text of `/proc/TID/status`; `None` if the thread has ended. A program chooses its
 /// own name, which may hold any bytes.
 pub(crate) fn status_text(tid: u32) -> Option<String> {
-    let bytes = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let bytes = fs::read(format!("/proc/{tid}/status")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -673,14 +673,14 @@ mod pending_signals_tests {
 
     #[test]
     fn own_thread_is_running_and_tid_zero_is_rejected() {
-        let own = std::fs::read_link("/proc/thread-self").expect("a link");
+        let own = fs::read_link("/proc/thread-self").expect("a link");
         let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
         assert_eq!(
             WatchedThread::new(tid).expect("this thread has a status").look(),
             ThreadSignals::Running
         );
         assert!(WatchedThread::new(0).is_none());
-        let status = std::fs::metadata("/proc/thread-self/status").expect("this thread has one");
+        let status = fs::metadata("/proc/thread-self/status").expect("this thread has one");
         let user = std::os::unix::fs::MetadataExt::uid(&status);
         assert_eq!(WatchedThread::new(tid).and_then(|thread| thread.user()), Some(user));
     }

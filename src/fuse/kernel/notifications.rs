@@ -39,8 +39,8 @@ pub(crate) enum Stale {
 /// A call after a part of the kernel's cache was dropped.
 pub(crate) struct AfterDrop(Box<dyn FnOnce() + Send>);
 
-impl std::fmt::Debug for AfterDrop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for AfterDrop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AfterDrop")
     }
 }

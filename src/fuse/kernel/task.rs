@@ -270,8 +270,8 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     loop {
         match work.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(value) => return value,
-            std::task::Poll::Pending => std::thread::park(),
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
         }
     }
 }
@@ -411,13 +411,13 @@ mod task_tests {
         struct Restless(u32);
         impl Future for Restless {
             type Output = ();
-            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> std::task::Poll<()> {
+            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
                 if self.0 == 0 {
-                    return std::task::Poll::Ready(());
+                    return Poll::Ready(());
                 }
                 self.0 -= 1;
                 context.waker().wake_by_ref();
-                std::task::Poll::Pending
+                Poll::Pending
             }
         }
         let (send, done) = channel();

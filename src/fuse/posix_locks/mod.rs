@@ -4,6 +4,8 @@
 //! [`table`] is pure state and decides the effects of each request. [`lock_session`] performs the
 //! effects with no mutex held: it sends requests to the engine, replies to programs, and has
 //! waiting threads watched for signals. Byte ranges are in [`byte_ranges`].
+//!
+//! `file_locks` has the requests of programs.
 
 pub(crate) mod byte_ranges;
 mod table;

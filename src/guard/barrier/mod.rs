@@ -6,19 +6,17 @@
 //!
 //! The modules in reading order:
 //!
-//! - `content_digest`, `folder_path`, `marker_name` are the words of markers and handovers.
+//! - `folder_path` has the paths of files, and the trait of those that stand in the folder.
 //! - `handover` is the text that the lock service remembers for the folder.
-//! - `marker` reads and writes the files in which a tenure says what it left in the folder.
-//! - `marker_files` is the set of those that are here, `chain` their order.
-//! - `tree` is the trait of the files that stand in the folder.
-//! - `change_log` and `ledger` are what this machine knows, `ledger_file` its file.
-//! - `strays` and `ignored` know names that keep nobody from being ready, and `coverage` decides
-//!   which paths the barrier covers.
-//! - `arrival_target` is what should be here, `missing` what is not; `comparison` compares the
-//!   folder with it, and `ready` decides.
-//! - `acceptance` goes on without what has not arrived.
-//! - `marking` announces changes and lists them in a marker, `checkpoint` in one that names all
-//!   paths, and `late` after the tenure has ended.
+//! - `marker` reads and writes the files in which a tenure says what it left in the folder; `chain`
+//!   is their order.
+//! - `ledger` is what this machine knows, with its file, and with the changes that no marker names
+//!   yet.
+//! - `ignored` knows names that keep nobody from being ready, and `coverage` decides which paths
+//!   the barrier covers.
+//! - `arrival_target` is what should be here; `comparison` compares the folder with it, and `ready`
+//!   decides, or a person does.
+//! - `marking` announces changes and lists them in a marker, also after the tenure has ended.
 
 pub(crate) mod folder_path;
 pub(crate) mod marker;

@@ -475,7 +475,7 @@ mod tests {
 
     fn checkpoint(token: u64) -> Marker {
         let mut marker = marker(token, None);
-        marker.name.kind = crate::guard::barrier::marker::MarkerKind::Checkpoint;
+        marker.name.kind = MarkerKind::Checkpoint;
         marker
     }
 

@@ -16,7 +16,7 @@ use crate::guard::lost_files::{
 };
 use crate::guard::stage::fence::{Fence, FenceError};
 use crate::guard::stage::gate::{Closed, Gate, OpenTenure, Pass};
-use crate::guard::stage::stage::{OwnVersions, PublishError, Stage};
+use crate::guard::stage::publish::{OwnVersions, PublishError, Stage};
 use crate::guard::stage::staged_file::{PutAside, SaveState, StagedFile};
 use crate::guard::tenure::{LiveTenures, Owner, TenureClock, TenureId};
 use crate::guard::tenures::sequence::Tenures;

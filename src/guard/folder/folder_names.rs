@@ -6,7 +6,7 @@ use super::folder_guard::FolderGuard;
 use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
 use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
-use crate::guard::stage::stage::{PublishError, Stage};
+use crate::guard::stage::publish::{PublishError, Stage};
 use crate::guard::stage::staged_file::Make;
 use std::ffi::OsStr;
 use std::io;

@@ -107,7 +107,7 @@ impl fmt::Display for RecordError {
                 path.display()
             ),
             Self::Io(path, error) => {
-                write!(f, "{} can't be used: {}", path.display(), crate::base::said(error))
+                write!(f, "{} can't be used: {}", path.display(), said(error))
             }
         }
     }
@@ -431,7 +431,7 @@ impl FolderClaim {
     }
 
     /// Waits on another thread for the lock that another program has, and warns of that program.
-    pub(crate) fn wait_for(&self, dir: &OwnedFd, folder: &std::path::Path) -> io::Result<()> {
+    pub(crate) fn wait_for(&self, dir: &OwnedFd, folder: &Path) -> io::Result<()> {
         let Self::Others(locker) = self else { return Ok(()) };
         let who =
             locker.as_ref().map_or("a program that can't be seen".to_owned(), Locker::to_string);
@@ -517,7 +517,7 @@ mod folder_claim_tests {
     fn a_process_that_is_no_guard_does_not_decide() {
         let path = std::env::temp_dir().join(format!("latchfs-claim-{}", std::process::id()));
         fs::create_dir_all(&path).expect("a directory");
-        let open = || OwnedFd::from(fs::File::open(&path).expect("there"));
+        let open = || OwnedFd::from(File::open(&path).expect("there"));
         let (first, second) = (open(), open());
         assert!(matches!(FolderClaim::take(&first), Ok(FolderClaim::Own)));
         let claim = FolderClaim::take(&second).expect("tried");

@@ -9,7 +9,7 @@ use super::unread::{UnreadPolicy, UnreadRefusal};
 use crate::guard::barrier_store::small_files::digest_of;
 use crate::guard::disk::operations::{Disk, Look, Place};
 use crate::guard::lost_files::{KnownLost, LostDescription, LostReason};
-use crate::guard::stage::stage::Stage;
+use crate::guard::stage::publish::Stage;
 use crate::guard::stage::staged_file::{PutAside, SaveState, StagedFile};
 use crate::guard::tenure::Owner;
 use std::ffi::OsStr;

@@ -18,7 +18,7 @@ use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
 use crate::guard::lost_files::{LostDescription, LostReason};
 use crate::guard::stage::fence::leads_to_no_file;
 use crate::guard::stage::gate::Pass;
-use crate::guard::stage::stage::{PublishError, Stage};
+use crate::guard::stage::publish::{PublishError, Stage};
 use crate::guard::tenure::TenureId;
 use std::ffi::OsStr;
 use std::io;

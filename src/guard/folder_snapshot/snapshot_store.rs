@@ -15,7 +15,7 @@ use crate::guard::folder_snapshot::descriptor::{
     MANIFEST_BYTES_MAX, ManifestEntry, SnapshotId, parse_manifest,
 };
 use crate::guard::folder_snapshot::tree_copy::{entries_of, is_gone};
-use crate::guard::stage::stage::READY;
+use crate::guard::stage::publish::READY;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

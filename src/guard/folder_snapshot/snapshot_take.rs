@@ -18,7 +18,7 @@ use crate::guard::folder_snapshot::descriptor::manifest_text;
 use crate::guard::folder_snapshot::tree_copy::entries_of;
 use crate::guard::folder_snapshot::tree_copy::walk;
 use crate::guard::stage::gate::Pass;
-use crate::guard::stage::stage::{READY, SNAPSHOT, Stage};
+use crate::guard::stage::publish::{READY, SNAPSHOT, Stage};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

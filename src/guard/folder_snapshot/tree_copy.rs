@@ -11,7 +11,7 @@ use super::snapshot_disk::{CopyMethod, SnapshotDisk, is_own_dir};
 use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::operations::{Attributes, Disk, FileId, Look, Place, remove_tree};
 use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry};
-use crate::guard::stage::stage::READY;
+use crate::guard::stage::publish::READY;
 use crate::time::Wall;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;

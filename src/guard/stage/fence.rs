@@ -2,7 +2,7 @@
 //! none of them can publish any more, and gives a new inode to each file that they change in
 //! place.
 
-use super::stage::{FILES, IN_PLACE, MADE, MOVED, READY, SNAPSHOT, path_of_staged};
+use super::publish::{FILES, IN_PLACE, MADE, MOVED, READY, SNAPSHOT, path_of_staged};
 use crate::guard::disk::operations::remove_tree;
 use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
 use crate::guard::lost_files::{LostDescription, LostFiles, LostReason};

@@ -5,7 +5,7 @@
 //! rename, and what is removed enters it by one. Once a later tenure has removed the stage, each of
 //! these renames fails, however late it comes.
 
-use super::stage::{FILES, MADE, MOVED, PublishError, Stage};
+use super::publish::{FILES, MADE, MOVED, PublishError, Stage};
 use crate::guard::disk::operations::{Disk, IfThere, Place};
 use crate::guard::lost_files::{GrowingPart, NoSpace, StagedSpace};
 use crate::guard::tenure::TenureId;

@@ -194,12 +194,6 @@ fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
     with_sum(&text)
 }
 
-/// Returns the bytes of the file `node` of a node that has begun, for a fixture.
-#[cfg(test)]
-pub(in crate::raft) fn node_file(cluster: ClusterId, node: NodeId) -> Vec<u8> {
-    identity_text(Identity { cluster, node, stage: NodeStage::Begun }).into_bytes()
-}
-
 fn write_identity(path: &Path, identity: Identity) -> Result<(), DataError> {
     let file = path.join("node");
     let written = replace(&file, &[identity_text(identity).as_bytes()], Durable::Yes);
@@ -544,6 +538,12 @@ impl FatalError {
     pub(in crate::raft) fn first(&self) -> Option<Arc<str>> {
         self.0.lock().clone()
     }
+}
+
+/// Returns the bytes of the file `node` of a node that has begun, for a fixture.
+#[cfg(test)]
+pub(in crate::raft) fn node_file(cluster: ClusterId, node: NodeId) -> Vec<u8> {
+    identity_text(Identity { cluster, node, stage: NodeStage::Begun }).into_bytes()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What a node keeps on its disk.
 //!
-//! `data_dir` is its directory, and `data_dir_error` what can be wrong with it. `log` holds the
-//! entries, which `entry_codec` encodes and `types` defines; `snapshot` replaces those that are
-//! applied.
+//! `data_dir` is its directory, with the errors that keep a node from starting; `log` holds the
+//! entries of openraft, and `snapshot` what replaces those that are applied, with the encoding of
+//! both.
 
 pub(crate) mod data_dir;
 pub(crate) mod snapshot;

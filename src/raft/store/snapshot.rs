@@ -151,7 +151,7 @@ pub(crate) type NodeId = u64;
 /// The index of an entry in the log, and the leader that proposed it.
 pub(crate) type LogId = LogIdOf<TypeConfig>;
 /// One leadership: a term, and the node that leads in it.
-pub(crate) type Leader = openraft::vote::leader_id_adv::LeaderId<u64, NodeId>;
+pub(crate) type Leader = LeaderId<u64, NodeId>;
 /// A vote: the leader or candidate that a node has promised to follow.
 pub(crate) type Vote = VoteOf<TypeConfig>;
 /// One entry of the log.

@@ -1,9 +1,8 @@
 //! The path of a change: from a request to an entry that every node applies.
 //!
-//! `proposal_queue` holds the requests of this node's clients, `forward` sends them to the leader,
-//! whose `proposer` makes entries of them, within `entry_weight` and stamped by `engine_clock`.
-//! `state_machine` applies the entries of the log to the `replica`. `reset_in_parts` splits a reset
-//! that would be too large for one entry.
+//! `proposal_queue` holds the requests of this node's clients, as many as one entry may carry;
+//! `forward` sends them to the leader, whose `proposer` makes entries of them, stamped by
+//! `engine_clock`. `state_machine` applies the entries of the log to the replica.
 
 pub(crate) mod engine_clock;
 pub(super) mod proposal_queue;

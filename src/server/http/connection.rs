@@ -366,7 +366,7 @@ pub(super) enum AcceptedStream {
 
 /// A connection that is registered with its thread's event loop.
 pub(super) enum ServerStream {
-    Tcp(tokio::net::TcpStream),
+    Tcp(TcpStream),
     Unix(tokio::net::UnixStream),
 }
 
@@ -517,7 +517,7 @@ impl AcceptedStream {
     /// Registers the connection with the event loop of the current thread.
     pub(super) fn here(self) -> io::Result<ServerStream> {
         Ok(match self {
-            Self::Tcp(stream) => ServerStream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            Self::Tcp(stream) => ServerStream::Tcp(TcpStream::from_std(stream)?),
             Self::Unix(stream) => ServerStream::Unix(tokio::net::UnixStream::from_std(stream)?),
         })
     }

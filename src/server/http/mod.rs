@@ -4,12 +4,12 @@
 //! Only this module uses axum and the server side of hyper. The lock service decides each request;
 //! the module has no lock semantics of its own.
 //!
-//! Where to look: `response`, `problem` (the table of errors), `options`, `long_answer` and
-//! `request_context` are shared by all handlers; an `endpoint` is one method at a path, and
-//! `routes` is the table of all endpoints, by which `dispatch` finds the handler of a request;
-//! `workers` are the threads; `connection` serves one connection within its limits; `server` starts
-//! and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The rights of callers are
-//! the subject of [`auth`](crate::auth).
+//! Where to look: `bodies` has what requests and answers say, and `request_context` is one request.
+//! `handlers` has what each endpoint does, and `routes` the table by which a request finds its
+//! handler. `app_state`, `history`, `server_session`, `event_replay` and `access_log` are shared by
+//! all requests. `connection` serves one connection within its limits, `ca` makes certificates, and
+//! `server` starts and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The
+//! rights of callers are the subject of [`auth`](crate::auth).
 
 mod server_session;
 mod bodies;

@@ -375,7 +375,7 @@ mod tests {
     fn threads_serve_in_turn_until_they_are_stopped() {
         let workers = Workers::start().expect("threads are to be had");
         let mut choice = workers.choice();
-        let (say, said) = std::sync::mpsc::channel();
+        let (say, said) = mpsc::channel();
         let count = workers.handles.len();
         for turn in 0..=count {
             let say = say.clone();

@@ -6,9 +6,8 @@
 //! line becomes a command, and the engine's answer becomes a word.
 //!
 //! Where to look: `request` parses lines, `commands` executes requests, `followers` sends changes
-//! to followers over the connections of `delivery`, `text_connection` reads lines and writes
-//! replies, and `line_server` starts and stops the server. `fuzz` gives `tests/fuzz` access to the
-//! parser.
+//! to followers, and `line_server` serves connections, and starts and stops. `fuzz` gives
+//! `tests/fuzz` access to the parser.
 
 mod request;
 mod followers;

@@ -115,10 +115,10 @@ impl AuditFiles {
     fn file(&mut self, file: usize) -> io::Result<&mut AuditFile> {
         let (place, (name, limit)) = (&mut self.files[file], FILES[file]);
         if place.is_none() {
-            let dir = self.dir.as_deref().ok_or(io::ErrorKind::NotFound)?;
+            let dir = self.dir.as_deref().ok_or(ErrorKind::NotFound)?;
             *place = Some(AuditFile::open(&dir.join(name), limit)?.0);
         }
-        place.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+        place.as_mut().ok_or_else(|| ErrorKind::NotFound.into())
     }
 }
 
@@ -160,12 +160,12 @@ impl AuditFile {
         self.sync()?;
         match fs::rename(&self.path, self.path.with_extension("log.1")) {
             // An earlier rotation has renamed it, and could not make the new file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             renamed => renamed?,
         }
         let opened = Self::open(&self.path, self.limit)?.0;
         *self = Self { chain: self.chain.take(), ..opened };
-        let dir = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
+        let dir = self.path.parent().ok_or(ErrorKind::NotFound)?;
         File::open(dir)?.sync_all()
     }
 
@@ -177,7 +177,7 @@ impl AuditFile {
     /// Appends acts as lines of the chain. If that fails, file and chain stay as they were before.
     fn append_acts(&mut self, acts: &[Value]) -> io::Result<()> {
         let Some(mut chain) = self.chain.clone() else {
-            return Err(io::ErrorKind::NotFound.into());
+            return Err(ErrorKind::NotFound.into());
         };
         let lines: String = acts.iter().map(|act| chain.add(act)).collect();
         self.append(lines.as_bytes())?;

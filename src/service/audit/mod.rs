@@ -1,8 +1,8 @@
 //! The audit log of a lock service.
 //!
-//! `audit` decides what goes into it, `audit_file` writes its lines and continues them after a
-//! restart, `act_chain` chains those of administrative acts, and `refusal_log` and
-//! `refusal_summary` keep refused requests from filling the disk.
+//! `audit_log` decides what goes into it, `audit_file` writes its lines, chains those of
+//! administrative acts, and continues both after a restart. `refusal_log` sums up refused requests,
+//! so that they fill no disk.
 
 pub(super) mod audit_file;
 pub mod refusal_log;

@@ -1,7 +1,7 @@
 //! The protocol between a client of latchfs and its server.
 //!
-//! `batch_messages` are the messages, `batch_server` answers them, and `batch_idempotency` knows
-//! the answers to batches that are sent again.
+//! `batch_messages` are the messages; `batch_server` answers them, and knows the answers to batches
+//! that are sent again.
 
 pub mod batch_messages;
 pub mod batch_server;

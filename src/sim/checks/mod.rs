@@ -1,7 +1,7 @@
 //! What is recorded of a simulation, and the promises that it is checked for.
 //!
-//! `recorder` is the record of a run, `client_history` and `handover_history` are that of its
-//! clients. `promises` and `linearizability` check them, and report each `violation`.
+//! `client_history` and `handover_history` record what clients saw, `recorder` is the record of a
+//! whole run. `promises` checks them all, also that the history is linearizable.
 
 pub mod client_history;
 pub mod promises;

@@ -1,9 +1,10 @@
 //! The machines of a simulation: clocks, disks and network in memory, and the nodes that run on
 //! them.
 //!
-//! `virtual_disk` keeps a journal and a snapshot, which `virtual_log` gives to openraft;
-//! `virtual_network` loses and delays what `virtual_links` carry; `virtual_node` is the request
-//! pipeline of a real node over all of them.
+//! `virtual_environment` has clocks and random numbers from one seed. `virtual_disk` keeps a
+//! journal and a snapshot, and is openraft's log, as `virtual_state_machine` is its state machine;
+//! `virtual_links` carry messages over a network that loses and delays them. `virtual_node` is the
+//! request pipeline of a real node over all of them.
 
 pub(super) mod virtual_environment;
 pub(super) mod virtual_disk;

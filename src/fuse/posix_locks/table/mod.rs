@@ -21,6 +21,9 @@
 //!
 //! The kernel identifies lock owners by numbers of its own, which it reuses as soon as an owner is
 //! gone. So the table keeps nothing under the number of an owner after FLUSH or RELEASE.
+//!
+//! `table_state` is the table, with its files and messages; `engine_events` takes what the engine
+//! answers, and has locks of byte ranges, releases and deadlocks.
 
 mod table_state;
 mod engine_events;

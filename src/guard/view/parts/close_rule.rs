@@ -27,8 +27,8 @@ use std::sync::Arc;
 /// file is published when its last descriptor is closed.
 const PROCESSES_MAX: usize = 16;
 
-/// The maximum number of children of the opener that are known to be older than the file. The others
-/// are looked at.
+/// The maximum number of children of the opener that are known to be older than the file. The
+/// others are looked at.
 const OLDER_CHILDREN_MAX: usize = 64;
 
 /// The file of a save.

@@ -366,7 +366,6 @@ mod tests {
     use super::*;
     use crate::guard::disk::linux_disk::stat;
     use std::fs::File;
-    use std::os::fd::AsFd as _;
 
     #[test]
     fn local_files_of_one_user_have_a_share() {

@@ -1,11 +1,12 @@
 //! The parts of a view that have a state of their own.
 //!
-//! `nodes` knows which file each node stands for, `node_paths` where that lies, and `newer_nodes`
-//! the files that have a second node. `open_file` is what a program has open. `close_rule` decides
-//! whether a close publishes a file, from what `processes` sees of the programs. `databases` knows
-//! the files of databases, `record_nodes` the lock record, `snapshots` the snapshots that are shown
-//! or taken, and `local_dir` the files that belong to this machine. `control_files` lists the files
-//! in `.latchfs`.
+//! `nodes` knows which file each node stands for, and `node_paths` where that lies, also for files
+//! that have a second node. `open_file` is what a program has open, and `second_opens` those of a
+//! newer version; `attributes` makes files as the folder's own file system would. `close_rule`
+//! decides whether a close publishes a file, from what `processes` sees of the programs.
+//! `database_files` knows the files of databases, `record_nodes` the lock record, `view_snapshots`
+//! the snapshots that are shown or taken, and `local_dir` the files that belong to this machine.
+//! `control_files` lists the files in `.latchfs`.
 
 pub(super) mod record_nodes;
 pub(super) mod attributes;

@@ -379,7 +379,7 @@ print(flush=True)";
     #[test]
     fn an_instance_is_one_process() {
         let mut look = ProcessLook::at(0);
-        let mut start = || Command::new("sleep").arg("60").spawn().expect("it is there");
+        let start = || Command::new("sleep").arg("60").spawn().expect("it is there");
         let (mut one, mut two) = (start(), start());
         let first = look.instance(one.id()).expect("it runs");
         assert_eq!(look.instance(one.id()), Some(first));

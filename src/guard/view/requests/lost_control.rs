@@ -12,7 +12,7 @@ use crate::guard::disk::linux_disk::{
 };
 use crate::guard::disk::operations::{Disk as _, IfThere, Place};
 use crate::guard::lost_files::{LostDescription, LostFiles};
-use crate::guard::stage::stage::PublishError;
+use crate::guard::stage::publish::PublishError;
 use crate::guard::view::folder_view::{FolderView, MayWait};
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, StatxTimestamp};

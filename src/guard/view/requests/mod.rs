@@ -1,11 +1,11 @@
 //! What `FolderView` does for each request: the methods of one type, a file for each concept.
 //!
 //! `open` and `reading` open files, `data` reads and writes them, and `closing` publishes what was
-//! saved as a whole. `dormant` files stay open when a tenure ends, and `databases` are those that a
-//! program keeps open while another machine changes them. `lookup` finds and lists names, `names`
-//! makes, renames and removes them, and `set_attributes` changes what a file is. The files in
-//! `.latchfs` are in `control_requests`, `folder_requests` (the lock of the folder), `lost_control`,
-//! `snapshot_requests` and `lock_record_files`; `local_files` belong to this machine.
+//! saved as a whole. `databases` are files that a program keeps open while another machine changes
+//! them, or when a tenure ends. `lookup` finds and lists names, `names` makes, renames and removes
+//! them, and `set_attributes` changes what a file is. The files in `.latchfs` are in
+//! `control_requests`, `lost_control`, `snapshot_requests` and `lock_record_files`; `local_files`
+//! belong to this machine.
 
 pub(super) mod closing;
 pub(super) mod data;

@@ -114,7 +114,7 @@ mod tests {
         let (eve, ann) = (Identity::User(1), Identity::User(2));
         let answer = |length: usize| {
             let kind = HeaderValue::from_static("text/plain");
-            super::super::response::text(StatusCode::OK, kind, vec![b'x'; length])
+            text(StatusCode::OK, kind, vec![b'x'; length])
         };
         let requests = SharedTable::new("requests", 10, 10);
         let charge = |length, who| {

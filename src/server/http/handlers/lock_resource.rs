@@ -1,6 +1,6 @@
 //! The endpoints at `/locks/{name}`: status, acquire, renew, release, steal.
 //!
-//! The single-lock API at `/lock`: acquire_default, release_default and show_default the lock `default`. Existing clients
+//! The single-lock API at `/lock`: acquire, release and show the lock `default`. Existing clients
 //! depend on its exact fields, status codes and error messages. Identifiers in the code call this
 //! API `seed`.
 

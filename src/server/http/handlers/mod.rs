@@ -1,10 +1,10 @@
 //! What each endpoint does, a file for each family of paths.
 //!
-//! `lock_resource` is the API of one lock, whose waits `wait_for_lock` holds open, and `previous`
-//! what is remembered of its name; `list` and `release_all` are about many locks, `sessions` about
-//! sessions, `events` and `history` about what happened. `cluster`, `backup_routes` and `metrics`
-//! are for administrators, `batch_endpoint` for the clients of latchfs itself, `single_lock_api`
-//! is the small API of one lock, and `page` the status page.
+//! `lock_resource` is the API of one lock, whose waits `wait_for_lock` holds open; `grant_response`
+//! shows a lock that was granted. `list` is about many locks and what is remembered of their names,
+//! `sessions` about sessions and about all that a client has, `events` about what happened.
+//! `cluster` and `metrics` are for administrators, `batch_endpoint` for the clients of latchfs
+//! itself, and `page` is the status page.
 
 pub(super) mod batch_endpoint;
 pub(super) mod cluster;

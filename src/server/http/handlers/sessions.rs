@@ -165,7 +165,7 @@ const SEARCHES_MAX: usize = 8;
 struct Ended {
     holds: usize,
     waits: usize,
-    /// Tenures and places that were there when they were listed, and gone when they were to end_all.
+    /// Tenures and places that were there when they were listed, and gone when they were to end.
     missed: usize,
     /// Whether the audit log has a record of this request. A request that ends nothing has none.
     is_audited: bool,
@@ -209,7 +209,7 @@ async fn search(call: &RequestContext, client: &ClientId, ended: &mut Ended) -> 
     }
 }
 
-/// Ends what the client has in one lock. The places end_all first: a waiter could otherwise be served
+/// Ends what the client has in one lock. The places end first: a waiter could otherwise be served
 /// when the client's own lease ends.
 async fn end_in(
     call: &RequestContext,

@@ -35,8 +35,7 @@ pub(in crate::server::http) struct Route {
 }
 
 /// Returns all endpoints of the table with their paths, in order.
-pub(in crate::server::http) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)>
-{
+pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
     ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
