@@ -431,8 +431,7 @@ pub type Answer = Result<Outcome, Refusal>;
 /// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer to [`Op::Settle`](super::command::Op::Settle): all expiries and timeouts that
-    /// were due have taken effect.
+    /// The answer to [`Op::Settle`]: all expiries and timeouts that were due have taken effect.
     Settled,
     /// The lock was granted: a tenure (a possession of the lock under one fencing token) began.
     Granted(Tenure),
@@ -470,8 +469,7 @@ pub enum Outcome {
         /// The number of waiters that were removed from queues.
         waits: usize,
     },
-    /// One part of a reset, [`ResetPart::Names`](super::command::ResetPart::Names), removed this
-    /// many leases and queue places.
+    /// One part of a reset, [`ResetPart::Names`], removed this many leases and queue places.
     ResetPart {
         /// The number of leases that were ended.
         holds: usize,

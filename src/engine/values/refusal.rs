@@ -83,7 +83,7 @@ pub enum Reason {
     SameName(LockName),
     /// A maximum, such as the number of held locks, is reached.
     Limit(Limit),
-    /// The text would be longer than [`TEXT_BYTES_MAX`](super::details::TEXT_BYTES_MAX).
+    /// The text would be longer than [`TEXT_BYTES_MAX`].
     TextTooLong(LockName),
     /// The lease or session would last longer than this server permits.
     TooLong {
