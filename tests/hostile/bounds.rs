@@ -2,9 +2,10 @@
 //! memory that the bodies of many concurrent requests take together.
 
 use crate::floods::{
-    FLOOD_KIB, acquire, ask, beside_victim, peak_kib, send, serves_the_victim, start, submit,
+    FLOOD_KIB, acquire, ask, ask_at_socket, beside_victim, peak_kib, send, serves_the_victim,
+    start, submit,
 };
-use crate::server_harness::{Scratch, latchfs};
+use crate::server_harness::{Scratch, Server, latchfs};
 use latchfs::engine::values::details::{
     HANDOVER_BYTES_MAX, HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX,
     TEXT_BYTES_MAX,
@@ -62,7 +63,10 @@ fn with_part(part: &str, count: usize) -> Submission {
 /// the refused command has no effect.
 #[test]
 fn every_length_in_a_batch_has_a_bound() {
-    let server = start();
+    let scratch = Scratch::new();
+    let socket = scratch.path().join("http.sock");
+    let listen = format!("127.0.0.1:0,unix:{}", socket.display());
+    let server = Server::at(&listen, &["--state", "none", "--grant-at-once"]);
     for (number, (part, max)) in (1..).zip([
         ("note", NOTE_BYTES_MAX),
         ("holder id", HOLDER_ID_BYTES_MAX),
@@ -73,7 +77,7 @@ fn every_length_in_a_batch_has_a_bound() {
     ]) {
         for (over, count) in [(1, max + 1), (0, max)] {
             let parts = vec![BatchItem::Submit(with_part(part, count))];
-            let told = ask(&server, 2 * number + over, parts);
+            let told = ask_at_socket(&socket, 2 * number + over, parts);
             let [ItemReply::Answered(answer)] = &told[..] else { panic!("{part}: {told:?}") };
             match answer {
                 Ok(_) => assert_eq!(over, 0, "{part} of {count}"),
@@ -186,7 +190,7 @@ fn token_names_have_a_bound() {
         path.display().to_string()
     };
     let tokens = serve(255);
-    let server = crate::server_harness::Server::start(&["--tokens", &tokens]);
+    let server = Server::start(&["--tokens", &tokens]);
     let auth = ["-H", "Authorization: Bearer the secret of somebody"];
     let keyed = [&auth[..], &["-H", "Idempotency-Key: x", "-X", "POST", "/locks/a?client=b"]];
     server.curl(&keyed.concat()).is(200);

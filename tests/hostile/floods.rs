@@ -19,8 +19,9 @@ use latchfs::service::batch::batch_messages::{
 };
 use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -57,8 +58,12 @@ fn runs_latchfs(pid: u32) -> bool {
 /// answer.
 pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    send_by(stream, batch)
+}
+
+fn send_by(mut stream: impl Read + Write, batch: &[u8]) -> (u16, Vec<u8>) {
     let length = batch.len();
     let head = "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     let head = format!("{head}content-length: {length}\r\n\r\n");
@@ -74,9 +79,28 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
 }
 
 pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
-    let batch =
-        RequestBatch { engine: 0, from, number: 1, session: None, acknowledged: None, asks };
-    let (code, body) = send(server, &encode_batch(&batch));
+    replies(send(server, &batch_of(from, asks)))
+}
+
+/// Sends a batch to the Unix socket of a server, where its own user may ask for everything.
+pub(crate) fn ask_at_socket(socket: &Path, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+    let stream = UnixStream::connect(socket).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    replies(send_by(stream, &batch_of(from, asks)))
+}
+
+fn batch_of(from: u64, asks: Vec<BatchItem>) -> Vec<u8> {
+    encode_batch(&RequestBatch {
+        engine: 0,
+        from,
+        number: 1,
+        session: None,
+        acknowledged: None,
+        asks,
+    })
+}
+
+fn replies((code, body): (u16, Vec<u8>)) -> Vec<ItemReply> {
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
     decode_told(&body).expect("an answer").replies
 }

@@ -184,7 +184,7 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
 }
 
 /// Returns the body of the RPC by which a node forwards client commands to the leader, with `count`
-/// commands of two bytes each, in the encoding of `version`.
+/// commands of four bytes each, in the encoding of `version`.
 fn forwards(version: u8, count: usize) -> Vec<u8> {
     // The header of the RPC: no cluster id, no sender, no receiver, the kind "commands". The number
     // of commands follows.
@@ -195,9 +195,9 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
         rest >>= 7;
     }
     body.push(rest as u8);
-    // Each command consists of two zero bytes: no request id, and the operation `Settle`, which
-    // only expires what is due.
-    body.resize(body.len() + 2 * count, 0);
+    // Each command consists of four zero bytes: no request id, the operation `Settle`, which only
+    // expires what is due, no order, and no acknowledged keys.
+    body.resize(body.len() + 4 * count, 0);
     body
 }
 
@@ -208,7 +208,7 @@ fn unauthenticated_peers_take_no_memory() {
     let node = Node::start();
     node.serves_the_victim();
     let before = peak_kib(node.server.pid());
-    let body = forwards(0, 24 << 20);
+    let body = forwards(0, 12 << 20);
     let head = format!(
         "POST /raft/v1/forward HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -249,16 +249,16 @@ fn unauthenticated_peers_take_no_memory() {
 fn memory_of_a_peer_rpc_is_bounded() {
     let node = Node::start();
     let call = |call: &str, body: &[u8]| node.call(call, body, &[]);
-    // The expected response to a malformed RPC has three bytes: the protocol version, "error", and
-    // the error kind "malformed".
-    let malformed = call("forward", b"anything").stdout;
+    // The call begins with its version. The expected response to a malformed RPC has three bytes:
+    // the protocol version, "error", and the error kind "malformed".
+    let malformed = call("forward", b"\x01anything").stdout;
     let [version, 1, 0] = malformed[..] else { panic!("{malformed:?}") };
     let stranger = call("forward", &forwards(version, 1));
     assert!(stranger.status.success(), "it is heard: {stranger:?}");
     assert_ne!(stranger.stdout, malformed, "and understood, but of no cluster");
     node.serves_the_victim();
     let before = peak_kib(node.server.pid());
-    let (fits, long) = (forwards(version, 2 << 20), forwards(version, 24 << 20));
+    let (fits, long) = (forwards(version, 1 << 20), forwards(version, 12 << 20));
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..4 {
@@ -295,7 +295,7 @@ fn appends(version: u8, count: usize) -> Vec<u8> {
 #[test]
 fn peer_rpcs_of_many_connections_share_one_memory_bound() {
     let node = Node::start();
-    let version = node.call("forward", b"anything", &[]).stdout[0];
+    let version = node.call("forward", b"\x01anything", &[]).stdout[0];
     node.serves_the_victim();
     let before = peak_kib(node.server.pid());
     // The shortest commands take hundreds of times as much memory as they have bytes.
