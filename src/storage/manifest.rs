@@ -1,3 +1,8 @@
+//! The files that make up the state: at most one snapshot, and the journals after it.
+//!
+//! The thread that appends records shares the manifest with the thread that makes the next
+//! snapshot.
+//!
 //! Files that hold one number with a checksum, as text that a person can read.
 //!
 //! ```text
@@ -5,11 +10,6 @@
 //! reserved 8192
 //! sum 1a2b3c4d
 //! ```
-//!
-//! The files that make up the state: at most one snapshot, and the journals after it.
-//!
-//! The thread that appends records shares the manifest with the thread that makes the next
-//! snapshot.
 
 use super::atomic_file::with_sum;
 use parking_lot::Mutex;

@@ -1,11 +1,11 @@
+//! Runs operations as futures: each on the thread that read its request until it first waits, and
+//! then on the threads that complete the values it waits for. There is no thread pool and no run
+//! queue.
+//!
 //! A one-shot channel: a promise that is fulfilled once, and a future of its value.
 //!
 //! Makes system calls that may take long, such as fsync, on threads of their own, so that the
 //! thread that reads the kernel's requests answers others meanwhile.
-//!
-//! Runs operations as futures: each on the thread that read its request until it first waits, and
-//! then on the threads that complete the values it waits for. There is no thread pool and no run
-//! queue.
 
 use crate::shares::{TableShare, UserLimits, UserTable};
 use parking_lot::{Condvar, Mutex};

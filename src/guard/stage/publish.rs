@@ -1,6 +1,3 @@
-//! Tells the versions of files that this guard has left in the folder from foreign ones: those that
-//! came past the view in this tenure, for example from a sync tool.
-//!
 //! The stage of a tenure: a directory through which each whole file passes on its way into the
 //! folder. The next tenure removes the directory, and from then on no file can leave it, however
 //! late the system call of a stopped guard goes on. This directory, not a clock, is what keeps an
@@ -9,6 +6,9 @@
 //! A stage `stage/ENGINE-TOKEN/` holds two directories: `files/`, with the files that are about to
 //! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes
 //! in place, and one for each file that it renames.
+//!
+//! Tells the versions of files that this guard has left in the folder from foreign ones: those that
+//! came past the view in this tenure, for example from a sync tool.
 
 use crate::guard::disk::operations::{Disk, FileId, IfThere, Look, Place};
 use crate::guard::tenure::TenureId;

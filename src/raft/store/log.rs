@@ -1,12 +1,12 @@
-//! Measures the fsync latency of the log: a histogram since the start of the node, and the median
-//! and maximum of recent syncs.
-//!
 //! The Raft log on disk: implements openraft's storage traits with the crate raft-log.
 //!
 //! Entries can be read as soon as [`append`](RaftLogStorage::append) has returned, but are
 //! acknowledged only after a sync. Votes and entries go through one write queue, in order. A disk
 //! error is final: it is recorded, openraft stops, and the sync is not retried, since a second
 //! fsync may succeed although the first one has lost data.
+//!
+//! Measures the fsync latency of the log: a histogram since the start of the node, and the median
+//! and maximum of recent syncs.
 
 use crate::raft::node_environment::ClusterVersion;
 use crate::raft::store::data_dir::{DataError, FatalError};

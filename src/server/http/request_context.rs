@@ -1,8 +1,8 @@
-//! Authenticates the caller of a request by the bearer token in its headers or by its client
-//! certificate, or admits it as anonymous; again and again for a request that lasts.
-//!
 //! The context of one request: its head, body and caller, and the calls to the lock service that
 //! handlers make on behalf of the request.
+//!
+//! Authenticates the caller of a request by the bearer token in its headers or by its client
+//! certificate, or admits it as anonymous; again and again for a request that lasts.
 //!
 //! An endpoint: one method at a path, with its handler, its permission and its documentation.
 

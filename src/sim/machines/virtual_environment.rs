@@ -1,3 +1,6 @@
+//! The environment of a simulated node: the clocks of its virtual machine, random numbers from the
+//! seed, and timeouts that fit the pace of the simulated elections.
+//!
 //! The random numbers of a simulation: all its parts draw from one stream, which the seed
 //! determines.
 //!
@@ -5,9 +8,6 @@
 //! runtime with virtual time.
 //!
 //! The clocks of simulated machines. Each has its own rate and its own starting value.
-//!
-//! The environment of a simulated node: the clocks of its virtual machine, random numbers from the
-//! seed, and timeouts that fit the pace of the simulated elections.
 
 use crate::raft::node_environment::{NodeEnvironment, RequestTimeouts};
 use crate::raft::store::snapshot::{Answers, Proposal};

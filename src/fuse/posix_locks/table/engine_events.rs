@@ -1,3 +1,5 @@
+//! The lock table's input from the engine: answers to lock requests, and events.
+//!
 //! Conflicts between lock owners of this mount: for `F_GETLK`, for `rm` of a lock, and for deadlock
 //! detection.
 //!
@@ -5,8 +7,6 @@
 //! lease of the engine (the *bundle*) covers all locked ranges of a file.
 //!
 //! Releases locks and gives up waits of programs: on unlock, on close, and after a signal.
-//!
-//! The lock table's input from the engine: answers to lock requests, and events.
 
 use crate::engine::{
     Answer, ClientId, LeaseKey, Leave, LeaveReason, LockName, Mode, Op, OpenId, Outcome, Ownership,

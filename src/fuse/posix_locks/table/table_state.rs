@@ -1,3 +1,6 @@
+//! The lock table of a mount: which files are locked or waited for, and how a lock request is
+//! processed.
+//!
 //! The messages of the lock table: the requests of programs that it handles, and the effects that
 //! its caller must perform.
 //!
@@ -5,9 +8,6 @@
 //! pending requests.
 //!
 //! The leases that `ln` of a locked file has made: they end with the lock of the open file.
-//!
-//! The lock table of a mount: which files are locked or waited for, and how a lock request is
-//! processed.
 
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenId, Ownership, Patch,

@@ -1,6 +1,6 @@
-//! Whether another guard or a person may have changed the lost files.
-//!
 //! Lists, restores and drops lost files for `latchfs guard lost`.
+//!
+//! Whether another guard or a person may have changed the lost files.
 
 use crate::auth::FolderAct;
 use crate::base::said;
