@@ -40,8 +40,8 @@ fn own() -> LeaseTerms {
 fn patch() -> Patch {
     let process = Some(Some(Process { pid: 7, start: 70, boot: 700 }));
     let text = Some(TextPatch::Set(b"text".as_slice().into()));
-    let looks = Some(FileAttrs { uid: 1_000, mode: 0o640, ..FileAttrs::default() });
-    Patch { holder_id: Some("a:7".into()), note: Some("note".into()), text, process, looks }
+    let attrs = Some(FileAttrs { uid: 1_000, mode: 0o640, ..FileAttrs::default() });
+    Patch { holder_id: Some("a:7".into()), note: Some("note".into()), text, process, attrs }
 }
 
 /// Returns an acquire with all of its fields.

@@ -275,16 +275,16 @@ impl LocalUser {
     /// different machines are unrelated: for a lock of another machine, all users including root
     /// are "others", as with root squash on NFS.
     fn may_write(&self, lease: &Lease) -> bool {
-        let looks = lease.details.looks();
-        let bits = FileAttrs::permissions(looks.face, looks.mode);
+        let attrs = lease.details.attrs();
+        let bits = FileAttrs::permissions(attrs.file_type, attrs.mode);
         let writes = |bits: u16| bits & WRITE == WRITE;
         if !self.hosts.iter().any(|host| lease.holder.is_of_host(host)) {
             return writes(bits);
         }
         match &self.groups {
             _ if self.uid == 0 => true,
-            _ if looks.uid == self.uid => writes(bits >> 6),
-            Some(groups) if groups.contains(&looks.gid) => writes(bits >> 3),
+            _ if attrs.uid == self.uid => writes(bits >> 6),
+            Some(groups) if groups.contains(&attrs.gid) => writes(bits >> 3),
             Some(_) => writes(bits),
             None => writes(bits >> 3) && writes(bits),
         }
@@ -295,8 +295,8 @@ impl LocalUser {
 /// `holders`.
 pub fn depends_on_groups(holders: &[Lease]) -> bool {
     holders.first().is_some_and(|lease| {
-        let looks = lease.details.looks();
-        let bits = FileAttrs::permissions(looks.face, looks.mode);
+        let attrs = lease.details.attrs();
+        let bits = FileAttrs::permissions(attrs.file_type, attrs.mode);
         (bits >> 3) & WRITE != bits & WRITE
     })
 }
@@ -516,8 +516,8 @@ mod tests {
 
     /// Returns a lease on a directory that belongs to user 7 and group 70.
     fn held(holder: &str, mode: u16) -> Lease {
-        let (face, mode) = (FileType::Directory, mode | FileAttrs::MODE_CHOSEN);
-        let looks = FileAttrs { face, mode, uid: 7, gid: 70, ..FileAttrs::default() };
+        let (file_type, mode) = (FileType::Directory, mode | FileAttrs::MODE_CHOSEN);
+        let attrs = FileAttrs { file_type, mode, uid: 7, gid: 70, ..FileAttrs::default() };
         Lease {
             holder: client(holder),
             token: Token::named(1),
@@ -526,7 +526,7 @@ mod tests {
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
             acquisition: 0,
-            details: Arc::new(Details::default().with_looks(looks)),
+            details: Arc::new(Details::default().with_attrs(attrs)),
         }
     }
 

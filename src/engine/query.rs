@@ -16,7 +16,7 @@ impl Engine {
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
         let lock = self.locks.get(name).map(|lock| &**lock);
         let has_below = self.has_below(name.as_str());
-        self.show(name, lock, now, has_below)
+        self.view_of(name, lock, now, has_below)
     }
 
     /// Returns the leases of the nearest held lock above `name`: the lock of its closest parent
@@ -62,7 +62,7 @@ impl Engine {
         now: Time,
     ) -> impl Iterator<Item = LockView> + 'a {
         page(&self.locks, prefix, after, limit)
-            .map(move |(name, lock)| self.show(name, Some(&**lock), now, false))
+            .map(move |(name, lock)| self.view_of(name, Some(&**lock), now, false))
     }
 
     /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
@@ -74,11 +74,11 @@ impl Engine {
         now: Time,
         each: &mut dyn FnMut(&LockName, Phase, usize),
     ) -> Option<LockName> {
-        let now = now.max(self.books.clock);
+        let now = now.max(self.state.clock);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
         for (name, lock) in self.locks.range::<LockName, _>((from, Bound::Unbounded)).take(limit) {
-            let ends = lock.leases().iter().map(|lease| self.books.ends(lease.life));
+            let ends = lock.leases().iter().map(|lease| self.state.ends(lease.life));
             each(name, Phase::of_lock(ends, now), lock.line.len());
             last = Some(name);
         }
@@ -95,8 +95,8 @@ impl Engine {
         limit: usize,
         now: Time,
     ) -> impl Iterator<Item = LockView> + 'a {
-        page(&self.books.remembered.0, prefix, after, limit).map(move |(name, _)| {
-            self.show(name, self.locks.get(name).map(|lock| &**lock), now, false)
+        page(&self.state.remembered.0, prefix, after, limit).map(move |(name, _)| {
+            self.view_of(name, self.locks.get(name).map(|lock| &**lock), now, false)
         })
     }
 
@@ -141,7 +141,7 @@ impl Engine {
 
     /// Returns the view of a session with at most `limit` of the leases that are bound to it.
     pub fn session(&self, id: SessionId, limit: usize) -> Option<SessionView> {
-        let session = self.books.sessions.get(&id)?;
+        let session = self.state.sessions.get(&id)?;
         Some(SessionView {
             client: session.client.clone(),
             ends: session.ends(),
@@ -159,7 +159,7 @@ impl Engine {
         after: Option<&LockName>,
         limit: usize,
     ) -> Vec<(LockName, Token)> {
-        let Some(session) = self.books.sessions.get(&id) else { return Vec::new() };
+        let Some(session) = self.state.sessions.get(&id) else { return Vec::new() };
         let from = after.map(|name| (name.clone(), Token::named(u64::MAX)));
         let from = from.map_or(Bound::Unbounded, Bound::Excluded);
         session.leases.range((from, Bound::Unbounded)).take(limit).cloned().collect()
@@ -176,9 +176,15 @@ impl Engine {
         range.next().is_some_and(|(name, _)| name.as_str().starts_with(&below))
     }
 
-    fn show(&self, name: &LockName, lock: Option<&Lock>, now: Time, has_below: bool) -> LockView {
-        let (previous, at) = (self.books.previous(name), now.max(self.books.clock));
-        let (name, hold_off) = (name.clone(), self.books.hold_off);
+    fn view_of(
+        &self,
+        name: &LockName,
+        lock: Option<&Lock>,
+        now: Time,
+        has_below: bool,
+    ) -> LockView {
+        let (previous, at) = (self.state.previous(name), now.max(self.state.clock));
+        let (name, hold_off) = (name.clone(), self.state.hold_off);
         let Some(lock) = lock else {
             let (holders, waiters) = (Vec::new(), Vec::new());
             let mode = Mode::Exclusive;
@@ -205,14 +211,14 @@ impl Engine {
     fn show_lease(&self, lease: &Lease) -> Holder {
         let mut lease = lease.clone();
         lease.renewed_at = self.renewed_at(&lease);
-        let ends = self.books.ends(lease.life);
+        let ends = self.state.ends(lease.life);
         Holder { lease, ends }
     }
 
     /// Returns when a lease was last renewed, by its own renewal or by a keep-alive of its session.
     pub(super) fn renewed_at(&self, lease: &Lease) -> Time {
         let session = match lease.life {
-            Lifetime::Session(id) => self.books.sessions.get(&id),
+            Lifetime::Session(id) => self.state.sessions.get(&id),
             Lifetime::Own { .. } => None,
         };
         session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))

@@ -60,7 +60,7 @@ impl Default for Rules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
     pub(super) locks: LockTable,
-    pub(super) books: EngineState,
+    pub(super) state: EngineState,
 }
 
 /// The state of the engine apart from its locks. It is a struct of its own, so that the locks and
@@ -97,7 +97,7 @@ impl Default for Engine {
 impl Engine {
     /// Returns an engine without leases.
     pub fn new(rules: Rules) -> Self {
-        let books = EngineState {
+        let state = EngineState {
             rules,
             clock: Time::ZERO,
             mint: TokenAllocator::default(),
@@ -111,25 +111,25 @@ impl Engine {
             replies: IdempotencyTable::default(),
             remembered: RememberedNames::default(),
         };
-        Self { locks: LockTable::default(), books }
+        Self { locks: LockTable::default(), state }
     }
 
     /// Returns the time at which a deadline next changes the state. The caller need not call the
     /// engine before that time.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.books.agenda.next()
+        self.state.agenda.next()
     }
 
     /// Returns the latest time that a caller passed.
     pub const fn clock(&self) -> Time {
-        self.books.clock
+        self.state.clock
     }
 
     /// Returns the token that the next granted lock will get. A backend that persists its tokens
     /// must, before the next command, reserve [`Engine::tokens_wanted`] tokens beginning with this
     /// one.
     pub const fn next_token(&self) -> u64 {
-        self.books.mint.upcoming()
+        self.state.mint.upcoming()
     }
 
     /// Returns the most tokens that a command may use: one for each waiter, which it may serve, and
@@ -139,23 +139,23 @@ impl Engine {
             Op::Reset(_) => self.locks.len() as u64 + 1,
             op => u64::from(!op.only_ends()),
         };
-        self.books.waiting as u64 + own
+        self.state.waiting as u64 + own
     }
 
     /// Raises the next token to at least `floor`. After a restart, tokens that were issued before
     /// it may not be on record.
     pub fn raise_tokens(&mut self, floor: u64) {
-        self.books.mint.raise(floor);
+        self.state.mint.raise(floor);
     }
 
     /// Returns the limits and durations of the engine.
     pub const fn rules(&self) -> Rules {
-        self.books.rules
+        self.state.rules
     }
 
     /// Replaces the limits. Locks, waiters and holders that already exceed them stay.
     pub fn set_rules(&mut self, rules: Rules) {
-        self.books.rules = rules;
+        self.state.rules = rules;
     }
 
     /// Returns the number of locks that are held or waited for.
@@ -165,29 +165,29 @@ impl Engine {
 
     /// Returns the number of waiters in all queues.
     pub const fn waiters(&self) -> usize {
-        self.books.waiting
+        self.state.waiting
     }
 
     /// Returns the number of open sessions.
     pub fn sessions(&self) -> usize {
-        self.books.sessions.len()
+        self.state.sessions.len()
     }
 
     /// Returns the number of requests whose answers are remembered.
     pub fn request_ids(&self) -> usize {
-        self.books.replies.len()
+        self.state.replies.len()
     }
 
     /// Whether the answer to the request with this id is remembered.
     pub fn remembers(&self, id: &RequestId) -> bool {
-        self.books.replies.by_id.contains_key(id)
+        self.state.replies.by_id.contains_key(id)
     }
 
     /// Returns the id of the request that was granted a lock under this token: the id of the
     /// winner, for the refusal of another request. `None` if it had no id, or if its answer is
     /// forgotten: a lease does not store the id, which would take memory and a new format.
     pub fn request_of(&self, token: Token) -> Option<&RequestId> {
-        self.books.replies.of_grant(token)
+        self.state.replies.of_grant(token)
     }
 
     /// Returns the number of stored items: locks, waiters, sessions, remembered answers and names.
@@ -199,20 +199,20 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn forget_replies(&mut self) {
         let known: Vec<_> =
-            self.books.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
+            self.state.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
         for (request, until) in known {
-            self.books.replies.remove(&request);
+            self.state.replies.remove(&request);
             if until == Time::NEVER {
                 continue;
             }
-            self.books.agenda.remove(until, Due::Reply(std::sync::Arc::new(request)));
+            self.state.agenda.remove(until, Due::Reply(std::sync::Arc::new(request)));
         }
     }
 
     /// Returns the sessions without a ttl, which last until they are ended. After a restart the
     /// processes that opened them are gone.
     pub fn unending_sessions(&self) -> Vec<SessionId> {
-        let unending = self.books.sessions.iter().filter(|(_, session)| session.ttl.is_none());
+        let unending = self.state.sessions.iter().filter(|(_, session)| session.ttl.is_none());
         unending.map(|(id, _)| *id).collect()
     }
 }
@@ -240,7 +240,7 @@ impl EngineState {
         }
     }
 
-    pub(super) fn tell(&mut self, events: &mut Vec<Event>, what: EventKind) {
+    pub(super) fn emit(&mut self, events: &mut Vec<Event>, what: EventKind) {
         self.usage.learn(&what);
         if !self.remembered.is_empty() {
             self.remembered.learn(&what);
@@ -249,7 +249,7 @@ impl EngineState {
     }
 
     /// Registers a lease with its deadline or its session.
-    pub(super) fn book(&mut self, name: &LockName, lease: &Lease) {
+    pub(super) fn register_lease(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
             Lifetime::Own { .. } => {
                 let due = Due::Lease(lease.token, name.clone());
@@ -269,7 +269,7 @@ impl EngineState {
     }
 
     /// Removes a lease from the deadlines or from its session.
-    pub(super) fn unbook(&mut self, name: &LockName, lease: &Lease) {
+    pub(super) fn unregister_lease(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
             Lifetime::Own { .. } => {
                 let due = Due::Lease(lease.token, name.clone());
@@ -290,7 +290,12 @@ impl EngineState {
 
     /// Replaces the registration of a lease that was renewed: `before` is its lifetime before the
     /// renewal, under which it is still registered.
-    pub(super) fn rebook(&mut self, name: &LockName, lease: &Lease, before: Lifetime) {
+    pub(super) fn update_lease_registration(
+        &mut self,
+        name: &LockName,
+        lease: &Lease,
+        before: Lifetime,
+    ) {
         match (before, lease.life) {
             (Lifetime::Session(before), Lifetime::Session(now)) if before == now => {}
             (Lifetime::Own { .. }, Lifetime::Own { .. }) => {
@@ -298,8 +303,8 @@ impl EngineState {
                 self.agenda.put_off(self.due_at(before), self.due_at(lease.life), due);
             }
             _ => {
-                self.unbook(name, &Lease { life: before, ..lease.clone() });
-                self.book(name, lease);
+                self.unregister_lease(name, &Lease { life: before, ..lease.clone() });
+                self.register_lease(name, lease);
             }
         }
     }
@@ -336,7 +341,7 @@ impl Engine {
             waiting += lock.line.len();
             for lease in lock.leases() {
                 assert!(tokens.insert(lease.token), "no two leases have one token");
-                assert!(lease.token.as_u64() < self.books.mint.upcoming(), "tokens are minted");
+                assert!(lease.token.as_u64() < self.state.mint.upcoming(), "tokens are minted");
                 due += usize::from(matches!(lease.life, Lifetime::Own { .. }));
             }
             self.check_ends(name, lock);
@@ -345,14 +350,14 @@ impl Engine {
         }
         let below = self.locks.keys().filter(|name| name.has_parts()).count();
         assert_eq!(below, self.locks.below(), "names with parts are counted");
-        assert_eq!(waiting, self.books.waiting, "waiters are counted");
-        assert_eq!(self.recounted_usage(), self.books.usage, "the usage of clients is counted");
-        due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
-        due += self.books.replies.iter().filter(|(_, reply)| reply.until < Time::NEVER).count();
-        due += usize::from(self.books.hold_off.is_some());
-        assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");
-        if let Some(next) = self.books.agenda.next() {
-            assert!(next > self.books.clock, "what is due has happened");
+        assert_eq!(waiting, self.state.waiting, "waiters are counted");
+        assert_eq!(self.recounted_usage(), self.state.usage, "the usage of clients is counted");
+        due += self.state.sessions.values().filter(|session| session.ttl.is_some()).count();
+        due += self.state.replies.iter().filter(|(_, reply)| reply.until < Time::NEVER).count();
+        due += usize::from(self.state.hold_off.is_some());
+        assert_eq!(due, self.state.agenda.len(), "what ends by itself is on the agenda, once");
+        if let Some(next) = self.state.agenda.next() {
+            assert!(next > self.state.clock, "what is due has happened");
         }
         self.check_sessions();
         self.check_waiting_replies();
@@ -361,10 +366,10 @@ impl Engine {
     }
 
     fn check_names(&self) {
-        let names = self.books.remembered.iter();
+        let names = self.state.remembered.iter();
         for (name, _, previous) in names {
             let Some(last) = &previous.last else { continue };
-            assert!(last.token.as_u64() < self.books.mint.upcoming(), "tokens are minted");
+            assert!(last.token.as_u64() < self.state.mint.upcoming(), "tokens are minted");
             let leases = self.locks.get(name).map_or(&[][..], |lock| lock.leases());
             let runs = leases.iter().any(|lease| lease.token == last.token);
             match last.end {
@@ -377,21 +382,21 @@ impl Engine {
 
     fn check_ends(&self, name: &LockName, lock: &Lock) {
         for lease in lock.leases() {
-            let ends = self.books.ends(lease.life);
-            assert!(ends.grace_until > self.books.clock, "no lease outlives its grace");
+            let ends = self.state.ends(lease.life);
+            assert!(ends.grace_until > self.state.clock, "no lease outlives its grace");
             assert!(lease.renewed_at >= lease.acquired_at, "no renewal before the tenure");
             if let Lifetime::Session(id) = lease.life {
-                let hangs = self.books.sessions[&id].leases.contains(&(name.clone(), lease.token));
+                let hangs = self.state.sessions[&id].leases.contains(&(name.clone(), lease.token));
                 assert!(hangs, "a session knows its leases");
-                assert!(ends.expires_at > self.books.clock, "an expired session is gone");
+                assert!(ends.expires_at > self.state.clock, "an expired session is gone");
             }
             if let Ownership::OpenFile(open) = lease.hold
                 && let Lifetime::Session(id) = lease.life
             {
-                let reclaimed = !self.books.sessions.contains_key(&open.session);
+                let reclaimed = !self.state.sessions.contains_key(&open.session);
                 let hangs = open.session == id || reclaimed;
                 assert!(hangs, "an open file's hold hangs on the file's session");
-                let known = self.books.sessions[&id].opens.get(&(open.number, lease.token));
+                let known = self.state.sessions[&id].opens.get(&(open.number, lease.token));
                 assert!(reclaimed || known == Some(name), "a session knows its open files");
             }
         }
@@ -400,25 +405,25 @@ impl Engine {
     fn check_line(&self, name: &LockName, lock: &Lock) {
         let mut seen = BTreeSet::new();
         for (ticket, waiter) in lock.line.iter() {
-            assert!(self.books.is_alive(waiter), "the dead do not wait");
-            assert!(ticket.as_u64() < self.books.next_ticket, "places are given out once");
+            assert!(self.state.is_alive(waiter), "the dead do not wait");
+            assert!(ticket.as_u64() < self.state.next_ticket, "places are given out once");
             let once = waiter.hold == Ownership::Exclusive(None)
                 || seen.insert((&waiter.client, waiter.hold));
             assert!(once, "an open file waits once in a queue");
             for id in waiter.sessions() {
-                let hangs = self.books.sessions[&id].waiters.contains(&(name.clone(), *ticket));
+                let hangs = self.state.sessions[&id].waiters.contains(&(name.clone(), *ticket));
                 assert!(hangs, "a session knows its waiters");
             }
         }
         if let Some(waiter) = lock.line.values().next() {
-            let to_be_had = lock.admits(waiter.mode) && !self.books.is_full(lock);
-            let is_put_off = self.books.hold_off.is_some();
+            let to_be_had = lock.admits(waiter.mode) && !self.state.is_full(lock);
+            let is_put_off = self.state.hold_off.is_some();
             assert!(!to_be_had || is_put_off, "nobody waits for what is to be had");
         }
     }
 
     fn check_sessions(&self) {
-        for session in self.books.sessions.values() {
+        for session in self.state.sessions.values() {
             for ((_, token), name) in &session.opens {
                 let held = session.leases.contains(&(name.clone(), *token));
                 assert!(held, "an open file of a session has a lease of the session");
@@ -440,7 +445,7 @@ impl Engine {
     fn check_waiting_replies(&self) {
         let tickets = self.locks.values().flat_map(|lock| lock.line.keys());
         let tickets: BTreeSet<Ticket> = tickets.copied().collect();
-        for (_, reply) in self.books.replies.iter().filter(|(_, reply)| reply.until == Time::NEVER)
+        for (_, reply) in self.state.replies.iter().filter(|(_, reply)| reply.until == Time::NEVER)
         {
             let Outcome::Waiting { ticket, .. } = reply.replay.first else {
                 panic!("only the answer to a request that waits is kept without end");
@@ -450,7 +455,7 @@ impl Engine {
     }
 
     fn check_limits(&self) {
-        let EngineState { rules, sessions, replies, .. } = &self.books;
+        let EngineState { rules, sessions, replies, .. } = &self.state;
         assert!(self.locks.len() <= rules.locks_max, "locks are limited");
         let sharing = self.locks.values().map(|lock| lock.leases().len());
         assert!(sharing.max().unwrap_or(0) <= rules.holders_max.max(1), "sharers are limited");
@@ -469,7 +474,7 @@ impl Engine {
     fn check_tenancy(&self, lock: &Lock) {
         assert!(!lock.is_idle(), "a free lock is not stored");
         match &lock.tenancy {
-            Tenancy::Nobody => assert!(self.books.hold_off.is_some(), "a free lock is granted"),
+            Tenancy::Nobody => assert!(self.state.hold_off.is_some(), "a free lock is granted"),
             Tenancy::Exclusive(_) => {}
             Tenancy::Shared(leases) => {
                 assert!(!leases.is_empty(), "a free lock is not stored");

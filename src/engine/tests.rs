@@ -389,7 +389,7 @@ fn a_repeated_request_has_one_effect() {
     lab.does(Op::Release(Release::of(key("build", "a", None)))).expect("released");
     lab.granted(ask("build", "b"));
     let tenure = first.tenure().expect("a tenure");
-    let replay = Replay { at: Time::ZERO, ends: Some(lab.engine.books.ends(tenure.life)), first };
+    let replay = Replay { at: Time::ZERO, ends: Some(lab.engine.state.ends(tenure.life)), first };
     assert_eq!(lab.at(1).does_command(&acquire), Ok(Outcome::Replayed(Box::new(replay))));
     assert_eq!(lab.holder("build"), "b", "the repeat has not taken it again");
     lab.does(Op::Release(Release::of(key("build", "b", None)))).expect("released");
@@ -542,7 +542,7 @@ fn parts_of_a_command_have_limits() {
         let refusal = lab.does_command(&Command { request, ..Op::Settle.into() });
         assert_eq!(refusal.expect_err("no such key").kind(), RefusalKind::Invalid);
     }
-    assert_eq!(lab.engine.books.replies.len(), 0);
+    assert_eq!(lab.engine.state.replies.len(), 0);
 }
 
 fn waiting_for(lock: &str, who: &str) -> Acquire {

@@ -36,8 +36,8 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
     lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("it is held");
     lab.granted(remembering("y", "b"));
     assert_eq!(last(&lab).end, HandoverEnd::Released);
-    let heritage = lab.engine.heritage(1_790_000_000, None).expect("there are tokens");
-    let mut restored = Engine::inheriting(&heritage);
+    let baseline = lab.engine.baseline(1_790_000_000, None).expect("there are tokens");
+    let mut restored = Engine::from_baseline(&baseline);
     for known in lab.engine.remembered_names() {
         restored.take_over(known);
     }

@@ -108,7 +108,7 @@ fn held_off() -> Lab {
     let (rules, until) = (Rules::default(), Time::from_secs(60));
     let hold_off = Some(HoldOff { until, cause: HoldOffCause::Restored });
     let baseline = Baseline { rules, tokens_from: 1, tickets_from: 1, hold_off };
-    Lab { engine: Engine::inheriting(&baseline), ..Lab::new() }
+    Lab { engine: Engine::from_baseline(&baseline), ..Lab::new() }
 }
 
 #[test]
@@ -161,31 +161,31 @@ fn the_first_lease_of_a_lock_is_found() {
 type Breakage = (&'static str, fn(&mut Engine));
 
 const BREAKAGES: &[Breakage] = &[
-    ("tokens are minted", |engine| engine.books.mint = TokenAllocator::at(1)),
-    ("waiters are counted", |engine| engine.books.waiting += 1),
+    ("tokens are minted", |engine| engine.state.mint = TokenAllocator::at(1)),
+    ("waiters are counted", |engine| engine.state.waiting += 1),
     ("what ends by itself is on the agenda", |engine| {
-        engine.books.agenda.add(Time::from_secs(99), Due::Session(SessionId::named(99)));
+        engine.state.agenda.add(Time::from_secs(99), Due::Session(SessionId::named(99)));
     }),
     ("what is due has happened", |engine| {
-        let (id, session) = engine.books.sessions.iter().next().expect("it is open");
-        engine.books.agenda.remove(session.expires_at(), Due::Session(*id));
-        engine.books.agenda.add(engine.books.clock, Due::Session(*id));
+        let (id, session) = engine.state.sessions.iter().next().expect("it is open");
+        engine.state.agenda.remove(session.expires_at(), Due::Session(*id));
+        engine.state.agenda.add(engine.state.clock, Due::Session(*id));
     }),
     ("no lease outlives its grace", |engine| {
         let lease = &mut engine.locks.get_mut(&name("s")).expect("it is held").leases_mut()[0];
         lease.life = Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: Time::ZERO };
-        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        let session = engine.state.sessions.values_mut().next().expect("it is open");
         session.leases.clear();
         let due = Due::Lease(Token::named(99), name("s"));
-        engine.books.agenda.add(Time::from_secs(99), due);
+        engine.state.agenda.add(Time::from_secs(99), due);
     }),
-    ("places are given out once", |engine| engine.books.next_ticket = 1),
+    ("places are given out once", |engine| engine.state.next_ticket = 1),
     ("a session's lease is there and hangs on it", |engine| {
-        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        let session = engine.state.sessions.values_mut().next().expect("it is open");
         session.leases.insert((name("x"), Token::named(1)));
     }),
     ("a session's waiter is in line", |engine| {
-        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        let session = engine.state.sessions.values_mut().next().expect("it is open");
         session.waiters.insert((name("x"), Ticket::named(99)));
     }),
     ("a request that waits has its place", |engine| {
@@ -194,17 +194,17 @@ const BREAKAGES: &[Breakage] = &[
         let replay = Replay { at: Time::ZERO, first, ends: None };
         let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
         let id = RequestId { caller: "c".into(), key: "k".into() };
-        engine.books.replies.by_id.insert(id.into(), kept);
+        engine.state.replies.by_id.insert(id.into(), kept);
     }),
     ("the shares of the callers are counted", |engine| {
         let first = Outcome::Settled;
         let replay = Replay { at: Time::ZERO, first, ends: None };
         let kept = IdempotencyRecord { until: Time::from_secs(9), digest: Digest(1), replay };
         let id = Arc::new(RequestId { caller: "c".into(), key: "k".into() });
-        engine.books.agenda.add(kept.until, Due::Reply(Arc::clone(&id)));
-        engine.books.replies.by_id.insert(id, kept);
+        engine.state.agenda.add(kept.until, Due::Reply(Arc::clone(&id)));
+        engine.state.replies.by_id.insert(id, kept);
     }),
-    ("locks are limited", |engine| engine.books.rules.locks_max = 1),
+    ("locks are limited", |engine| engine.state.rules.locks_max = 1),
     ("a free lock is not stored", |engine| {
         engine.locks.get_or_new(&name("free"));
     }),
@@ -409,7 +409,7 @@ fn errors_say_what_is_wrong() {
 
 #[test]
 fn a_program_may_choose_the_permissions_of_a_lock() {
-    let usual = |face| FileAttrs::permissions(face, 0o600);
+    let usual = |file_type| FileAttrs::permissions(file_type, 0o600);
     assert_eq!(usual(FileType::File), 0o644, "0o600 was not chosen");
     assert_eq!(usual(FileType::Directory), 0o755);
     assert_eq!(usual(FileType::Symlink), 0o777);
@@ -419,16 +419,16 @@ fn a_program_may_choose_the_permissions_of_a_lock() {
 }
 
 #[test]
-fn details_keep_the_looks_of_a_file() {
+fn details_keep_the_file_attributes() {
     let times = Some((Wall { secs: 1, nanos: 2 }, Wall { secs: 3, nanos: 4 }));
-    let (face, reads) = (FileType::Symlink, ReadMode::Text);
-    let dated = FileAttrs { face, reads, mode: 0o600, uid: 7, gid: 8, times };
+    let (file_type, reads) = (FileType::Symlink, ReadMode::Text);
+    let dated = FileAttrs { file_type, reads, mode: 0o600, uid: 7, gid: 8, times };
     let plain = FileAttrs { times: None, ..dated };
-    let details = Details::default().with_looks(dated);
-    assert_eq!(details.looks(), dated);
-    let noted = details.with_note(Some("busy".into())).with_looks(plain);
-    assert_eq!(noted.looks(), plain);
-    assert_eq!(noted.with_note(None), Details::default().with_looks(plain), "as if never noted");
+    let details = Details::default().with_attrs(dated);
+    assert_eq!(details.attrs(), dated);
+    let noted = details.with_note(Some("busy".into())).with_attrs(plain);
+    assert_eq!(noted.attrs(), plain);
+    assert_eq!(noted.with_note(None), Details::default().with_attrs(plain), "as if never noted");
 }
 
 #[test]

@@ -120,20 +120,20 @@ impl UsageTable {
 impl Engine {
     /// Returns the usage of all clients together.
     pub fn usage(&self) -> Usage {
-        let EngineState { usage, waiting, sessions, remembered, .. } = &self.books;
+        let EngineState { usage, waiting, sessions, remembered, .. } = &self.state;
         let (sessions, remembered) = (sessions.len(), remembered.len());
         Usage { leases: usage.leases, waiters: *waiting, sessions, remembered }
     }
 
     /// Returns the usage of one client.
     pub fn usage_of(&self, client: &str) -> Usage {
-        self.books.usage.clients.get(client).copied().unwrap_or_default()
+        self.state.usage.clients.get(client).copied().unwrap_or_default()
     }
 
     /// Returns the usage of all clients whose ids begin with `prefix`.
     pub fn usage_of_prefix(&self, prefix: &str) -> Usage {
         let from = (Bound::Included(prefix), Bound::Unbounded);
-        let clients = self.books.usage.clients.range::<str, _>(from);
+        let clients = self.state.usage.clients.range::<str, _>(from);
         let mut sum = Usage::default();
         clients
             .take_while(|(client, _)| client.as_str().starts_with(prefix))
@@ -171,8 +171,8 @@ impl Engine {
     pub(super) fn recounted_usage(&self) -> UsageTable {
         let mut usage = UsageTable::default();
         self.locks.values().for_each(|lock| usage.learn_lock(lock));
-        self.books.sessions.values().for_each(|session| usage.learn_session(&session.client));
-        self.books.remembered.iter().for_each(|(_, owner, _)| usage.learn_name(owner));
+        self.state.sessions.values().for_each(|session| usage.learn_session(&session.client));
+        self.state.remembered.iter().for_each(|(_, owner, _)| usage.learn_name(owner));
         usage
     }
 }

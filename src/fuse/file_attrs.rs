@@ -26,9 +26,9 @@ pub(crate) const fn chosen_mode(mode: u32) -> u16 {
 }
 
 /// Returns the attributes of a lock's file that the caller creates.
-pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
+pub(crate) fn attrs_of_new(caller: &Caller, file_type: FileType, mode: u32) -> FileAttrs {
     FileAttrs {
-        face,
+        file_type,
         reads: ReadMode::Status,
         mode: chosen_mode(mode),
         uid: caller.uid,
@@ -56,7 +56,7 @@ pub(crate) struct HeldNode {
     /// The fencing token of the lease.
     pub(crate) token: Token,
     /// The attributes of the lock's file that the lease stores.
-    pub(crate) looks: FileAttrs,
+    pub(crate) attrs: FileAttrs,
     /// Whether the holder is a client of this mount's host.
     pub(crate) local: bool,
     /// The length of the lock's content in bytes.
@@ -71,7 +71,7 @@ impl NodeState {
     /// Returns the file type, and the token if the lock is held; `None` if no file exists.
     pub(crate) const fn shown(&self) -> Option<(FileType, Option<Token>)> {
         match self {
-            Self::Held(held) => Some((held.looks.face, Some(held.token))),
+            Self::Held(held) => Some((held.attrs.file_type, Some(held.token))),
             Self::Awaited => Some((FileType::File, None)),
             Self::Way => Some((FileType::Directory, None)),
             Self::Nothing => None,
@@ -129,7 +129,7 @@ impl Attributes {
     fn held(&self, lease: &Lease, renewed_at: Time) -> HeldNode {
         HeldNode {
             token: lease.token,
-            looks: lease.details.looks(),
+            attrs: lease.details.attrs(),
             local: self.callers.is_local(&lease.holder),
             text_bytes: lease.details.text().len(),
             acquired_at: lease.acquired_at,
@@ -141,13 +141,13 @@ impl Attributes {
     pub(crate) fn of_held(
         &self,
         ino: u64,
-        face: FileType,
+        file_type: FileType,
         nlink: u32,
         held: &HeldNode,
     ) -> FileAttr {
-        let looks = &held.looks;
+        let attrs = &held.attrs;
         let changed = system_time(self.service.wall(held.acquired_at));
-        let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
+        let (accessed, modified) = if let Some((accessed, modified)) = attrs.times {
             (system_time(accessed), system_time(modified))
         } else {
             let renewed = if held.renewed_at == held.acquired_at {
@@ -157,38 +157,38 @@ impl Attributes {
             };
             (renewed, renewed)
         };
-        let size = match face {
+        let size = match file_type {
             FileType::Symlink => held.text_bytes as u64,
-            FileType::File if self.reads(looks) == ReadMode::Text => held.text_bytes as u64,
+            FileType::File if self.reads(attrs) == ReadMode::Text => held.text_bytes as u64,
             // Reads of the status bypass the page cache, and its length changes by the millisecond.
             // So the size is 0, as for files in /proc.
             FileType::File | FileType::Directory => 0,
         };
-        let local = held.local && looks.mode & MODE_CHOSEN != 0;
+        let local = held.local && attrs.mode & MODE_CHOSEN != 0;
         FileAttr {
             atime: accessed,
             mtime: modified,
             ctime: changed,
             crtime: changed,
-            perm: permissions(face, looks.mode),
+            perm: permissions(file_type, attrs.mode),
             nlink,
-            uid: if local { looks.uid } else { UID_FOREIGN },
-            gid: if local { looks.gid } else { UID_FOREIGN },
-            ..blank(ino, face, size)
+            uid: if local { attrs.uid } else { UID_FOREIGN },
+            gid: if local { attrs.gid } else { UID_FOREIGN },
+            ..blank(ino, file_type, size)
         }
     }
 
     /// Returns whether a read of a lock's file returns the lock's content or its status.
-    pub(crate) fn reads(&self, looks: &FileAttrs) -> ReadMode {
+    pub(crate) fn reads(&self, attrs: &FileAttrs) -> ReadMode {
         match self.content {
             Content::Note => ReadMode::Text,
-            Content::Status => looks.reads,
+            Content::Status => attrs.reads,
         }
     }
 
     /// Returns the attributes of the file of a lock that is not held, or of a directory that exists
     /// only because of locks below it.
-    pub(crate) fn of_nobody(&self, ino: u64, face: FileType, nlink: u32) -> FileAttr {
+    pub(crate) fn of_nobody(&self, ino: u64, file_type: FileType, nlink: u32) -> FileAttr {
         let since = system_time(self.since);
         FileAttr {
             atime: since,
@@ -196,7 +196,7 @@ impl Attributes {
             ctime: since,
             crtime: since,
             nlink,
-            ..blank(ino, face, 0)
+            ..blank(ino, file_type, 0)
         }
     }
 
@@ -210,20 +210,20 @@ impl Attributes {
 
     /// Returns the attributes of the inode of a lock that has one name, or no name any more.
     pub(crate) fn of_one(&self, ino: u64, node: &LockNode, state: &NodeState) -> FileAttr {
-        let face = node.face;
-        let Some(link) = node.links.first() else { return self.of_nobody(ino, face, 0) };
-        let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
-            return self.of_nobody(ino, face, 0);
+        let file_type = node.file_type;
+        let Some(link) = node.links.first() else { return self.of_nobody(ino, file_type, 0) };
+        let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == file_type) else {
+            return self.of_nobody(ino, file_type, 0);
         };
         // An inode of a file stays valid under a later tenure of the same name, that is when the
         // lock was released and taken again. A directory or symlink of an ended tenure is gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
             NodeState::Held(held) if same || shown == FileType::File => {
-                self.of_held(ino, face, LINKS, held)
+                self.of_held(ino, file_type, LINKS, held)
             }
-            NodeState::Held(_) => self.of_nobody(ino, face, 0),
-            _ => self.of_nobody(ino, face, LINKS),
+            NodeState::Held(_) => self.of_nobody(ino, file_type, 0),
+            _ => self.of_nobody(ino, file_type, LINKS),
         }
     }
 
@@ -237,8 +237,8 @@ impl Attributes {
         });
         let nlink = held.clone().count() as u32;
         match held.into_iter().next() {
-            Some(held) => self.of_held(ino, node.face, nlink, &held),
-            None => self.of_nobody(ino, node.face, 0),
+            Some(held) => self.of_held(ino, node.file_type, nlink, &held),
+            None => self.of_nobody(ino, node.file_type, 0),
         }
     }
 
@@ -248,23 +248,23 @@ impl Attributes {
         &self,
         ino: u64,
         caller: &Caller,
-        looks: FileAttrs,
+        attrs: FileAttrs,
         text: Option<&[u8]>,
         tenure: &Tenure,
     ) -> FileAttr {
         let held = HeldNode {
             token: tenure.token,
-            looks,
+            attrs,
             local: self.callers.is_local(&caller.client),
             text_bytes: text.map_or(0, <[u8]>::len),
             acquired_at: tenure.acquired_at,
             renewed_at: tenure.acquired_at,
         };
-        self.of_held(ino, looks.face, LINKS, &held)
+        self.of_held(ino, attrs.file_type, LINKS, &held)
     }
 }
 
-fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
+fn blank(ino: u64, file_type: FileType, size: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size,
@@ -273,8 +273,8 @@ fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
         mtime: UNIX_EPOCH,
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
-        kind: kind_of(face),
-        perm: permissions(face, 0),
+        kind: kind_of(file_type),
+        perm: permissions(file_type, 0),
         nlink: 1,
         uid: 0,
         gid: 0,
@@ -285,8 +285,8 @@ fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
 }
 
 /// Converts the file type of a lock to the type that fuser uses.
-pub(crate) const fn kind_of(face: FileType) -> NodeType {
-    match face {
+pub(crate) const fn kind_of(file_type: FileType) -> NodeType {
+    match file_type {
         FileType::File => NodeType::RegularFile,
         FileType::Directory => NodeType::Directory,
         FileType::Symlink => NodeType::Symlink,
@@ -298,8 +298,8 @@ pub(crate) const fn kind_of(face: FileType) -> NodeType {
 pub(crate) const LINKS: u32 = 1;
 
 /// Returns the permission bits that stat shows for a lock's file.
-pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
-    FileAttrs::permissions(face, mode)
+pub(crate) const fn permissions(file_type: FileType, mode: u16) -> u16 {
+    FileAttrs::permissions(file_type, mode)
 }
 
 /// Converts a wall time to std's type, which fuser takes. Times that std can't represent become the

@@ -45,7 +45,7 @@ pub(crate) enum NodePlace {
 pub(crate) struct LockNode {
     /// The file type, which never changes: the kernel does not support an inode that changes its
     /// type.
-    pub(crate) face: FileType,
+    pub(crate) file_type: FileType,
     /// The current name of the inode, or its last name after all were removed.
     pub(crate) name: LockName,
     /// The current names of the inode: none after all were removed, several after `ln`.
@@ -107,25 +107,30 @@ impl InodeTable {
 
     /// Returns the inode number of an existing name that has this file type and token, and counts
     /// one lookup by the kernel.
-    pub(crate) fn seen(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
+    pub(crate) fn seen(
+        &mut self,
+        name: &LockName,
+        file_type: FileType,
+        token: Option<Token>,
+    ) -> u64 {
         if let Some(ino) = self.locks.get(name).copied() {
-            if self.still(ino, name, face, token) {
+            if self.still(ino, name, file_type, token) {
                 self.count(ino);
                 return ino;
             }
             self.detach(name);
         }
-        self.insert_lock(name, face, token)
+        self.insert_lock(name, file_type, token)
     }
 
     /// Returns the inode number of a name that was just created, and counts one lookup by the
     /// kernel. A directory or symlink gets a new number; a file may reuse the number that it had
     /// before the lock was released and taken again.
-    pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
-        if face != FileType::File {
+    pub(crate) fn made(&mut self, name: &LockName, file_type: FileType, token: Token) -> u64 {
+        if file_type != FileType::File {
             self.detach(name);
         }
-        self.seen(name, face, Some(token))
+        self.seen(name, file_type, Some(token))
     }
 
     /// Returns the inode number of a control file, and counts one lookup by the kernel.
@@ -212,7 +217,7 @@ impl InodeTable {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let known = self.is_known(ino);
         match self.lock_mut(ino) {
-            Some(lock) if known && lock.face == FileType::File && lock.links.len() == 1 => {}
+            Some(lock) if known && lock.file_type == FileType::File && lock.links.len() == 1 => {}
             _ => self.detach(name),
         }
     }
@@ -251,12 +256,18 @@ impl InodeTable {
 
     /// Whether the inode `ino` can still stand for the lock `name`, which now has this file type
     /// and token. If so, records the token.
-    fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
+    fn still(
+        &mut self,
+        ino: u64,
+        name: &LockName,
+        file_type: FileType,
+        token: Option<Token>,
+    ) -> bool {
         let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
         else {
             return false;
         };
-        if lock.face != face {
+        if lock.file_type != file_type {
             return false;
         }
         let alone = lock.links.len() == 1;
@@ -267,7 +278,7 @@ impl InodeTable {
         if before == token {
             return true;
         }
-        let goes_on = match face {
+        let goes_on = match file_type {
             FileType::File => alone,
             // The inode of a directory stays the same when the directory becomes a lock, or stops
             // being one, while there are locks below it.
@@ -314,9 +325,9 @@ impl InodeTable {
         }
     }
 
-    fn insert_lock(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
+    fn insert_lock(&mut self, name: &LockName, file_type: FileType, token: Option<Token>) -> u64 {
         let link = NodeLink { name: name.clone(), token, origin: token };
-        let lock = LockNode { face, name: name.clone(), links: vec![link] };
+        let lock = LockNode { file_type, name: name.clone(), links: vec![link] };
         let ino = match token.map(number_of) {
             Some(ino) if !self.nodes.contains_key(&ino) => self.insert_as(ino, lock),
             _ => self.insert(NodePlace::Lock(Arc::new(lock))),
@@ -357,7 +368,7 @@ impl NodePlace {
 
     /// Whether the inode is a directory that is itself held as a lock.
     pub(crate) fn is_held_directory(&self) -> bool {
-        matches!(self, Self::Lock(lock) if lock.face == FileType::Directory
+        matches!(self, Self::Lock(lock) if lock.file_type == FileType::Directory
             && lock.links.first().is_some_and(|link| link.token.is_some()))
     }
 }
@@ -383,7 +394,7 @@ impl LockNode {
     /// below it.
     pub(crate) fn is_only_a_way(&self) -> bool {
         let held = self.links.first().is_some_and(|link| link.token.is_some());
-        self.face == FileType::Directory && !self.links.is_empty() && !held
+        self.file_type == FileType::Directory && !self.links.is_empty() && !held
     }
 
     /// Returns the names to which an operation on an open file applies, if the file is bound to the
@@ -483,13 +494,13 @@ mod tests {
     #[test]
     fn directories_and_symlinks_get_a_new_number_each_time() {
         let mut tree = InodeTable::default();
-        for face in [FileType::Directory, FileType::Symlink] {
-            let first = tree.made(&name("a"), face, token(1));
-            assert_eq!(tree.seen(&name("a"), face, Some(token(1))), first);
+        for file_type in [FileType::Directory, FileType::Symlink] {
+            let first = tree.made(&name("a"), file_type, token(1));
+            assert_eq!(tree.seen(&name("a"), file_type, Some(token(1))), first);
             tree.removed(&name("a"));
-            let second = tree.made(&name("a"), face, token(2));
+            let second = tree.made(&name("a"), file_type, token(2));
             assert_ne!(first, second);
-            assert_ne!(tree.seen(&name("a"), face, Some(token(3))), second);
+            assert_ne!(tree.seen(&name("a"), file_type, Some(token(3))), second);
             assert!(lock(&tree, first).links.is_empty());
         }
     }

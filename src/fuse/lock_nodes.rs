@@ -183,8 +183,8 @@ impl LockNodes {
         if let Some(node) = self.lock_node(ino) {
             return self.attrs.of_one(ino, &node, &state);
         }
-        let (face, _) = state.shown().unwrap_or((FileType::File, None));
-        self.attrs.of_nobody(ino, face, 0)
+        let (file_type, _) = state.shown().unwrap_or((FileType::File, None));
+        self.attrs.of_nobody(ino, file_type, 0)
     }
 }
 

@@ -38,5 +38,5 @@ pub use crate::raft::node::raft_node::RaftNode;
 pub use crate::raft::node_environment::ClusterName;
 pub use crate::raft::rpc::peer_config::{ElectionPace, Peering};
 pub use crate::raft::store::data_dir::{DataError, PeerError, Stop};
-pub use crate::raft::store::snapshot::{Heritage, Origin};
+pub use crate::raft::store::snapshot::{InheritedState, Origin};
 pub use rpc::mutual_tls::PeerFiles;

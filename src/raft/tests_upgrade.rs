@@ -1,7 +1,7 @@
 //! Tests of restore: a new cluster replaces a lost one, of which a backup has preserved the limits
 //! and the numbers of tokens.
 
-use super::{DataError, Heritage, Origin, RaftNode};
+use super::{DataError, InheritedState, Origin, RaftNode};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, HoldOff, HoldOffCause, LeaseTerms, LockName, Op, Outcome,
@@ -62,12 +62,12 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
     let node = RaftNode::open(&old).expect("it is new");
     let last = token(acquire(&node, "build"));
-    let heritage = |node: &RaftNode, hold_off| {
-        node.inspect(|engine| Heritage::of(engine, 1_790_000_000, hold_off))
+    let inherited = |node: &RaftNode, hold_off| {
+        node.inspect(|engine| InheritedState::of(engine, 1_790_000_000, hold_off))
             .expect("there are tokens")
     };
     let hold_off = HoldOff { until: Time::from_secs(60), cause: HoldOffCause::Restored };
-    let (slow, at_once) = (heritage(&node, Some(hold_off)), heritage(&node, None));
+    let (slow, at_once) = (inherited(&node, Some(hold_off)), inherited(&node, None));
     let id = node.engine_id();
     node.close();
     crate::raft::node::bootstrap::restore(&new, slow, Origin::Backup).expect("there is room");
@@ -93,14 +93,14 @@ fn nothing_is_restored_over_something() {
     let scratch = UpgradeScratch::new();
     let data = scratch.0.join("data");
     RaftNode::open(&data).expect("it is new").close();
-    let heritage = Heritage::of(&Engine::default(), 0, None).expect("there are tokens");
-    let refused = crate::raft::node::bootstrap::restore(&data, heritage.clone(), Origin::Backup)
+    let inherited = InheritedState::of(&Engine::default(), 0, None).expect("there are tokens");
+    let refused = crate::raft::node::bootstrap::restore(&data, inherited.clone(), Origin::Backup)
         .expect_err("there is a node");
     assert!(matches!(refused, DataError::NotEmpty(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
     let file = scratch.0.join("file");
     fs::write(&file, "x").expect("it is new");
-    assert!(crate::raft::node::bootstrap::restore(&file, heritage, Origin::Backup).is_err());
+    assert!(crate::raft::node::bootstrap::restore(&file, inherited, Origin::Backup).is_err());
     let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
     assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
 }

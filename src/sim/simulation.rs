@@ -4,7 +4,7 @@ use super::faults;
 use super::planted_bugs::{PlantedBug, planted};
 use super::world::World;
 use crate::engine::{Engine, HandoverEnd, Rules};
-use crate::raft::store::snapshot::{Heritage, Proposal};
+use crate::raft::store::snapshot::{InheritedState, Proposal};
 use crate::sim::checks::client_history::{Promise, Violation};
 use crate::sim::checks::handover_history::{HandoverHistory, Restore};
 use crate::sim::checks::promises;
@@ -98,18 +98,18 @@ pub fn run(options: &SimOptions) -> SimReport {
         let folders: Vec<_> = (FOLDERS_FROM..FOLDERS_FROM + FOLDER_CLIENTS).collect();
         let backup = SimTypeConfig::spawn(take_backup(Arc::clone(&world), options.time));
         simulate(options, &world, first, &folders).await;
-        let Ok(Some((backup_at, heritage))) = backup.await else { return report(&world) };
+        let Ok(Some((backup_at, inherited))) = backup.await else { return report(&world) };
         world.nodes().into_iter().for_each(|id| world.crash(id));
         let before = report(&world);
         let known = world.record.handovers(std::mem::take);
         // Another cluster, whose clients go on from what those of the lost one know.
         let world = World::new(&dice, options.nodes, Record::new(options.trace));
-        let tokens_from = heritage.baseline.tokens_from;
+        let tokens_from = inherited.baseline.tokens_from;
         world.record.handovers(|history| {
             let restore = Some(Restore { backup_at, tokens_from });
             *history = HandoverHistory { restore, told: vec![], ..known };
         });
-        let first = heritage.proposals(world.cluster).collect();
+        let first = inherited.proposals(world.cluster).collect();
         let time = Span::from_millis(options.time.as_millis() / 2);
         let folders: Vec<_> = folders.iter().map(|number| number + FOLDER_CLIENTS).collect();
         simulate(&SimOptions { time, ..*options }, &world, first, &folders).await;
@@ -185,24 +185,25 @@ async fn simulate(options: &SimOptions, world: &Arc<World>, first: Vec<Proposal>
 
 /// Takes a backup at a random moment within `time`. Returns when it was requested, and what a
 /// cluster takes over from it; `None` if no node could take one.
-async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, Heritage)> {
+async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, InheritedState)> {
     sleep(world.dice.millis(time.as_millis() / 4, time.as_millis())).await;
     for _ in 0..BACKUP_TRIES {
         sleep(LOOK_AGAIN).await;
         let Some(leader) = world.leader() else { continue };
         let asked = now();
         let (send, backup) = oneshot::channel();
-        let look = |engine: &Engine, _| Heritage::of(engine, 0, None);
-        leader.requests.look(None, look, Box::new(move |heritage| drop(send.send(heritage))));
-        if let Ok(Ok(Ok(Some(mut heritage)))) =
+        let look = |engine: &Engine, _| InheritedState::of(engine, 0, None);
+        leader.requests.look(None, look, Box::new(move |inherited| drop(send.send(inherited))));
+        if let Ok(Ok(Ok(Some(mut inherited)))) =
             SimTypeConfig::timeout(LOOK_AGAIN.as_duration(), backup).await
         {
             world.record.note(format_args!("a backup as of {asked}"));
             if planted(PlantedBug::EndTakenForKnown) {
-                let last = heritage.names.iter_mut().filter_map(|name| name.previous.last.as_mut());
+                let last =
+                    inherited.names.iter_mut().filter_map(|name| name.previous.last.as_mut());
                 last.for_each(|last| last.end = HandoverEnd::Released);
             }
-            return Some((asked, heritage));
+            return Some((asked, inherited));
         }
     }
     None

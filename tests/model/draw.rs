@@ -478,13 +478,14 @@ impl Draw {
         };
         let too_long = "x".repeat(1_025);
         let process = Process { pid: 7, start: 70, boot: 700 };
-        let looks = FileAttrs { face: FileType::Directory, uid: 1_000, ..FileAttrs::default() };
+        let attrs =
+            FileAttrs { file_type: FileType::Directory, uid: 1_000, ..FileAttrs::default() };
         Patch {
             holder_id: self.dice.one_in(3).then(|| "host:ann:7:70".into()),
             note: self.dice.one_in(3).then(|| self.dice.pick(&["", "busy", &too_long]).into()),
             text,
             process: self.dice.one_in(4).then(|| self.dice.pick(&[None, Some(process)])),
-            looks: self.dice.one_in(4).then_some(looks),
+            attrs: self.dice.one_in(4).then_some(attrs),
         }
     }
 }

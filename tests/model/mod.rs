@@ -204,7 +204,7 @@ impl Pair {
 /// in the session's last request number, which a refused request uses up.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
     let as_before = bytes == state_codec::encode_engine(state_codec::known_version(), &before);
-    let uses_place = before.books.enter_order(command).is_ok();
+    let uses_place = before.state.enter_order(command).is_ok();
     as_before
         || (uses_place
             && bytes == state_codec::encode_engine(state_codec::known_version(), &before))

@@ -313,7 +313,7 @@ impl Naive {
         Err(Refusal { at: self.now, reason: Box::new(reason) })
     }
 
-    fn tell(&mut self, what: EventKind) {
+    fn emit(&mut self, what: EventKind) {
         self.events.push(Event { at: self.now, what });
     }
 
@@ -455,7 +455,7 @@ impl Naive {
         let life = held.lease.life;
         let grace_until = self.ends(life).grace_until;
         if due < grace_until {
-            return self.tell(EventKind::Expired { name, holder, token });
+            return self.emit(EventKind::Expired { name, holder, token });
         }
         self.end(
             token,
@@ -471,7 +471,7 @@ impl Naive {
         let session = self.sessions.remove(place.expect("it was open"));
         let ends = session.ends();
         let end = SessionEnd::Expired;
-        self.tell(EventKind::SessionOver { session: id, client: session.client, end });
+        self.emit(EventKind::SessionOver { session: id, client: session.client, end });
         let waited_for = self.unqueue_all(id);
         for token in self.hanging_on(id) {
             let now = self.now;
@@ -483,7 +483,7 @@ impl Naive {
             *expired = expires_at <= now;
             let (name, holder) = (name.clone(), lease.holder.clone());
             if *expired {
-                self.tell(EventKind::Expired { name, holder, token });
+                self.emit(EventKind::Expired { name, holder, token });
             }
         }
         for name in &waited_for {
@@ -516,7 +516,7 @@ impl Naive {
         let place = self.line.iter().position(|waiting| waiting.ticket == ticket);
         let Waiting { name, ask, .. } = self.line.remove(place.expect("it is in line"));
         self.wait_is_over(ticket, &Outcome::Left);
-        self.tell(EventKind::Left { name: name.clone(), client: ask.client, ticket, why });
+        self.emit(EventKind::Left { name: name.clone(), client: ask.client, ticket, why });
         name
     }
 
@@ -554,7 +554,7 @@ impl Naive {
         if self.hold_off.take().is_none() {
             return;
         }
-        self.tell(EventKind::HoldOffEnded { by });
+        self.emit(EventKind::HoldOffEnded { by });
         for name in self.names() {
             self.serve(&name);
         }
@@ -591,7 +591,7 @@ impl Naive {
             TenureEnd::Stolen { .. } => HandoverEnd::Stolen,
         };
         self.note_end(&name, token, how);
-        self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
+        self.emit(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
     /// Releases the lease with the token `token`. A lease that begins in the future is one that a
@@ -656,7 +656,7 @@ impl Naive {
                     if (own.mode, *mode) == (Mode::Shared, Mode::Exclusive) {
                         self.may_grant(name)?;
                     }
-                    return self.go_on(ask, own);
+                    return self.continue_tenure(ask, own);
                 }
             }
         } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
@@ -735,7 +735,7 @@ impl Naive {
         waited: Option<(Ticket, Span)>,
     ) -> Tenure {
         let (holder, token, hold) = (lease.holder.clone(), lease.token, lease.hold);
-        self.tell(EventKind::Granted { name: name.clone(), holder, token, mode, hold, waited });
+        self.emit(EventKind::Granted { name: name.clone(), holder, token, mode, hold, waited });
         if let Some(previous) = self.memory(name) {
             previous.seq += 1;
         }
@@ -748,14 +748,14 @@ impl Naive {
     /// Acquires a lock for a client that already holds it by the lease `own`. The lease keeps its
     /// token, except for an upgrade from shared to exclusive, which replaces the lease by one with
     /// a new token.
-    fn go_on(&mut self, ask: &Acquire, own: &Held) -> Answer {
+    fn continue_tenure(&mut self, ask: &Acquire, own: &Held) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         self.remember(ask);
         let mut held = own.clone();
         held.lease.acquisition += 1;
         held.lease.life = match (ask.hold, own.lease.life, ask.term) {
             (Ownership::OpenFile(_), ..) => ask.term.begin(self.now),
-            _ if self.is_open(own.lease.hold) => again(own.lease.life, self.now),
+            _ if self.is_open(own.lease.hold) => renewed_lifetime(own.lease.life, self.now),
             (.., Lifetime::Session(id), LeaseTerms::Own(..)) => Lifetime::Session(id),
             _ => ask.term.begin(self.now),
         };
@@ -764,8 +764,8 @@ impl Naive {
         }
         held.mode = ask.mode;
         let of_file = matches!(ask.hold, Ownership::OpenFile(_));
-        let looks = ask.patch.looks.filter(|_| !of_file);
-        let patch = Patch { looks, ..ask.patch.clone() };
+        let attrs = ask.patch.attrs.filter(|_| !of_file);
+        let patch = Patch { attrs, ..ask.patch.clone() };
         if own.mode == Mode::Shared && ask.mode == Mode::Exclusive {
             return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
         }
@@ -798,7 +798,7 @@ impl Naive {
         held.lease.details = Arc::new(patched(&held.lease.details, patch));
         let (name, holder, token) =
             (held.name.clone(), held.lease.holder.clone(), held.lease.token);
-        self.tell(EventKind::Renewed { name, holder, token });
+        self.emit(EventKind::Renewed { name, holder, token });
         let outcome = Outcome::Renewed(tenure(&held.lease));
         let place = self.held.iter().position(|h| h.lease.token == token);
         self.held[place.expect("it is held")] = held;
@@ -843,7 +843,7 @@ impl Naive {
         let (since, ask) = (self.now, ask.clone());
         let (name, client) = (name.clone(), ask.client.clone());
         self.line.push(Waiting { name: name.clone(), ticket, ask, since, until });
-        self.tell(EventKind::Joined { name, client, ticket });
+        self.emit(EventKind::Joined { name, client, ticket });
         Ok(Outcome::Waiting { ticket, ahead })
     }
 
@@ -930,7 +930,7 @@ impl Naive {
         }
         held.lease.life = match ask.term {
             Some(term) if !self.is_open(held.lease.hold) => term.begin(self.now),
-            _ => again(held.lease.life, self.now),
+            _ => renewed_lifetime(held.lease.life, self.now),
         };
         if ask.firm == Firm::Make && held.lease.hold == Ownership::Client {
             held.lease.hold = Ownership::Exclusive(None);
@@ -947,7 +947,7 @@ impl Naive {
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
         held.expect("just seen").lease.details =
             Arc::new(patched(&meant.lease.details, &ask.patch));
-        self.tell(EventKind::Annotated { name: meant.name, token });
+        self.emit(EventKind::Annotated { name: meant.name, token });
         Ok(Outcome::Annotated)
     }
 
@@ -971,7 +971,7 @@ impl Naive {
                 if let (true, Lifetime::Own { expires_at, .. }) = (is_released, &mut lease.life) {
                     *expires_at = now;
                 }
-                self.tell(EventKind::Annotated { name: name.clone(), token: thief });
+                self.emit(EventKind::Annotated { name: name.clone(), token: thief });
                 self.pass(now);
                 return Ok(Outcome::Released);
             }
@@ -1031,7 +1031,7 @@ impl Naive {
         }
         let mut lease = held.lease;
         lease.token = Token::named(self.number());
-        lease.life = again(lease.life, self.now);
+        lease.life = renewed_lifetime(lease.life, self.now);
         (lease.acquired_at, lease.renewed_at) = (self.now, self.now);
         let tenure = self.hold(to, held.mode, lease, None);
         self.serve(&from.name);
@@ -1183,7 +1183,7 @@ impl Naive {
         }
         let id = SessionId::named(self.number());
         let OpenSession { client, ttl, grace } = ask.clone();
-        self.tell(EventKind::SessionOpened { session: id, client: client.clone() });
+        self.emit(EventKind::SessionOpened { session: id, client: client.clone() });
         self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now, last_request: 0 });
         Ok(Outcome::SessionOpened(id))
     }
@@ -1196,7 +1196,7 @@ impl Naive {
             session.renewed_at = self.now;
         }
         let until = session.ends().expires_at;
-        self.tell(EventKind::SessionKept { session: id });
+        self.emit(EventKind::SessionKept { session: id });
         Ok(Outcome::KeptAlive(until))
     }
 
@@ -1236,7 +1236,7 @@ impl Naive {
             self.give_back(*token, session.ends().ttl);
         }
         let (client, end) = (session.client, SessionEnd::Closed);
-        self.tell(EventKind::SessionOver { session: id, client, end });
+        self.emit(EventKind::SessionOver { session: id, client, end });
         for name in names.iter().chain(&waited_for) {
             self.serve(name);
         }
@@ -1327,7 +1327,7 @@ impl Naive {
         }
         if let Some(previous) = self.previous(&ask.name) {
             let token = previous.last.as_ref().map_or(Token::named(0), |last| last.token);
-            self.tell(EventKind::Annotated { name: ask.name.clone(), token });
+            self.emit(EventKind::Annotated { name: ask.name.clone(), token });
             self.remembered.retain(|(name, _)| *name != ask.name);
         }
         Ok(Outcome::Forgotten)
@@ -1370,7 +1370,7 @@ fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
 
 /// Returns what keeps a lease alive after a renewal at the time `now`. The ttl of a lease begins
 /// anew; a lease that is kept alive by a session is not changed.
-fn again(life: Lifetime, now: Time) -> Lifetime {
+fn renewed_lifetime(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => {
             Lifetime::Own { ttl, grace, expires_at: now + ttl.span() }
@@ -1398,5 +1398,5 @@ fn patched(before: &Details, patch: &Patch) -> Details {
         .with_note(note.filter(|note| !note.is_empty()))
         .with_text(text.into())
         .with_process(patch.process.unwrap_or_else(|| before.process()))
-        .with_looks(patch.looks.unwrap_or_else(|| before.looks()))
+        .with_attrs(patch.attrs.unwrap_or_else(|| before.attrs()))
 }

@@ -260,9 +260,9 @@ pub(in crate::cli) fn restore(args: &RestoreArgs) -> CliResult {
     let Backup { taken, engine, .. } = replay::read(&bytes)
         .map_err(|error| CliError::unavailable(format!("{file} can't be restored: {error}")))?;
     let hold_off = args.hold_off.span()?;
-    let heritage = heritage_of(&engine, hold_off, HoldOffCause::Restored)?;
-    let tokens_from = heritage.baseline.tokens_from;
-    raft::restore(&args.data, heritage, raft::Origin::Backup)
+    let inherited = inherited_state(&engine, hold_off, HoldOffCause::Restored)?;
+    let tokens_from = inherited.baseline.tokens_from;
+    raft::restore(&args.data, inherited, raft::Origin::Backup)
         .map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!(
         "restored {} from the backup of {taken}: nothing is held, and tokens go on at \
@@ -272,14 +272,14 @@ pub(in crate::cli) fn restore(args: &RestoreArgs) -> CliResult {
     say_hold_off(&engine, hold_off, "the backup")
 }
 
-fn heritage_of(
+fn inherited_state(
     engine: &Engine,
     hold_off: Option<Span>,
     cause: HoldOffCause,
-) -> CliResult<raft::Heritage> {
+) -> CliResult<raft::InheritedState> {
     let hold_off = hold_off.map(|span| HoldOff { until: Time::ZERO + span, cause });
     let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
-    raft::Heritage::of(engine, secs, hold_off).ok_or_else(|| {
+    raft::InheritedState::of(engine, secs, hold_off).ok_or_else(|| {
         CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
     })
 }
@@ -322,9 +322,9 @@ pub(in crate::cli) fn recover(args: &RecoverArgs) -> CliResult {
         refuse_living(&survivor)?;
     }
     let engine = survivor.engine.clone();
-    let heritage = heritage_of(&engine, hold_off, HoldOffCause::Recovered)?;
-    let (node, tokens_from) = (survivor.node, heritage.baseline.tokens_from);
-    survivor.succeed(&args.to, heritage).map_err(unavailable)?;
+    let inherited = inherited_state(&engine, hold_off, HoldOffCause::Recovered)?;
+    let (node, tokens_from) = (survivor.node, inherited.baseline.tokens_from);
+    survivor.succeed(&args.to, inherited).map_err(unavailable)?;
     let to = args.to.display();
     output::line(&format!(
         "began a new cluster in {to} with what node {node} knows: nothing is held, and tokens go \

@@ -81,13 +81,13 @@ pub fn decode_rules(version: u8, bytes: &[u8]) -> Result<Rules, Malformed> {
 /// Encodes the whole state of an engine in this version.
 pub fn encode_engine(version: u8, engine: &Engine) -> Vec<u8> {
     let mut out = Encoder::new(version);
-    let books = &engine.books;
-    books.rules.put(&mut out);
-    books.clock.put(&mut out);
-    books.mint.upcoming().put(&mut out);
-    books.next_ticket.put(&mut out);
-    (books.sessions.len() as u64).put(&mut out);
-    for (id, session) in &books.sessions {
+    let state = &engine.state;
+    state.rules.put(&mut out);
+    state.clock.put(&mut out);
+    state.mint.upcoming().put(&mut out);
+    state.next_ticket.put(&mut out);
+    (state.sessions.len() as u64).put(&mut out);
+    for (id, session) in &state.sessions {
         (*id).put(&mut out);
         session.put(&mut out);
     }
@@ -96,13 +96,13 @@ pub fn encode_engine(version: u8, engine: &Engine) -> Vec<u8> {
         name.put(&mut out);
         lock.put(&mut out);
     }
-    (books.replies.len() as u64).put(&mut out);
-    for (id, reply) in books.replies.iter() {
+    (state.replies.len() as u64).put(&mut out);
+    for (id, reply) in state.replies.iter() {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    books.hold_off.put(&mut out);
-    books.remembered.put(&mut out);
+    state.hold_off.put(&mut out);
+    state.remembered.put(&mut out);
     out.into_bytes()
 }
 
@@ -116,18 +116,18 @@ pub fn encode_state(version: u8, engine: &Engine) -> Vec<u8> {
 pub fn decode_engine(version: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     let from = &mut Decoder::new(version, bytes);
     let mut engine = Engine::new(Rules::take(from)?);
-    engine.books.clock = Time::take(from)?;
+    engine.state.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
     require(upcoming > 0)?;
-    engine.books.mint = TokenAllocator::at(upcoming);
-    engine.books.next_ticket = u64::take(from)?;
+    engine.state.mint = TokenAllocator::at(upcoming);
+    engine.state.next_ticket = u64::take(from)?;
     for _ in 0..u64::take(from)? {
         let (id, session) = (SessionId::take(from)?, Session::take(from)?);
-        let last = engine.books.sessions.last_key_value();
+        let last = engine.state.sessions.last_key_value();
         require(last.is_none_or(|(last, _)| *last < id))?;
-        engine.books.book_session(id, &session);
-        engine.books.usage.learn_session(&session.client);
-        engine.books.sessions.insert(id, session);
+        engine.state.register_session(id, &session);
+        engine.state.usage.learn_session(&session.client);
+        engine.state.sessions.insert(id, session);
     }
     let mut known = Interner::default();
     let mut waiting = BTreeSet::new();
@@ -139,39 +139,39 @@ pub fn decode_engine(version: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         }
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
-        require_sound(&lock, &engine.books)?;
+        require_sound(&lock, &engine.state)?;
         has_lock_without_lease |= lock.leases().is_empty();
-        lock.leases().iter().for_each(|lease| engine.books.book(&name, lease));
+        lock.leases().iter().for_each(|lease| engine.state.register_lease(&name, lease));
         for (ticket, waiter) in lock.line.iter() {
-            engine.books.book_waiter(&name, *ticket, waiter);
+            engine.state.register_waiter(&name, *ticket, waiter);
             waiting.insert(*ticket);
         }
-        engine.books.usage.learn_lock(&lock);
+        engine.state.usage.learn_lock(&lock);
         *engine.locks.get_or_new(&name) = lock;
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
-        require(engine.books.replies.last().is_none_or(|last| *last < id))?;
+        require(engine.state.replies.last().is_none_or(|last| *last < id))?;
         require(
             reply.until < Time::NEVER || reply.place().is_some_and(|at| waiting.contains(&at)),
         )?;
-        engine.books.restore_reply(id, reply);
+        engine.state.restore_reply(id, reply);
     }
     let hold_off: Option<HoldOff> = Codec::take(from)?;
-    require(hold_off.is_none_or(|it| it.until > engine.books.clock))?;
+    require(hold_off.is_none_or(|it| it.until > engine.state.clock))?;
     if let Some(hold_off) = hold_off {
         engine.begin_hold_off(hold_off);
     }
     require(engine.hold_off().is_some() || !has_lock_without_lease)?;
-    engine.books.take_names(from)?;
+    engine.state.take_names(from)?;
     require(from.is_empty())?;
     Ok(engine)
 }
 
 /// Checks a decoded lock before it is inserted, so that damaged bytes are an error and do not reach
 /// the assertions of [`EngineState`].
-fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
-    let known = |id| books.sessions.contains_key(&id);
+fn require_sound(lock: &Lock, state: &EngineState) -> Result<(), Malformed> {
+    let known = |id| state.sessions.contains_key(&id);
     let lives = |lease: &Lease| match lease.life {
         Lifetime::Session(id) => known(id),
         Lifetime::Own { .. } => true,
@@ -182,8 +182,8 @@ fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
     // A stored token or ticket must be below the next one to be issued. Otherwise the engine would
     // issue the same number twice.
-    require(lock.leases().iter().all(|lease| lease.token.as_u64() < books.mint.upcoming()))?;
-    require(lock.line.keys().all(|ticket| ticket.as_u64() < books.next_ticket))?;
+    require(lock.leases().iter().all(|lease| lease.token.as_u64() < state.mint.upcoming()))?;
+    require(lock.line.keys().all(|ticket| ticket.as_u64() < state.next_ticket))?;
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
 }
 
@@ -226,7 +226,7 @@ wire_struct! {
     RequestId { caller, key }
     IdempotencyKey { id, digest }
     IdempotencyRecord { until, digest, replay }
-    Patch { holder_id, note, text, process, looks }
+    Patch { holder_id, note, text, process, attrs }
     LeaseKey { name, client, token }
     Leave { name, ticket, why }
     Move { from, to, over }
@@ -236,7 +236,7 @@ wire_struct! {
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, acquisition, details }
     Process { pid, start, boot }
-    FileAttrs { face, reads, mode, uid, gid, times }
+    FileAttrs { file_type, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
@@ -279,14 +279,14 @@ impl Codec for Details {
         self.note().cloned().put(out);
         self.shared_text().put(out);
         self.process().put(out);
-        self.looks().put(out);
+        self.attrs().put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let details = Self::default().with_holder_id(Codec::take(from)?);
         let details = details.with_note(Codec::take(from)?);
         let details = details.with_text(Codec::take(from)?);
-        Ok(details.with_process(Codec::take(from)?).with_looks(Codec::take(from)?))
+        Ok(details.with_process(Codec::take(from)?).with_attrs(Codec::take(from)?))
     }
 }
 

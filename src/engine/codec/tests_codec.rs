@@ -156,9 +156,9 @@ fn baselines_and_rules_are_read_as_written() {
 #[test]
 fn details_are_read_as_written() {
     let times = Some((Wall { secs: -1, nanos: 2 }, Wall { secs: 3, nanos: 4 }));
-    let looks = FileAttrs { face: FileType::Symlink, uid: 7, times, ..FileAttrs::default() };
+    let attrs = FileAttrs { file_type: FileType::Symlink, uid: 7, times, ..FileAttrs::default() };
     let process = Some(Process { pid: 1, start: 2, boot: 3 });
-    let details = Details::default().with_looks(looks).with_process(process);
+    let details = Details::default().with_attrs(attrs).with_process(process);
     let details = details.with_note(Some("busy".into())).with_text(b"text".as_slice().into());
     survives(&details.with_holder_id(Some("host:a:7:70".into())));
 }
@@ -204,18 +204,18 @@ impl State {
             let request = Some(IdempotencyKey { id, digest: Digest(1) });
             lab.does_command(&Command { request, ..Op::Settle.into() }).expect("settled");
         }
-        let books = &lab.engine.books;
+        let state = &lab.engine.state;
         Self {
-            upcoming: books.mint.upcoming(),
-            next_ticket: books.next_ticket,
-            sessions: books.sessions.clone().into_iter().collect(),
+            upcoming: state.mint.upcoming(),
+            next_ticket: state.next_ticket,
+            sessions: state.sessions.clone().into_iter().collect(),
             locks: lab
                 .engine
                 .locks
                 .iter()
                 .map(|(name, lock)| (name.clone(), *lock.clone()))
                 .collect(),
-            replies: books.replies.iter().map(|(id, reply)| (id.clone(), reply.clone())).collect(),
+            replies: state.replies.iter().map(|(id, reply)| (id.clone(), reply.clone())).collect(),
             tail: vec![0, 0, 0],
         }
     }
@@ -325,7 +325,7 @@ fn a_reply_of_a_place_is_read_as_written() {
     (reply.until, reply.replay.first) = (Time::NEVER, first);
     let engine = state.decode().expect("it is sound");
     engine.check();
-    assert!(engine.books.replies.waiting.contains_key(&place));
+    assert!(engine.state.replies.waiting.contains_key(&place));
 }
 
 /// Of deadlines at the same time, the expiry of a session comes before those of leases and waits.

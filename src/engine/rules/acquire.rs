@@ -4,7 +4,7 @@
 //! Decides whether a request conflicts with the leases of a lock. Commands and read-only checks
 //! ([`LockView::in_the_way`]) use the same code.
 
-use super::renew::again;
+use super::renew::renewed_lifetime;
 use crate::engine::state::{Engine, EngineState};
 use crate::engine::values::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Tenure};
 use crate::engine::values::deadlines::Due;
@@ -27,36 +27,36 @@ static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
     pub(in crate::engine) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
-        self.books.may_lean_on(ask.hold, ask.term)?;
-        self.books.tokens_left()?;
-        self.books.may_remember(ask)?;
+        self.state.require_open_sessions(ask.hold, ask.term)?;
+        self.state.tokens_left()?;
+        self.state.may_remember(ask)?;
         if let Some(answer) = self.put_off(ask, events) {
             return answer;
         }
-        let (held, max) = (self.locks.len(), self.books.rules.locks_max);
+        let (held, max) = (self.locks.len(), self.state.rules.locks_max);
         let lock = match self.locks.slot(&ask.name) {
             Slot::Taken(lock) => lock,
             Slot::Free(free) => {
-                self.books.limit(held, max, Limit::Locks)?;
-                self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
-                self.books.remember_name(ask);
+                self.state.limit(held, max, Limit::Locks)?;
+                self.state.fits(&ask.name, ask, &NOTHING_SAID)?;
+                self.state.remember_name(ask);
                 let mut lock = Box::default();
                 let entrant = Entrant::at_once(ask);
-                let tenure = self.books.let_in(&mut lock, &ask.name, entrant, events);
+                let tenure = self.state.grant(&mut lock, &ask.name, entrant, events);
                 free.put(lock);
                 return Ok(Outcome::Granted(tenure));
             }
         };
-        match self.books.stance(lock, ask) {
+        match self.state.stance(lock, ask) {
             ConflictCheck::Own(lease) => {
                 let token = lease.token;
-                self.go_on(ask, token, events)
+                self.continue_tenure(ask, token, events)
             }
             ConflictCheck::Beside => {
-                let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
-                self.books.limit(sharing, max, Limit::Holders)?;
-                self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
-                self.books.remember_name(ask);
+                let (sharing, max) = (lock.leases().len(), self.state.rules.holders_max);
+                self.state.limit(sharing, max, Limit::Holders)?;
+                self.state.fits(&ask.name, ask, &NOTHING_SAID)?;
+                self.state.remember_name(ask);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             ConflictCheck::Conflict(lease, way) => {
@@ -69,11 +69,11 @@ impl Engine {
                     // end.
                     && lock.own(ask.into()).is_none()
                 {
-                    let until = patience.map(|span| self.books.clock + span);
+                    let until = patience.map(|span| self.state.clock + span);
                     return self.join(ask, until, events);
                 }
-                let conflict = self.books.conflict(&ask.name, lock, lease, way);
-                Err(self.books.refuse(Reason::Conflict(conflict)))
+                let conflict = self.state.conflict(&ask.name, lock, lease, way);
+                Err(self.state.refuse(Reason::Conflict(conflict)))
             }
         }
     }
@@ -81,21 +81,21 @@ impl Engine {
     /// Adds the client of the request to the holders of a shared lock.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
-        self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
+        self.state.grant(lock, &ask.name, Entrant::at_once(ask), events)
     }
 
     /// Renews a lease, hands it to an open file, or changes its mode. A change from shared to
     /// exclusive gives the lease a new fencing token: a protected resource may already have seen a
     /// higher token from another sharer.
-    fn go_on(&mut self, ask: &Acquire, token: Token, events: &mut Vec<Event>) -> Answer {
+    fn continue_tenure(&mut self, ask: &Acquire, token: Token, events: &mut Vec<Event>) -> Answer {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that has a lease is there");
         let mode_changes = lock.mode() != ask.mode;
         let upgrades = mode_changes && ask.mode == Mode::Exclusive;
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
-        self.books.fits(&ask.name, ask, &lease.details)?;
-        self.books.remember_name(ask);
-        let now = self.books.clock;
-        self.books.unbook(&ask.name, lease);
+        self.state.fits(&ask.name, ask, &lease.details)?;
+        self.state.remember_name(ask);
+        let now = self.state.clock;
+        self.state.unregister_lease(&ask.name, lease);
         match (lease.hold, ask.hold) {
             (_, Ownership::OpenFile(_)) => {
                 lease.hold = ask.hold;
@@ -103,8 +103,8 @@ impl Engine {
             }
             // A lease that an open file owns keeps its own ttl or session when another program of
             // the client acquires the same lock: the lease must last as long as the file is open.
-            (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
-            _ => lease.life = renewed(lease.life, ask.term, now),
+            (hold, _) if self.state.is_open(hold) => lease.life = renewed_lifetime(lease.life, now),
+            _ => lease.life = reacquired_lifetime(lease.life, ask.term, now),
         }
         lease.renewed_at = now;
         lease.acquisition = lease.acquisition.saturating_add(1);
@@ -112,21 +112,21 @@ impl Engine {
             // An open file that takes over a lease keeps the file attributes that the creator of
             // the lock set.
             Ownership::OpenFile(_) => {
-                Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details);
+                Patch { attrs: None, ..ask.patch.clone() }.apply(&mut lease.details);
             }
             Ownership::Client | Ownership::Exclusive(_) => ask.patch.apply(&mut lease.details),
         }
         if upgrades {
-            self.books.begin_anew(&ask.name, lease, events);
+            self.state.begin_anew(&ask.name, lease, events);
         }
-        self.books.book(&ask.name, lease);
-        let (tenure, token) = (self.books.tenure(&ask.name, lease), lease.token);
+        self.state.register_lease(&ask.name, lease);
+        let (tenure, token) = (self.state.tenure(&ask.name, lease), lease.token);
         if mode_changes {
             lock.change_mode(token, ask.mode);
         }
         if !upgrades {
             let (name, holder) = (ask.name.clone(), ask.client.clone());
-            self.books.tell(events, EventKind::Renewed { name, holder, token });
+            self.state.emit(events, EventKind::Renewed { name, holder, token });
         }
         if mode_changes {
             self.serve(&ask.name, events);
@@ -144,7 +144,7 @@ impl Engine {
         until: Option<Time>,
         events: &mut Vec<Event>,
     ) -> Answer {
-        self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+        self.state.fits(&ask.name, ask, &NOTHING_SAID)?;
         let own_place = ask.hold == Ownership::Exclusive(None);
         let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
         let lock = self.locks.get(&ask.name);
@@ -152,20 +152,20 @@ impl Engine {
         let place = line.find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
             let ticket = *ticket;
-            self.books.remember_name(ask);
+            self.state.remember_name(ask);
             return Ok(self.ask_again(ask, ticket, until, events));
         }
-        let (ahead, max) = (lock.map_or(0, |lock| lock.line.len()), self.books.rules.waiters_max);
-        self.books.limit(ahead, max, Limit::Waiters)?;
-        self.books.remember_name(ask);
+        let (ahead, max) = (lock.map_or(0, |lock| lock.line.len()), self.state.rules.waiters_max);
+        self.state.limit(ahead, max, Limit::Waiters)?;
+        self.state.remember_name(ask);
         let lock = self.locks.get_or_new(&ask.name);
-        let ticket = Ticket(self.books.next_ticket);
-        self.books.next_ticket += 1;
-        let waiter = QueuedWaiter::new(ask, self.books.clock, until);
-        self.books.book_waiter(&ask.name, ticket, &waiter);
+        let ticket = Ticket(self.state.next_ticket);
+        self.state.next_ticket += 1;
+        let waiter = QueuedWaiter::new(ask, self.state.clock, until);
+        self.state.register_waiter(&ask.name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
         let (name, client) = (ask.name.clone(), ask.client.clone());
-        self.books.tell(events, EventKind::Joined { name, client, ticket });
+        self.state.emit(events, EventKind::Joined { name, client, ticket });
         Ok(Outcome::Waiting { ticket, ahead })
     }
 
@@ -180,9 +180,9 @@ impl Engine {
     ) -> Outcome {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let before = lock.line.remove(ticket).expect("a repeated request is in the queue");
-        self.books.unbook_waiter(&ask.name, ticket, &before);
+        self.state.unregister_waiter(&ask.name, ticket, &before);
         let waiter = QueuedWaiter::new(ask, before.since, until);
-        self.books.book_waiter(&ask.name, ticket, &waiter);
+        self.state.register_waiter(&ask.name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
         self.serve(&ask.name, events);
         let lock = self.locks.get(&ask.name).expect("a lock that is waited for is held");
@@ -192,7 +192,7 @@ impl Engine {
         let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
         let lease = lock.leases().iter().rev().find(served);
         let lease = lease.expect("a waiter that has left was served");
-        Outcome::Granted(self.books.tenure(&ask.name, lease))
+        Outcome::Granted(self.state.tenure(&ask.name, lease))
     }
 
     /// Sets the deadline of a waiter; `None` means that it waits without one.
@@ -204,17 +204,17 @@ impl Engine {
     ) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         let Some(mut waiter) = lock.line.remove(ticket) else { return };
-        self.books.unbook_waiter(name, ticket, &waiter);
+        self.state.unregister_waiter(name, ticket, &waiter);
         waiter.until = until;
-        self.books.book_waiter(name, ticket, &waiter);
+        self.state.register_waiter(name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
     }
 
     /// Removes a waiter from the queue, then serves the waiters behind it.
     pub(in crate::engine) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
-        self.books.tokens_left()?;
+        self.state.tokens_left()?;
         if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
-            return Err(self.books.refuse(Reason::NotInLine(ask.name.clone())));
+            return Err(self.state.refuse(Reason::NotInLine(ask.name.clone())));
         }
         self.serve(&ask.name, events);
         Ok(Outcome::Left)
@@ -230,10 +230,10 @@ impl Engine {
     ) -> bool {
         let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(ticket));
         let Some(waiter) = waiter else { return false };
-        self.books.unbook_waiter(name, ticket, &waiter);
-        self.books.wait_is_over(ticket, &Outcome::Left);
+        self.state.unregister_waiter(name, ticket, &waiter);
+        self.state.wait_is_over(ticket, &Outcome::Left);
         let (name, client) = (name.clone(), waiter.client);
-        self.books.tell(events, EventKind::Left { name, client, ticket, why });
+        self.state.emit(events, EventKind::Left { name, client, ticket, why });
         true
     }
 
@@ -242,27 +242,27 @@ impl Engine {
     pub(in crate::engine) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {
-            if self.books.hold_off.is_some() || !lock.admits(mode) || self.books.is_full(lock) {
+            if self.state.hold_off.is_some() || !lock.admits(mode) || self.state.is_full(lock) {
                 break;
             }
             let waiter = lock.line.remove(ticket).expect("the next waiter is in the queue");
-            self.books.unbook_waiter(name, ticket, &waiter);
-            if self.books.is_alive(&waiter) {
+            self.state.unregister_waiter(name, ticket, &waiter);
+            if self.state.is_alive(&waiter) {
                 let entrant = Entrant::from_line(ticket, &waiter);
-                let tenure = self.books.let_in(lock, name, entrant, events);
-                self.books.wait_is_over(ticket, &Outcome::Granted(tenure));
+                let tenure = self.state.grant(lock, name, entrant, events);
+                self.state.wait_is_over(ticket, &Outcome::Granted(tenure));
             } else {
-                self.books.wait_is_over(ticket, &Outcome::Left);
+                self.state.wait_is_over(ticket, &Outcome::Left);
                 let (name, client) = (name.clone(), waiter.client);
-                let why = if waiter.until.is_some_and(|until| until <= self.books.clock) {
+                let why = if waiter.until.is_some_and(|until| until <= self.state.clock) {
                     LeaveReason::TimedOut
                 } else {
                     LeaveReason::SessionOver
                 };
-                self.books.tell(events, EventKind::Left { name, client, ticket, why });
+                self.state.emit(events, EventKind::Left { name, client, ticket, why });
             }
         }
-        if matches!(lock.tenancy, Tenancy::Nobody) && self.books.hold_off.is_none() {
+        if matches!(lock.tenancy, Tenancy::Nobody) && self.state.hold_off.is_none() {
             assert!(lock.line.is_empty(), "a free lock serves its line");
         }
         if lock.is_idle() {
@@ -304,7 +304,7 @@ fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
 
 /// Returns the lifetime of a lease after its client acquired it again. A lease bound to a session
 /// stays bound, unless the request names another session.
-fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
+fn reacquired_lifetime(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
     match (life, term) {
         (Lifetime::Session(id), LeaseTerms::Own(..)) => Lifetime::Session(id),
         (_, term) => term.begin(now),
@@ -313,7 +313,11 @@ fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
 
 impl EngineState {
     /// Refuses a request that depends on a session which is not open.
-    pub(super) fn may_lean_on(&self, hold: Ownership, term: LeaseTerms) -> Result<(), Refusal> {
+    pub(super) fn require_open_sessions(
+        &self,
+        hold: Ownership,
+        term: LeaseTerms,
+    ) -> Result<(), Refusal> {
         match sessions_of(hold, term).find(|id| !self.sessions.contains_key(id)) {
             Some(id) => Err(self.refuse(Reason::NoSession(id))),
             None => Ok(()),
@@ -348,7 +352,7 @@ impl EngineState {
     }
 
     /// Grants a new lease to a request that conflicts with no other lease.
-    fn let_in(
+    fn grant(
         &mut self,
         lock: &mut Lock,
         name: &LockName,
@@ -368,12 +372,12 @@ impl EngineState {
             acquisition: 0,
             details,
         };
-        self.book(name, &lease);
+        self.register_lease(name, &lease);
         let waited = who.waited.map(|(ticket, since)| (ticket, now.since(since)));
         let (holder, token, hold) = (who.client.clone(), lease.token, who.hold);
         let granted =
             EventKind::Granted { name: name.clone(), holder, token, mode: who.mode, hold, waited };
-        self.tell(events, granted);
+        self.emit(events, granted);
         let tenure = self.tenure(name, &lease);
         lock.admit(who.mode, lease);
         tenure
@@ -391,15 +395,15 @@ impl EngineState {
             held: now.since(lease.acquired_at),
             end: TenureEnd::Replaced,
         };
-        self.tell(events, ended);
+        self.emit(events, ended);
         (lease.token, lease.acquired_at) = (self.mint.token(), now);
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
-        self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
+        self.emit(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
     }
 
     /// Registers a waiter with its deadline and its sessions, so that it leaves the queue when the
     /// deadline passes or a session ends.
-    pub(in crate::engine) fn book_waiter(
+    pub(in crate::engine) fn register_waiter(
         &mut self,
         name: &LockName,
         ticket: Ticket,
@@ -415,7 +419,7 @@ impl EngineState {
         }
     }
 
-    fn unbook_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
+    fn unregister_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
         self.waiting -= 1;
         if let Some(until) = waiter.until {
             self.agenda.discard(until, Due::Patience(Box::new((ticket, name.clone()))));

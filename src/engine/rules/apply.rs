@@ -23,28 +23,28 @@ impl Engine {
     pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
         self.settle(at, events);
         if let Some(part) = command.oversized() {
-            return Err(self.books.refuse(Reason::Oversized(part)));
+            return Err(self.state.refuse(Reason::Oversized(part)));
         }
-        if let Some(max) = self.books.longest.filter(|max| command.op.lasts() > *max) {
-            return Err(self.books.refuse(Reason::TooLong { max }));
+        if let Some(max) = self.state.longest.filter(|max| command.op.lasts() > *max) {
+            return Err(self.state.refuse(Reason::TooLong { max }));
         }
         let Some(request) = &command.request else {
-            self.books.enter_order(command)?;
+            self.state.enter_order(command)?;
             return self.carry_out(command, events);
         };
         if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
-        self.books.has_room_for_reply(request, command)?;
-        self.books.enter_order(command)?;
+        self.state.has_room_for_reply(request, command)?;
+        self.state.enter_order(command)?;
         let outcome = self.carry_out(command, events)?;
         if command.op.is_part() {
             return Ok(outcome);
         }
         if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
-            self.books.forget_acknowledged(&request.id.caller, keys);
+            self.state.forget_acknowledged(&request.id.caller, keys);
         }
-        self.books.remember(request, &outcome);
+        self.state.remember(request, &outcome);
         Ok(outcome)
     }
 
@@ -81,14 +81,14 @@ impl Engine {
     /// that a deadline serves gets a lease that begins at `at`, since the waiter could not learn of
     /// it earlier.
     pub(in crate::engine) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
-        let until = self.books.clock.max(at);
-        while let Some((due_at, due)) = self.books.agenda.pop(until) {
+        let until = self.state.clock.max(at);
+        while let Some((due_at, due)) = self.state.agenda.pop(until) {
             // The clock advances before a deadline takes effect: `due_at` compares the expiry of a
             // lease with the clock.
-            self.books.clock = until;
+            self.state.clock = until;
             match due {
                 Due::Session(id) => {
-                    let session = self.books.sessions.remove(&id);
+                    let session = self.state.sessions.remove(&id);
                     let session = session.expect("a session that is due is open");
                     self.expire_session(id, session, events);
                 }
@@ -98,26 +98,26 @@ impl Engine {
                     self.serve(&name, events);
                 }
                 Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
-                Due::Reply(request) => drop(self.books.replies.remove(&request)),
+                Due::Reply(request) => drop(self.state.replies.remove(&request)),
                 Due::HoldOff => {
-                    self.books.hold_off = None;
+                    self.state.hold_off = None;
                     self.grant_again(None, events);
                 }
             }
         }
-        self.books.clock = until;
+        self.state.clock = until;
     }
 
     /// Handles the expiry of a lease or of its grace.
     fn lease_due(&mut self, due_at: Time, token: Token, name: &LockName, events: &mut Vec<Event>) {
         let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
         let lease = lock.lease_mut(token).expect("a lease that is due is there");
-        let ends = self.books.ends(lease.life);
+        let ends = self.state.ends(lease.life);
         if due_at < ends.grace_until {
             let holder = lease.holder.clone();
             let due = Due::Lease(token, name.clone());
-            self.books.agenda.add(ends.grace_until, due);
-            self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
+            self.state.agenda.add(ends.grace_until, due);
+            self.state.emit(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
             // If the grace ends at the time when the lease begins, the lock was stolen, and its new
             // holder released it before the lease began: see `give_back`. The end of such a lease
@@ -153,7 +153,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) {
         let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
-        self.books.finish(lock, name, token, end, events);
+        self.state.finish(lock, name, token, end, events);
     }
 }
 
@@ -171,7 +171,7 @@ impl EngineState {
         let lease = lock.evict(token).expect("a tenure that ends is there");
         let held = self.clock.since(lease.acquired_at);
         let (name, holder) = (name.clone(), lease.holder);
-        self.tell(events, EventKind::Ended { name, holder, token, held, end });
+        self.emit(events, EventKind::Ended { name, holder, token, held, end });
     }
 
     /// Whether a waiter can still be served: its sessions are alive and its timeout has not passed.

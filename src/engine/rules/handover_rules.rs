@@ -22,34 +22,34 @@ impl Engine {
             if lock.leases().is_empty() {
                 self.may_grant(&ask.name)?;
             }
-            let foremost = self.books.foremost(lock);
-            let way = match self.books.ends(foremost.life).phase(self.books.clock) {
-                _ if foremost.acquired_at > self.books.clock => {
+            let foremost = self.state.foremost(lock);
+            let way = match self.state.ends(foremost.life).phase(self.state.clock) {
+                _ if foremost.acquired_at > self.state.clock => {
                     Way::StealGrace { until: foremost.acquired_at }
                 }
                 Phase::Held => Way::Held,
                 Phase::Grace | Phase::Free => Way::Grace,
             };
-            let conflict = self.books.conflict(&ask.name, lock, foremost, way);
-            return Err(self.books.refuse(Reason::Conflict(conflict)));
+            let conflict = self.state.conflict(&ask.name, lock, foremost, way);
+            return Err(self.state.refuse(Reason::Conflict(conflict)));
         }
-        let Some(memory) = self.books.remembered.0.remove(&ask.name) else {
+        let Some(memory) = self.state.remembered.0.remove(&ask.name) else {
             return Ok(Outcome::Forgotten);
         };
-        self.books.usage.forget_name(&memory.owner);
+        self.state.usage.forget_name(&memory.owner);
         let token = memory.previous.last.as_ref().map_or(Token(0), |last| last.token);
-        self.books.tell(events, EventKind::Annotated { name: ask.name.clone(), token });
+        self.state.emit(events, EventKind::Annotated { name: ask.name.clone(), token });
         Ok(Outcome::Forgotten)
     }
 
     /// Returns what is remembered of the name of a lock; `None` if the name is not remembered.
     pub fn previous(&self, name: &LockName) -> Option<&Arc<Previous>> {
-        self.books.remembered.get(name)
+        self.state.remembered.get(name)
     }
 
     /// Returns the number of remembered names.
     pub fn remembered(&self) -> usize {
-        self.books.remembered.len()
+        self.state.remembered.len()
     }
 
     /// Returns the remembered names, as an engine takes them over that replaces this one after the
@@ -60,7 +60,7 @@ impl Engine {
             end: HandoverEnd::Unknown,
             ..last.clone()
         };
-        let names = self.books.remembered.iter();
+        let names = self.state.remembered.iter();
         names
             .map(|(name, owner, previous)| RememberedName {
                 name: name.clone(),
@@ -74,7 +74,7 @@ impl Engine {
     /// later handovers may be lost. A tenure that still runs may set another one. The end of that
     /// one is known.
     pub fn forget_ends(&mut self) {
-        for memory in self.books.remembered.0.values_mut() {
+        for memory in self.state.remembered.0.values_mut() {
             if let Some(last) = &mut Arc::make_mut(&mut memory.previous).last {
                 last.end = HandoverEnd::Unknown;
             }
@@ -86,7 +86,7 @@ impl Engine {
     pub fn take_over(&mut self, known: RememberedName) {
         let RememberedName { name, owner, previous } = known;
         if self.remembered() < REMEMBERED_MAX && self.previous(&name).is_none() {
-            self.books.insert_memory(name, owner, previous);
+            self.state.insert_memory(name, owner, previous);
         }
     }
 }

@@ -17,22 +17,22 @@ use crate::time::Span;
 impl Engine {
     /// Grants no lock until the end of `hold_off`.
     pub fn begin_hold_off(&mut self, hold_off: HoldOff) {
-        self.books.cancel_hold_off();
-        if hold_off.until > self.books.clock {
-            self.books.agenda.add(hold_off.until, Due::HoldOff);
-            self.books.hold_off = Some(hold_off);
+        self.state.cancel_hold_off();
+        if hold_off.until > self.state.clock {
+            self.state.agenda.add(hold_off.until, Due::HoldOff);
+            self.state.hold_off = Some(hold_off);
         }
     }
 
     /// Returns until when the engine grants no lock, and why; `None` if it grants locks.
     pub const fn hold_off(&self) -> Option<HoldOff> {
-        self.books.hold_off
+        self.state.hold_off
     }
 
     /// Ends the hold-off before its time.
     pub(super) fn end_hold_off(&mut self, ask: &EndHoldOff, events: &mut Vec<Event>) -> Answer {
-        self.books.tokens_left()?;
-        if self.books.cancel_hold_off().is_some() {
+        self.state.tokens_left()?;
+        if self.state.cancel_hold_off().is_some() {
             self.grant_again(Some(ask), events);
         }
         Ok(Outcome::HoldOffEnded)
@@ -45,7 +45,7 @@ impl Engine {
         by: Option<&EndHoldOff>,
         events: &mut Vec<Event>,
     ) {
-        self.books.tell(events, EventKind::HoldOffEnded { by: by.cloned() });
+        self.state.emit(events, EventKind::HoldOffEnded { by: by.cloned() });
         let waited_for = self.locks.iter().filter(|(_, lock)| !lock.line.is_empty());
         let names: Vec<LockName> = waited_for.map(|(name, _)| name.clone()).collect();
         for name in &names {
@@ -60,9 +60,9 @@ impl Engine {
         ask: &Acquire,
         events: &mut Vec<Event>,
     ) -> Option<Answer> {
-        let hold_off = self.books.hold_off?;
+        let hold_off = self.state.hold_off?;
         let held = self.locks.get(&ask.name).filter(|lock| !lock.leases().is_empty());
-        match held.map(|lock| (self.books.stance(lock, ask), lock.mode())) {
+        match held.map(|lock| (self.state.stance(lock, ask), lock.mode())) {
             Some((ConflictCheck::Conflict(..), _)) => None,
             Some((check @ ConflictCheck::Own(_), mode)) => {
                 // A request for the other mode of its own lease would wait for that lease.
@@ -89,21 +89,21 @@ impl Engine {
             }
         };
         if self.locks.get(&ask.name).is_none() {
-            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-            self.books.limit(held, max, Limit::Locks)?;
+            let (held, max) = (self.locks.len(), self.state.rules.locks_max);
+            self.state.limit(held, max, Limit::Locks)?;
         }
-        let until = patience.map(|span| self.books.clock + span);
+        let until = patience.map(|span| self.state.clock + span);
         self.join(ask, until, events)
     }
 
     /// Refuses a request that would begin a tenure of the lock `name` during the hold-off.
     pub(in crate::engine) fn may_grant(&self, name: &LockName) -> Result<(), Refusal> {
-        self.books.hold_off.map_or(Ok(()), |hold_off| Err(self.not_before(name, hold_off)))
+        self.state.hold_off.map_or(Ok(()), |hold_off| Err(self.not_before(name, hold_off)))
     }
 
     fn not_before(&self, name: &LockName, hold_off: HoldOff) -> Refusal {
         let waiting = self.locks.get(name).map_or(0, |lock| lock.line.len());
-        self.books.refuse(Reason::HoldOff { name: name.clone(), hold_off, waiting })
+        self.state.refuse(Reason::HoldOff { name: name.clone(), hold_off, waiting })
     }
 }
 

@@ -28,22 +28,22 @@ impl Engine {
         let lease = self.meant(&ask.key)?;
         let (token, hold, life) = (lease.token, lease.hold, lease.life);
         self.is_usable(&ask.key.name, lease)?;
-        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        self.state.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
             // The check requires that the session that is to keep the lease alive is open. The
             // session of the open file that owns the lease may have ended while the lease is still
             // in grace.
-            self.books.may_lean_on(Ownership::Client, term)?;
+            self.state.require_open_sessions(Ownership::Client, term)?;
         }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
-        let now = self.books.clock;
+        let now = self.state.clock;
         lease.life = match ask.term {
             // A lease that an open file owns lasts as long as the file is open: a ttl does not
             // shorten it.
-            Some(term) if !self.books.is_open(hold) => term.begin(now),
-            _ => again(life, now),
+            Some(term) if !self.state.is_open(hold) => term.begin(now),
+            _ => renewed_lifetime(life, now),
         };
         if ask.firm == Firm::Make && hold == Ownership::Client {
             lease.hold = Ownership::Exclusive(None);
@@ -53,10 +53,10 @@ impl Engine {
             lease.acquisition = lease.acquisition.saturating_add(1);
         }
         ask.patch.apply(&mut lease.details);
-        self.books.rebook(name, lease, life);
+        self.state.update_lease_registration(name, lease, life);
         let tenure = Tenure::of(lease);
         let (name, holder) = (name.clone(), lease.holder.clone());
-        self.books.tell(events, EventKind::Renewed { name, holder, token });
+        self.state.emit(events, EventKind::Renewed { name, holder, token });
         Ok(Outcome::Renewed(tenure))
     }
 
@@ -67,21 +67,21 @@ impl Engine {
     ) -> Answer {
         let lease = self.meant(&ask.key)?;
         let token = lease.token;
-        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        self.state.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(lock) = self.locks.get(&ask.key.name) {
-            self.books.may_hand_over(ask.handover.as_ref(), &ask.key, (lock, lease))?;
+            self.state.may_hand_over(ask.handover.as_ref(), &ask.key, (lock, lease))?;
         }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         ask.patch.apply(&mut lease.details);
-        self.books.hand_over(ask.handover.as_ref(), name, lease);
-        self.books.tell(events, EventKind::Annotated { name: name.clone(), token });
+        self.state.hand_over(ask.handover.as_ref(), name, lease);
+        self.state.emit(events, EventKind::Annotated { name: name.clone(), token });
         Ok(Outcome::Annotated)
     }
 
     pub(in crate::engine) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
-        self.books.tokens_left()?;
+        self.state.tokens_left()?;
         if ask.acknowledges
             && ask.handover.is_none()
             && let Some(answer) = self.acknowledge(&ask.key, events)
@@ -94,7 +94,7 @@ impl Engine {
         let name = &key.name;
         let place = self.locks.taken(name);
         let leases = place.as_ref().map_or(&[][..], |place| place.lock().leases());
-        let token = self.books.meant_by_release(key, ask.acquisition, leases)?;
+        let token = self.state.meant_by_release(key, ask.acquisition, leases)?;
         let mut place = place.expect("the lease meant has its lock");
         let lock = place.lock_mut();
         if let Some(handover) = &ask.handover {
@@ -102,13 +102,13 @@ impl Engine {
             let lease = lease.expect("the lease meant is there");
             // The token is that of the request, also if the request names the lease by its file.
             let named = LeaseKey { name: name.clone(), ..ask.key.clone() };
-            self.books.may_hand_over(Some(handover), &named, (lock, lease))?;
-            self.books.hand_over(Some(handover), name, lease);
+            self.state.may_hand_over(Some(handover), &named, (lock, lease))?;
+            self.state.hand_over(Some(handover), name, lease);
         }
         let lease = lock.lease_mut(token).expect("the lease meant is there");
-        let ttl = self.books.ends(lease.life).ttl;
-        self.books.unbook(name, lease);
-        self.books.give_back(lock, name, token, ttl, events);
+        let ttl = self.state.ends(lease.life).ttl;
+        self.state.unregister_lease(name, lease);
+        self.state.give_back(lock, name, token, ttl, events);
         if lock.is_idle() {
             place.remove();
         } else {
@@ -121,7 +121,7 @@ impl Engine {
     /// under which the holder last knew the lease; its client must hold the lease.
     fn key_of_open_file(&self, open: OpenId, known: &LeaseKey) -> Result<LeaseKey, Refusal> {
         let client = known.client.clone();
-        if let Some(session) = self.books.sessions.get(&open.session) {
+        if let Some(session) = self.state.sessions.get(&open.session) {
             if let Some((name, token)) = session.held_by(open.number, known.token) {
                 return Ok(LeaseKey { name: name.clone(), client, token: Some(token) });
             }
@@ -139,7 +139,7 @@ impl Engine {
         // file.
         let holder = Some(self.meant(known)?.holder.clone());
         let name = known.name.clone();
-        Err(self.books.refuse(match known.token {
+        Err(self.state.refuse(match known.token {
             Some(token) => Reason::Expired { name, token },
             None => Reason::NotHeld { name, client, holder },
         }))
@@ -159,7 +159,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) {
         let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
-        self.books.give_back(lock, name, token, ttl, events);
+        self.state.give_back(lock, name, token, ttl, events);
     }
 
     /// Ends the lease with this token for the reason `end`, without serving the next waiter.
@@ -172,8 +172,8 @@ impl Engine {
     ) {
         let lock = self.locks.get_mut(&key.name).expect("a tenure that ends has its lock");
         let lease = lock.lease_mut(token).expect("a tenure that ends is there");
-        self.books.unbook(&key.name, lease);
-        self.books.finish(lock, &key.name, token, end, events);
+        self.state.unregister_lease(&key.name, lease);
+        self.state.finish(lock, &key.name, token, end, events);
     }
 
     /// Refuses the use of a stolen lock, even to the client that stole it, until the steal grace
@@ -183,13 +183,13 @@ impl Engine {
         name: &LockName,
         lease: &Lease,
     ) -> Result<(), Refusal> {
-        if lease.acquired_at <= self.books.clock {
+        if lease.acquired_at <= self.state.clock {
             return Ok(());
         }
         let Some(lock) = self.locks.get(name) else { return Ok(()) };
         let way = Way::StealGrace { until: lease.acquired_at };
-        let conflict = self.books.conflict(name, lock, lease, way);
-        Err(self.books.refuse(Reason::Conflict(conflict)))
+        let conflict = self.state.conflict(name, lock, lease, way);
+        Err(self.state.refuse(Reason::Conflict(conflict)))
     }
 
     /// Returns the lease that a [`LeaseKey`] denotes: the one with the token in the key, or else
@@ -199,7 +199,7 @@ impl Engine {
     /// first: it is the only one that a client without a file can refer to.
     pub(in crate::engine) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
         let leases = self.locks.get(&key.name).map_or(&[][..], |lock| lock.leases());
-        self.books.meant(key, leases)
+        self.state.meant(key, leases)
     }
 }
 
@@ -254,7 +254,7 @@ impl EngineState {
 
 /// Returns the lifetime of a lease after a renewal at `now`. A lease that is bound to a session is
 /// renewed only by a keep-alive of the session, so its lifetime is unchanged.
-pub(in crate::engine) fn again(life: Lifetime, now: Time) -> Lifetime {
+pub(in crate::engine) fn renewed_lifetime(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace).begin(now),
         Lifetime::Session(id) => Lifetime::Session(id),
@@ -284,7 +284,7 @@ impl EngineState {
             return self.finish(lock, name, token, TenureEnd::Released, events);
         }
         lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
-        self.book(name, lease);
+        self.register_lease(name, lease);
     }
 
     fn patch_fits(&self, key: &LeaseKey, patch: &Patch, lease: &Lease) -> Result<(), Refusal> {
@@ -300,11 +300,11 @@ impl Engine {
     /// Moves a lease to another name, under a new token. The next waiter for the old name gets the
     /// lock of that name.
     pub(in crate::engine) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
-        self.books.tokens_left()?;
+        self.state.tokens_left()?;
         let lease = self.meant(&ask.from)?;
         self.is_usable(&ask.from.name, lease)?;
         if ask.from.name == ask.to {
-            return Err(self.books.refuse(Reason::SameName(ask.to.clone())));
+            return Err(self.state.refuse(Reason::SameName(ask.to.clone())));
         }
         self.may_grant(&ask.to)?;
         let replaced = self.replaceable(ask)?;
@@ -335,7 +335,7 @@ impl Engine {
         if !old_stays || self.locks.contains_key(&ask.to) {
             return Ok(());
         }
-        self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
+        self.state.limit(self.locks.len(), self.state.rules.locks_max, Limit::Locks)
     }
 
     /// Returns the token of the client's own lease under the new name, which the move replaces, or
@@ -343,12 +343,12 @@ impl Engine {
     /// name.
     fn replaceable(&self, ask: &Move) -> Result<Option<Token>, Refusal> {
         let Some(lock) = self.locks.get(&ask.to) else { return Ok(None) };
-        let foremost = self.books.foremost(lock);
+        let foremost = self.state.foremost(lock);
         let refuse = |way| {
-            let conflict = self.books.conflict(&ask.to, lock, foremost, way);
-            Err(self.books.refuse(Reason::Conflict(conflict)))
+            let conflict = self.state.conflict(&ask.to, lock, foremost, way);
+            Err(self.state.refuse(Reason::Conflict(conflict)))
         };
-        if foremost.acquired_at > self.books.clock {
+        if foremost.acquired_at > self.state.clock {
             return refuse(Way::StealGrace { until: foremost.acquired_at });
         }
         if foremost.holder == ask.from.client {
@@ -359,7 +359,7 @@ impl Engine {
                 _ => refuse(Way::Own),
             };
         }
-        match self.books.ends(foremost.life).phase(self.books.clock) {
+        match self.state.ends(foremost.life).phase(self.state.clock) {
             Phase::Held => refuse(Way::Held),
             Phase::Grace | Phase::Free => refuse(Way::Grace),
         }
@@ -374,13 +374,13 @@ impl Engine {
         mode: Mode,
         events: &mut Vec<Event>,
     ) -> Tenure {
-        let now = self.books.clock;
-        lease.token = self.books.mint.token();
+        let now = self.state.clock;
+        lease.token = self.state.mint.token();
         if let Lifetime::Own { ttl, grace, .. } = lease.life {
             lease.life = LeaseTerms::Own(ttl, grace).begin(now);
         }
         (lease.acquired_at, lease.renewed_at) = (now, now);
-        self.books.book(name, &lease);
+        self.state.register_lease(name, &lease);
         let granted = EventKind::Granted {
             name: name.clone(),
             holder: lease.holder.clone(),
@@ -389,8 +389,8 @@ impl Engine {
             hold: lease.hold,
             waited: None,
         };
-        self.books.tell(events, granted);
-        let tenure = self.books.tenure(name, &lease);
+        self.state.emit(events, granted);
+        let tenure = self.state.tenure(name, &lease);
         self.locks.get_or_new(name).admit(mode, lease);
         tenure
     }
@@ -400,38 +400,38 @@ impl Engine {
     /// is remembered, the old holders may not hear of it: it begins when they have acknowledged the
     /// steal, or when their leases have expired.
     pub(in crate::engine) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
-        self.books.tokens_left()?;
+        self.state.tokens_left()?;
         self.may_grant(&ask.name)?;
-        self.books.may_lean_on(Ownership::Exclusive(None), ask.term)?;
+        self.state.require_open_sessions(Ownership::Exclusive(None), ask.term)?;
         if !ask.patch.fits(&Details::default()) {
-            return Err(self.books.refuse(Reason::TextTooLong(ask.name.clone())));
+            return Err(self.state.refuse(Reason::TextTooLong(ask.name.clone())));
         }
-        let now = self.books.clock;
+        let now = self.state.clock;
         let robbed = self.locks.get(&ask.name).map_or(&[][..], |lock| lock.leases());
         let tokens: Vec<_> = robbed.iter().map(|lease| lease.token).collect();
         if tokens.is_empty() {
-            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-            self.books.limit(held, max, Limit::Locks)?;
+            let (held, max) = (self.locks.len(), self.state.rules.locks_max);
+            self.state.limit(held, max, Limit::Locks)?;
         }
         let lock = self.locks.get(&ask.name).filter(|_| !ask.at_once);
-        let last = lock.and_then(|lock| self.books.last_tenure(&ask.name, lock));
+        let last = lock.and_then(|lock| self.state.last_tenure(&ask.name, lock));
         let others_until =
-            lock.map_or(Time::ZERO, |lock| self.books.may_go_on_until(&ask.name, lock));
+            lock.map_or(Time::ZERO, |lock| self.state.may_go_on_until(&ask.name, lock));
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
         for token in &tokens {
             let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
         if ask.at_once {
-            self.books.forget_end(&ask.name);
+            self.state.forget_end(&ask.name);
         }
-        let begins = if tokens.is_empty() { now } else { now + self.books.rules.steal_grace };
+        let begins = if tokens.is_empty() { now } else { now + self.state.rules.steal_grace };
         let begins = begins.max(others_until);
         let mut details = Arc::default();
         ask.patch.apply(&mut details);
         let lease = Lease {
             holder: ask.client.clone(),
-            token: self.books.mint.token(),
+            token: self.state.mint.token(),
             hold: Ownership::Exclusive(None),
             life: ask.term.begin(begins),
             acquired_at: begins,
@@ -439,13 +439,13 @@ impl Engine {
             acquisition: 0,
             details,
         };
-        self.books.book(&ask.name, &lease);
+        self.state.register_lease(&ask.name, &lease);
         let (name, holder) = (ask.name.clone(), ask.client.clone());
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
         let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
-        self.books.tell(events, granted);
-        self.books.note_stolen(&ask.name, last);
-        let tenure = self.books.tenure(&ask.name, &lease);
+        self.state.emit(events, granted);
+        self.state.note_stolen(&ask.name, last);
+        let tenure = self.state.tenure(&ask.name, &lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))
     }
@@ -526,25 +526,25 @@ impl Engine {
         key: &LeaseKey,
         events: &mut Vec<Event>,
     ) -> Option<Answer> {
-        let memory = self.books.remembered.0.get_mut(&key.name)?;
+        let memory = self.state.remembered.0.get_mut(&key.name)?;
         let is_it =
             |stolen: &&StolenTenure| Some(stolen.token) == key.token && stolen.client == key.client;
         memory.stolen.as_ref().filter(is_it)?;
-        let now = self.books.clock;
+        let now = self.state.clock;
         let lock = self.locks.get_mut(&key.name)?;
         let lease = lock.leases_mut().iter_mut().find(|lease| lease.acquired_at > now)?;
         memory.stolen = None;
-        self.books.unbook(&key.name, lease);
+        self.state.unregister_lease(&key.name, lease);
         // The new holder may count on its lease for as long as it was told. A lease that it has
         // released already ends with its begin.
-        let is_released = self.books.ends(lease.life).grace_until == lease.acquired_at;
+        let is_released = self.state.ends(lease.life).grace_until == lease.acquired_at;
         if let (true, Lifetime::Own { expires_at, .. }) = (is_released, &mut lease.life) {
             *expires_at = now;
         }
         (lease.acquired_at, lease.renewed_at) = (now, now);
-        self.books.book(&key.name, lease);
+        self.state.register_lease(&key.name, lease);
         let (name, token) = (key.name.clone(), lease.token);
-        self.books.tell(events, EventKind::Annotated { name, token });
+        self.state.emit(events, EventKind::Annotated { name, token });
         self.settle(now, events);
         Some(Ok(Outcome::Released))
     }

@@ -33,21 +33,21 @@ impl Engine {
         request: &IdempotencyKey,
         op: &Op,
     ) -> Option<Answer> {
-        let known = self.books.replies.by_id.get(&request.id)?;
+        let known = self.state.replies.by_id.get(&request.id)?;
         if known.digest != request.digest {
             let reason = Reason::KeyReused(Arc::clone(&request.id.key));
-            return Some(Err(self.books.refuse(reason)));
+            return Some(Err(self.state.refuse(reason)));
         }
         let replay = known.replay.clone();
         if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
             && let QueuePolicy::Join(patience) = ask.line
             && patience != Some(Span::ZERO)
         {
-            let until = patience.map(|span| self.books.clock + span);
+            let until = patience.map(|span| self.state.clock + span);
             self.wait_until(&ask.name, ticket, until);
         }
         if let (Outcome::Left, Op::Acquire(ask)) = (&replay.first, op) {
-            return Some(Err(self.books.refuse(Reason::NotInLine(ask.name.clone()))));
+            return Some(Err(self.state.refuse(Reason::NotInLine(ask.name.clone()))));
         }
         Some(Ok(Outcome::Replayed(Box::new(replay))))
     }

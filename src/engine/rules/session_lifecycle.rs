@@ -30,15 +30,15 @@ impl Engine {
         ask: &OpenSession,
         events: &mut Vec<Event>,
     ) -> Answer {
-        let (open, max) = (self.books.sessions.len(), self.books.rules.sessions_max);
-        self.books.limit(open, max, Limit::Sessions)?;
-        self.books.tokens_left()?;
-        let id = self.books.mint.session();
-        let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.books.clock);
-        self.books.book_session(id, &session);
-        self.books.sessions.insert(id, session);
+        let (open, max) = (self.state.sessions.len(), self.state.rules.sessions_max);
+        self.state.limit(open, max, Limit::Sessions)?;
+        self.state.tokens_left()?;
+        let id = self.state.mint.session();
+        let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.state.clock);
+        self.state.register_session(id, &session);
+        self.state.sessions.insert(id, session);
         let opened = EventKind::SessionOpened { session: id, client: ask.client.clone() };
-        self.books.tell(events, opened);
+        self.state.emit(events, opened);
         Ok(Outcome::SessionOpened(id))
     }
 
@@ -47,17 +47,17 @@ impl Engine {
         id: SessionId,
         events: &mut Vec<Event>,
     ) -> Answer {
-        let now = self.books.clock;
-        let Some(session) = self.books.sessions.get_mut(&id) else {
-            return Err(self.books.refuse(Reason::NoSession(id)));
+        let now = self.state.clock;
+        let Some(session) = self.state.sessions.get_mut(&id) else {
+            return Err(self.state.refuse(Reason::NoSession(id)));
         };
         if session.ttl.is_some() {
-            self.books.agenda.remove(session.expires_at(), Due::Session(id));
+            self.state.agenda.remove(session.expires_at(), Due::Session(id));
             session.renewed_at = now;
-            self.books.agenda.add(session.expires_at(), Due::Session(id));
+            self.state.agenda.add(session.expires_at(), Due::Session(id));
         }
         let expires_at = session.expires_at();
-        self.books.tell(events, EventKind::SessionKept { session: id });
+        self.state.emit(events, EventKind::SessionKept { session: id });
         Ok(Outcome::KeptAlive(expires_at))
     }
 
@@ -67,12 +67,12 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Answer {
         let id = ask.session;
-        self.books.tokens_left()?;
-        let Some(session) = self.books.sessions.remove(&id) else {
-            return Err(self.books.refuse(Reason::NoSession(id)));
+        self.state.tokens_left()?;
+        let Some(session) = self.state.sessions.remove(&id) else {
+            return Err(self.state.refuse(Reason::NoSession(id)));
         };
         if session.ttl.is_some() {
-            self.books.agenda.remove(session.expires_at(), Due::Session(id));
+            self.state.agenda.remove(session.expires_at(), Due::Session(id));
         }
         match ask.end {
             SessionEnd::Closed => self.close_session(id, session, events),
@@ -80,7 +80,7 @@ impl Engine {
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
                 // If the session has no grace, its leases end at once and do not enter a grace.
-                self.settle(self.books.clock, events);
+                self.settle(self.state.clock, events);
             }
         }
         Ok(Outcome::SessionEnded)
@@ -92,12 +92,12 @@ impl Engine {
         self.unqueue_all(session.waiters.iter(), events);
         let ttl = session.ends().ttl;
         for (name, token) in &session.leases {
-            self.books.end_by_session(name, *token);
+            self.state.end_by_session(name, *token);
             self.give_back(name, *token, ttl, events);
         }
         let end = SessionEnd::Closed;
         let over = EventKind::SessionOver { session: id, client: session.client, end };
-        self.books.tell(events, over);
+        self.state.emit(events, over);
         let leases = session.leases.iter().map(|(name, _)| name);
         for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
             self.serve(name, events);
@@ -109,7 +109,7 @@ impl Engine {
     fn revoke_session(&mut self, id: SessionId, mut session: Session, events: &mut Vec<Event>) {
         let ends = session.ends();
         if session.ttl.is_some() {
-            let is_remembered = |name: &LockName| self.books.remembered.get(name).is_some();
+            let is_remembered = |name: &LockName| self.state.remembered.get(name).is_some();
             let kept = session.leases.iter().filter(|(name, _)| is_remembered(name));
             let kept: Vec<_> = kept.cloned().collect();
             for (name, token) in kept {
@@ -119,7 +119,7 @@ impl Engine {
                 let (ttl, expires_at) = (ends.ttl, ends.expires_at.max(lease.acquired_at));
                 lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at };
                 lease.renewed_at = lease.renewed_at.max(session.renewed_at);
-                self.books.book(&name, lease);
+                self.state.register_lease(&name, lease);
             }
         }
         self.close_session(id, session, events);
@@ -133,11 +133,11 @@ impl Engine {
         events: &mut Vec<Event>,
     ) {
         let ends = session.ends();
-        let expires_at = ends.expires_at.min(self.books.clock);
+        let expires_at = ends.expires_at.min(self.state.clock);
         let (ttl, grace) = (ends.ttl, ends.grace);
         let end = SessionEnd::Expired;
         let over = EventKind::SessionOver { session: id, client: session.client, end };
-        self.books.tell(events, over);
+        self.state.emit(events, over);
         self.unqueue_all(session.waiters.iter(), events);
         for (name, token) in &session.leases {
             let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
@@ -148,10 +148,10 @@ impl Engine {
             lease.life = Lifetime::Own { ttl, grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);
             let holder = lease.holder.clone();
-            self.books.book(name, lease);
-            if expires_at <= self.books.clock {
+            self.state.register_lease(name, lease);
+            if expires_at <= self.state.clock {
                 let (name, token) = (name.clone(), *token);
-                self.books.tell(events, EventKind::Expired { name, holder, token });
+                self.state.emit(events, EventKind::Expired { name, holder, token });
             }
         }
         for (name, _) in &session.waiters {
@@ -162,7 +162,7 @@ impl Engine {
 
 impl EngineState {
     /// Registers the expiry of a session.
-    pub(in crate::engine) fn book_session(&mut self, id: SessionId, session: &Session) {
+    pub(in crate::engine) fn register_session(&mut self, id: SessionId, session: &Session) {
         if session.ttl.is_some() {
             self.agenda.add(session.expires_at(), Due::Session(id));
         }
@@ -214,8 +214,8 @@ impl Engine {
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
         // A reset needs one token for each lock that it keeps unusable, and one for each waiter
         // that it may serve.
-        if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
-            return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
+        if self.state.mint.left() <= self.state.waiting as u64 + robbed + 1 {
+            return Err(self.state.refuse(Reason::Limit(Limit::Tokens)));
         }
         // Waiters are removed first: a waiter of a client that is reset could otherwise be granted
         // a lock when a lease of another client ends.
@@ -274,7 +274,7 @@ impl Engine {
 
     /// Returns the tokens of the leases of one lock that a reset ends.
     fn held_by(&self, lock: &Lock, whose: &ResetScope) -> impl Iterator<Item = Token> {
-        let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
+        let held = lock.leases().iter().filter(|lease| !self.state.is_kept_from_all(lease));
         held.filter(|lease| whose.means(&lease.holder)).map(|lease| lease.token)
     }
 
@@ -283,21 +283,21 @@ impl Engine {
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         let lock = self.locks.get_mut(name).expect("a swept lock is there");
-        let last = self.books.last_tenure(name, lock);
-        let others_until = self.books.may_go_on_until(name, lock);
+        let last = self.state.last_tenure(name, lock);
+        let others_until = self.state.may_go_on_until(name, lock);
         for token in &swept.leases {
             let lease = lock.lease_mut(*token).expect("a swept lock is held");
-            self.books.unbook(name, lease);
+            self.state.unregister_lease(name, lease);
             let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
-            self.books.finish(lock, name, *token, end, events);
+            self.state.finish(lock, name, *token, end, events);
         }
-        let begins = (self.books.clock + self.books.rules.steal_grace).max(others_until);
-        if begins == self.books.clock {
+        let begins = (self.state.clock + self.state.rules.steal_grace).max(others_until);
+        if begins == self.state.clock {
             return;
         }
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
-        self.books.keep_from_all(lock, (name, mode), &ask.by, begins, events);
-        self.books.note_stolen(name, last);
+        self.state.keep_from_all(lock, (name, mode), &ask.by, begins, events);
+        self.state.note_stolen(name, last);
     }
 }
 
@@ -327,10 +327,10 @@ impl EngineState {
             acquisition: 0,
             details: Arc::default(),
         };
-        self.book(name, &lease);
+        self.register_lease(name, &lease);
         let (holder, token, hold) = (by.clone(), lease.token, lease.hold);
         let name = name.clone();
-        self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
+        self.emit(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
         lock.admit(mode, lease);
     }
 

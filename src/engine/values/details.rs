@@ -18,7 +18,7 @@ pub struct Details {
     /// The holder id of the process that acquired the lock. Locks share the string: a process that
     /// acquires many locks stores its id only once.
     holder_id: Option<Arc<str>>,
-    face: FileType,
+    file_type: FileType,
     reads: ReadMode,
     mode: u16,
     uid: u32,
@@ -53,7 +53,7 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileAttrs {
     /// Whether the lock appears as a file, a directory or a symlink.
-    pub face: FileType,
+    pub file_type: FileType,
     /// The content that a read of the file returns.
     pub reads: ReadMode,
     /// Permission bits. No rule of the engine reads them, but they decide which local users may
@@ -73,8 +73,8 @@ impl FileAttrs {
 
     /// Returns the permission bits in force: those that a program chose, or the defaults of the
     /// type.
-    pub const fn permissions(face: FileType, mode: u16) -> u16 {
-        match face {
+    pub const fn permissions(file_type: FileType, mode: u16) -> u16 {
+        match file_type {
             _ if mode & Self::MODE_CHOSEN != 0 => mode & 0o7777,
             FileType::File => 0o644,
             FileType::Directory => 0o755,
@@ -118,7 +118,7 @@ pub struct Patch {
     /// The process that keeps the lease alive; `Some(None)` removes the binding.
     pub process: Option<Option<Process>>,
     /// The new file attributes.
-    pub looks: Option<FileAttrs>,
+    pub attrs: Option<FileAttrs>,
 }
 
 /// A change of the text of a lock.
@@ -158,10 +158,10 @@ impl Details {
     }
 
     /// Returns the file attributes.
-    pub fn looks(&self) -> FileAttrs {
-        let Self { face, reads, mode, uid, gid, .. } = *self;
+    pub fn attrs(&self) -> FileAttrs {
+        let Self { file_type, reads, mode, uid, gid, .. } = *self;
         let times = self.rare.as_ref().and_then(|rare| rare.times);
-        FileAttrs { face, reads, mode, uid, gid, times }
+        FileAttrs { file_type, reads, mode, uid, gid, times }
     }
 
     /// Returns the details with this holder id.
@@ -195,8 +195,8 @@ impl Details {
 
     /// Returns the details with these file attributes.
     #[must_use]
-    pub fn with_looks(mut self, looks: FileAttrs) -> Self {
-        self.look(looks);
+    pub fn with_attrs(mut self, attrs: FileAttrs) -> Self {
+        self.set_attrs(attrs);
         self
     }
 
@@ -221,14 +221,14 @@ impl Details {
         if let Some(process) = patch.process {
             self.amend(|rare| rare.process = process);
         }
-        if let Some(looks) = patch.looks {
-            self.look(looks);
+        if let Some(attrs) = patch.attrs {
+            self.set_attrs(attrs);
         }
     }
 
-    fn look(&mut self, looks: FileAttrs) {
-        let FileAttrs { face, reads, mode, uid, gid, times } = looks;
-        (self.face, self.reads, self.mode) = (face, reads, mode);
+    fn set_attrs(&mut self, attrs: FileAttrs) {
+        let FileAttrs { file_type, reads, mode, uid, gid, times } = attrs;
+        (self.file_type, self.reads, self.mode) = (file_type, reads, mode);
         (self.uid, self.gid) = (uid, gid);
         if times.is_some() || self.rare.is_some() {
             self.amend(|rare| rare.times = times);

@@ -107,12 +107,12 @@ impl Engine {
     /// Returns the baseline of the engine that replaces a lost one. `self` is the state of the lost
     /// engine, as read from a backup. `wall_secs` is the start of the new engine in seconds since
     /// 1970. Returns `None` if the new engine would have no tokens left.
-    pub fn heritage(&self, wall_secs: u64, hold_off: Option<HoldOff>) -> Option<Baseline> {
+    pub fn baseline(&self, wall_secs: u64, hold_off: Option<HoldOff>) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
-        let tickets_from = self.books.next_ticket.saturating_add(NUMBERS_SKIPPED).max(by_time);
+        let tickets_from = self.state.next_ticket.saturating_add(NUMBERS_SKIPPED).max(by_time);
         (tokens_from < TOKEN_MAX).then_some(Baseline {
-            rules: self.books.rules,
+            rules: self.state.rules,
             tokens_from,
             tickets_from,
             hold_off,
@@ -121,11 +121,11 @@ impl Engine {
 
     /// Returns an engine without leases whose tokens and queue tickets were not issued by any
     /// earlier engine.
-    pub fn inheriting(heritage: &Baseline) -> Self {
-        let mut engine = Self::new(heritage.rules);
-        engine.books.mint = TokenAllocator::at(heritage.tokens_from.max(1));
-        engine.books.next_ticket = heritage.tickets_from.max(1);
-        if let Some(hold_off) = heritage.hold_off {
+    pub fn from_baseline(baseline: &Baseline) -> Self {
+        let mut engine = Self::new(baseline.rules);
+        engine.state.mint = TokenAllocator::at(baseline.tokens_from.max(1));
+        engine.state.next_ticket = baseline.tickets_from.max(1);
+        if let Some(hold_off) = baseline.hold_off {
             engine.begin_hold_off(hold_off);
         }
         engine
@@ -141,22 +141,22 @@ impl Engine {
         let micros = u64::from(wall.nanos / 1_000);
         let from = u64::try_from(wall.secs).ok()?.checked_mul(NUMBERS_A_SECOND)? + micros;
         let mut engine = Self::new(rules);
-        (engine.books.mint, engine.books.next_ticket) = (TokenAllocator::at(from), from);
+        (engine.state.mint, engine.state.next_ticket) = (TokenAllocator::at(from), from);
         (from < TOKEN_MAX).then_some(engine)
     }
 
     /// Refuses leases that last longer than `longest` (ttl and grace together) from now on, so that
     /// an engine that follows this one without its state knows for how long to grant nothing.
     pub const fn limit_leases(&mut self, longest: Span) {
-        self.books.longest = Some(longest);
+        self.state.longest = Some(longest);
     }
 
     /// Returns the longest ttl of all leases and sessions: how long a client may believe that it
     /// still holds a lock.
     pub fn longest_ttl(&self) -> Option<Span> {
         let leases = self.locks.values().flat_map(|lock| lock.leases());
-        let of_leases = leases.map(|lease| self.books.ends(lease.life).ttl);
-        let of_sessions = self.books.sessions.values().filter_map(|session| session.ttl);
+        let of_leases = leases.map(|lease| self.state.ends(lease.life).ttl);
+        let of_sessions = self.state.sessions.values().filter_map(|session| session.ttl);
         of_leases.chain(of_sessions).map(Ttl::span).max()
     }
 }
@@ -194,8 +194,8 @@ mod tests {
         let highest = token(&mut lost, Time::from_secs(1_000));
         let until = Time::from_secs(60);
         let hold_off = Some(HoldOff { until, cause: HoldOffCause::Restored });
-        let heritage = lost.heritage(1_790_000_000, hold_off).expect("there are tokens");
-        let mut engine = Engine::inheriting(&heritage);
+        let baseline = lost.baseline(1_790_000_000, hold_off).expect("there are tokens");
+        let mut engine = Engine::from_baseline(&baseline);
         engine.check();
         for line in [QueuePolicy::Skip, QueuePolicy::Join(Some(Span::ZERO))] {
             let early = until - Span::from_nanos(1);
@@ -227,25 +227,25 @@ mod tests {
     fn engines_restored_from_one_backup_use_disjoint_numbers() {
         let lost = Engine::default();
         let at = |secs| {
-            let heritage = lost.heritage(secs, None).expect("there are tokens");
-            token(&mut Engine::inheriting(&heritage), Time::ZERO)
+            let baseline = lost.baseline(secs, None).expect("there are tokens");
+            token(&mut Engine::from_baseline(&baseline), Time::ZERO)
         };
         let (first, second) = (at(1_790_000_000), at(1_790_000_060));
         assert_eq!(second - first, 60 * NUMBERS_A_SECOND);
         // Even if the wall clock is not set, the tokens of a restored engine start above those of
         // the backup.
         assert!(at(0) > NUMBERS_SKIPPED);
-        assert_eq!(lost.heritage(u64::MAX, None), None);
+        assert_eq!(lost.baseline(u64::MAX, None), None);
     }
 
     #[test]
     fn a_baseline_leaves_the_last_token_out() {
         let mut lost = Engine::default();
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED - 1);
-        let baseline = lost.heritage(0, None).expect("there are tokens");
+        let baseline = lost.baseline(0, None).expect("there are tokens");
         assert_eq!(baseline.tokens_from, TOKEN_MAX - 1);
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED);
-        assert_eq!(lost.heritage(0, None), None);
+        assert_eq!(lost.baseline(0, None), None);
         assert_eq!(NUMBERS_SKIPPED, 1_099_511_627_776, "2^40, more than a lost engine used");
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN)).is_some());
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN - 1)).is_none());

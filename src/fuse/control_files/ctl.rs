@@ -15,7 +15,7 @@ use crate::engine::{
 };
 use crate::fuse::control_files::mount_pages::MountPages;
 use crate::fuse::credentials::{Caller, Callers, parent_of};
-use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
@@ -260,7 +260,7 @@ impl ControlHost for CtlHost<'_> {
         Patch {
             holder_id: Some(self.ctl.callers.holder_id(&maker)),
             note: options.note.clone(),
-            looks: Some(looks_of_new(caller, FileType::File, 0o644)),
+            attrs: Some(attrs_of_new(caller, FileType::File, 0o644)),
             ..Patch::default()
         }
     }

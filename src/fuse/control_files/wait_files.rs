@@ -12,7 +12,7 @@ use crate::engine::{
     RefusalKind, Release, Renew, Tenure,
 };
 use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
@@ -229,7 +229,7 @@ impl WaitFiles {
         let patch = Patch {
             holder_id: Some(self.callers.holder_id(caller)),
             process: process.map(|handle| Some(handle.process)),
-            looks: Some(looks_of_new(caller, FileType::File, MODE_OF_NEW)),
+            attrs: Some(attrs_of_new(caller, FileType::File, MODE_OF_NEW)),
             ..Patch::default()
         };
         Acquire {

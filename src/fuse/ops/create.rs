@@ -8,7 +8,7 @@ use crate::engine::{
     ReadMode, RefusalKind, Tenure, TextPatch,
 };
 use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::kernel::file_system::{Errno, NameIn, NodeEntry, Opened, OpenedFlags};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
@@ -38,7 +38,7 @@ pub(crate) struct NewLock {
     /// The ownership of the lease: which open files or clients may use it.
     pub(crate) hold: Ownership,
     /// The attributes of the lock's file.
-    pub(crate) looks: FileAttrs,
+    pub(crate) attrs: FileAttrs,
     /// The content of the lock's file.
     pub(crate) text: Option<Arc<[u8]>>,
 }
@@ -62,8 +62,8 @@ impl Creation {
         mode: u32,
     ) -> Result<NodeEntry, Errno> {
         let name = self.nodes.name_in(caller, Act::Mkdir, at)?;
-        let looks = looks_of_new(caller, FileType::Directory, mode);
-        let new = NewLock { name, hold: Ownership::Exclusive(None), looks, text: None };
+        let attrs = attrs_of_new(caller, FileType::Directory, mode);
+        let new = NewLock { name, hold: Ownership::Exclusive(None), attrs, text: None };
         self.make(caller, Act::Mkdir, new).await
     }
 
@@ -75,10 +75,10 @@ impl Creation {
         text: &OsStr,
     ) -> Result<NodeEntry, Errno> {
         let name = self.nodes.name_in(caller, Act::Symlink, at)?;
-        let looks = looks_of_new(caller, FileType::Symlink, 0o777);
-        let looks = FileAttrs { reads: ReadMode::Text, ..looks };
+        let attrs = attrs_of_new(caller, FileType::Symlink, 0o777);
+        let attrs = FileAttrs { reads: ReadMode::Text, ..attrs };
         let text = Some(text.as_encoded_bytes().into());
-        let new = NewLock { name, hold: Ownership::Exclusive(None), looks, text };
+        let new = NewLock { name, hold: Ownership::Exclusive(None), attrs, text };
         self.make(caller, Act::Symlink, new).await
     }
 
@@ -101,7 +101,7 @@ impl Creation {
             patch: Patch {
                 holder_id: Some(self.callers.holder_id(caller)),
                 text: new.text.clone().map(TextPatch::Set),
-                looks: Some(new.looks),
+                attrs: Some(new.attrs),
                 process: process.as_ref().map(|handle| Some(handle.process)),
                 ..Patch::default()
             },
@@ -128,9 +128,9 @@ impl Creation {
             self.bindings.bind(key, tenure.life, process);
         }
         self.nodes.users.made(caller, &new.name, tenure);
-        let ino = self.nodes.inodes().made(&new.name, new.looks.face, tenure.token);
-        let (looks, text) = (new.looks, new.text.as_deref());
-        NodeEntry::uncached(self.nodes.attrs.of_tenure(ino, caller, looks, text, tenure))
+        let ino = self.nodes.inodes().made(&new.name, new.attrs.file_type, tenure.token);
+        let (attrs, text) = (new.attrs, new.text.as_deref());
+        NodeEntry::uncached(self.nodes.attrs.of_tenure(ino, caller, attrs, text, tenure))
     }
 }
 
@@ -214,8 +214,8 @@ impl CreateOpen {
             Ok(hold) => hold,
             Err(failure) => return refused(failure),
         };
-        let looks = looks_of_new(caller, FileType::File, mode);
-        let new = NewLock { name: name.clone(), hold, looks, text: None };
+        let attrs = attrs_of_new(caller, FileType::File, mode);
+        let new = NewLock { name: name.clone(), hold, attrs, text: None };
         let (op, process) = self.creation.acquire(caller, &new);
         let check = self.parents.check_of(caller, &op);
         match self.nodes.locks.decide_checked(op, check).await {

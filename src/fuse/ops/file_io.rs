@@ -99,8 +99,8 @@ impl FileIo {
     /// JSON.
     fn content_of(&self, view: &LockView, access: OpenAccess) -> Arc<[u8]> {
         let details = view.holder().map(|holder| &holder.lease.details);
-        let reads = |looks| self.nodes.attrs.reads(&looks);
-        let reads = details.map_or(ReadMode::Status, |details| reads(details.looks()));
+        let reads = |attrs| self.nodes.attrs.reads(&attrs);
+        let reads = details.map_or(ReadMode::Status, |details| reads(details.attrs()));
         if access == OpenAccess::Both || reads == ReadMode::Text {
             return details.map(|details| details.shared_text()).unwrap_or_default();
         }

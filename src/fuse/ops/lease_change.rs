@@ -152,12 +152,12 @@ impl LeaseChanges {
         let Some(op) = self.op(change, caller, one, view.mode, lease) else {
             return Ok(ChangeReached::default());
         };
-        let attrs = looks_of(&op);
+        let attrs = attrs_of(&op);
         let outcome = locks.decide(op).await.map_err(|failure| {
             let failure = in_the_way(&caller.client, &view, failure);
             locks.refusals().failed(caller, act, Some(&one.name), failure)
         })?;
-        looking(&mut view, caller, attrs);
+        set_attrs_in_view(&mut view, caller, attrs);
         if let Outcome::Renewed(tenure) = &outcome {
             renewed(&mut view, tenure);
         }
@@ -224,20 +224,20 @@ impl LeaseChanges {
 }
 
 /// Returns the file attributes that the command `op` sets, if it sets any.
-fn looks_of(op: &Op) -> Option<FileAttrs> {
+fn attrs_of(op: &Op) -> Option<FileAttrs> {
     match op {
-        Op::Renew(ask) => ask.patch.looks,
-        Op::Annotate(ask) => ask.patch.looks,
-        Op::Acquire(ask) => ask.patch.looks,
+        Op::Renew(ask) => ask.patch.attrs,
+        Op::Annotate(ask) => ask.patch.attrs,
+        Op::Acquire(ask) => ask.patch.attrs,
         _ => None,
     }
 }
 
-fn looking(view: &mut LockView, caller: &Caller, looks: Option<FileAttrs>) {
-    let Some(looks) = looks else { return };
+fn set_attrs_in_view(view: &mut LockView, caller: &Caller, attrs: Option<FileAttrs>) {
+    let Some(attrs) = attrs else { return };
     for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
         let said = Arc::unwrap_or_clone(std::mem::take(&mut holder.lease.details));
-        holder.lease.details = Arc::new(said.with_looks(looks));
+        holder.lease.details = Arc::new(said.with_attrs(attrs));
     }
 }
 
@@ -303,12 +303,12 @@ impl LeaseChange {
     }
 
     fn patch(&self, renewed_at: impl Fn(&Lease) -> Wall, lease: &Lease) -> Patch {
-        let mut looks = lease.details.looks();
-        looks.times = match self.times {
-            TimesChange::Keep => looks.times,
+        let mut attrs = lease.details.attrs();
+        attrs.times = match self.times {
+            TimesChange::Keep => attrs.times,
             TimesChange::Reset => None,
             TimesChange::Set(accessed, modified) => {
-                let before = looks.times.unwrap_or_else(|| {
+                let before = attrs.times.unwrap_or_else(|| {
                     let renewed = renewed_at(lease);
                     (renewed, renewed)
                 });
@@ -316,17 +316,17 @@ impl LeaseChange {
             }
         };
         if let Some(mode) = self.permissions {
-            looks.mode = chosen_mode(mode);
+            attrs.mode = chosen_mode(mode);
         }
-        looks.uid = self.user.0.unwrap_or(looks.uid);
-        looks.gid = self.user.1.unwrap_or(looks.gid);
+        attrs.uid = self.user.0.unwrap_or(attrs.uid);
+        attrs.gid = self.user.1.unwrap_or(attrs.gid);
         let text = match &self.text {
             Some(TextChange::Set(text, reads)) => {
-                looks.reads = reads.unwrap_or(looks.reads);
+                attrs.reads = reads.unwrap_or(attrs.reads);
                 Some(TextPatch::Set(Arc::clone(text)))
             }
             Some(TextChange::Append(text, reads)) => {
-                looks.reads = reads.unwrap_or(looks.reads);
+                attrs.reads = reads.unwrap_or(attrs.reads);
                 Some(TextPatch::Append(Arc::clone(text)))
             }
             Some(TextChange::Cut(length)) if *length < lease.details.text().len() => {
@@ -334,9 +334,9 @@ impl LeaseChange {
             }
             Some(TextChange::Cut(_)) | None => None,
         };
-        let looks = (looks != lease.details.looks()).then_some(looks);
+        let attrs = (attrs != lease.details.attrs()).then_some(attrs);
         let process = self.process.as_ref().map(|living| Some(living.process));
-        Patch { note: self.note.clone(), text, looks, process, ..Patch::default() }
+        Patch { note: self.note.clone(), text, attrs, process, ..Patch::default() }
     }
 }
 

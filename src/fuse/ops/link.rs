@@ -84,7 +84,7 @@ impl Links {
             return Err(self.refused(caller, Some(&name), Errno::EPERM, sentence));
         };
         let details = &held.lease.details;
-        let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
+        let attrs = FileAttrs { reads: ReadMode::Text, ..details.attrs() };
         let is_open = matches!(held.lease.hold, Ownership::OpenFile(_));
         let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::again);
         let term = match held.lease.life {
@@ -98,7 +98,7 @@ impl Links {
             hold: Ownership::Exclusive(None),
             patch: Patch {
                 process: Some(process.as_ref().map(|handle| handle.process)),
-                ..patch_like(details, looks)
+                ..patch_like(details, attrs)
             },
             ..Acquire::new(name.clone(), caller.client.clone(), term)
         });
@@ -123,7 +123,7 @@ impl Links {
             self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
         }
         let linked = match linked {
-            Ok(()) => self.read_as_text(caller, ino, key, looks).await,
+            Ok(()) => self.read_as_text(caller, ino, key, attrs).await,
             Err(errno) => Err(errno),
         };
         if linked.is_err() {
@@ -164,9 +164,9 @@ impl Links {
         caller: &Caller,
         ino: u64,
         key: LeaseKey,
-        looks: FileAttrs,
+        attrs: FileAttrs,
     ) -> Result<NodeEntry, Errno> {
-        let patch = Patch { looks: Some(looks), ..Patch::default() };
+        let patch = Patch { attrs: Some(attrs), ..Patch::default() };
         // A failure to set the attributes of the new name is ignored: the name exists, and if its
         // lease has ended in the meantime, its attributes no longer matter.
         let annotate = Annotate { key, patch, handover: None };
@@ -179,7 +179,7 @@ impl Links {
 /// Returns the errno and the message for an inode to which no hard link can be made; `None` if one
 /// can.
 fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
-    if node.face == FileType::Directory {
+    if node.file_type == FileType::Directory {
         let sentence = format!("lock '{}' is a directory, which can't be linked", node.name);
         return Some((Errno::EPERM, sentence));
     }
@@ -192,12 +192,12 @@ fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
     })
 }
 
-fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
+fn patch_like(details: &Details, attrs: FileAttrs) -> Patch {
     Patch {
         holder_id: details.holder_id().cloned(),
         note: details.note().cloned(),
         text: Some(TextPatch::Set(details.shared_text())),
-        looks: Some(looks),
+        attrs: Some(attrs),
         ..Patch::default()
     }
 }

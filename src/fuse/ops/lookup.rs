@@ -169,7 +169,7 @@ impl Lookups {
         let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
         let own = view.holder().is_some_and(|holder| {
             let lease = &holder.lease;
-            self.callers.is_local(&lease.holder) && lease.details.looks().uid == caller.uid
+            self.callers.is_local(&lease.holder) && lease.details.attrs().uid == caller.uid
         });
         stays || own
     }
@@ -282,7 +282,7 @@ impl Directories {
 
 fn kind_of(child: &Child) -> NodeType {
     match &child.lock {
-        Some(lease) => file_attrs::kind_of(lease.details.looks().face),
+        Some(lease) => file_attrs::kind_of(lease.details.attrs().file_type),
         None => NodeType::Directory,
     }
 }

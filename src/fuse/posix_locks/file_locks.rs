@@ -8,7 +8,7 @@ use crate::engine::{
     Op, OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
-use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::kernel::file_system::{Errno, LockFound, LockRequest};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::kernel::task::{Pending, pending};
@@ -153,7 +153,7 @@ impl PosixLocks {
         (name, client): (LockName, ClientId),
         (mode, sleep): (Mode, bool),
     ) -> Ask {
-        let looks = Some(looks_of_new(caller, FileType::File, MODE_OF_NEW));
+        let attrs = Some(attrs_of_new(caller, FileType::File, MODE_OF_NEW));
         let holder_id = Some(self.callers.holder_id(caller));
         Ask {
             ino: asked.ino,
@@ -163,7 +163,7 @@ impl PosixLocks {
             mode,
             name,
             client,
-            patch: Patch { holder_id, looks, ..Patch::default() },
+            patch: Patch { holder_id, attrs, ..Patch::default() },
             takes_over: None,
             line: if sleep { Waits::Yes } else { Waits::No },
             call: call_of,

@@ -216,7 +216,7 @@ impl ProcessBindings {
             if let Some(handle) = ProcessHandle::again(process) {
                 // The lease was bound before the daemon restarted, so the user's limit on bindings
                 // does not apply.
-                let user = lease.details.looks().uid;
+                let user = lease.details.attrs().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);
                 let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
                 if let Some(session) = self.session().filter(|_| has_hung(lease.life)) {

@@ -22,7 +22,7 @@ use crate::raft::rpc::network::{RpcFailure, RpcIdentity};
 use crate::raft::rpc::peer_config::ListeningPeers;
 use crate::raft::store::data_dir::{Data, DataError, FatalError, PeerError};
 use crate::raft::store::log::LogStore;
-use crate::raft::store::snapshot::{ClusterId, Heritage, NodeId, Origin};
+use crate::raft::store::snapshot::{ClusterId, InheritedState, NodeId, Origin};
 use crate::raft::store::{data_dir, snapshot};
 use crate::raft::write::state_machine::Replica;
 use crate::service::audit::audit_log::Audit;
@@ -152,7 +152,7 @@ impl ListeningPeers {
 /// Creates the data directory of the first node of a new cluster that replaces a lost one.
 /// The directory must be empty or missing. It is created
 /// atomically: after an error it is as before.
-pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), DataError> {
+pub fn restore(path: &Path, inherited: InheritedState, origin: Origin) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
     if !is_empty(&path)? {
@@ -165,7 +165,7 @@ pub fn restore(path: &Path, heritage: Heritage, origin: Origin) -> Result<(), Da
     // start as a new cluster, and grant tokens that clients of the lost one still hold.
     let name = format!(".{}.restoring-{}", name.to_string_lossy(), std::process::id());
     let beside = parent.join(name);
-    let made = RaftNode::begin_with(&beside, heritage, origin)
+    let made = RaftNode::begin_with(&beside, inherited, origin)
         .and_then(|()| fs::rename(&beside, &path).and_then(|()| sync_names(parent)).map_err(at));
     if made.is_err() {
         // After an error, the incomplete directory is removed, because it takes up disk space.
@@ -237,8 +237,8 @@ impl Survivor {
 
     /// Creates the data directory of the first node of a new cluster, and then ends this node for
     /// good: it never starts again.
-    pub fn succeed(mut self, path: &Path, heritage: Heritage) -> Result<(), DataError> {
-        restore(path, heritage, Origin::Survivor)?;
+    pub fn succeed(mut self, path: &Path, inherited: InheritedState) -> Result<(), DataError> {
+        restore(path, inherited, Origin::Survivor)?;
         self.data.is_removed()
     }
 }

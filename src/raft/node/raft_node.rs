@@ -16,7 +16,7 @@ use crate::raft::node_environment::NodeAddress;
 use crate::raft::rpc::mutual_tls::PeerTls;
 use crate::raft::rpc::peer_config::Peering;
 use crate::raft::store::data_dir::{DataError, PeerError, Stop};
-use crate::raft::store::snapshot::{Heritage, Origin};
+use crate::raft::store::snapshot::{InheritedState, Origin};
 use crate::raft::write::forward::RESET_PART_MAX;
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::audit::audit_log::is_audited;
@@ -69,13 +69,13 @@ impl RaftNode {
     }
 
     /// Creates the data directory of the first node of a new cluster that replaces a lost one.
-    /// `heritage` is what the new cluster takes over from the lost one.
+    /// `inherited` is what the new cluster takes over from the lost one.
     pub(super) fn begin_with(
         path: &Path,
-        heritage: Heritage,
+        inherited: InheritedState,
         origin: Origin,
     ) -> Result<(), DataError> {
-        let NodeHandle { shared, thread, .. } = start::start(path, None, Some(heritage))?;
+        let NodeHandle { shared, thread, .. } = start::start(path, None, Some(inherited))?;
         let (what, by) = match origin {
             Origin::Backup => ("restore a backup", "cluster restore"),
             Origin::Survivor => ("recover from a survivor", "cluster recover"),

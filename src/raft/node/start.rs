@@ -22,7 +22,9 @@ use crate::raft::store::data_dir::{Data, FIRST_NODE, NodeStage};
 use crate::raft::store::data_dir::{DataError, PeerError, Stop};
 use crate::raft::store::log::LogStore;
 use crate::raft::store::snapshot;
-use crate::raft::store::snapshot::{ClusterId, Commands, Heritage, NodeId, Proposal, TypeConfig};
+use crate::raft::store::snapshot::{
+    ClusterId, Commands, InheritedState, NodeId, Proposal, TypeConfig,
+};
 use crate::raft::write::forward::Forwarder;
 use crate::raft::write::proposer::Proposer;
 use crate::raft::write::state_machine::Raft;
@@ -84,7 +86,7 @@ struct NodeParts {
     data: Data,
     /// The state that this node takes over if it begins a new cluster in place of a lost one:
     /// limits, the first token and queue ticket, and for how long no lock is granted.
-    heritage: Option<Heritage>,
+    inherited: Option<InheritedState>,
     log: LogStore,
     machine: StateMachine,
     trouble: FatalError,
@@ -96,17 +98,17 @@ struct NodeTasks {
     proposer: Proposer<TypeConfig>,
     begun: RunningNode,
     data: Arc<Mutex<Data>>,
-    watchman: Option<MembershipTask>,
+    membership_task: Option<MembershipTask>,
 }
 
 /// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests.
 pub(in crate::raft) fn start(
     path: &Path,
     peering: Option<Peering>,
-    heritage: Option<Heritage>,
+    inherited: Option<InheritedState>,
 ) -> Result<NodeHandle, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
-    let parts = open(path, peers, heritage)?;
+    let parts = open(path, peers, inherited)?;
     let path = parts.data.path().to_path_buf();
     let (say, said) = mpsc::channel();
     let (failures, on_failure) = mpsc::channel();
@@ -123,10 +125,10 @@ pub(in crate::raft) fn start(
 fn open(
     path: &Path,
     peers: Option<ListeningPeers>,
-    heritage: Option<Heritage>,
+    inherited: Option<InheritedState>,
 ) -> Result<NodeParts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
-    if heritage.is_some() && data.identity.stage == NodeStage::Begun {
+    if inherited.is_some() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::Foreign(data.path().join("node")));
     }
     // A snapshot of another version is refused before the log is opened, which truncates a torn
@@ -151,7 +153,7 @@ fn open(
         // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(NodeParts { data, heritage, log, machine, trouble, peers })
+    Ok(NodeParts { data, inherited, log, machine, trouble, peers })
 }
 
 /// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
@@ -183,7 +185,8 @@ fn work(
     };
     // The value `data` holds the lock of the data directory. It lives until every task that writes
     // to the directory has ended.
-    let NodeTasks { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
+    let NodeTasks { proposer, begun, data, membership_task } = match runtime.block_on(begin(parts))
+    {
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
@@ -191,8 +194,8 @@ fn work(
     let _ = say.send(Ok(begun.clone()));
     let ended = runtime.block_on(async {
         let removed = async {
-            match &watchman {
-                Some(watchman) => Box::pin(watchman.run(&data)).await,
+            match &membership_task {
+                Some(membership_task) => Box::pin(membership_task.run(&data)).await,
                 None => std::future::pending().await,
             }
         };
@@ -242,7 +245,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
-    let NodeParts { data, heritage, log, machine, trouble, peers } = parts;
+    let NodeParts { data, inherited, log, machine, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -281,7 +284,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
             peers.refuse_strangers(caller).await?;
         }
-        stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), heritage), &stopped).await?;
+        stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), inherited), &stopped).await?;
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
@@ -351,7 +354,7 @@ impl NodeComponents {
         let version = requests.replica.version.clone();
         let members = Arc::new(Members::new(requests.raft.clone(), alone, declared, version));
         let peer_tls = peers.as_ref().map(|peers| peers.tls.clone());
-        let watchman = peers.zip(caller).map(|(peers, caller)| {
+        let membership_task = peers.zip(caller).map(|(peers, caller)| {
             let reception = PeerService {
                 cluster,
                 node,
@@ -377,7 +380,7 @@ impl NodeComponents {
             runtime: Handle::current(),
             stopped: Arc::default(),
         };
-        NodeTasks { proposer, begun, data, watchman }
+        NodeTasks { proposer, begun, data, membership_task }
     }
 }
 
@@ -387,7 +390,7 @@ async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
     data: &Mutex<Data>,
-    (peers, heritage): (Option<&ListeningPeers>, Option<Heritage>),
+    (peers, inherited): (Option<&ListeningPeers>, Option<InheritedState>),
     stopped: &impl Fn(String) -> DataError,
 ) -> Result<LeadershipRole, DataError> {
     lead(raft).await.map_err(stopped)?;
@@ -400,10 +403,10 @@ async fn begin_alone(
     match cluster {
         None => {
             let cluster = identity.cluster;
-            match heritage {
+            match inherited {
                 None => write(Proposal::Begin(cluster, Rules::default())).await?,
-                Some(heritage) => {
-                    for proposal in heritage.proposals(cluster) {
+                Some(inherited) => {
+                    for proposal in inherited.proposals(cluster) {
                         write(proposal).await?;
                     }
                 }

@@ -204,7 +204,7 @@ pub(crate) struct Commands {
 
 /// The part of the state of a lost cluster that the cluster takes over which replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heritage {
+pub struct InheritedState {
     /// The limits of the lost cluster, the first token and queue ticket of the new one, and for how
     /// long no lock is granted.
     pub baseline: Baseline,
@@ -225,12 +225,12 @@ pub enum Origin {
 /// handovers they take 2 MB, less than the highest length of a call with log entries.
 const NAMES_MAX: usize = 1_000;
 
-impl Heritage {
+impl InheritedState {
     /// Returns what the cluster takes over that replaces the one of `engine`, as read from a
     /// backup. `wall_secs` is the start of the new cluster in seconds since 1970. `None` if no
     /// tokens would be left.
     pub fn of(engine: &Engine, wall_secs: u64, hold_off: Option<HoldOff>) -> Option<Self> {
-        let baseline = engine.heritage(wall_secs, hold_off)?;
+        let baseline = engine.baseline(wall_secs, hold_off)?;
         Some(Self { baseline, names: engine.remembered_names() })
     }
 
@@ -277,10 +277,10 @@ impl Codec for Proposal {
                 cluster.put(out);
                 rules.put(out);
             }
-            Self::Inherit(cluster, heritage) => {
+            Self::Inherit(cluster, inherited) => {
                 out.push(2);
                 cluster.put(out);
-                heritage.put(out);
+                inherited.put(out);
             }
             Self::Remember(names) => {
                 out.push(3);

@@ -352,10 +352,10 @@ impl Replica {
                 }
                 return vec![];
             }
-            EntryPayload::Normal(Proposal::Inherit(cluster, heritage)) => {
+            EntryPayload::Normal(Proposal::Inherit(cluster, inherited)) => {
                 if core.cluster.is_none() {
                     core.cluster = Some(cluster);
-                    core.engine = Engine::inheriting(&heritage);
+                    core.engine = Engine::from_baseline(&inherited);
                 }
                 return vec![];
             }
