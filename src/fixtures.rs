@@ -17,7 +17,7 @@ use crate::guard::fixtures as guard;
 use crate::raft::fuzz as raft;
 use crate::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission, encode_batch,
-    encode_frame, encode_told,
+    encode_frame, encode_response,
 };
 use crate::service::{fuzz as service, replay};
 use crate::storage::fuzz as storage;
@@ -172,7 +172,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("raft-snapshot", raft::snapshot_file(numbers, &raft::snapshot_state(&engine))),
         ("backup", replay::write(7, wall, &encode_state(1, &engine))),
         ("batch", encode_batch(&batch())),
-        ("batch-answer", encode_told(&BatchResponse { stamp, replies })),
+        ("batch-answer", encode_response(&BatchResponse { stamp, replies })),
         ("frame", encode_frame(1, &Frame::Events(1, events))),
         ("rpc", raft::calls(numbers, &commands(), &[1]).into_iter().flat_map(|it| it.1).collect()),
         ("rpc-answer", raft::answers(numbers, vec![]).concat()),

@@ -401,7 +401,7 @@ impl Drop for ConnectionSlot<'_> {
 
 impl ConnectionOrigin {
     /// Counts a request, unless the peer has reached its limit of open requests.
-    pub(crate) fn ask(&self) -> Result<TableShare, TableFull> {
+    pub(crate) fn count_request(&self) -> Result<TableShare, TableFull> {
         self.requests.take(&self.peer, 1)
     }
 
@@ -701,11 +701,11 @@ mod connection_limits_tests {
     fn requests_of_one_address_are_counted() {
         let peers = ConnectionLimits::new(CONNECTIONS_MAX, SharePercent::default());
         let (one, two) = (peers.origin(address(1), None), peers.origin(address(1), None));
-        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| one.ask().ok()).collect();
+        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| one.count_request().ok()).collect();
         assert!(asked.iter().all(Option::is_some));
-        assert!(two.ask().is_err(), "whichever connection it comes by");
-        assert!(peers.origin(address(2), None).ask().is_ok());
+        assert!(two.count_request().is_err(), "whichever connection it comes by");
+        assert!(peers.origin(address(2), None).count_request().is_ok());
         drop(asked);
-        assert!(two.ask().is_ok());
+        assert!(two.count_request().is_ok());
     }
 }

@@ -31,11 +31,11 @@ pub fn fetch(
     let server = Http::new(access).map_err(|error| unusable(&error))?;
     let method = Method::from_bytes(method.as_bytes()).map_err(|error| unusable(&error))?;
     let asked = async {
-        timeout(patience.as_duration(), ask(&server.0, method, path))
+        timeout(patience.as_duration(), request_api(&server.0, method, path))
             .await
             .unwrap_or_else(|_| Err(TransportError::Silent(format!("no answer within {patience}"))))
     };
-    runtime()?.block_on(asked).map_err(|trouble| match trouble {
+    runtime()?.block_on(asked).map_err(|error| match error {
         TransportError::Denied(why) => TransportError::Denied(format!(
             "the server {} can't be used: {why}; pass a valid one with --cert and --key",
             access.url
@@ -45,11 +45,11 @@ pub fn fetch(
 }
 
 /// Returns the sentence for a server that can't be reached.
-pub fn no_answer(url: &str, trouble: &TransportError) -> String {
-    format!("the server {url} does not answer ({trouble}); see whether it runs, and try again")
+pub fn no_answer(url: &str, error: &TransportError) -> String {
+    format!("the server {url} does not answer ({error}); see whether it runs, and try again")
 }
 
-async fn ask(
+async fn request_api(
     target: &HttpTarget,
     method: Method,
     path: &str,
@@ -94,7 +94,7 @@ pub fn ask_foreign(
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         Ok((code, body.map_err(|error| error.to_string())?.to_bytes().to_vec()))
     };
-    let runtime = runtime().map_err(|trouble| trouble.to_string())?;
+    let runtime = runtime().map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let late = |_| Err(format!("no answer within {patience}"));
         timeout(patience.as_duration(), answered).await.unwrap_or_else(late)
@@ -155,7 +155,7 @@ mod tests {
         let server_of = Http::new(&access).expect("a URL");
         let bytes = download(&server_of, "/backup", max, |_, _| {});
         server.join().expect("no panic");
-        bytes.map_err(|trouble| trouble.to_string())
+        bytes.map_err(|error| error.to_string())
     }
 
     /// A server that says how long its answer is, and then sends one byte of it.

@@ -42,18 +42,18 @@ pub(super) fn start(
         while !hub.is_stopped() {
             let asked_at = boot_now();
             let followed = hub.server.follow(place.start, place.next, PATIENCE);
-            let trouble = match followed {
+            let error = match followed {
                 Ok(mut stream) => {
-                    let trouble = follow(&hub, &keeper, &mut *stream, &mut place, asked_at);
+                    let error = follow(&hub, &keeper, &mut *stream, &mut place, asked_at);
                     pause = PAUSE_MIN;
-                    trouble
+                    error
                 }
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
             if hub.is_stopped() {
                 return;
             }
-            hub.troubled("no events", &trouble);
+            hub.record_error("no events", &error);
             hub.events_work(false);
             hub.pause(jittered(pause));
             pause = (pause + pause).min(PAUSE_MAX);
@@ -73,17 +73,17 @@ fn follow(
     loop {
         match take_frame(&mut bytes) {
             Ok(Some(frame)) => {
-                if let Err(trouble) = is_ours(hub, &frame) {
-                    return trouble;
+                if let Err(error) = is_ours(hub, &frame) {
+                    return error;
                 }
                 if !has_possible_numbers(&frame, hub.feed.next()) {
                     return TransportError::Foreign("its events have no valid numbers".to_owned());
                 }
-                hear(hub, keeper, frame, place, asked_at);
+                handle_frame(hub, keeper, frame, place, asked_at);
             }
             Ok(None) => {
-                if let Err(trouble) = stream.read(&mut bytes, SILENCE) {
-                    return trouble;
+                if let Err(error) = stream.read(&mut bytes, SILENCE) {
+                    return error;
                 }
                 if hub.is_stopped() {
                     return TransportError::Silent("the end".to_owned());
@@ -114,16 +114,16 @@ fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
     if engine == 0 || engine == stamp.engine {
         return Ok(());
     }
-    let trouble = TransportError::Elsewhere("it belongs to another cluster".to_owned());
+    let error = TransportError::Elsewhere("it belongs to another cluster".to_owned());
     if hub.server.is_several() {
-        hub.server.pass_over(&trouble);
+        hub.server.pass_over(&error);
     } else {
         hub.engine_gone(engine);
     }
-    Err(trouble)
+    Err(error)
 }
 
-fn hear(
+fn handle_frame(
     hub: &ClientState,
     keeper: &SessionKeepAlive,
     frame: Frame,
@@ -167,7 +167,7 @@ fn hear(
 }
 
 fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
-    hub.hear(asked_at, stamp);
+    hub.observe_stamp(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if place.start == 0 {
         // This is the first event stream: the local event log takes over the server's numbers, and

@@ -171,9 +171,9 @@ impl FailoverState {
                 // The server is still executing this batch, or has forgotten its answer. No other
                 // server knows the answer either, so the client does not fail over.
                 Err(TransportError::Late) => return Err(TransportError::Late),
-                Err(trouble) => {
-                    self.pass_over(at, &trouble);
-                    worst = Some(worse(worst, trouble));
+                Err(error) => {
+                    self.pass_over(at, &error);
+                    worst = Some(worse(worst, error));
                 }
                 done @ Ok(_) => {
                     *self.denied.lock() = None;
@@ -188,7 +188,7 @@ impl FailoverState {
             // tried may have the engine that the client uses, so the error is that of an
             // unreachable server.
             Some(TransportError::Elsewhere(why)) if !tried_all => Err(TransportError::Silent(why)),
-            Some(trouble) => Err(trouble),
+            Some(error) => Err(error),
             None => Err(TransportError::Silent("no answer in time".to_owned())),
         }
     }
@@ -226,9 +226,9 @@ impl Transport for Failover {
         let patience = if is_one { patience } else { patience.min(self.0.try_max()) };
         match self.0.server(at).follow(start, since, patience) {
             Ok(stream) => Ok(Box::new(FailoverStream { shared: Arc::clone(&self.0), at, stream })),
-            Err(trouble) => {
-                self.0.pass_over(at, &trouble);
-                Err(trouble)
+            Err(error) => {
+                self.0.pass_over(at, &error);
+                Err(error)
             }
         }
     }
@@ -266,20 +266,22 @@ struct FailoverConnection {
 }
 
 impl ServerConnection for FailoverConnection {
-    fn ask(
+    fn send_batch(
         &mut self,
         batch: &RequestBatch,
         patience: Span,
     ) -> Result<BatchResponse, TransportError> {
         let (shared, lines) = (Arc::clone(&self.shared), &mut self.lines);
-        let (at, told) = shared.each(patience, |at, patience| {
+        let (at, response) = shared.each(patience, |at, patience| {
             while lines.len() <= FailoverState::index(at) {
                 lines.push(shared.server(lines.len()).line());
             }
-            lines[FailoverState::index(at)].ask(batch, patience).map(|told| (at, told))
+            lines[FailoverState::index(at)]
+                .send_batch(batch, patience)
+                .map(|response| (at, response))
         })?;
         self.answered = at;
-        Ok(told)
+        Ok(response)
     }
 
     fn pass_over(&mut self, why: &TransportError) {
@@ -305,8 +307,8 @@ impl FrameStream for FailoverStream {
             return Err(TransportError::Silent("another server is asked now".to_owned()));
         }
         let read = self.stream.read(bytes, patience);
-        if let Err(trouble) = &read {
-            self.shared.pass_over(self.at, trouble);
+        if let Err(error) = &read {
+            self.shared.pass_over(self.at, error);
         }
         read
     }
@@ -322,15 +324,15 @@ mod tests {
         let silent = || TransportError::Silent("away".to_owned());
         let denied = || TransportError::Denied("no".to_owned());
         let other = || TransportError::Elsewhere("another".to_owned());
-        for (troubles, told) in [
+        for (errors, response) in [
             (vec![other(), other()], other()),
             (vec![other(), silent()], silent()),
             (vec![silent(), other()], silent()),
             (vec![denied(), other()], denied()),
             (vec![denied(), silent(), other()], silent()),
         ] {
-            let all = troubles.into_iter().fold(None, |before, now| Some(worse(before, now)));
-            assert_eq!(all, Some(told));
+            let all = errors.into_iter().fold(None, |before, now| Some(worse(before, now)));
+            assert_eq!(all, Some(response));
         }
     }
 

@@ -10,8 +10,8 @@
 
 use crate::net::connections::{ByteStream, HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch::batch_messages::{
-    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_told, encode_batch,
-    protocol,
+    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_response,
+    encode_batch, protocol,
 };
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
@@ -224,11 +224,11 @@ impl Http {
         });
         match body {
             Ok(body) => Ok(ResponseBody { runtime, body }),
-            Err(trouble) => {
+            Err(error) => {
                 // A look-up of the server's name may take longer than the patience. Dropping the
                 // runtime would wait for the end of the look-up.
                 runtime.shutdown_background();
-                Err(trouble)
+                Err(error)
             }
         }
     }
@@ -313,7 +313,7 @@ pub(super) struct Connection {
 }
 
 impl ServerConnection for Connection {
-    fn ask(
+    fn send_batch(
         &mut self,
         batch: &RequestBatch,
         patience: Span,
@@ -326,7 +326,7 @@ impl ServerConnection for Connection {
             let asked = self.exchange(encode_batch(batch).into());
             timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
         });
-        let answer = answer.and_then(|bytes| told_in(&bytes));
+        let answer = answer.and_then(|bytes| decode_reply(&bytes));
         if matches!(answer, Err(TransportError::Silent(_))) {
             // A late response must not answer the next request, so the connection is given up.
             self.sender = None;
@@ -371,7 +371,7 @@ impl Connection {
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let body = match understood(response).await {
             Ok(body) => body,
-            Err(trouble) => return Ok(Err(trouble)),
+            Err(error) => return Ok(Err(error)),
         };
         let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let whole = whole
@@ -382,8 +382,8 @@ impl Connection {
 }
 
 /// Decodes the answer to a batch.
-fn told_in(bytes: &[u8]) -> Result<BatchResponse, TransportError> {
-    decode_told(bytes).map_err(|error| TransportError::Foreign(error.to_string()))
+fn decode_reply(bytes: &[u8]) -> Result<BatchResponse, TransportError> {
+    decode_response(bytes).map_err(|error| TransportError::Foreign(error.to_string()))
 }
 
 /// Returns the body of a successful response, or the error that the status stands for.
@@ -513,7 +513,7 @@ impl Error for TransportError {}
 /// One connection, on which one thread sends requests one after the other. Reconnects by itself.
 pub trait ServerConnection: Send {
     /// Sends a batch, and waits for the answer for at most `patience`.
-    fn ask(
+    fn send_batch(
         &mut self,
         batch: &RequestBatch,
         patience: Span,

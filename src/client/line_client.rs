@@ -44,7 +44,7 @@ impl LineClient {
     /// Acquires the lock if it is free, and returns its fencing token; `None` if it is held, by
     /// this client or another.
     pub fn try_lock(&self, name: &str) -> io::Result<Option<u64>> {
-        let reply = self.ask("LOCK", name, ",token")?;
+        let reply = self.request("LOCK", name, ",token")?;
         match reply.split_once(',') {
             Some(("SUCCESS", token)) => token.parse().map(Some).map_err(|_| unexpected(&reply)),
             Some(("FAIL", _)) => Ok(None),
@@ -56,7 +56,7 @@ impl LineClient {
     /// Releases the lock, or only the tenure with this token. Returns whether this client held it.
     pub fn try_unlock(&self, name: &str, token: Option<u64>) -> io::Result<bool> {
         let more = token.map_or_else(String::new, |token| format!(",{token}"));
-        match self.ask("UNLOCK", name, &more)?.as_str() {
+        match self.request("UNLOCK", name, &more)?.as_str() {
             "SUCCESS" => Ok(true),
             "FAIL" => Ok(false),
             reply => Err(unexpected(reply)),
@@ -75,7 +75,7 @@ impl LineClient {
     }
 
     fn owner(&self, name: &str, more: &str) -> io::Result<Option<String>> {
-        match self.ask("OWN", name, more)?.as_str() {
+        match self.request("OWN", name, more)?.as_str() {
             "NONE" => Ok(None),
             refused @ ("ERROR" | "TIMEOUT" | "INVALID_FORMAT") => Err(unexpected(refused)),
             owner => Ok(Some(owner.to_owned())),
@@ -83,7 +83,7 @@ impl LineClient {
     }
 
     /// Sends one line over a new connection, and returns the reply without its line break.
-    fn ask(&self, word: &str, name: &str, more: &str) -> io::Result<String> {
+    fn request(&self, word: &str, name: &str, more: &str) -> io::Result<String> {
         one_field(name)?;
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PATIENCE))?;

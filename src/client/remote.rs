@@ -52,7 +52,7 @@ impl Remote {
 
     /// Returns why the connection does not work, as a kind and a sentence, after waiting for it for
     /// at most [`REPLY_DEADLINE`].
-    pub fn trouble(&self) -> Option<(RefusalKind, String)> {
+    pub fn connection_error(&self) -> Option<(RefusalKind, String)> {
         if self.is_ready() {
             return None;
         }
@@ -60,7 +60,7 @@ impl Remote {
             return Some((why.kind(), why.to_string()));
         }
         let denial = self.hub.server.denial().map(TransportError::Denied);
-        let why = denial.or_else(|| self.hub.last_trouble());
+        let why = denial.or_else(|| self.hub.last_error());
         let why = why.unwrap_or_else(|| TransportError::Silent("it does not answer".to_owned()));
         let (kind, next) = match why {
             TransportError::Denied(_) => (
@@ -100,14 +100,19 @@ impl Remote {
     /// [`REPLY_DEADLINE`].
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
-        self.ask(BatchItem::Now, Retry::Never, move |_| {
+        self.submit_item(BatchItem::Now, Retry::Never, move |_| {
             // The send fails only if the caller of `flush` has timed out and dropped the receiver.
             let _ = send.send(());
         });
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
     }
 
-    fn ask(&self, ask: BatchItem, retry: Retry, then: impl FnOnce(ItemResult) + Send + 'static) {
+    fn submit_item(
+        &self,
+        ask: BatchItem,
+        retry: Retry,
+        then: impl FnOnce(ItemResult) + Send + 'static,
+    ) {
         ask_of(&self.hub, ask, retry, then);
     }
 
@@ -177,7 +182,7 @@ fn ask_of(
 ) {
     let until = boot_now() + reply_deadline(&ask);
     let insists = retry == Retry::UntilAnswered;
-    hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
+    hub.enqueue(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
 }
 
 /// Sends a command to the server.
@@ -215,7 +220,7 @@ impl LockService for Remote {
         }
         // The clocks are compared by an answer that arrives right before the steal.
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::Now, Retry::Never, move |_| match hub.far().refuses_steal() {
+        self.submit_item(BatchItem::Now, Retry::Never, move |_| match hub.far().refuses_steal() {
             Some(why) => then(Err(Unavailable::ClockSkew { why: why.into() })),
             None => submit_to(&hub, command, retry, then),
         });
@@ -223,7 +228,7 @@ impl LockService for Remote {
 
     fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::View(name.clone()), retry, move |got| {
+        self.submit_item(BatchItem::View(name.clone()), retry, move |got| {
             then(match got {
                 Ok((ItemReply::Viewed(view), stamp)) => {
                     let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
@@ -242,7 +247,7 @@ impl LockService for Remote {
         then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::Leases(session, after), Retry::UntilAnswered, move |got| {
+        self.submit_item(BatchItem::Leases(session, after), Retry::UntilAnswered, move |got| {
             then(match got {
                 Ok((ItemReply::Leases(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
@@ -253,7 +258,7 @@ impl LockService for Remote {
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::List(query), Retry::Never, move |got| {
+        self.submit_item(BatchItem::List(query), Retry::Never, move |got| {
             then(match got {
                 Ok((ItemReply::Listed(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
@@ -264,7 +269,7 @@ impl LockService for Remote {
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::Children(query), Retry::Never, move |got| {
+        self.submit_item(BatchItem::Children(query), Retry::Never, move |got| {
             then(match got {
                 Ok((ItemReply::Found(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),

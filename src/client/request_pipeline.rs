@@ -52,12 +52,12 @@ pub(super) fn start(hub: &Arc<ClientState>) -> std::io::Result<std::thread::Join
     let (line, from) = (hub.server.line(), random());
     let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0, over: None };
     let thread = std::thread::Builder::new().name("asks".to_owned());
-    thread.spawn(move || while asking.go_on() {})
+    thread.spawn(move || while asking.send_next_batch() {})
 }
 
 impl Lane {
     /// Sends one batch. Returns false once the client has stopped.
-    fn go_on(&mut self) -> bool {
+    fn send_next_batch(&mut self) -> bool {
         let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
             // An empty batch means that no request waits, and that the server did not answer
@@ -104,14 +104,14 @@ impl Lane {
         let mut pause = PAUSE_MIN;
         loop {
             match self.try_once(&mut request, &batch) {
-                Ok(told) => {
+                Ok(response) => {
                     self.hub.asks_work(true);
-                    self.deliver(batch, told, request.session, first_asked_at);
+                    self.deliver(batch, response, request.session, first_asked_at);
                     return true;
                 }
-                Err(trouble @ (TransportError::Denied(_) | TransportError::Foreign(_))) => {
-                    self.hub.troubled("no entry", &trouble);
-                    self.deny(&mut batch, &trouble.to_string().into());
+                Err(error @ (TransportError::Denied(_) | TransportError::Foreign(_))) => {
+                    self.hub.record_error("no entry", &error);
+                    self.deny(&mut batch, &error.to_string().into());
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
                         return self.hub.pause(jittered(PAUSE_MIN));
                     }
@@ -121,7 +121,7 @@ impl Lane {
                     pause = (pause + pause).min(DENIED_PAUSE_MAX);
                 }
                 Err(TransportError::Elsewhere(why)) => {
-                    self.hub.troubled("another engine", &TransportError::Elsewhere(why));
+                    self.hub.record_error("another engine", &TransportError::Elsewhere(why));
                     self.hub.engine_gone(request.engine);
                     // The server has another engine than the one that these requests were meant
                     // for, so each of them fails.
@@ -134,13 +134,13 @@ impl Lane {
                 // come: the requests whose outcome must be known are sent again in a batch with a
                 // new number.
                 Err(TransportError::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
-                    self.hub.troubled("no answer", &TransportError::Late);
+                    self.hub.record_error("no answer", &TransportError::Late);
                     self.expire(&mut batch);
                     self.hub.queue.lock().keep(batch.into_iter().filter(is_wanted).collect());
                     return self.hub.pause(jittered(pause));
                 }
-                Err(trouble @ (TransportError::Silent(_) | TransportError::Late)) => {
-                    self.hub.troubled("no answer", &trouble);
+                Err(error @ (TransportError::Silent(_) | TransportError::Late)) => {
+                    self.hub.record_error("no answer", &error);
                     self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
                     self.expire(&mut batch);
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
@@ -191,17 +191,17 @@ impl Lane {
         if request.engine == 0 {
             request.engine = engine;
         }
-        let told = self.line.ask(request, patience)?;
-        let told = self.hub.able(&mut *self.line, told)?;
-        if told.replies.len() != batch.len() {
+        let response = self.line.send_batch(request, patience)?;
+        let response = self.hub.able(&mut *self.line, response)?;
+        if response.replies.len() != batch.len() {
             return Err(TransportError::Foreign(
                 "the response does not answer all requests of the \
                 batch"
                     .to_owned(),
             ));
         }
-        self.hub.hear(asked_at, &told.stamp);
-        Ok(told)
+        self.hub.observe_stamp(asked_at, &response.stamp);
+        Ok(response)
     }
 
     /// Tells the callers whose deadline has passed that there is no answer. From then on, no caller
@@ -236,17 +236,17 @@ impl Lane {
     fn deliver(
         &mut self,
         batch: Vec<QueuedRequest>,
-        told: BatchResponse,
+        response: BatchResponse,
         session: Option<SessionId>,
         asked_at: Time,
     ) {
         let mut left = BatchRemainder::of_session(session);
-        for (asked, reply) in batch.into_iter().zip(told.replies) {
+        for (asked, reply) in batch.into_iter().zip(response.replies) {
             self.learn(&asked.ask, &reply, asked_at);
             if is_over(&reply, session) {
                 self.over = session;
             }
-            left.sort(asked, reply, told.stamp);
+            left.sort(asked, reply, response.stamp);
         }
         self.hub.queue.lock().keep(left);
     }

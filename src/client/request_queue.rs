@@ -396,15 +396,15 @@ impl RequestQueue {
     /// callers that do not insist on an answer: the client must report to them that the server has
     /// not answered.
     pub(super) fn give_up(&mut self) -> Vec<Then> {
-        let mut told = Vec::new();
+        let mut abandoned = Vec::new();
         self.new.retain_mut(|asked| {
             if !asked.insists {
-                told.extend(asked.then.take());
+                abandoned.extend(asked.then.take());
             }
             asked.is_owed()
         });
         self.bound();
-        told
+        abandoned
     }
 
     fn bound(&mut self) {

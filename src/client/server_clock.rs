@@ -49,7 +49,7 @@ impl ServerClock {
     /// Records the server's time (`stamp`) in an answer to a request that was sent at `asked_at` or
     /// later. Returns whether the server has lost its state: the time of a server that keeps its
     /// state never goes back.
-    pub(super) fn hear(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
+    pub(super) fn observe_stamp(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
         let anew = stamp.start != self.start;
         let forgot = anew && stamp.now < self.latest;
         self.latest = if anew { stamp.now } else { self.latest.max(stamp.now) };
@@ -96,7 +96,7 @@ const PATIENCE: Span = Span::from_secs(2);
 
 /// The number of requests that measure the round trip, of which the fastest counts. The first ones
 /// warm the connection.
-const LOOKS: usize = 5;
+const SAMPLES: usize = 5;
 
 /// The step at which a probe failed, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,20 +115,20 @@ pub enum Stuck {
 
 /// Probes a server with requests for its time only.
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
-    let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
+    let runtime = runtime().map_err(|error| Stuck::Unreachable(error.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
     let ask = RequestBatch::repeatable(0, vec![BatchItem::Now]);
     let mut heard: Option<RttSample> = None;
-    for _ in 0..LOOKS {
+    for _ in 0..SAMPLES {
         let asked_at = boot_now();
-        let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
+        let response = connection.send_batch(&ask, PATIENCE).map_err(|error| match error {
             TransportError::Denied(why) => Stuck::Denied(why),
             TransportError::Foreign(why) | TransportError::Elsewhere(why) => Stuck::Foreign(why),
-            TransportError::Silent(_) | TransportError::Late => Stuck::Silent(trouble.to_string()),
+            TransportError::Silent(_) | TransportError::Late => Stuck::Silent(error.to_string()),
         })?;
         let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
         if heard.is_none_or(|best| round_trip < best.round_trip) {
-            heard = Some(RttSample::new(round_trip, told.stamp.wall, here));
+            heard = Some(RttSample::new(round_trip, response.stamp.wall, here));
         }
     }
     heard.ok_or_else(|| Stuck::Silent("it was not asked".to_owned()))
@@ -143,7 +143,7 @@ fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<Connection, Stu
             Err(_) => return Err(Stuck::Unreachable(in_time("no connection"))),
         };
         match timeout(patience, target.speak(stream)).await {
-            Ok(spoken) => spoken.map_err(|trouble| Stuck::Untrusted(trouble.to_string())),
+            Ok(spoken) => spoken.map_err(|error| Stuck::Untrusted(error.to_string())),
             Err(_) => Err(Stuck::Untrusted(in_time("no TLS"))),
         }
     })?;
@@ -169,50 +169,50 @@ mod tests {
         let mut clock = ServerClock::default();
         // A request is sent at local time 10, and its answer carries the server's time 105: the
         // server's clock is at most 95 ahead of the local one.
-        clock.hear(Time::from_secs(10), &stamp(1, 105));
+        clock.observe_stamp(Time::from_secs(10), &stamp(1, 105));
         assert_eq!(at(&clock, 10), Time::from_secs(105));
         // A request is sent at local time 20, and its answer carries 114: the server's clock is at
         // most 94 ahead, which is a tighter bound.
-        clock.hear(Time::from_secs(20), &stamp(1, 114));
+        clock.observe_stamp(Time::from_secs(20), &stamp(1, 114));
         assert_eq!(at(&clock, 20), Time::from_secs(114));
         // A slow answer yields a looser bound on the server's clock, which is ignored.
-        clock.hear(Time::from_secs(30), &stamp(1, 129));
+        clock.observe_stamp(Time::from_secs(30), &stamp(1, 129));
         assert!(at(&clock, 30) < Time::from_secs(125));
     }
 
     #[test]
     fn an_old_bound_is_replaced_by_a_looser_new_one() {
         let mut clock = ServerClock::default();
-        clock.hear(Time::ZERO, &stamp(1, 0));
+        clock.observe_stamp(Time::ZERO, &stamp(1, 0));
         assert_eq!(at(&clock, 1_000), Time::from_secs(1_001));
         // After 1,000 s the allowed drift has loosened the old bound, so an answer that took half a
         // second improves it.
         let late = Stamp { now: Time::from_secs(1_000) + Span::from_millis(500), ..stamp(1, 0) };
-        clock.hear(Time::from_secs(1_000), &late);
+        clock.observe_stamp(Time::from_secs(1_000), &late);
         assert_eq!(at(&clock, 1_000), late.now);
     }
 
     #[test]
     fn a_restarted_server_has_a_new_clock() {
         let mut clock = ServerClock::default();
-        clock.hear(Time::from_secs(10), &stamp(1, 10));
-        assert!(!clock.hear(Time::from_secs(11), &stamp(2, 500)), "it goes on");
+        clock.observe_stamp(Time::from_secs(10), &stamp(1, 10));
+        assert!(!clock.observe_stamp(Time::from_secs(11), &stamp(2, 500)), "it goes on");
         assert_eq!(at(&clock, 11), Time::from_secs(500));
-        assert!(clock.hear(Time::from_secs(12), &stamp(3, 1)), "it begins anew");
+        assert!(clock.observe_stamp(Time::from_secs(12), &stamp(3, 1)), "it begins anew");
         assert_eq!(at(&clock, 12), Time::from_secs(1));
     }
 
     #[test]
     fn wall_times_are_stable() {
         let mut clock = ServerClock::default();
-        clock.hear(Time::ZERO, &stamp(1, 10));
+        clock.observe_stamp(Time::ZERO, &stamp(1, 10));
         let before = clock.wall(Time::from_secs(3));
         assert_eq!(before, Wall { secs: 1_003, nanos: 5 });
         let a_little_off = Wall { secs: 1_020, nanos: 900 };
-        clock.hear(Time::ZERO, &Stamp { wall: a_little_off, ..stamp(1, 20) });
+        clock.observe_stamp(Time::ZERO, &Stamp { wall: a_little_off, ..stamp(1, 20) });
         assert_eq!(clock.wall(Time::from_secs(3)), before);
         let set = Wall { secs: 5_030, nanos: 0 };
-        clock.hear(Time::ZERO, &Stamp { wall: set, ..stamp(1, 30) });
+        clock.observe_stamp(Time::ZERO, &Stamp { wall: set, ..stamp(1, 30) });
         assert_eq!(clock.wall(Time::from_secs(30)), set);
     }
 }

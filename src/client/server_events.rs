@@ -55,7 +55,7 @@ impl ServerEvents {
         since: Option<u64>,
     ) -> Result<Self, TransportError> {
         let path = since.map_or_else(|| "/events".to_owned(), |n| format!("/events?since={n}"));
-        let mut trouble = None;
+        let mut error = None;
         for at in 0..servers.len() {
             match servers[at].stream(&path, PATIENCE) {
                 Ok(stream) => {
@@ -64,20 +64,20 @@ impl ServerEvents {
                     opened.learn();
                     return Ok(opened);
                 }
-                Err(why) => trouble = Some(worse(trouble, why)),
+                Err(why) => error = Some(worse(error, why)),
             }
         }
-        Err(trouble.unwrap_or_else(silent))
+        Err(error.unwrap_or_else(silent))
     }
 
     /// Returns the next event as a line of JSON; `None` if events may be missing here, and nobody
     /// knows how many. Waits for it, and for a server that answers.
     pub fn next_event(&mut self) -> Result<Option<String>, TransportError> {
         loop {
-            let trouble = match take_event(&mut self.received) {
+            let error = match take_event(&mut self.received) {
                 None => match self.receive() {
                     Ok(()) => continue,
-                    Err(trouble) => trouble,
+                    Err(error) => error,
                 },
                 Some(event) if event.kind == "closing" => {
                     TransportError::Silent("the server ends".to_owned())
@@ -94,7 +94,7 @@ impl ServerEvents {
                     return Ok(Some(event.data));
                 }
             };
-            self.go_on(&trouble)?;
+            self.resume(&error)?;
             if self.last.is_none() {
                 // No server knows after which event to go on.
                 return Ok(None);
@@ -112,13 +112,13 @@ impl ServerEvents {
     }
 
     /// Goes on at the next server that answers.
-    fn go_on(&mut self, trouble: &TransportError) -> Result<(), TransportError> {
-        log::info!("no events from {}: {trouble}", self.servers[self.at].name());
+    fn resume(&mut self, error: &TransportError) -> Result<(), TransportError> {
+        log::info!("no events from {}: {error}", self.servers[self.at].name());
         let since = self.last.as_ref().map(|id| format!("?since={id}")).unwrap_or_default();
         let path = format!("/events{since}");
         let mut pause = PAUSE_MIN;
         loop {
-            let mut trouble = None;
+            let mut error = None;
             for _ in 0..self.servers.len() {
                 self.at = (self.at + 1) % self.servers.len();
                 match self.servers[self.at].stream(&path, PATIENCE) {
@@ -128,10 +128,10 @@ impl ServerEvents {
                         self.learn();
                         return Ok(());
                     }
-                    Err(why) => trouble = Some(worse(trouble, why)),
+                    Err(why) => error = Some(worse(error, why)),
                 }
             }
-            if let Some(denied @ TransportError::Denied(_)) = trouble {
+            if let Some(denied @ TransportError::Denied(_)) = error {
                 return Err(denied);
             }
             thread::sleep(jittered(pause).as_duration());
@@ -142,8 +142,10 @@ impl ServerEvents {
     /// Asks the server for the other nodes of its cluster.
     fn learn(&mut self) {
         let ask = RequestBatch::repeatable(0, vec![BatchItem::Urls]);
-        let Ok(mut told) = self.servers[self.at].line().ask(&ask, PATIENCE) else { return };
-        let Some(ItemReply::Urls(urls)) = told.replies.pop() else { return };
+        let Ok(mut response) = self.servers[self.at].line().send_batch(&ask, PATIENCE) else {
+            return;
+        };
+        let Some(ItemReply::Urls(urls)) = response.replies.pop() else { return };
         for url in urls {
             let is_known = |server: &Http| server.name() == url.trim_end_matches('/');
             if self.servers.len() < SERVERS_MAX

@@ -55,15 +55,15 @@ impl SessionKeepAlive {
                 }
                 KeepAliveStep::Open(terms, old) => match open(hub, &mut *line, &terms, &old) {
                     Ok(()) => continue,
-                    Err(trouble) => {
-                        hub.troubled("no session yet", &trouble);
+                    Err(error) => {
+                        hub.record_error("no session yet", &error);
                         boot_now() + jittered(RETRY)
                     }
                 },
                 KeepAliveStep::Keep(id, until) => match sign_of_life(hub, &mut *line, id, until) {
                     Ok(()) => continue,
-                    Err(trouble) => {
-                        hub.troubled("the session", &trouble);
+                    Err(error) => {
+                        hub.record_error("the session", &error);
                         // The thread wakes no later than the end of the session, since another
                         // client may acquire the locks of this client then.
                         (boot_now() + jittered(RETRY)).min(until)
@@ -82,7 +82,7 @@ impl SessionKeepAlive {
 /// Sends a batch on the thread's own connection. The batch has no number by which the server could
 /// recognize a second copy, so it may be carried out twice: a second keep-alive does no harm, and a
 /// second session expires.
-fn ask(
+fn send_items(
     hub: &ClientState,
     line: &mut dyn ServerConnection,
     asks: Vec<BatchItem>,
@@ -91,14 +91,14 @@ fn ask(
     let engine = hub.introduce(line, patience)?;
     let batch = RequestBatch::repeatable(engine, asks);
     let asked_at = boot_now();
-    let told = line.ask(&batch, patience).inspect_err(|trouble| {
-        if let TransportError::Elsewhere(_) = trouble {
+    let response = line.send_batch(&batch, patience).inspect_err(|error| {
+        if let TransportError::Elsewhere(_) = error {
             hub.engine_gone(engine);
         }
     })?;
-    let told = hub.able(line, told)?;
-    hub.hear(asked_at, &told.stamp);
-    Ok(told.replies)
+    let response = hub.able(line, response)?;
+    hub.observe_stamp(asked_at, &response.stamp);
+    Ok(response.replies)
 }
 
 fn open(
@@ -115,7 +115,7 @@ fn open(
     asks.extend([BatchItem::Urls, BatchItem::About]);
     asks.push(op(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })));
     let asked_at = boot_now();
-    let mut replies = ask(hub, line, asks, PATIENCE_MAX)?;
+    let mut replies = send_items(hub, line, asks, PATIENCE_MAX)?;
     let opened = replies.pop();
     if let Some(ItemReply::About(about)) = replies.pop() {
         hub.set_about(about);
@@ -162,7 +162,7 @@ fn sign_of_life(
     let slept = left == Span::ZERO;
     let patience = if slept { PATIENCE_MAX } else { left.min(PATIENCE_MAX) };
     let asks = vec![BatchItem::Submit(Op::KeepAlive(id).into()), BatchItem::About, BatchItem::Urls];
-    let answered = ask(hub, line, asks, patience);
+    let answered = send_items(hub, line, asks, patience);
     let over = match answered {
         Ok(replies) => {
             let mut replies = replies.into_iter();
@@ -187,13 +187,13 @@ fn sign_of_life(
                 }
             }
         }
-        Err(trouble) => late(hub, until, trouble),
+        Err(error) => late(hub, until, error),
     };
     match over {
-        Ok(trouble) => Err(trouble),
-        Err(trouble) => {
+        Ok(error) => Err(error),
+        Err(error) => {
             hub.lose_session(id);
-            Err(trouble)
+            Err(error)
         }
     }
 }
@@ -202,18 +202,18 @@ fn sign_of_life(
 fn late(
     hub: &ClientState,
     until: Time,
-    trouble: TransportError,
+    error: TransportError,
 ) -> Result<TransportError, TransportError> {
     hub.with_session(|session| session.unanswered = true);
-    if boot_now() >= until { Err(trouble) } else { Ok(trouble) }
+    if boot_now() >= until { Err(error) } else { Ok(error) }
 }
 
 /// Ends the session when the client closes, which releases its leases at once.
 fn end(hub: &ClientState, line: &mut dyn ServerConnection) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
     let asks = vec![BatchItem::Submit(end_of(id).into())];
-    if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {
-        log::warn!("session {id} could not be ended; it will expire: {trouble}");
+    if let Err(error) = send_items(hub, line, asks, PATIENCE_MAX) {
+        log::warn!("session {id} could not be ended; it will expire: {error}");
     }
 }
 

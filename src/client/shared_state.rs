@@ -53,7 +53,7 @@ pub(super) struct ClientState {
     /// the session's end is published again.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// The most recent error of a request or of the event stream, for troubleshooting.
-    trouble: Mutex<Option<TransportError>>,
+    error: Mutex<Option<TransportError>>,
     /// Why the last server that answered could not decide a request; `None` if it did.
     unable: Mutex<Option<Unavailable>>,
     pub(super) counts: Counts,
@@ -110,7 +110,7 @@ impl ClientState {
             about: Mutex::new(about),
             heard: Mutex::default(),
             session_lost: Mutex::default(),
-            trouble: Mutex::default(),
+            error: Mutex::default(),
             unable: Mutex::default(),
             counts: Counts::default(),
             engine: AtomicU64::new(0),
@@ -141,9 +141,9 @@ impl ClientState {
             return Ok(self.engine());
         }
         let who = RequestBatch::repeatable(0, vec![BatchItem::Now]);
-        let told = line.ask(&who, patience)?;
-        self.engine.store(told.stamp.engine, Ordering::Release);
-        if told.stamp.engine == 0 {
+        let response = line.send_batch(&who, patience)?;
+        self.engine.store(response.stamp.engine, Ordering::Release);
+        if response.stamp.engine == 0 {
             log::warn!(
                 "{}: a server's engine has no id; only that server is used, without \
                 failover",
@@ -152,18 +152,18 @@ impl ClientState {
             line.stay();
         }
         *met = true;
-        Ok(told.stamp.engine)
+        Ok(response.stamp.engine)
     }
 
-    /// Returns the response `told` of a server. If one of its replies says that the server could
+    /// Returns the response `response` of a server. If one of its replies says that the server could
     /// not decide a request, and the client has several servers, returns an error instead, and the
     /// next try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,
-        told: BatchResponse,
+        response: BatchResponse,
     ) -> Result<BatchResponse, TransportError> {
-        let unable = told.replies.iter().find_map(|reply| match reply {
+        let unable = response.replies.iter().find_map(|reply| match reply {
             ItemReply::Unavailable(why) if why.kind() == RefusalKind::ConsistencyUnavailable => {
                 Some(why)
             }
@@ -172,11 +172,11 @@ impl ClientState {
         *self.unable.lock() = unable.cloned();
         match unable {
             Some(why) if self.server.is_several() => {
-                let trouble = TransportError::Silent(why.to_string());
-                line.pass_over(&trouble);
-                Err(trouble)
+                let error = TransportError::Silent(why.to_string());
+                line.pass_over(&error);
+                Err(error)
             }
-            Some(_) | None => Ok(told),
+            Some(_) | None => Ok(response),
         }
     }
 
@@ -343,7 +343,7 @@ impl ClientState {
                 return true;
             }
             let left = limit.since(boot_now());
-            let denied = || self.last_trouble().is_some_and(|trouble| trouble.is_denial());
+            let denied = || self.last_error().is_some_and(|error| error.is_denial());
             if left == Span::ZERO || state.stopped || (!self.server.is_several() && denied()) {
                 return false;
             }
@@ -396,18 +396,18 @@ impl ClientState {
     }
 
     /// Records an error. A refusal of the credentials is kept until the server answers a request.
-    pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
-        log::debug!("{}: {what}: {trouble}", self.name);
+    pub(super) fn record_error(&self, what: &str, error: &TransportError) {
+        log::debug!("{}: {what}: {error}", self.name);
         let _state = self.state.lock(); // a thread could be about to wait
-        let mut last = self.trouble.lock();
-        if trouble.is_denial() || !last.as_ref().is_some_and(TransportError::is_denial) {
-            *last = Some(trouble.clone());
+        let mut last = self.error.lock();
+        if error.is_denial() || !last.as_ref().is_some_and(TransportError::is_denial) {
+            *last = Some(error.clone());
         }
         self.changed.notify_all();
     }
 
-    pub(super) fn last_trouble(&self) -> Option<TransportError> {
-        self.trouble.lock().clone()
+    pub(super) fn last_error(&self) -> Option<TransportError> {
+        self.error.lock().clone()
     }
 
     pub(super) fn forget(&self, token: Token) {
@@ -429,14 +429,14 @@ impl ClientState {
 
     /// Records the [`Stamp`] in a server's response (its engine and its clocks) and the round-trip
     /// time.
-    pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
+    pub(super) fn observe_stamp(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
-        self.trouble.lock().take_if(|trouble| trouble.is_denial());
+        self.error.lock().take_if(|error| error.is_denial());
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
         if !self.server.is_several() {
             self.engine.store(stamp.engine, Ordering::Release);
         }
-        let forgot = self.clock.lock().hear(asked_at, stamp);
+        let forgot = self.clock.lock().observe_stamp(asked_at, stamp);
         // An engine with an id has not lost its state when the time in a response goes back: the
         // response came from another node of its cluster, which may be behind.
         if forgot && stamp.engine == 0 {
@@ -476,15 +476,15 @@ impl ClientState {
     pub(super) fn far(&self) -> RemoteStatus {
         // The last error matters only as long as there is no connection.
         let is_away = self.contact() != Contact::Connected;
-        let trouble = self.last_trouble().filter(|_| is_away).map(|trouble| trouble.to_string());
+        let error = self.last_error().filter(|_| is_away).map(|error| error.to_string());
         let heard = *self.heard.lock();
-        RemoteStatus { server: Arc::clone(&self.name), heard, trouble }
+        RemoteStatus { server: Arc::clone(&self.name), heard, error }
     }
 
     /// Queues a request, or refuses it at once if the server is known to be unreachable. A request
     /// that must be carried out is queued in any case, but then its caller waits only if it
     /// insists.
-    pub(super) fn ask(&self, asked: QueuedRequest) {
+    pub(super) fn enqueue(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {
             return self.refuse(asked.then);

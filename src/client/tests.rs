@@ -12,7 +12,7 @@ use crate::engine::{
     Release, Renew, Rules, SessionId, SessionView, Token, Ttl,
 };
 use crate::service::batch::batch_messages::{
-    BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
+    BatchResponse, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use crate::service::batch::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::counters::Count;
@@ -63,7 +63,7 @@ impl Fault {
 
 /// A transport to a server in this process.
 pub(super) struct Near {
-    pub(super) porter: Mutex<BatchServer>,
+    pub(super) batch_server: Mutex<BatchServer>,
     pub(super) weather: Arc<ServerFaults>,
 }
 
@@ -99,7 +99,7 @@ impl Transport for Arc<Near> {
         if self.weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
-        let mut following = self.porter.lock().follow(start, since);
+        let mut following = self.batch_server.lock().follow(start, since);
         let woken = Arc::new((Mutex::new(false), Condvar::new()));
         let waking = Arc::clone(&woken);
         following.watch.wake_by(Arc::new(move || {
@@ -111,13 +111,17 @@ impl Transport for Arc<Near> {
 }
 
 impl ServerConnection for NearLine {
-    fn ask(&mut self, batch: &RequestBatch, _: Span) -> Result<BatchResponse, TransportError> {
+    fn send_batch(
+        &mut self,
+        batch: &RequestBatch,
+        _: Span,
+    ) -> Result<BatchResponse, TransportError> {
         let weather = &self.near.weather;
         if weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
         weather.arrived.fetch_add(1, Ordering::Relaxed);
-        let (send, told) = mpsc::channel();
+        let (send, response) = mpsc::channel();
         let bytes = encode_batch(batch);
         let batch = BatchServer::read(&bytes).expect("as it was written");
         let fault = weather.fault.lock().clone();
@@ -126,16 +130,16 @@ impl ServerConnection for NearLine {
             return Err(TransportError::Denied("unknown token".to_owned()));
         }
         if let Some(Fault::Unable(why)) = &fault {
-            let stamp = self.near.porter.lock().stamp();
+            let stamp = self.near.batch_server.lock().stamp();
             let replies = vec![ItemReply::Unavailable(why.clone()); parts];
             return Ok(BatchResponse { stamp, replies });
         }
-        let porter = self.near.porter.lock().clone();
-        let then = move |told| drop(send.send(told));
-        porter.ask(&"batch:a".into(), batch, Limits::new(), |_, _| {}, then);
-        let told = told.recv().expect("the porter answers");
+        let batch_server = self.near.batch_server.lock().clone();
+        let then = move |response| drop(send.send(response));
+        batch_server.execute(&"batch:a".into(), batch, Limits::new(), |_, _| {}, then);
+        let response = response.recv().expect("the server answers");
         if let Some(Fault::Unsure) = fault {
-            let stamp = self.near.porter.lock().stamp();
+            let stamp = self.near.batch_server.lock().stamp();
             let replies = vec![ItemReply::Unavailable(Fault::unsure()); parts];
             return Ok(BatchResponse { stamp, replies });
         }
@@ -143,11 +147,11 @@ impl ServerConnection for NearLine {
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
             return Err(gone());
         }
-        let told = told.map_err(|turned| match turned {
+        let response = response.map_err(|turned| match turned {
             BatchError::Elsewhere => TransportError::Elsewhere("another engine".to_owned()),
             BatchError::Late | BatchError::Unreadable(_) => TransportError::Late,
         });
-        decode_told(&told?).map_err(|error| TransportError::Foreign(error.to_string()))
+        decode_response(&response?).map_err(|error| TransportError::Foreign(error.to_string()))
     }
 }
 
@@ -184,13 +188,13 @@ pub(super) struct ClientFixture {
 
 pub(super) fn world() -> ClientFixture {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-    let porter = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
+    let batch_server = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
     let weather = Arc::new(ServerFaults::default());
-    let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
+    let near = Arc::new(Near { batch_server, weather: Arc::clone(&weather) });
     ClientFixture { local, near, weather }
 }
 
-pub(super) fn client(text: &str) -> ClientId {
+pub(super) fn client_id(text: &str) -> ClientId {
     ClientId::parse(text).expect("valid")
 }
 
@@ -199,13 +203,13 @@ pub(super) fn name(text: &str) -> LockName {
 }
 
 impl ClientFixture {
-    fn door(&self, who: &str, ttl: &str) -> Remote {
+    fn connect(&self, who: &str, ttl: &str) -> Remote {
         let ttl = Ttl::parse(ttl).expect("valid");
-        let terms = Terms { client: client(who), ttl, grace: Grace::NONE };
-        let door = Remote::connect(Arc::new(Arc::clone(&self.near)), Some(terms));
-        let door = door.expect("threads are to be had");
-        assert!(door.is_ready(), "the server is near");
-        door
+        let terms = Terms { client: client_id(who), ttl, grace: Grace::NONE };
+        let client = Remote::connect(Arc::new(Arc::clone(&self.near)), Some(terms));
+        let client = client.expect("threads are to be had");
+        assert!(client.is_ready(), "the server is near");
+        client
     }
 
     pub(super) fn cut(&self, cut: bool) {
@@ -219,7 +223,7 @@ impl ClientFixture {
 }
 
 pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, line: InLine) -> Op {
-    Op::Acquire(Acquire { hold, line, ..Acquire::new(name(of), client(who), term) })
+    Op::Acquire(Acquire { hold, line, ..Acquire::new(name(of), client_id(who), term) })
 }
 
 /// Returns the request that `mkdir` on the mount makes.
@@ -229,22 +233,22 @@ pub(super) fn mkdir(of: &str, who: &str) -> Op {
 }
 
 /// Returns the request that `flock` on the mount makes.
-pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
-    let session = session_of(door);
+pub(super) fn flock(client: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
+    let session = session_of(client);
     let hold = Ownership::OpenFile(OpenId { session, number });
     acquire(of, who, hold, LeaseTerms::Session(session), line)
 }
 
-pub(super) fn session_of(door: &Remote) -> SessionId {
-    match door.own_session() {
+pub(super) fn session_of(client: &Remote) -> SessionId {
+    match client.own_session() {
         Ok(SessionOwner::Kept(session)) => session,
         other => panic!("no session: {other:?}"),
     }
 }
 
-pub(super) fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
+pub(super) fn submit(client: &Remote, op: Op) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
-    door.submit(op.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
+    client.submit(op.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
 }
 
@@ -257,7 +261,11 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
 }
 
 /// Reads events until one matches `wanted`.
-pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&EventKind) -> bool) {
+pub(super) fn wait_for(
+    client: &Remote,
+    watch: &mut EventWatch,
+    wanted: impl Fn(&EventKind) -> bool,
+) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         // The send fails only after `wait_for` has returned and dropped the receiver.
@@ -269,32 +277,32 @@ pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&E
             return;
         }
         let limit = Span::from_secs(20).as_duration();
-        news.recv_timeout(limit).unwrap_or_else(|_| panic!("never: {:?}", door.contact()));
+        news.recv_timeout(limit).unwrap_or_else(|_| panic!("never: {:?}", client.contact()));
     }
 }
 
 #[test]
 fn the_server_decides_the_requests_of_remote_clients() {
     let world = world();
-    let door = world.door("a", "30s");
-    let token = granted(submit(&door, mkdir("build", "a")));
+    let client = world.connect("a", "30s");
+    let token = granted(submit(&client, mkdir("build", "a")));
     assert_eq!(world.holders("build"), ["a"]);
-    let other = world.door("b", "30s");
+    let other = world.connect("b", "30s");
     let refused = submit(&other, mkdir("build", "b")).expect("answered").expect_err("held");
     assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
-    let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+    let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
+    assert_eq!(submit(&client, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
     let (send, page) = mpsc::channel();
-    door.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
+    client.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
     assert_eq!(page.recv().expect("answered").expect("a page").items.len(), 0);
 }
 
 #[test]
 fn a_lost_answer_is_repeated_and_the_request_has_one_effect() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     world.weather.answers_lost.store(1, Ordering::Release);
-    let token = granted(submit(&door, mkdir("build", "a")));
+    let token = granted(submit(&client, mkdir("build", "a")));
     let view = world.local.inspect(|engine| engine.view(&name("build"), engine.clock()));
     assert_eq!(view.holders.len(), 1);
     assert_eq!(view.holders[0].lease.token, token, "the grant, and not a refusal of its repeat");
@@ -303,13 +311,13 @@ fn a_lost_answer_is_repeated_and_the_request_has_one_effect() {
 #[test]
 fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     world.weather.answers_lost.store(1, Ordering::Release);
     // The new server has no record of earlier batches, as after a restart; the engine keeps its
     // state.
     let locks = Locks::new(Arc::clone(&world.local) as _);
     let (send, answer) = mpsc::channel();
-    door.submit(
+    client.submit(
         mkdir("build", "a").into(),
         Retry::Never,
         Box::new(move |got| drop(send.send(got))),
@@ -317,7 +325,7 @@ fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
     while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
     }
-    *world.near.porter.lock() = BatchServer::new(locks);
+    *world.near.batch_server.lock() = BatchServer::new(locks);
     granted(answer.recv().expect("answered"));
     assert_eq!(world.holders("build"), ["a"]);
 }
@@ -326,12 +334,12 @@ fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
 #[test]
 fn answers_that_have_arrived_are_forgotten() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     for round in 0..200 {
         world.weather.answers_lost.store(u64::from(round % 50 == 7), Ordering::Release);
-        let token = granted(submit(&door, mkdir("build", "a")));
-        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-        assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+        let token = granted(submit(&client, mkdir("build", "a")));
+        let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
+        assert_eq!(submit(&client, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
     }
     let known = world.local.inspect(Engine::request_ids);
     assert!(known < 5, "{known} are remembered");
@@ -340,16 +348,16 @@ fn answers_that_have_arrived_are_forgotten() {
 #[test]
 fn a_release_is_never_overtaken_by_the_next_acquire() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     let (send, answers) = mpsc::channel();
     for number in 0..1_000 {
         let send = send.clone();
-        let ask = flock(&door, "build", "a", number, InLine::Skip);
-        door.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
+        let ask = flock(&client, "build", "a", number, InLine::Skip);
+        client.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
         // The release names no token, so it matches whichever lease of the client is held when the
         // server executes it.
-        let key = LeaseKey { name: name("build"), client: client("a"), token: None };
-        door.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
+        let key = LeaseKey { name: name("build"), client: client_id("a"), token: None };
+        client.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
     }
     drop(send);
     let answers: Vec<_> = answers.iter().collect();
@@ -362,36 +370,36 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
 #[test]
 fn no_call_waits_for_an_unreachable_server() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     world.cut(true);
     let begun = boot_now();
-    let no = submit(&door, mkdir("build", "a"));
+    let no = submit(&client, mkdir("build", "a"));
     let took = boot_now().since(begun);
     assert!(matches!(no, Err(Unavailable::NoAnswer { .. })), "{no:?}");
     assert!(took < REPLY_DEADLINE + Span::from_millis(500), "{took}");
     let begun = boot_now();
-    assert!(submit(&door, mkdir("build", "a")).is_err());
+    assert!(submit(&client, mkdir("build", "a")).is_err());
     let took = boot_now().since(begun);
     assert!(took < Span::from_millis(200), "known to be away: {took}");
-    assert_eq!(door.contact(), Contact::Jeopardy);
+    assert_eq!(client.contact(), Contact::Jeopardy);
     world.cut(false);
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
-    granted(submit(&door, mkdir("other", "a")));
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
+    granted(submit(&client, mkdir("other", "a")));
 }
 
 #[test]
 fn late_grants_are_released_and_releases_are_carried_out_after_a_failure() {
     let world = world();
-    let door = world.door("a", "30s");
-    let token = granted(submit(&door, flock(&door, "held", "a", 1, InLine::Skip)));
+    let client = world.connect("a", "30s");
+    let token = granted(submit(&client, flock(&client, "held", "a", 1, InLine::Skip)));
     // The server executes the acquire, but its answer is lost until the caller's deadline has
     // passed.
     world.weather.answers_lost.store(u64::MAX, Ordering::Release);
-    let no = submit(&door, flock(&door, "build", "a", 2, InLine::Skip));
+    let no = submit(&client, flock(&client, "build", "a", 2, InLine::Skip));
     assert!(no.is_err(), "{no:?}");
     assert_eq!(world.holders("build"), ["a"], "nobody knows");
-    let key = LeaseKey { name: name("held"), client: client("a"), token: Some(token) };
-    assert!(submit(&door, Op::Release(Release::of(key))).is_err(), "not now");
+    let key = LeaseKey { name: name("held"), client: client_id("a"), token: Some(token) };
+    assert!(submit(&client, Op::Release(Release::of(key))).is_err(), "not now");
     let mut watch = world.local.subscribe(None);
     world.weather.answers_lost.store(0, Ordering::Release);
     let mut over = [false, false];
@@ -409,18 +417,18 @@ fn late_grants_are_released_and_releases_are_carried_out_after_a_failure() {
 #[test]
 fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
     let world = world();
-    let door = world.door("a", "1s");
-    let session = session_of(&door);
-    let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
-    let other = world.door("b", "30s");
-    let mut lost = door.subscribe(None);
+    let client = world.connect("a", "1s");
+    let session = session_of(&client);
+    let token = granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
+    let other = world.connect("b", "30s");
+    let mut lost = client.subscribe(None);
     let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
     assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
     // Waits for longer than the ttl, so that only keep-alives preserve the session.
     let kept =
         |what: &EventKind| matches!(what, EventKind::SessionKept { session: of } if *of == session);
-    (0..4).for_each(|_| wait_for(&door, &mut door.subscribe(None), kept));
-    assert_eq!(session_of(&door), session);
+    (0..4).for_each(|_| wait_for(&client, &mut client.subscribe(None), kept));
+    assert_eq!(session_of(&client), session);
     // Both clients lose the connection to the server. Client b only waits for the lock, and its
     // longer session does not expire meanwhile.
     let over =
@@ -428,7 +436,7 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
     let granted_at = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
             let mut watch = world.local.subscribe(None);
-            let b = client("b");
+            let b = client_id("b");
             let is_b = |what: &EventKind| {
                 matches!(what, EventKind::Granted { holder, .. } if *holder == b)
             };
@@ -440,10 +448,10 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
             }
         });
         world.cut(true);
-        wait_for(&door, &mut lost, over);
+        wait_for(&client, &mut lost, over);
         let lost_at = boot_now();
-        assert_eq!(door.contact(), Contact::Lost);
-        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        assert_eq!(client.contact(), Contact::Lost);
+        let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
         let renew = Renew {
             key,
             term: None,
@@ -451,7 +459,7 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
             patch: Patch::default(),
             acquires: false,
         };
-        let no = submit(&door, Op::Renew(renew)).expect("known without the server");
+        let no = submit(&client, Op::Renew(renew)).expect("known without the server");
         assert!(matches!(*no.expect_err("over").reason, Reason::Expired { .. }));
         let granted_at = served.join().expect("served");
         assert!(lost_at <= granted_at, "the loss is told before the next grant");
@@ -459,21 +467,21 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
     });
     assert!(granted_at > Time::ZERO);
     world.cut(false);
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
-    assert_ne!(session_of(&door), session, "a new one");
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_ne!(session_of(&client), session, "a new one");
 }
 
 #[test]
 fn an_interruption_is_reported_as_lost_events_and_later_events_arrive() {
     let world = world();
-    let door = world.door("a", "30s");
-    let mut watch = door.subscribe(None);
-    granted(submit(&door, mkdir("one", "a")));
+    let client = world.connect("a", "30s");
+    let mut watch = client.subscribe(None);
+    granted(submit(&client, mkdir("one", "a")));
     let is = |of: &str| {
         let of = name(of);
         move |what: &EventKind| matches!(what, EventKind::Granted { name, .. } if *name == of)
     };
-    wait_for(&door, &mut watch, is("one"));
+    wait_for(&client, &mut watch, is("one"));
     world.cut(true);
     let locks = Locks::new(Arc::clone(&world.local) as _);
     let (send, done) = mpsc::channel();
@@ -487,15 +495,15 @@ fn an_interruption_is_reported_as_lost_events_and_later_events_arrive() {
         std::thread::yield_now();
     }
     world.cut(false);
-    wait_for(&door, &mut watch, is("two"));
+    wait_for(&client, &mut watch, is("two"));
 }
 
 #[test]
 fn closing_a_client_releases_its_leases_at_once() {
     let world = world();
-    let door = world.door("a", "24h");
-    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
-    door.close();
+    let client = world.connect("a", "24h");
+    granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
+    client.close();
     assert!(world.holders("build").is_empty());
     assert_eq!(world.local.about().sessions, 0);
 }
@@ -504,12 +512,12 @@ fn closing_a_client_releases_its_leases_at_once() {
 #[test]
 fn closing_a_client_does_not_wait_for_the_next_heartbeat() {
     let world = world();
-    let door = world.door("a", "24h");
+    let client = world.connect("a", "24h");
     world.weather.is_silent.store(true, Ordering::Release);
     let (send, closed) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            door.close();
+            client.close();
             send.send(()).expect("the test waits");
         });
         let in_time = closed.recv_timeout(Span::from_secs(10).as_duration());
@@ -542,15 +550,15 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
     ];
     for fault in faults {
         let world = world();
-        let door = world.door("a", "30s");
-        let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+        let client = world.connect("a", "30s");
+        let token = granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
         let mut watch = world.local.subscribe(None);
         *world.weather.fault.lock() = Some(fault);
         let before = world.weather.arrived.load(Ordering::Relaxed);
-        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
         let (send, answer) = mpsc::channel();
         let then = Box::new(move |got| drop(send.send(got)));
-        door.submit(Op::Release(Release::of(key)).into(), Retry::UntilAnswered, then);
+        client.submit(Op::Release(Release::of(key)).into(), Retry::UntilAnswered, then);
         while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
             std::thread::yield_now();
         }
@@ -566,10 +574,10 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
 #[test]
 fn a_lock_granted_without_an_answer_is_released() {
     let world = world();
-    let door = world.door("a", "30s");
+    let client = world.connect("a", "30s");
     let mut watch = world.local.subscribe(None);
     *world.weather.fault.lock() = Some(Fault::Unsure);
-    let no = submit(&door, mkdir("build", "a"));
+    let no = submit(&client, mkdir("build", "a"));
     assert_eq!(no, Err(Fault::unsure()), "the caller is told that it is not known");
     assert_eq!(world.holders("build"), ["a"]);
     *world.weather.fault.lock() = None;
@@ -580,12 +588,12 @@ fn a_lock_granted_without_an_answer_is_released() {
 #[test]
 fn a_view_that_must_be_answered_is_once_the_server_is_back() {
     let world = world();
-    let door = world.door("a", "30s");
-    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    let client = world.connect("a", "30s");
+    granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
     world.cut(true);
-    assert!(submit(&door, mkdir("other", "a")).is_err(), "it is known to be away");
+    assert!(submit(&client, mkdir("other", "a")).is_err(), "it is known to be away");
     let (send, seen) = mpsc::channel();
-    door.view(&name("build"), Retry::UntilAnswered, Box::new(move |view| drop(send.send(view))));
+    client.view(&name("build"), Retry::UntilAnswered, Box::new(move |view| drop(send.send(view))));
     world.cut(false);
     let view = seen.recv_timeout(Span::from_secs(20).as_duration()).expect("an answer");
     assert_eq!(view.expect("a view").view.holders.len(), 1);
@@ -594,15 +602,15 @@ fn a_view_that_must_be_answered_is_once_the_server_is_back() {
 #[test]
 fn the_leases_of_a_session_are_listed_page_by_page() {
     let world = world();
-    let door = world.door("a", "30s");
-    let session = session_of(&door);
+    let client = world.connect("a", "30s");
+    let session = session_of(&client);
     let tokens: Vec<_> = (0..3)
-        .map(|n| granted(submit(&door, flock(&door, &format!("l{n}"), "a", n, InLine::Skip))))
+        .map(|n| granted(submit(&client, flock(&client, &format!("l{n}"), "a", n, InLine::Skip))))
         .collect();
     let page = |after: Option<&str>| {
         let (send, page) = mpsc::channel();
         let then = Box::new(move |got| drop(send.send(got)));
-        door.leases(session, after.map(name), then);
+        client.leases(session, after.map(name), then);
         page.recv().expect("answered").expect("a page").items
     };
     assert_eq!(page(None).into_iter().map(|(_, token)| token).collect::<Vec<_>>(), tokens);
@@ -675,17 +683,17 @@ fn local() -> Arc<Local> {
 fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
     let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
     let weather = Arc::new(ServerFaults::default());
-    let porter = Mutex::new(BatchServer::new(locks));
-    let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
+    let batch_server = Mutex::new(BatchServer::new(locks));
+    let near = Arc::new(Near { batch_server, weather: Arc::clone(&weather) });
     ClientFixture { local: Arc::clone(local), near, weather }
 }
 
-fn door(nodes: &[&ClientFixture]) -> Remote {
+fn connect_all(nodes: &[&ClientFixture]) -> Remote {
     let servers = nodes.iter().map(|node| Arc::new(Arc::clone(&node.near)) as _).collect();
     let ttl = Ttl::parse("30s").expect("valid");
-    let terms = Terms { client: client("a"), ttl, grace: Grace::NONE };
-    let door = Remote::connect(Arc::new(Failover::new(servers)), Some(terms));
-    door.expect("threads are to be had")
+    let terms = Terms { client: client_id("a"), ttl, grace: Grace::NONE };
+    let client = Remote::connect(Arc::new(Failover::new(servers)), Some(terms));
+    client.expect("threads are to be had")
 }
 
 #[test]
@@ -693,26 +701,26 @@ fn any_node_can_serve_and_the_session_survives_a_failover() {
     let engine = local();
     let (one, two, three) = (node(&engine, 7), node(&engine, 7), node(&engine, 7));
     one.cut(true);
-    let door = door(&[&one, &two, &three]);
-    assert!(door.is_ready(), "the first is away");
-    let session = session_of(&door);
-    let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    let client = connect_all(&[&one, &two, &three]);
+    assert!(client.is_ready(), "the first is away");
+    let session = session_of(&client);
+    let token = granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
     assert_eq!(one.weather.arrived.load(Ordering::Relaxed), 0);
     for (away, back) in [(&two, &one), (&three, &two), (&one, &three), (&two, &one)] {
         away.cut(true);
         back.cut(false);
         let begun = boot_now();
         let other = format!("lock{}", begun.as_nanos());
-        granted(submit(&door, mkdir(&other, "a")));
+        granted(submit(&client, mkdir(&other, "a")));
         let took = boot_now().since(begun);
         assert!(took < REPLY_DEADLINE, "{took}");
     }
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "events, too");
-    assert_eq!(session_of(&door), session);
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)), "events, too");
+    assert_eq!(session_of(&client), session);
     assert_eq!(one.holders("build"), ["a"]);
-    let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
-    door.close();
+    let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
+    assert_eq!(submit(&client, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+    client.close();
     assert_eq!(engine.about().sessions, 0);
 }
 
@@ -721,12 +729,12 @@ fn any_node_can_serve_and_the_session_survives_a_failover() {
 fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
     let engine = local();
     let (one, two) = (node(&engine, 7), node(&engine, 7));
-    let door = door(&[&one, &two]);
-    assert!(door.is_ready());
-    let session = session_of(&door);
+    let client = connect_all(&[&one, &two]);
+    assert!(client.is_ready());
+    let session = session_of(&client);
     let ops = [
         mkdir("build", "a"),
-        flock(&door, "held", "a", 1, InLine::Skip),
+        flock(&client, "held", "a", 1, InLine::Skip),
         acquire(
             "plain",
             "a",
@@ -740,17 +748,17 @@ fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
         one.weather.answers_lost.store(1, Ordering::Release);
         two.weather.answers_lost.store(1, Ordering::Release);
         let before = engine.inspect(Engine::next_token);
-        tokens.push(granted(submit(&door, op)));
+        tokens.push(granted(submit(&client, op)));
         let after = engine.inspect(Engine::next_token);
         assert_eq!(after, before + 1, "one grant");
     }
     // Without a token a repeated release could end a later lease; with one, the retry would be told
     // that there is nothing to release. The release takes effect once, and the retry reports that.
     for (lock, token) in [("held", None), ("build", Some(tokens[0]))] {
-        let key = LeaseKey { name: name(lock), client: client("a"), token };
+        let key = LeaseKey { name: name(lock), client: client_id("a"), token };
         one.weather.answers_lost.store(1, Ordering::Release);
         two.weather.answers_lost.store(1, Ordering::Release);
-        let released = submit(&door, Op::Release(Release::of(key)));
+        let released = submit(&client, Op::Release(Release::of(key)));
         assert_eq!(released, Ok(Ok(Outcome::Released)), "{lock}");
         assert_eq!(one.holders(lock), [""; 0]);
     }
@@ -760,17 +768,17 @@ fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
 fn a_server_of_another_engine_is_never_used() {
     let (ours, others) = (local(), local());
     let (one, two) = (node(&ours, 7), node(&others, 8));
-    let door = door(&[&one, &two]);
-    assert!(door.is_ready());
-    let session = session_of(&door);
+    let client = connect_all(&[&one, &two]);
+    assert!(client.is_ready());
+    let session = session_of(&client);
     one.cut(true);
-    let no = submit(&door, mkdir("build", "a"));
+    let no = submit(&client, mkdir("build", "a"));
     assert!(matches!(no, Err(Unavailable::NoAnswer { .. })), "{no:?}");
     assert_eq!((others.about().locks, others.about().sessions), (0, 0), "nothing was asked there");
     one.cut(false);
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
-    granted(submit(&door, mkdir("build", "a")));
-    assert_eq!(session_of(&door), session);
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
+    granted(submit(&client, mkdir("build", "a")));
+    assert_eq!(session_of(&client), session);
     assert_eq!((others.about().locks, others.about().sessions), (0, 0));
 }
 
@@ -781,15 +789,15 @@ fn only_one_of_several_servers_without_an_engine_id_is_used() {
     let (engine, others) = (local(), local());
     let (one, two) = (node(&engine, 0), node(&others, 0));
     one.cut(true);
-    let door = door(&[&one, &two]);
-    assert!(door.is_ready());
-    granted(submit(&door, mkdir("build", "a")));
+    let client = connect_all(&[&one, &two]);
+    assert!(client.is_ready());
+    granted(submit(&client, mkdir("build", "a")));
     one.cut(false);
     two.cut(true);
-    assert!(submit(&door, mkdir("other", "a")).is_err());
+    assert!(submit(&client, mkdir("other", "a")).is_err());
     assert_eq!((engine.about().locks, engine.about().sessions), (0, 0));
     two.cut(false);
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)));
     assert_eq!(two.holders("build"), ["a"]);
 }
 
@@ -798,28 +806,31 @@ fn only_one_of_several_servers_without_an_engine_id_is_used() {
 fn an_engine_that_is_gone_for_good_is_given_up() {
     let (engine, restored) = (local(), local());
     let (one, two) = (node(&engine, 7), node(&engine, 7));
-    let door = door(&[&one, &two]);
-    assert!(door.is_ready());
-    let session = session_of(&door);
+    let client = connect_all(&[&one, &two]);
+    assert!(client.is_ready());
+    let session = session_of(&client);
     let hold = Ownership::OpenFile(OpenId { session, number: 1 });
-    let mut watch = door.subscribe(None);
-    granted(submit(&door, acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip)));
+    let mut watch = client.subscribe(None);
+    granted(submit(
+        &client,
+        acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip),
+    ));
     // Opens sessions on the restored engine, so that the session numbers of the two engines differ.
     for _ in 0..5 {
         mint(&restored);
     }
     for node in [&one, &two] {
         let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
-        *node.near.porter.lock() = BatchServer::new(locks);
+        *node.near.batch_server.lock() = BatchServer::new(locks);
     }
     // The client detects the new engine when it sends the next request.
-    assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
+    assert!(submit(&client, mkdir("other", "a")).is_err(), "it was for another engine");
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
-    wait_for(&door, &mut watch, over);
-    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
-    assert_ne!(session_of(&door), session);
-    granted(submit(&door, mkdir("again", "a")));
+    wait_for(&client, &mut watch, over);
+    assert!(client.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_ne!(session_of(&client), session);
+    granted(submit(&client, mkdir("again", "a")));
     assert!(restored.about().locks > 0);
 }
 
@@ -827,7 +838,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
 fn mint(engine: &Arc<Local>) -> SessionId {
     let (send, answer) = mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));
-    let open = crate::engine::OpenSession { client: client("x"), ttl, grace: Grace::NONE };
+    let open = crate::engine::OpenSession { client: client_id("x"), ttl, grace: Grace::NONE };
     engine.submit(
         Op::OpenSession(open).into(),
         Retry::Never,

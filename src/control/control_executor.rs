@@ -223,16 +223,16 @@ fn unavailable(why: &Unavailable) -> Value {
 
 /// Adds the status of the lock `name` to an answer.
 async fn status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
-    show(host, name, usize::MAX, answer).await
+    with_status(host, name, usize::MAX, answer).await
 }
 
 /// Adds the status of a lock, with a limited number of waiters, to the answer to a request that has
 /// waited.
 async fn short_status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
-    show(host, name, WAITERS_SHOWN_MAX, answer).await
+    with_status(host, name, WAITERS_SHOWN_MAX, answer).await
 }
 
-async fn show<H: ControlHost>(
+async fn with_status<H: ControlHost>(
     host: &H,
     name: &LockName,
     waiters: usize,

@@ -224,9 +224,9 @@ impl FolderLock {
     /// Returns what is wrong with the connection to the server, if anything is.
     pub(crate) fn trouble(&self) -> Option<String> {
         let connection = self.locks.connection()?;
-        let trouble = connection.trouble?;
+        let error = connection.error?;
         Some(format!(
-            "the server {} does not answer ({trouble}); see whether it runs and can be reached",
+            "the server {} does not answer ({error}); see whether it runs and can be reached",
             connection.server
         ))
     }

@@ -259,7 +259,7 @@ impl Census {
     pub(super) fn add_to(&mut self, page: &mut MetricsPage, locks: &Locks) {
         let begun = boot_now();
         if begun >= self.stale_at {
-            self.counted = self.counted.again(locks);
+            self.counted = self.counted.recount(locks);
             let ended = boot_now();
             let took = ended.since(begun).as_nanos();
             self.stale_at = ended + Span::from_nanos(took.saturating_mul(REST));
@@ -270,7 +270,7 @@ impl Census {
 
 impl Counts {
     /// Counts all locks. The prefixes that have a label keep it.
-    fn again(&self, locks: &Locks) -> Self {
+    fn recount(&self, locks: &Locks) -> Self {
         let known = self.prefixes.iter().map(|(prefix, _)| (prefix.clone(), Count::default()));
         let mut counts = Self { prefixes: known.collect(), ..Self::default() };
         counts.known = counts.prefixes.len();

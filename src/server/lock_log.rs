@@ -64,10 +64,10 @@ impl LockLog {
         let signal = Arc::new(LogSignal::default());
         let mut watch = locks.subscribe(None);
         let wakes = Arc::clone(&signal);
-        watch.wake_by(Arc::new(move || wakes.tell(|state| state.has_events = true)));
+        watch.wake_by(Arc::new(move || wakes.update(|state| state.has_events = true)));
         let wakes = Arc::clone(&signal);
         let refusals = RefusalQueue::start(locks.clone(), move || {
-            wakes.tell(|state| state.has_events = true);
+            wakes.update(|state| state.has_events = true);
         });
         let waits = Arc::clone(&signal);
         let mut writer = EventWriter {
@@ -93,7 +93,7 @@ impl LockLog {
 impl Drop for LockLog {
     fn drop(&mut self) {
         self.refusals.end();
-        self.signal.tell(|state| state.is_over = true);
+        self.signal.update(|state| state.is_over = true);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has already been reported.
             let _ = thread.join();
@@ -102,7 +102,7 @@ impl Drop for LockLog {
 }
 
 impl LogSignal {
-    fn tell(&self, change: impl FnOnce(&mut LogState)) {
+    fn update(&self, change: impl FnOnce(&mut LogState)) {
         let mut state = self.state.lock();
         let was_idle = !state.has_events;
         change(&mut state);

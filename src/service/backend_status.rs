@@ -74,7 +74,7 @@ pub trait BackendStatus {
     }
     /// Calls `look` with the engine as this process knows it, unless the engine is not in this
     /// process.
-    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
         let _ = look;
     }
     /// Adds an entry to the audit log of this process.
@@ -174,7 +174,7 @@ pub struct RemoteStatus {
     /// The round-trip time and clock offset of the server's last answer, if there was one.
     pub heard: Option<RttSample>,
     /// The last error on the connection, if there was one.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The round-trip time and the clock offset measured from one answer of a server.
@@ -292,7 +292,7 @@ pub struct MemberStatus {
     /// The status that the member reports, or that other nodes know.
     pub member: Member,
     /// Why the member did not respond; `None` if it did.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
     /// How many entries of the leader's log the member lacks, if known.
     pub lag: Option<u64>,
 }
@@ -430,7 +430,7 @@ mod tests {
         let wall = |ms: i64| Wall { secs: ms / 1_000, nanos: (ms % 1_000) as u32 * 1_000_000 };
         let here = wall(100_000 + round_trip as i64);
         let heard = Some(RttSample::new(Span::from_millis(round_trip), wall(ts), here));
-        RemoteStatus { server: "s".into(), heard, trouble: None }
+        RemoteStatus { server: "s".into(), heard, error: None }
     }
 
     fn skew(ts: i64, round_trip: u64) -> u64 {

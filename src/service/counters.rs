@@ -69,7 +69,7 @@ impl<const N: usize> LatencyHistogram<N> {
         self.nanos.fetch_add(span.as_nanos(), Ordering::Relaxed);
     }
 
-    pub(crate) fn show(&self, name: &'static str, help: &'static str) -> Histogram {
+    pub(crate) fn histogram(&self, name: &'static str, help: &'static str) -> Histogram {
         let mut sum = 0;
         let counts = self.within.iter().map(|count| count.load(Ordering::Relaxed));
         let at_most = self.bounds.into_iter().zip(counts).map(|(bound, count)| {
@@ -194,8 +194,8 @@ impl ServiceCounters {
     /// Returns the histograms of how long clients waited for locks, and how long they held them.
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
-            self.waits.show("latchfs_wait_seconds", "How long served waiters had waited."),
-            self.holds.show("latchfs_hold_seconds", "Duration of ended tenures."),
+            self.waits.histogram("latchfs_wait_seconds", "How long served waiters had waited."),
+            self.holds.histogram("latchfs_hold_seconds", "Duration of ended tenures."),
         ]
     }
 }

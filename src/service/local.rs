@@ -219,7 +219,7 @@ impl BackendStatus for Local {
         }
     }
 
-    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
         look(&self.shared.core.lock().engine);
     }
 
@@ -261,19 +261,19 @@ impl LockService for Local {
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        then(Ok(self.shared.look(|engine, now| page_of_locks(engine, InUse, &query, now))));
+        then(Ok(self.shared.inspect(|engine, now| page_of_locks(engine, InUse, &query, now))));
     }
 
     fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        then(Ok(self.shared.look(|engine, now| page_of_locks(engine, Remembered, &query, now))));
+        then(Ok(self.shared.inspect(|engine, now| page_of_locks(engine, Remembered, &query, now))));
     }
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        then(Ok(self.shared.look(|engine, _| page_of_children(engine, &query))));
+        then(Ok(self.shared.inspect(|engine, _| page_of_children(engine, &query))));
     }
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        then(Ok(self.shared.look(|engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX))));
+        then(Ok(self.shared.inspect(|engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX))));
     }
 
     fn leases(
@@ -282,7 +282,7 @@ impl LockService for Local {
         after: Option<LockName>,
         then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
-        then(Ok(self.shared.look(|engine, _| page_of_leases(engine, session, after.as_ref()))));
+        then(Ok(self.shared.inspect(|engine, _| page_of_leases(engine, session, after.as_ref()))));
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -400,7 +400,7 @@ impl LocalShared {
     }
 
     /// Returns what `look` finds in the engine, which does not change during the call.
-    fn look<T>(self: &Arc<Self>, look: impl FnOnce(&Engine, Time) -> T) -> T {
+    fn inspect<T>(self: &Arc<Self>, look: impl FnOnce(&Engine, Time) -> T) -> T {
         let (now, core) = self.settled();
         look(&core.engine, now)
     }

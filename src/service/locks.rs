@@ -55,7 +55,7 @@ impl Locks {
         admission: impl Fn(&Op, &Engine) -> Result<(), Limit>,
     ) -> Result<(), Refusal> {
         let mut admitted = Ok(());
-        self.0.look_at_engine(&mut |engine| admitted = admission(op, engine));
+        self.0.inspect_engine(&mut |engine| admitted = admission(op, engine));
         admitted.map_err(|limit| Refusal { at: self.now(), reason: Box::new(Reason::Limit(limit)) })
     }
 
@@ -279,7 +279,7 @@ impl Locks {
     /// process.
     pub fn request_ids(&self) -> Option<usize> {
         let mut ids = None;
-        self.0.look_at_engine(&mut |engine| ids = Some(engine.request_ids()));
+        self.0.inspect_engine(&mut |engine| ids = Some(engine.request_ids()));
         ids
     }
 
@@ -287,7 +287,7 @@ impl Locks {
     /// is remembered, and if the engine is in this process.
     pub fn request_of(&self, token: Token) -> Option<RequestId> {
         let mut request = None;
-        self.0.look_at_engine(&mut |engine| request = engine.request_of(token).cloned());
+        self.0.inspect_engine(&mut |engine| request = engine.request_of(token).cloned());
         request
     }
 
@@ -295,7 +295,7 @@ impl Locks {
     /// process.
     pub fn remembers(&self, id: &RequestId) -> bool {
         let mut remembers = false;
-        self.0.look_at_engine(&mut |engine| remembers = engine.remembers(id));
+        self.0.inspect_engine(&mut |engine| remembers = engine.remembers(id));
         remembers
     }
 
@@ -303,7 +303,7 @@ impl Locks {
     /// process.
     pub fn remembered_names(&self) -> Option<usize> {
         let mut names = None;
-        self.0.look_at_engine(&mut |engine| names = Some(engine.remembered()));
+        self.0.inspect_engine(&mut |engine| names = Some(engine.remembered()));
         names
     }
 
@@ -311,7 +311,7 @@ impl Locks {
     /// locks are granted.
     pub fn hold_off(&self) -> Option<HoldOff> {
         let mut hold_off = None;
-        self.0.look_at_engine(&mut |engine| hold_off = engine.hold_off());
+        self.0.inspect_engine(&mut |engine| hold_off = engine.hold_off());
         hold_off.filter(|hold_off| hold_off.until > self.now())
     }
 
@@ -325,7 +325,7 @@ impl Locks {
         each: &mut dyn FnMut(&LockName, Phase, usize),
     ) -> Option<LockName> {
         let (mut last, now) = (None, self.now());
-        self.0.look_at_engine(&mut |engine| last = engine.walk(after, limit, now, each));
+        self.0.inspect_engine(&mut |engine| last = engine.walk(after, limit, now, each));
         last
     }
 
@@ -525,7 +525,7 @@ fn submit_elsewhere(
     check: ParentCheck,
     then: Then<Result<Answer, Unavailable>>,
 ) {
-    let door = locks.clone();
+    let service = locks.clone();
     locks.check_parent(check.clone(), move |allowed| {
         if let Err(why) = allowed {
             return then(Err(why));
@@ -533,7 +533,7 @@ fn submit_elsewhere(
         // Only after an acquire is the permission checked again. A move could not be undone if the
         // second check failed: another client may hold the old name by then.
         let acquires = matches!(command.op, Op::Acquire(_));
-        door.clone().submit(command, move |answer| match &answer {
+        service.clone().submit(command, move |answer| match &answer {
             Ok(Ok(outcome)) if acquires => match outcome.clone().first() {
                 Outcome::Granted(tenure) => {
                     let key = LeaseKey {
@@ -541,7 +541,7 @@ fn submit_elsewhere(
                         client: check.client.clone(),
                         token: Some(tenure.token),
                     };
-                    confirm(&door, key, check, answer, then);
+                    confirm(&service, key, check, answer, then);
                 }
                 _ => then(answer),
             },
@@ -559,7 +559,7 @@ fn confirm(
     answer: Result<Answer, Unavailable>,
     then: Then<Result<Answer, Unavailable>>,
 ) {
-    let door = locks.clone();
+    let service = locks.clone();
     look_up(locks, &granted.name.clone(), move |views| {
         // If the locks above the name can't be read, the grant stands: the client had the
         // permission a moment ago.
@@ -569,7 +569,7 @@ fn confirm(
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
         match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {
-                door.give_back(Op::Release(Release::of(granted)));
+                service.give_back(Op::Release(Release::of(granted)));
                 then(Err(denied));
             }
             _ => then(answer),
@@ -693,7 +693,7 @@ pub fn children(
 ) {
     let dir = query.parent.as_ref().map_or_else(String::new, |parent| format!("{parent}/"));
     let left = prefixes.into_iter();
-    Walk { locks: locks.clone(), dir, left, query, found: Vec::new() }.go_on(Box::new(then));
+    Walk { locks: locks.clone(), dir, left, query, found: Vec::new() }.fill_page(Box::new(then));
 }
 
 /// The progress of a request that lists a directory within some prefixes.
@@ -709,7 +709,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn go_on(mut self, then: Then<Result<ListPage<Child>, Unavailable>>) {
+    fn fill_page(mut self, then: Then<Result<ListPage<Child>, Unavailable>>) {
         if self.found.len() >= self.query.limit {
             return then(Ok(ListPage { items: self.found, next: self.query.cursor }));
         }
@@ -747,7 +747,7 @@ impl Walk {
                     // is greater than all names below this directory.
                     self.query.cursor = Some(dir + "0");
                 }
-                self.go_on(then);
+                self.fill_page(then);
             }
             Err(why) => then(Err(why)),
         });
@@ -765,7 +765,7 @@ impl Walk {
                 if let Some(next) = page.next.filter(|next| next.starts_with(&prefix)) {
                     self.query.cursor = Some(next);
                 }
-                self.go_on(then);
+                self.fill_page(then);
             }
             Err(why) => then(Err(why)),
         });

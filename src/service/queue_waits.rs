@@ -206,7 +206,7 @@ impl QueueWaits {
                 {
                     // Waiters are notified while the mutex is held, so that the next thread that
                     // locks it finds all of them notified.
-                    place.tell(end);
+                    place.finish(end);
                 }
             }
             if batch.events.len() < EVENTS_MAX {
@@ -221,7 +221,7 @@ impl QueueWaits {
 
     fn end(&self, ticket: Ticket, end: WaitEnd) {
         if let Some(place) = self.state.lock().places.remove(&ticket) {
-            place.tell(end);
+            place.finish(end);
         }
     }
 
@@ -262,7 +262,7 @@ impl QueueWaits {
 }
 
 impl QueuePlace {
-    fn tell(self, end: WaitEnd) {
+    fn finish(self, end: WaitEnd) {
         if let WaitEnd::Granted(grant) = end {
             // A wait in a queue ends only once, so the token of its grant is set only once.
             let _ = self.claims.granted.set(grant.token);
@@ -279,7 +279,7 @@ fn end_session(places: &mut HashMap<Ticket, QueuePlace>, session: SessionId) {
         place.hold.open().is_some_and(|open| open.session == session)
     };
     for (_, place) in places.extract_if(hangs) {
-        place.tell(WaitEnd::Left(LeaveReason::SessionOver));
+        place.finish(WaitEnd::Left(LeaveReason::SessionOver));
     }
 }
 
@@ -484,7 +484,7 @@ mod tests {
         ClientId::parse(text).expect("valid")
     }
 
-    fn ask(who: &str, line: QueuePolicy) -> Acquire {
+    fn acquire(who: &str, line: QueuePolicy) -> Acquire {
         Acquire {
             hold: Ownership::Exclusive(None),
             line,
@@ -497,7 +497,7 @@ mod tests {
     }
 
     fn waiting(who: &str) -> Acquire {
-        ask(who, QueuePolicy::Join(None))
+        acquire(who, QueuePolicy::Join(None))
     }
 
     fn submit(waits: &QueueWaits, op: Op) -> Outcome {
@@ -519,7 +519,7 @@ mod tests {
 
     /// Lets the client `first` acquire the lock. Returns the key by which its lease is released.
     fn held(waits: &QueueWaits) -> LeaseKey {
-        let first = ask("first", QueuePolicy::Skip);
+        let first = acquire("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
         submit(waits, Op::Acquire(first));
         key
@@ -529,8 +529,8 @@ mod tests {
     /// end of the wait.
     fn queue(waits: &Arc<QueueWaits>, ask: Acquire) -> (PlaceGuard, Receiver<WaitEnd>) {
         let ((on_end, end), (then, answer)) = (channel(), channel());
-        let told_end = move |end| on_end.send(end).unwrap_or_default();
-        waits.enter(ask, None, told_end, move |answer| drop(then.send(answer)));
+        let notify_end = move |end| on_end.send(end).unwrap_or_default();
+        waits.enter(ask, None, notify_end, move |answer| drop(then.send(answer)));
         match answer.recv().expect("an answer").expect("available").expect("not refused") {
             Entered::Waits(place) => (place, end),
             Entered::Decided(outcome) => panic!("{outcome:?}"),
@@ -552,7 +552,9 @@ mod tests {
         let (place, end) = queue(&waits, waiting("next"));
         assert!(end.try_recv().is_err());
         submit(&waits, Op::Release(Release::of(key)));
-        let WaitEnd::Granted(grant) = end.recv().expect("told") else { panic!("not granted") };
+        let WaitEnd::Granted(grant) = end.recv().expect("the wait ended") else {
+            panic!("not granted")
+        };
         assert_eq!(view(&waits).holders[0].lease.token, grant.token);
         place.claim();
         drop(place);
@@ -652,8 +654,8 @@ mod tests {
                 submit(&waits, Op::Release(Release::of(key)));
             }
             let (on_end, end) = channel();
-            let told_end = move |end| on_end.send(end).unwrap_or_default();
-            let place = waits.follow(&ask, ticket, &mut before, told_end);
+            let notify_end = move |end| on_end.send(end).unwrap_or_default();
+            let place = waits.follow(&ask, ticket, &mut before, notify_end);
             let lease = view(&waits).holders[0].lease.clone();
             let grant = WaitGrant { token: lease.token, at: lease.acquired_at };
             let expected = match hold {

@@ -40,8 +40,8 @@ impl Drop for ServiceScratch {
 
 fn open(path: &Path) -> (Arc<Local>, Locks) {
     let local = Arc::new(Local::open(path, Rules::default()).expect("it opens"));
-    let door: Arc<dyn LockService> = Arc::<Local>::clone(&local);
-    (local, Locks::new(door))
+    let backend: Arc<dyn LockService> = Arc::<Local>::clone(&local);
+    (local, Locks::new(backend))
 }
 
 fn name(text: &str) -> LockName {
@@ -52,14 +52,14 @@ fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("valid")
 }
 
-fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
+fn acquire(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
     let term = LeaseTerms::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
     let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
     Acquire { hold, line, patch, ..Acquire::new(name(lock), client(who), term) }
 }
 
 fn long(lock: &str, who: &str) -> Acquire {
-    ask(lock, who, lease::TTL_DEFAULT.span(), lease::GRACE_DEFAULT.span())
+    acquire(lock, who, lease::TTL_DEFAULT.span(), lease::GRACE_DEFAULT.span())
 }
 
 fn does(locks: &Locks, command: impl Into<Command>) -> Result<Answer, Unavailable> {
@@ -192,7 +192,7 @@ fn a_clean_shutdown_loses_no_tokens() {
 fn the_timer_serves_the_next_waiter() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
-    let short = ask("x", "a", Span::from_secs(1), Span::ZERO);
+    let short = acquire("x", "a", Span::from_secs(1), Span::ZERO);
     let mut watch = locks.subscribe(None);
     let (send, receive) = mpsc::channel();
     watch.wake_by(Arc::new(move || {

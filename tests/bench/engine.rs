@@ -39,11 +39,11 @@ const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 /// from the kernel are.
 pub(crate) fn acquire(number: usize, term: LeaseTerms, note: Option<&str>) -> Command {
     let holder_id = format!("runner{:02}:ci:{}:8731245", number % 50, 1_000 + number % 60_000);
-    let looks = FileAttrs { mode: 0o755, uid: 1_000, gid: 1_000, ..FileAttrs::default() };
+    let attrs = FileAttrs { mode: 0o755, uid: 1_000, gid: 1_000, ..FileAttrs::default() };
     let patch = Patch {
         holder_id: Some(holder_id.into()),
         note: note.map(Into::into),
-        looks: Some(looks),
+        attrs: Some(attrs),
         ..Patch::default()
     };
     let (name, client) = (name(number), client(number));

@@ -9,7 +9,7 @@ use crate::turns::Turns;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{Acquire, ClientId, LeaseTerms, LockName, Op, Outcome};
 use latchfs::service::batch::batch_messages::{
-    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use std::fs;
 
@@ -31,7 +31,7 @@ fn ask(cluster: &Cluster, at: usize, op: Op) -> Result<Outcome, String> {
     let mut curl = cluster.clients.command("curl");
     curl.args(["-sS", "--max-time", "20", "--data-binary", &format!("@{}", file.display())]);
     let body = curl.arg(format!("{url}/door/v1/ask")).output().expect("curl is there").stdout;
-    let told = decode_told(&body);
+    let told = decode_response(&body);
     let told = told.map_err(|_| String::from_utf8_lossy(&body).into_owned())?;
     match told.replies.into_iter().next().expect("one reply") {
         ItemReply::Answered(answer) => answer.map_err(|refusal| refusal.to_string()),

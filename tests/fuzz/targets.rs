@@ -12,7 +12,7 @@ use latchfs::raft::fuzz as node;
 use latchfs::server::http::fuzz as http;
 use latchfs::server::line::fuzz as line;
 use latchfs::service::batch::batch_messages::{
-    decode_batch, decode_told, encode_batch, encode_frame, encode_told, take_frame,
+    decode_batch, decode_response, encode_batch, encode_frame, encode_response, take_frame,
 };
 use latchfs::service::{fuzz as recovery, replay};
 use latchfs::storage::StateDir;
@@ -119,17 +119,17 @@ fn batches() {
 #[test]
 fn answers_to_batches() {
     let check = |bytes: &[u8]| {
-        let read = decode_told(bytes);
+        let read = decode_response(bytes);
         if let Ok(told) = &read {
-            same_after_version(&encode_told(told), bytes);
+            same_after_version(&encode_response(told), bytes);
         }
         (read.is_ok(), room(bytes.len()))
     };
     let history = history(20);
     Target { name: "answers_to_batches", words: &[], check: &check }.run(|source| {
         let (told, _) = told(&source.draw(&history));
-        let bytes = encode_told(&told);
-        assert_eq!(decode_told(&bytes), Ok(told));
+        let bytes = encode_response(&told);
+        assert_eq!(decode_response(&bytes), Ok(told));
         vec![bytes]
     });
 }

@@ -168,7 +168,7 @@ fn deceptive_names_are_refused() {
         let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
         bytes[at..at + 7].copy_from_slice(text.as_bytes());
         let (code, body) = send(&server, &bytes);
-        let told = batch_messages::decode_told(&body).expect("an answer").replies;
+        let told = batch_messages::decode_response(&body).expect("an answer").replies;
         assert!(code == 200 && matches!(told[..], [ItemReply::Unavailable(_)]), "{told:?}");
     }
     let listed = server.curl(&["/locks"]).is(200);

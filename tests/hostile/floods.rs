@@ -14,8 +14,8 @@ use latchfs::engine::{
 use latchfs::service::List;
 use latchfs::service::batch::batch_messages;
 use latchfs::service::batch::batch_messages::{
-    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
-    encode_batch, encode_told,
+    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_response,
+    encode_batch, encode_response,
 };
 use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
@@ -102,7 +102,7 @@ fn batch_of(from: u64, asks: Vec<BatchItem>) -> Vec<u8> {
 
 fn replies((code, body): (u16, Vec<u8>)) -> Vec<ItemReply> {
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
-    decode_told(&body).expect("an answer").replies
+    decode_response(&body).expect("an answer").replies
 }
 
 /// Checks that the victim, a well-behaved client of the attacked server, is served within a second.
@@ -256,7 +256,7 @@ fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
         wall: Wall { secs: 1_790_000_000, nanos: 0 },
         next_event: 1,
     };
-    let parts = encode_told(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
+    let parts = encode_response(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
     // The body `many` has 16 times as many replies as the body `parts`. The three bytes in front of
@@ -269,7 +269,7 @@ fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     // `nested` has a million of them inside each other.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
     let replay = ItemReply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
-    let mut nested = encode_told(&BatchResponse { stamp, replies: vec![replay] });
+    let mut nested = encode_response(&BatchResponse { stamp, replies: vec![replay] });
     let innermost = nested.split_off(nested.len() - 2);
     let outer = nested[nested.len() - 2..].repeat(1 << 20);
     nested.extend(outer.into_iter().chain(innermost));

@@ -10,7 +10,7 @@ use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Mode, Op, Ownership, Patch, QueuePolicy, Ttl,
 };
 use latchfs::service::batch::batch_messages::{
-    ASKS_MAX, BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
+    ASKS_MAX, BatchItem, ItemReply, RequestBatch, Submission, decode_response, encode_batch,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -188,7 +188,7 @@ fn make_locks(socket: &Path, count: usize) {
             batch.len()
         );
         stream.write_all(&[head.as_bytes(), &batch].concat()).expect("it listens");
-        let told = decode_told(&answer(&mut stream)).expect("an answer");
+        let told = decode_response(&answer(&mut stream)).expect("an answer");
         let granted = |reply: &&ItemReply| matches!(reply, ItemReply::Answered(Ok(_)));
         let granted = told.replies.iter().filter(granted).count();
         assert_eq!(granted, expected, "{:?}", told.replies.first());

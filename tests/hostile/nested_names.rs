@@ -10,7 +10,7 @@ use latchfs::engine::{
     QueuePolicy, Rules,
 };
 use latchfs::service::batch::batch_messages::{
-    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use latchfs::service::local::Local;
 use latchfs::service::{Locks, ParentCheck, Unavailable};
@@ -126,7 +126,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         m.bob_is_served("rm -rf backup && [ ! -e backup ]", "a batch");
         done.ok();
         let told = fs::read(&told).expect("it was written");
-        let reply = decode_told(&told).expect("an answer").replies.pop();
+        let reply = decode_response(&told).expect("an answer").replies.pop();
         let Some(ItemReply::Unavailable(Unavailable::Denied { why })) = reply else {
             panic!("{line:?}: {reply:?}");
         };

@@ -8,7 +8,7 @@ use crate::server_harness::{Scratch, Server};
 use crate::support::rounds;
 use latchfs::engine::{Op, Rules};
 use latchfs::service::batch::batch_messages::{
-    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use latchfs::time::{Time, boot_now};
 use std::fs::{File, OpenOptions};
@@ -93,7 +93,7 @@ fn a_flood_of_ids_takes_no_id_from_another_caller() {
         let (from, session, acknowledged) = (number as u64, None, None);
         let batch = RequestBatch { engine: 0, from, number: 1, session, acknowledged, asks };
         let told = eve.ask("POST /door/v1/ask", EVE, &encode_batch(&batch));
-        let replies = decode_told(&told.body).expect("an answer to a batch").replies;
+        let replies = decode_response(&told.body).expect("an answer to a batch").replies;
         let done = |reply: &ItemReply| matches!(reply, ItemReply::Answered(Ok(_)));
         assert!(replies.iter().all(done), "{:?}", replies.iter().find(|reply| !done(reply)));
     };

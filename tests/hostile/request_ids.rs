@@ -10,7 +10,7 @@ use latchfs::engine::{
     Ownership, Patch, QueuePolicy, Release, SessionEnd, Token,
 };
 use latchfs::service::batch::batch_messages::{
-    BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, Submission, decode_response, encode_batch,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -100,7 +100,7 @@ fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec
     let done = curl.arg(format!("{}/door/v1/ask", server.url)).status().expect("curl is there");
     let bytes = fs::read(&told).unwrap_or_default();
     assert!(done.success(), "{}", String::from_utf8_lossy(&bytes));
-    decode_told(&bytes).expect("an answer to a batch").replies
+    decode_response(&bytes).expect("an answer to a batch").replies
 }
 
 fn name(text: &str) -> LockName {

@@ -13,7 +13,9 @@ use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Mode, Op, OpenSession, Ownership, Patch, QueuePolicy,
     Ttl,
 };
-use latchfs::service::batch::batch_messages::{ItemReply, RequestBatch, decode_told, encode_batch};
+use latchfs::service::batch::batch_messages::{
+    ItemReply, RequestBatch, decode_response, encode_batch,
+};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -149,7 +151,7 @@ fn fill(server: &Server, scratch: &Scratch, op: impl Fn(usize) -> Op) -> (usize,
         curl.args(["-sS", "--max-time", "20", "-H", EVE, "--data-binary"]);
         curl.arg(format!("@{}", file.display())).args(server.target("/door/v1/ask"));
         let body = curl.output().expect("curl is there").stdout;
-        for reply in decode_told(&body).expect("an answer").replies {
+        for reply in decode_response(&body).expect("an answer").replies {
             match reply {
                 ItemReply::Answered(Ok(_)) => done += 1,
                 ItemReply::Answered(Err(refusal)) => {

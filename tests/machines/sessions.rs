@@ -3,7 +3,7 @@
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
 use latchfs::service::batch::batch_messages::{
-    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use std::fs;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");
     command.arg(format!("@{}", question.display())).arg(format!("{}/door/v1/ask", machine.url()));
     crate::net::run(&mut command).ok();
-    decode_told(&fs::read(&answer).expect("answered")).expect("of this version").replies
+    decode_response(&fs::read(&answer).expect("answered")).expect("of this version").replies
 }
 
 /// Returns the processor time that a process has used, in hundredths of a second.

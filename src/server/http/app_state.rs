@@ -60,7 +60,7 @@ pub(super) struct AppState {
     pub(super) backups: SharedTable,
     pub(super) gate: Arc<Authenticator>,
     /// Executes the batches of requests that latchfs clients on other machines send.
-    pub(super) porter: BatchServer,
+    pub(super) batch_server: BatchServer,
     /// The HTTP requests that wait in the queues of locks.
     pub(super) waits: Arc<QueueWaits>,
     pub(super) waiting: SharedTable,
@@ -119,7 +119,7 @@ impl AppState {
             shares: EngineShares::new(share).lowered_to(limits),
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
-            porter: BatchServer::new(locks.clone()),
+            batch_server: BatchServer::new(locks.clone()),
             metrics: ServiceMetrics::new(locks.clone()),
             metrics_turn: Arc::default(),
             locks,
@@ -215,7 +215,7 @@ impl RequestCounts {
             let codes = counts.codes.iter().map(|count| count.load(Ordering::Relaxed));
             EndpointRequests {
                 codes: CODES.into_iter().zip(codes).collect(),
-                durations: counts.durations.show("", ""),
+                durations: counts.durations.histogram("", ""),
             }
         })
     }

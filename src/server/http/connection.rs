@@ -305,10 +305,10 @@ async fn to_the_end<C: Future + Unpin>(
     closing: impl Future<Output = ()>,
 ) -> C::Output {
     let mut closing = pin!(closing);
-    let mut told = false;
+    let mut is_closing = false;
     poll_fn(|context| {
-        if !told && closing.as_mut().poll(context).is_ready() {
-            told = true;
+        if !is_closing && closing.as_mut().poll(context).is_ready() {
+            is_closing = true;
             shut(Pin::new(connection));
         }
         Pin::new(&mut *connection).poll(context)

@@ -215,7 +215,7 @@ impl RequestContext {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
-        told(view.await)
+        service_reply(view.await)
     }
 
     /// Returns the state of one lock as this node has applied it (a stale read), if the caller may
@@ -224,7 +224,7 @@ impl RequestContext {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));
-        told(known.await)
+        service_reply(known.await)
     }
 
     /// Submits a command to the lock service and returns its outcome, if the caller may submit it.
@@ -251,7 +251,7 @@ impl RequestContext {
             drop(then.send(answer));
         };
         self.app.locks.submit_checked(command, check, then);
-        told(answer.await)?.map_err(|refusal| self.problem_of(refusal))
+        service_reply(answer.await)?.map_err(|refusal| self.problem_of(refusal))
     }
 
     /// Converts a refusal to a problem. A conflict names the request of the winner, if it had an
@@ -397,7 +397,7 @@ impl RequestContext {
     pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
         let (then, view) = oneshot::channel();
         self.app.locks.session(id, |view| drop(then.send(view)));
-        told(view.await)
+        service_reply(view.await)
     }
 }
 
@@ -415,7 +415,7 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
 }
 
 /// Converts what the lock service sent, a reply or nothing, to the result of a handler.
-pub(super) fn told<T>(
+pub(super) fn service_reply<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
 ) -> HandlerResult<T> {
     // The lock service drops a request without a reply only while it shuts down.

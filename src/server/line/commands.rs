@@ -273,7 +273,7 @@ impl LineService {
     }
 
     /// Writes the metrics of the line protocol.
-    pub(super) fn show(&self, page: &mut MetricsPage) {
+    pub(super) fn write_metrics(&self, page: &mut MetricsPage) {
         for (name, help, value) in [
             (
                 "latchfs_line_connections",
@@ -288,7 +288,7 @@ impl LineService {
         ] {
             page.gauge(name, help, value as u64);
         }
-        self.followers.show(page);
+        self.followers.write_metrics(page);
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct LineFollowers {
 
 /// One address that is registered to receive lock changes.
 struct LineFollower {
-    telling: JoinHandle<()>,
+    delivery: JoinHandle<()>,
     /// The number of the next event to send to this address.
     next: Arc<AtomicU64>,
     _share: TableShare,
@@ -111,15 +111,16 @@ impl LineFollowers {
         let watch = self.locks.subscribe(None);
         let next = Arc::new(AtomicU64::new(watch.next()));
         let (all, place) = (Arc::clone(self), Arc::clone(&next));
-        let telling = tokio::spawn(async move {
+        let delivery = tokio::spawn(async move {
             let why = tokio::select! {
-                why = all.tell(address, watch, &place) => why,
+                why = all.deliver(address, watch, &place) => why,
                 () = rights.revoked() => DeliveryEnd::Revoked,
             };
             all.let_go(address, &why);
         });
-        if let Some(before) = known.insert(address, LineFollower { telling, next, _share: share }) {
-            before.telling.abort();
+        if let Some(before) = known.insert(address, LineFollower { delivery, next, _share: share })
+        {
+            before.delivery.abort();
         }
         log::info!("registered follower {address}");
         Ok(())
@@ -139,14 +140,14 @@ impl LineFollowers {
 
     /// Sends a registered follower all held locks and then every lock change, until delivery fails.
     /// Returns why it failed.
-    async fn tell(
+    async fn deliver(
         &self,
         address: SocketAddr,
         mut watch: EventWatch,
         place: &AtomicU64,
     ) -> DeliveryEnd {
         let mut wire = FollowerConnection::new(address);
-        if let Err(why) = self.tell_held(&mut wire).await {
+        if let Err(why) = self.send_held(&mut wire).await {
             return why;
         }
         let news = Arc::new(Notify::new());
@@ -173,7 +174,7 @@ impl LineFollowers {
 
     /// Sends a registered follower all locks that are held now. A lock that changes during the
     /// listing is sent again afterwards, as an event.
-    async fn tell_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
+    async fn send_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {
             let (then, page) = oneshot::channel();
@@ -197,7 +198,7 @@ impl LineFollowers {
     async fn send(&self, wire: &mut FollowerConnection, message: &str) -> Result<(), DeliveryEnd> {
         let mut tries = 1;
         loop {
-            match wire.tell(message).await {
+            match wire.notify(message).await {
                 Ok(()) => {
                     self.sent.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
@@ -210,7 +211,7 @@ impl LineFollowers {
     }
 
     /// Writes the metrics of the registered followers.
-    pub(super) fn show(&self, page: &mut MetricsPage) {
+    pub(super) fn write_metrics(&self, page: &mut MetricsPage) {
         let now = self.locks.next_event();
         let known = self.known.lock();
         let help = "Addresses that are told of changes.";
@@ -277,7 +278,7 @@ impl FollowerConnection {
 
     /// Sends a lock change to the registered follower, and waits for its ACK. If the follower has
     /// closed the connection after an earlier message, the message is sent over a new connection.
-    pub(super) async fn tell(&mut self, message: &str) -> io::Result<()> {
+    pub(super) async fn notify(&mut self, message: &str) -> io::Result<()> {
         if let Some(stream) = self.stream.take()
             && let Ok(stream) = exchange(stream, message).await
         {

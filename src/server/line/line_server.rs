@@ -139,7 +139,7 @@ impl LineServer {
     /// Returns a callback that writes the metrics of this server to the metrics page.
     pub fn metrics(&self) -> impl Fn(&mut MetricsPage) + Send + Sync + use<> {
         let desk = Arc::clone(&self.desk);
-        move |page| desk.show(page)
+        move |page| desk.write_metrics(page)
     }
 
     /// Makes the server grant no more locks; clients can still release them.

@@ -541,7 +541,7 @@ mod tests {
         let audit = Arc::new(Audit::to_log().expect("it starts"));
         // Without a clock nothing is written before a caller waits, so this stalls the thread.
         let _ = audit.enter_act(&act);
-        let (go_on, stalled) = channel::<()>();
+        let (resume, stalled) = channel::<()>();
         audit.when_written(Box::new(move || stalled.recv().unwrap_or_default()));
         let (say, said) = channel();
         let written = say.clone();
@@ -553,7 +553,7 @@ mod tests {
         });
         let next = || said.recv_timeout(Duration::from_secs(10));
         let first = next();
-        drop(go_on);
+        drop(resume);
         assert_eq!(first, Ok("added"), "the act waited");
         assert_eq!(next(), Ok("written"));
         adds.join().expect("no panic");

@@ -316,8 +316,8 @@ pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, DecodeError> {
 }
 
 /// Encodes the answer to a batch.
-pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
-    encode_message(protocol(), told)
+pub fn encode_response(response: &BatchResponse) -> Vec<u8> {
+    encode_message(protocol(), response)
 }
 
 /// Encodes the reply to one call in a batch of this version. A reply is kept in encoded form until
@@ -328,7 +328,7 @@ pub(super) fn encode_reply(protocol: u8, reply: &ItemReply) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
+/// Encodes the answer to a batch, as [`encode_response`] does, from replies that [`encode_reply`]
 /// encoded.
 pub(super) fn encode_replies(protocol: u8, stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Encoder::message(protocol);
@@ -340,8 +340,8 @@ pub(super) fn encode_replies(protocol: u8, stamp: &Stamp, replies: &[Vec<u8>]) -
     out.into_bytes()
 }
 
-/// Decodes the output of [`encode_told`].
-pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, DecodeError> {
+/// Decodes the output of [`encode_response`].
+pub fn decode_response(bytes: &[u8]) -> Result<BatchResponse, DecodeError> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
     decode_message(ANSWER_MEMORY_MAX, bytes)
 }

@@ -113,7 +113,7 @@ impl BatchServer {
 
     /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
     /// Calls `begins` first, unless the batch is a repeat or is refused as a whole.
-    pub fn ask(
+    pub fn execute(
         &self,
         caller: &Arc<str>,
         batch: RequestBatch,
@@ -140,11 +140,11 @@ impl BatchServer {
         let stamp = self.stamp();
         let positions = batch.positions();
         let RequestBatch { from, number, asks, .. } = batch;
-        let (porter, sender) = (self.clone(), Arc::clone(caller));
+        let (server, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
-            let told: Arc<[u8]> = encode_replies(porter.protocol, &stamp, &replies).into();
-            porter.state.answers.lock().end(&sender, from, number, &told);
-            then(Ok(told));
+            let answer: Arc<[u8]> = encode_replies(server.protocol, &stamp, &replies).into();
+            server.state.answers.lock().end(&sender, from, number, &answer);
+            then(Ok(answer));
         };
         let gathering = Gathering::new(asks.len(), self.protocol, done);
         let page = page_share(&asks);
@@ -153,14 +153,14 @@ impl BatchServer {
             let gathering = Arc::clone(&gathering);
             let put = move |reply: ItemReply| gathering.put(place, &reply);
             match limits.remove(&place) {
-                None => self.state.ask(caller, ask, position, put),
+                None => self.state.execute_item(caller, ask, position, put),
                 Some(ItemAccess::Checked(check)) => {
-                    self.state.ask_checked(caller, ask, position, check, put);
+                    self.state.execute_checked(caller, ask, position, check, put);
                 }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
                 Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
                 Some(ItemAccess::Within(prefixes)) => {
-                    self.state.ask_within(caller, ask, position, prefixes, put);
+                    self.state.execute_within(caller, ask, position, prefixes, put);
                 }
             }
         }
@@ -188,7 +188,7 @@ impl BatchServer {
         let from = (start == self.state.start || start == ANY_START).then_some(since);
         let watch = self.state.locks.subscribe(from);
         let next = watch.next();
-        Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
+        Following { server: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
     }
 }
 
@@ -197,7 +197,7 @@ type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// The position of one client in the stream of events.
 pub struct Following {
-    porter: BatchServer,
+    server: BatchServer,
     /// The reader of the event log. It wakes the thread that sends the stream.
     pub watch: EventWatch,
     begun: Option<u64>,
@@ -214,20 +214,20 @@ impl Following {
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(next) = self.begun.take() {
             return Some(encode_frame(
-                self.porter.protocol,
-                &Frame::Begin(self.porter.stamp(), next),
+                self.server.protocol,
+                &Frame::Begin(self.server.stamp(), next),
             ));
         }
         let mut batch = self.watch.take(FRAME_EVENTS_MAX);
         batch.events.retain(|(_, event)| (self.wanted)(event));
         let quiet = batch.lost == 0 && batch.events.is_empty();
         (!quiet)
-            .then(|| encode_frame(self.porter.protocol, &Frame::Events(batch.lost, batch.events)))
+            .then(|| encode_frame(self.server.protocol, &Frame::Events(batch.lost, batch.events)))
     }
 
     /// Returns a heartbeat frame of the event stream.
     pub fn beat(&self) -> Vec<u8> {
-        encode_frame(self.porter.protocol, &Frame::Beat(self.porter.stamp()))
+        encode_frame(self.server.protocol, &Frame::Beat(self.server.stamp()))
     }
 }
 
@@ -244,12 +244,12 @@ impl BatchServerState {
         }
         let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
         known.map_err(|known| match known {
-            DuplicateBatch::Told(told) => Ok(told),
+            DuplicateBatch::Answered(answer) => Ok(answer),
             DuplicateBatch::Late => Err(BatchError::Late),
         })
     }
 
-    fn ask(
+    fn execute_item(
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
@@ -280,7 +280,7 @@ impl BatchServerState {
     }
 
     /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
-    fn ask_checked(
+    fn execute_checked(
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
@@ -292,13 +292,13 @@ impl BatchServerState {
             BatchItem::Submit(submission) => {
                 self.submit(submission.into_command(caller, position), Some(check), then);
             }
-            other => self.ask(caller, other, position, then),
+            other => self.execute_item(caller, other, position, then),
         }
     }
 
     /// Carries out one call in a batch for a caller that may see only names that begin with one of
     /// `prefixes`.
-    fn ask_within(
+    fn execute_within(
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
@@ -330,7 +330,7 @@ impl BatchServerState {
                 then(ItemReply::About(about));
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.ask(caller, ask, position, then);
+                self.execute_item(caller, ask, position, then);
             }
         }
     }
@@ -494,7 +494,7 @@ struct CallerReplies {
 struct LastBatch {
     number: u64,
     /// The encoded answer to the batch, or `None` while the batch is being carried out.
-    told: Option<Arc<[u8]>>,
+    answer: Option<Arc<[u8]>>,
     at: Time,
     /// The key in the map `by_age` under which this sender is listed.
     turn: u64,
@@ -504,7 +504,7 @@ struct LastBatch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::service) enum DuplicateBatch {
     /// The batch was carried out before, and this was the answer.
-    Told(Arc<[u8]>),
+    Answered(Arc<[u8]>),
     /// The batch is being carried out, or a batch of the same sender with a higher number arrived
     /// before.
     Late,
@@ -512,7 +512,7 @@ pub(in crate::service) enum DuplicateBatch {
 
 impl LastBatch {
     fn bytes(&self) -> usize {
-        SENDER_BYTES + self.told.as_ref().map_or(0, |told| told.len())
+        SENDER_BYTES + self.answer.as_ref().map_or(0, |answer| answer.len())
     }
 }
 
@@ -530,12 +530,15 @@ impl BatchReplyCache {
         let last = of_caller.and_then(|of_caller| of_caller.senders.get(&from));
         match last {
             Some(last) if last.number == number => {
-                return Err(last.told.clone().map_or(DuplicateBatch::Late, DuplicateBatch::Told));
+                return Err(last
+                    .answer
+                    .clone()
+                    .map_or(DuplicateBatch::Late, DuplicateBatch::Answered));
             }
             Some(last) if last.number > number => return Err(DuplicateBatch::Late),
             _ => {}
         }
-        self.put(caller, from, LastBatch { number, told: None, at: now, turn: 0 });
+        self.put(caller, from, LastBatch { number, answer: None, at: now, turn: 0 });
         Ok(())
     }
 
@@ -545,7 +548,7 @@ impl BatchReplyCache {
         caller: &Arc<str>,
         from: u64,
         number: u64,
-        told: &Arc<[u8]>,
+        answer: &Arc<[u8]>,
     ) {
         let of_caller = self.callers.get(caller);
         let Some(last) = of_caller.and_then(|of_caller| of_caller.senders.get(&from)) else {
@@ -553,7 +556,11 @@ impl BatchReplyCache {
         };
         if last.number == number {
             let at = last.at;
-            self.put(caller, from, LastBatch { number, told: Some(Arc::clone(told)), at, turn: 0 });
+            self.put(
+                caller,
+                from,
+                LastBatch { number, answer: Some(Arc::clone(answer)), at, turn: 0 },
+            );
         }
     }
 
@@ -617,7 +624,7 @@ impl CallerReplies {
 #[cfg(test)]
 mod tests {
     use super::super::batch_messages::Submission;
-    use super::super::batch_messages::decode_told;
+    use super::super::batch_messages::decode_response;
     use super::*;
     use crate::engine::values::lease::TTL_DEFAULT;
     use crate::engine::values::name::CLIENT_BYTES_MAX;
@@ -628,20 +635,20 @@ mod tests {
     use crate::service::local::Local;
     use std::sync::mpsc::channel;
 
-    fn porter() -> BatchServer {
+    fn server() -> BatchServer {
         BatchServer::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
     }
 
-    fn ask(
-        porter: &BatchServer,
+    fn execute(
+        server: &BatchServer,
         batch: &RequestBatch,
         limits: &Limits,
     ) -> Result<Vec<ItemReply>, BatchError> {
-        let (send, told) = channel();
+        let (send, replies) = channel();
         let then = move |got| send.send(got).unwrap_or_default();
-        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {}, then);
-        let told = told.recv().expect("the porter answers");
-        told.map(|told| decode_told(&told).expect("as it was written").replies)
+        server.execute(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {}, then);
+        let replies = replies.recv().expect("the server answers");
+        replies.map(|replies| decode_response(&replies).expect("as it was written").replies)
     }
 
     fn anything() -> Limits {
@@ -665,7 +672,7 @@ mod tests {
     /// In an earlier version the audit log had the acts of refused batches as begun.
     #[test]
     fn repeated_and_refused_batches_do_not_begin() {
-        let porter = porter();
+        let server = server();
         let mut begun = Vec::new();
         let other_engine = RequestBatch { engine: 1, ..batch(3, vec![open()]) };
         for batch in [
@@ -676,38 +683,38 @@ mod tests {
             other_engine,
         ] {
             let begins = |batch: &RequestBatch, _: &Limits| begun.push(batch.number);
-            porter.ask(&"batch:a".into(), batch, anything(), begins, |_| {});
+            server.execute(&"batch:a".into(), batch, anything(), begins, |_| {});
         }
         assert_eq!(begun, [1, 2]);
     }
 
     #[test]
     fn a_batch_is_carried_out_once() {
-        let porter = porter();
-        let first = ask(&porter, &batch(1, vec![open()]), &anything()).expect("carried out");
-        let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
+        let server = server();
+        let first = execute(&server, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let again = execute(&server, &batch(1, vec![open()]), &anything()).expect("known");
         assert_eq!(first, again);
         assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
-        assert_eq!(porter.state.locks.about().sessions, 1);
-        let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
+        assert_eq!(server.state.locks.about().sessions, 1);
+        let next = execute(&server, &batch(2, vec![open()]), &anything()).expect("carried out");
         assert_ne!(first, next);
-        let late = ask(&porter, &batch(1, vec![open()]), &anything());
+        let late = execute(&server, &batch(1, vec![open()]), &anything());
         assert_eq!(late, Err(BatchError::Late));
-        assert_eq!(porter.state.locks.about().sessions, 2);
+        assert_eq!(server.state.locks.about().sessions, 2);
         let other = RequestBatch { from: 8, ..batch(1, vec![open()]) };
-        ask(&porter, &other, &anything()).expect("another's");
+        execute(&server, &other, &anything()).expect("another's");
         let unnumbered = batch(0, vec![open()]);
         for _ in 0..2 {
-            ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
+            execute(&server, &unnumbered, &anything()).expect("as often as it is asked");
         }
-        assert_eq!(porter.state.locks.about().sessions, 5);
+        assert_eq!(server.state.locks.about().sessions, 5);
     }
 
     /// A page of locks is bounded in bytes, too: with many waiters it ends earlier, and the next
     /// page begins there.
     #[test]
     fn pages_of_locks_with_many_waiters_fit_the_answer() {
-        let porter = porter();
+        let server = server();
         let (locks, waiters) = (24, 1_500);
         let acquire = |name: usize, number: usize, line| {
             let client = format!("{number:0>CLIENT_BYTES_MAX$}");
@@ -723,7 +730,7 @@ mod tests {
         for name in 0..locks {
             for number in 0..=waiters {
                 let line = QueuePolicy::Join(None);
-                porter.state.locks.submit(acquire(name, number, line), |answer| {
+                server.state.locks.submit(acquire(name, number, line), |answer| {
                     answer.expect("in this process").expect("granted or queued");
                 });
             }
@@ -732,7 +739,7 @@ mod tests {
         loop {
             let query = List { prefix: String::new(), after, limit: PAGE_MAX };
             let asked = batch(0, vec![BatchItem::List(query)]);
-            let replies = ask(&porter, &asked, &anything()).expect("carried out");
+            let replies = execute(&server, &asked, &anything()).expect("carried out");
             let [ItemReply::Listed(page)] = &replies[..] else { panic!("{replies:?}") };
             seen.extend(page.items.iter().map(|view| (view.name.to_string(), view.waiters.len())));
             pages += 1;
@@ -746,44 +753,44 @@ mod tests {
 
     #[test]
     fn denied_parts_do_not_stop_the_rest_of_a_batch() {
-        let porter = porter();
+        let server = server();
         let no = Unavailable::Denied { why: "no".into() };
         let no_sessions: Limits = [(1, ItemAccess::Nothing(no.clone()))].into();
         let asks =
             vec![BatchItem::Now, open(), BatchItem::About, BatchItem::Submit(Op::Settle.into())];
-        let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
+        let replies = execute(&server, &batch(1, asks), &no_sessions).expect("carried out");
         let denied = ItemReply::Unavailable(no);
         assert_eq!((&replies[0], &replies[1], replies.len()), (&ItemReply::Now, &denied, 4));
-        assert_eq!(porter.state.locks.about().sessions, 0);
-        let empty = ask(&porter, &batch(2, vec![]), &anything());
+        assert_eq!(server.state.locks.about().sessions, 0);
+        let empty = execute(&server, &batch(2, vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
     }
 
     /// A client whose machine is gone for good cannot end its session, so the session needs a ttl.
     #[test]
     fn a_session_without_an_end_is_refused() {
-        let porter = porter();
+        let server = server();
         let asks = vec![open_for(None), open()];
-        let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
+        let replies = execute(&server, &batch(1, asks), &anything()).expect("carried out");
         let [ItemReply::Unavailable(Unavailable::Denied { why }), ItemReply::Answered(Ok(_))] =
             &replies[..]
         else {
             panic!("{replies:?}");
         };
         assert!(why.contains("needs a ttl"), "{why}");
-        assert_eq!(porter.state.locks.about().sessions, 1);
+        assert_eq!(server.state.locks.about().sessions, 1);
     }
 
     #[test]
     fn more_request_ids_than_are_remembered_block_no_command() {
         let rules = Rules { requests_max: 1, ..Rules::default() };
         let local = Arc::new(Local::in_memory(rules).expect("started"));
-        let porter = BatchServer::new(Locks::new(local));
+        let server = BatchServer::new(Locks::new(local));
         for number in 1..4 {
             let BatchItem::Submit(mut command) = open() else { unreachable!("as made above") };
             command.key = Some(number.to_string().into());
             let replies =
-                ask(&porter, &batch(number, vec![BatchItem::Submit(command)]), &anything());
+                execute(&server, &batch(number, vec![BatchItem::Submit(command)]), &anything());
             let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
             let replies = replies.expect("carried out");
             assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
@@ -795,7 +802,7 @@ mod tests {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
         let [one, two] =
             [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
-        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let opened = execute(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
         let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
             panic!("{opened:?}");
         };
@@ -821,9 +828,9 @@ mod tests {
         let share = acquire("a", Mode::Shared, file, LeaseTerms::Session(session));
         let BatchItem::Submit(mut theirs) = by_name("b") else { unreachable!("as made above") };
         theirs.key = Some("theirs".into());
-        let done = |porter: &BatchServer, batch: &RequestBatch| {
-            let told = ask(porter, batch, &anything()).expect("carried out");
-            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{told:?}") };
+        let done = |server: &BatchServer, batch: &RequestBatch| {
+            let replies = execute(server, batch, &anything()).expect("carried out");
+            let [ItemReply::Answered(answer)] = &replies[..] else { panic!("{replies:?}") };
             answer.clone()
         };
         let granted = done(&one, &batch(2, vec![BatchItem::Submit(theirs)]));
@@ -858,23 +865,23 @@ mod tests {
             RequestBatch { session: Some(session), acknowledged, ..batch(number, asks) }
         };
         let done = Ok(vec![ItemReply::Answered(Ok(Outcome::Settled))]);
-        assert_eq!(ask(&one, &settle(2, None), &anything()), done);
-        assert_eq!(ask(&two, &settle(2, None), &anything()), done, "a copy in time");
-        assert_eq!(ask(&one, &settle(3, Some("k3")), &anything()), done);
+        assert_eq!(execute(&one, &settle(2, None), &anything()), done);
+        assert_eq!(execute(&two, &settle(2, None), &anything()), done, "a copy in time");
+        assert_eq!(execute(&one, &settle(3, Some("k3")), &anything()), done);
         assert_eq!(local.inspect(Engine::request_ids), 1);
         let three = BatchServer::new(Locks::new(Arc::<Local>::clone(&local)));
-        let late = ask(&three, &settle(2, None), &anything()).expect("carried out");
+        let late = execute(&three, &settle(2, None), &anything()).expect("carried out");
         let [ItemReply::Answered(Err(refusal))] = &late[..] else { panic!("{late:?}") };
         assert!(matches!(*refusal.reason, Reason::LateCopy(of) if of == session), "{refusal}");
     }
 
     #[test]
     fn a_batch_for_another_engine_is_not_carried_out() {
-        let porter = porter();
+        let server = server();
         let other = RequestBatch { engine: 9, ..batch(1, vec![open()]) };
-        assert_eq!(ask(&porter, &other, &anything()), Err(BatchError::Elsewhere));
-        assert_eq!(porter.state.locks.about().sessions, 0);
-        ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
+        assert_eq!(execute(&server, &other, &anything()), Err(BatchError::Elsewhere));
+        assert_eq!(server.state.locks.about().sessions, 0);
+        execute(&server, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
     }
 
     #[test]
@@ -890,7 +897,7 @@ mod tests {
 mod batch_idempotency_tests {
     use super::*;
 
-    fn told(bytes: usize) -> Arc<[u8]> {
+    fn encoded(bytes: usize) -> Arc<[u8]> {
         vec![7; bytes].into()
     }
 
@@ -900,8 +907,8 @@ mod batch_idempotency_tests {
         let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
         answers.begin(&ann, 7, 3, now).expect("new");
         assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
-        answers.end(&ann, 7, 3, &told(5));
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Told(told(5))));
+        answers.end(&ann, 7, 3, &encoded(5));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Answered(encoded(5))));
         assert_eq!(answers.begin(&eve, 7, 3, now), Ok(()), "another sender");
         assert_eq!(answers.begin(&eve, 7, u64::MAX, now), Ok(()));
         assert_eq!(answers.begin(&ann, 7, 4, now), Ok(()));
@@ -913,11 +920,11 @@ mod batch_idempotency_tests {
         let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
         let ann: Arc<str> = "ann".into();
         answers.begin(&ann, 1, 1, now).expect("new");
-        answers.end(&ann, 1, 1, &told(10));
+        answers.end(&ann, 1, 1, &encoded(10));
         for eve in ["eve", "eva", "evi"].map(Arc::<str>::from) {
             for from in 0..100 {
                 answers.begin(&eve, from, 1, now).expect("new");
-                answers.end(&eve, from, 1, &told(1 << 20));
+                answers.end(&eve, from, 1, &encoded(1 << 20));
                 assert!(answers.callers[&eve].bytes <= CALLER_BYTES_MAX);
                 assert!(answers.bytes <= BYTES_MAX);
             }
@@ -926,7 +933,7 @@ mod batch_idempotency_tests {
         assert_eq!(sum, answers.bytes);
         assert_eq!(
             answers.begin(&ann, 1, 1, now),
-            Err(DuplicateBatch::Told(told(10))),
+            Err(DuplicateBatch::Answered(encoded(10))),
             "beside the flood"
         );
         let later = now + AGE_MAX + SWEEP;

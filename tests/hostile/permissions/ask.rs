@@ -11,7 +11,7 @@ use latchfs::engine::{
     StealReason, Ticket,
 };
 use latchfs::service::batch::batch_messages::{
-    ANY_START, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    ANY_START, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use latchfs::service::{Children, List, Unavailable};
 
@@ -136,7 +136,7 @@ pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemRep
         return None;
     }
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
-    decode_told(&body[4..]).expect("an answer").replies.pop()
+    decode_response(&body[4..]).expect("an answer").replies.pop()
 }
 
 fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {

@@ -42,7 +42,7 @@ pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
         endpoint(
             Method::POST,
             Operation::SendBatch,
-            |call| Box::pin(ask(call)),
+            |call| Box::pin(run_batch(call)),
             doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
         ),
     ),
@@ -58,7 +58,7 @@ pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
 ];
 
 /// Handles `POST /door/v1/ask`: executes a batch of requests, and returns the batch of replies.
-async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
+async fn run_batch(mut call: RequestContext) -> HandlerResult<Response> {
     // The commands of the batch are in memory until they are decided, which takes long without a
     // leader; so the batch counts until it is answered.
     let (bytes, _memory) = call.bytes(BATCH_BYTES_MAX).await?;
@@ -66,19 +66,19 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
-    let porter = call.app.porter.in_protocol(bytes[0]);
+    let batch_server = call.app.batch_server.in_protocol(bytes[0]);
     let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
     let begins = |batch: &RequestBatch, limits: &Limits| audit(&call, batch, limits);
-    let (send, told) = oneshot::channel();
+    let (send, reply) = oneshot::channel();
     // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
     let answered = |answer| {
         drop(pending);
         drop(send.send(answer));
     };
-    porter.ask(&caller, batch, limits, begins, answered);
-    match told.await {
+    batch_server.execute(&caller, batch, limits, begins, answered);
+    match reply.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
         }
@@ -317,7 +317,7 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
         Ok(number) => u8::try_from(number).unwrap_or(u8::MAX),
     };
     check_version(version).map_err(other_protocol)?;
-    let mut following = call.app.porter.in_protocol(version).follow(start, since);
+    let mut following = call.app.batch_server.in_protocol(version).follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
         following.only(move |event| grant.may_hear(event));

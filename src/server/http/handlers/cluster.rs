@@ -13,7 +13,9 @@ use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::bodies::schema::Schema;
 use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
-use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoint, told};
+use crate::server::http::request_context::{
+    Endpoint, RequestContext, doc, endpoint, service_reply,
+};
 use crate::service::backend_status::{
     ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
@@ -34,7 +36,7 @@ const CHANGED: (u16, Schema) = (200, Schema::Changed);
 pub(in crate::server::http) const SHOW: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowCluster,
-    |call| Box::pin(show(call)),
+    |call| Box::pin(get_cluster(call)),
     doc(
         "getCluster",
         "The nodes of the cluster and their status.",
@@ -95,12 +97,12 @@ pub(in crate::server::http) const PROMOTE: &[Endpoint] = &[endpoint(
 )];
 
 /// Handles `GET /cluster`: returns the nodes and their state.
-async fn show(mut call: RequestContext) -> HandlerResult {
+async fn get_cluster(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
-    let report: ClusterReport = told(report.await)?;
+    let report: ClusterReport = service_reply(report.await)?;
     let mut shown = shown(&report);
     if let Some(hold_off) = call.app.locks.hold_off() {
         let locks = &call.app.locks;
@@ -148,8 +150,8 @@ fn shown_node(node: &MemberStatus) -> Value {
         "address": &*member.address,
         "url": &*member.url,
         "role": member.role().as_str(),
-        "reachable": node.trouble.is_none(),
-        "trouble": node.trouble,
+        "reachable": node.error.is_none(),
+        "trouble": node.error,
         "term": member.term,
         "leader": member.leader,
         "last_log": member.last_log,
@@ -231,7 +233,7 @@ async fn release_of(
     let reset = Op::Reset(Reset::new(ResetScope::Of(client.clone()), by, reason));
     let (then, answer) = oneshot::channel();
     call.app.locks.submit(reset, |answer| drop(then.send(answer)));
-    match told(answer.await)? {
+    match service_reply(answer.await)? {
         Ok(_) => Ok(()),
         Err(refusal) => Err(RequestError::Refused(refusal).into()),
     }
@@ -367,7 +369,7 @@ async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     RequestOptions::read(&mut call).await?;
     let (then, state) = oneshot::channel();
     call.app.locks.state(|state| drop(then.send(state)));
-    let Some(state) = told(state.await)? else {
+    let Some(state) = service_reply(state.await)? else {
         let detail = "this server holds no lock state; send the request to the server that does";
         return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
     };

@@ -12,7 +12,7 @@ use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
 use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
-use crate::server::http::request_context::{RequestContext, told};
+use crate::server::http::request_context::{RequestContext, service_reply};
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::{List, ListPage, locks};
 use crate::status::{kind_of_end, previous_of, status_of, with_end};
@@ -38,12 +38,12 @@ pub(in crate::server::http) async fn list(mut call: RequestContext) -> HandlerRe
     if options.consistency == Consistency::Stale {
         let (then, known) = oneshot::channel();
         locks.known_list(names, visible, query, |known| drop(then.send(known)));
-        let known = told(known.await)?;
+        let known = service_reply(known.await)?;
         return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
     }
     let (then, page) = oneshot::channel();
     locks::list_of(locks, names, visible, query, |page| drop(then.send(page)));
-    Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
+    Ok(json(StatusCode::OK, &shown(&service_reply(page.await)?)))
 }
 
 /// Adds the maximum age of the returned state to the result of a stale read, as `age_ms`.
@@ -132,7 +132,7 @@ fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
 }
 
 /// Handles `GET /locks/{name}/previous`.
-pub(in crate::server::http) async fn show(mut call: RequestContext) -> HandlerResult {
+pub(in crate::server::http) async fn get_previous(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     RequestOptions::read(&mut call).await?;
     let view = call.view(&name).await?;

@@ -39,7 +39,7 @@ fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
 }
 
 /// Handles `GET /locks/{name}`: returns the status of the lock, even if it is free.
-pub(in crate::server::http) async fn show(mut call: RequestContext) -> HandlerResult {
+pub(in crate::server::http) async fn get_lock(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
     if options.consistency == Consistency::Stale {

@@ -18,7 +18,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// Handles `GET /metrics`, which includes the request counts of all `endpoints`.
-pub(in crate::server::http) async fn show(
+pub(in crate::server::http) async fn get_metrics(
     mut call: RequestContext,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)> + Send + 'static,
 ) -> HandlerResult {

@@ -42,7 +42,7 @@ fn digest_of(tag: &str) -> String {
 }
 
 /// Handles `GET /`: returns the status page.
-pub(in crate::server::http) async fn show(mut call: RequestContext) -> HandlerResult {
+pub(in crate::server::http) async fn get_page(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
     let mut response = text(StatusCode::OK, kind, PAGE.as_str());

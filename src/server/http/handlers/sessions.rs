@@ -19,7 +19,7 @@ use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
 use crate::server::http::event_replay;
 use crate::server::http::event_replay::unexpected;
-use crate::server::http::request_context::{RequestContext, told};
+use crate::server::http::request_context::{RequestContext, service_reply};
 use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::{List, RequestError, locks};
 use crate::time::Time;
@@ -84,7 +84,7 @@ pub(in crate::server::http) async fn keep_alive(mut call: RequestContext) -> Han
 }
 
 /// Handles `GET /sessions/{session}`: returns the state of a session and its leases.
-pub(in crate::server::http) async fn show(mut call: RequestContext) -> HandlerResult {
+pub(in crate::server::http) async fn get_session(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
     let Some(view) = call.session(id).await? else {
@@ -200,7 +200,7 @@ async fn search(call: &RequestContext, client: &ClientId, ended: &mut Ended) -> 
         let (then, page) = oneshot::channel();
         let visible = call.grant.narrowed("");
         locks::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
-        let page = told(page.await)?;
+        let page = service_reply(page.await)?;
         for view in &page.items {
             end_in(call, client, view, ended).await?;
         }
@@ -269,7 +269,7 @@ async fn end_all(call: &RequestContext, client: &ClientId, op: Op) -> HandlerRes
     call.grant.may_submit(&op, &owners).map_err(|denial| Problem::denied(&denial))?;
     let (then, answer) = oneshot::channel();
     call.app.locks.submit(op, |answer| drop(then.send(answer)));
-    told(answer.await)?.map(drop).map_err(|refusal| RequestError::Refused(refusal).into())
+    service_reply(answer.await)?.map(drop).map_err(|refusal| RequestError::Refused(refusal).into())
 }
 
 fn was_there(ended: HandlerResult<()>) -> HandlerResult<bool> {

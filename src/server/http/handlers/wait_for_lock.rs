@@ -67,7 +67,7 @@ pub(in crate::server::http) async fn wait(
         match end {
             WaitEnd::Granted(grant) => {
                 call.recheck(&op).await?;
-                let shown = show(call, &ask, grant).await;
+                let shown = granted_response(call, &ask, grant).await;
                 place.claim();
                 return shown;
             }
@@ -105,7 +105,7 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
     let pending = call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
-    let told_end = |end| {
+    let on_end = |end| {
         // The send fails only if the client has closed the connection, which drops the request and
         // its receiver.
         let _ = on_end.send(end);
@@ -114,7 +114,7 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
         drop(pending);
         drop(then.send(answer));
     };
-    call.app.waits.enter(ask.clone(), check, told_end, then);
+    call.app.waits.enter(ask.clone(), check, on_end, then);
     let closing = RequestError::Unavailable(Unavailable::Closing);
     match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
         Ok(Entered::Waits(place)) => Ok(Place::Waits(place, end)),
@@ -197,12 +197,12 @@ pub(super) async fn wait_by_id(
         };
         has_waited = true;
         let (on_end, mut end) = oneshot::channel();
-        let told_end = |end| {
+        let on_end = |end| {
             // The send fails only if the client has closed the connection, which drops the request
             // and its receiver.
             let _ = on_end.send(end);
         };
-        let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
+        let place = call.app.waits.follow(&ask, ticket, &mut before, on_end);
         let place = KeptPlace(Some(place));
         drop(before);
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
@@ -221,7 +221,7 @@ pub(super) async fn wait_by_id(
                     place.give_back();
                     return Err(problem);
                 }
-                return show(call, &ask, grant).await;
+                return granted_response(call, &ask, grant).await;
             }
             WaitEnd::Left(why) => return Err(in_vain(call, &ask, Some(why)).await),
             WaitEnd::Unknown => {}
@@ -278,7 +278,7 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
 }
 
 /// Returns the response for a waiter that was granted the lock.
-async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
+async fn granted_response(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
     let WaitGrant { token, at } = grant;
     let life = ask.term.begin(at);
     let tenure = Tenure { token, life, acquired_at: at, acquisition: 0, previous: None };

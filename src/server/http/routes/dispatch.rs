@@ -49,7 +49,7 @@ pub(in crate::server::http) fn router(app: &Arc<AppState>) -> Router {
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
     for (number, (pattern, endpoint)) in batch_endpoint::ENDPOINTS.iter().enumerate() {
-        let endpoints = PathEndpoints::Door(endpoint, first + number);
+        let endpoints = PathEndpoints::Single(endpoint, first + number);
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
     router.fallback(|request: Request| async move {
@@ -74,7 +74,7 @@ enum PathEndpoints {
     /// A route of the table of routes, and the index of its first endpoint in the request counters.
     Of(&'static Route, usize),
     /// An internal endpoint, which only latchfs clients use, and its index in the request counters.
-    Door(&'static Endpoint, usize),
+    Single(&'static Endpoint, usize),
 }
 
 impl PathEndpoints {
@@ -87,7 +87,7 @@ impl PathEndpoints {
                 (PREVIOUS, first + route.endpoints.len() + STEAL.len())
             }
             Self::Of(route, first) => (route.endpoints, first),
-            Self::Door(endpoint, number) => (std::slice::from_ref(endpoint), number),
+            Self::Single(endpoint, number) => (std::slice::from_ref(endpoint), number),
         };
         let method = match *request.method() {
             Method::HEAD => &Method::GET,
@@ -198,7 +198,8 @@ fn begin(
         let detail = "the server does not know which connection this request came by";
         return Err(Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail));
     };
-    let asking = origin.ask().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
+    let asking =
+        origin.count_request().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
     let operation = endpoint.operation;
     let refused = |grant: &Grant, origin: &ConnectionOrigin, problem: Problem| {
         audit_refusal(&app, (grant, origin), operation, &problem);

@@ -32,7 +32,7 @@ const TAGS: [(&str, &str, &[&str]); 5] = [
 static DOCUMENT: OnceLock<String> = OnceLock::new();
 
 /// Handles `GET /openapi.json`, which documents all `endpoints`.
-pub(in crate::server::http) async fn show(
+pub(in crate::server::http) async fn get_document(
     mut call: RequestContext,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
 ) -> HandlerResult {

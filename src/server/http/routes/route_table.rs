@@ -310,7 +310,7 @@ pub(super) static ROUTES: &[Route] = &[
         endpoints: &[endpoint(
             Method::GET,
             Operation::ShowDocument,
-            |call| Box::pin(openapi::show(call, endpoints())),
+            |call| Box::pin(openapi::get_document(call, endpoints())),
             doc("getOpenApi", "This document.", &[], (200, Schema::Document), &[]),
         )],
     },
@@ -322,7 +322,7 @@ const LOCK: &[Endpoint] = &[
     endpoint(
         Method::GET,
         Operation::ShowLock,
-        |call| Box::pin(lock_resource::show(call)),
+        |call| Box::pin(lock_resource::get_lock(call)),
         doc(
             "getLock",
             "The status, also of a free lock.",
@@ -400,7 +400,7 @@ pub(in crate::server::http) const PREVIOUS: &[Endpoint] = &[
     endpoint(
         Method::GET,
         Operation::ShowLock,
-        |call| Box::pin(list::show(call)),
+        |call| Box::pin(list::get_previous(call)),
         doc(
             "getPrevious",
             "What is remembered of a lock's name: how many grants it had, and the last handover.",
@@ -439,7 +439,7 @@ const SESSIONS: &[Endpoint] = &[
     endpoint(
         Method::GET,
         Operation::ShowSession,
-        |call| Box::pin(sessions::show(call)),
+        |call| Box::pin(sessions::get_session(call)),
         doc(
             "getSession",
             "A session and its leases.",
@@ -466,7 +466,7 @@ const SESSIONS: &[Endpoint] = &[
 const METRICS: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowMetrics,
-    |call| Box::pin(metrics::show(call, counted_endpoints())),
+    |call| Box::pin(metrics::get_metrics(call, counted_endpoints())),
     doc(
         "getMetrics",
         "Counts for Prometheus.",
@@ -479,7 +479,7 @@ const METRICS: &[Endpoint] = &[endpoint(
 const PAGE: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowPage,
-    |call| Box::pin(page::show(call)),
+    |call| Box::pin(page::get_page(call)),
     doc(
         "getPage",
         "A live page of the held locks.",
