@@ -257,18 +257,18 @@ mod tests {
 
     #[test]
     fn report_names_are_parsed() {
-        let told = |parent: Option<&LockName>, text| {
+        let parsed = |parent: Option<&LockName>, text| {
             reported(parent, OsStr::new(text)).map_err(|(errno, _)| errno.code())
         };
         let team = name("team");
-        assert_eq!(told(None, "team%2Fbuild"), Ok((name("team/build"), SpelledName::Escaped)));
-        assert_eq!(told(Some(&team), "build"), Ok((name("team/build"), SpelledName::Plain)));
-        assert_eq!(told(Some(&team), "x%2Fy"), Ok((name("team/x/y"), SpelledName::Escaped)));
-        assert_eq!(told(None, "team"), Ok((name("team"), SpelledName::Plain)));
-        assert_eq!(told(None, "%2Fteam"), Ok((name("team"), SpelledName::Escaped)));
+        assert_eq!(parsed(None, "team%2Fbuild"), Ok((name("team/build"), SpelledName::Escaped)));
+        assert_eq!(parsed(Some(&team), "build"), Ok((name("team/build"), SpelledName::Plain)));
+        assert_eq!(parsed(Some(&team), "x%2Fy"), Ok((name("team/x/y"), SpelledName::Escaped)));
+        assert_eq!(parsed(None, "team"), Ok((name("team"), SpelledName::Plain)));
+        assert_eq!(parsed(None, "%2Fteam"), Ok((name("team"), SpelledName::Escaped)));
         for wrong in ["..", ".latchfs", "%2F", "team%2F", "%2F%2Fteam", "a\nb"] {
-            assert_eq!(told(None, wrong), Err(libc::EINVAL), "{wrong}");
+            assert_eq!(parsed(None, wrong), Err(libc::EINVAL), "{wrong}");
         }
-        assert_eq!(told(None, &"x".repeat(256)), Err(libc::ENAMETOOLONG));
+        assert_eq!(parsed(None, &"x".repeat(256)), Err(libc::ENAMETOOLONG));
     }
 }

@@ -416,7 +416,7 @@ mod tests {
     fn thread_gets_the_holder_id_of_its_process() {
         let owners = owners(Owner::User);
         let own = std::process::id();
-        let told = std::thread::scope(|scope| {
+        let found = std::thread::scope(|scope| {
             let of_a_thread = scope.spawn(|| {
                 let link = std::fs::read_link("/proc/thread-self").expect("a thread");
                 let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
@@ -424,6 +424,6 @@ mod tests {
             });
             of_a_thread.join().expect("it ends")
         });
-        assert_eq!(told, (own, start_of(own).expect("we run")));
+        assert_eq!(found, (own, start_of(own).expect("we run")));
     }
 }

@@ -401,7 +401,7 @@ impl<N> PollTable<N> {
     }
 
     /// Handles one lock event: appends the wakers of the files whose lock it changes to `due`.
-    fn hear(&mut self, event: &Event, due: &mut Vec<N>) {
+    fn handle_event(&mut self, event: &Event, due: &mut Vec<N>) {
         match &event.what {
             EventKind::Granted { name, .. }
             | EventKind::Expired { name, .. }
@@ -536,7 +536,7 @@ impl Polls {
                 let Some(watch) = &mut polled.watch else { return };
                 let batch = watch.take(EVENTS_MAX);
                 for (_, event) in &batch.events {
-                    polled.hear(event, &mut due);
+                    polled.handle_event(event, &mut due);
                 }
                 if batch.lost > 0 {
                     polled.hear_of_loss(&mut due);
@@ -579,7 +579,7 @@ mod tests {
     /// Returns the test wakers that an event wakes.
     fn woken(inner: &mut PollTable<u64>, event: &Event) -> Vec<u64> {
         let mut due = Vec::new();
-        inner.hear(event, &mut due);
+        inner.handle_event(event, &mut due);
         due.sort_unstable();
         due
     }

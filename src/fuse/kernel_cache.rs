@@ -220,7 +220,7 @@ impl Kept {
             self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);
         }
         for (number, event) in &batch.events {
-            self.names.hear(*number, &event.what, &mut stale);
+            self.names.handle_event(*number, &event.what, &mut stale);
         }
         (stale, batch.events.len() == EVENTS_MAX)
     }
@@ -287,7 +287,7 @@ impl CachedNames {
     }
 
     /// Records the change that an event reports.
-    fn hear(&mut self, number: u64, what: &EventKind, stale: &mut Vec<StaleName>) {
+    fn handle_event(&mut self, number: u64, what: &EventKind, stale: &mut Vec<StaleName>) {
         match what {
             EventKind::Granted { name, .. }
             | EventKind::Renewed { name, .. }
@@ -355,7 +355,7 @@ mod tests {
     fn change(book: &mut CachedNames, number: u64, text: &str) -> Vec<String> {
         let mut stale = Vec::new();
         let what = EventKind::Annotated { name: name(text), token: Token::named(1) };
-        book.hear(number, &what, &mut stale);
+        book.handle_event(number, &what, &mut stale);
         stale.into_iter().map(|stale| stale.name.into_string().expect("UTF-8")).collect()
     }
 

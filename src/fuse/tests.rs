@@ -686,9 +686,10 @@ fn an_ioctl_returns_the_token_of_an_open_file() {
     let token = || block_on(rig.0.ioctl(ALICE, file.0, file.1, file_locks::TOKEN));
     assert_eq!(errno(token()), libc::ESTALE, "it is not locked");
     assert_eq!(rig.lock(ALICE, whole(file, libc::F_WRLCK)), Ok(()));
-    let told = u64::from_ne_bytes(token().expect("it is locked").try_into().expect("8 bytes"));
+    let stored_token =
+        u64::from_ne_bytes(token().expect("it is locked").try_into().expect("8 bytes"));
     let shown = rig.xattr(file.0, "user.latchfs.token").expect("it is held");
-    assert_eq!(told.to_string(), shown);
+    assert_eq!(stored_token.to_string(), shown);
     assert_eq!(errno(block_on(rig.0.ioctl(ALICE, file.0, file.1, 7))), libc::ENOTTY);
 }
 

@@ -194,7 +194,7 @@ impl ControlFiles {
             ControlFile::Report(_, name) | ControlFile::Fact(_, name) => {
                 let view = self.nodes.locks.view(caller, Act::Read, name).await?;
                 open.saw(&view);
-                return Ok(self.told(control, &view));
+                return Ok(self.report_content(control, &view));
             }
         };
         Ok(text.into_bytes().into())
@@ -215,7 +215,7 @@ impl ControlFiles {
     }
 
     /// Returns the content of a control file that reports on a lock, whose state is `view`.
-    fn told(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
+    fn report_content(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
         let holder = view.holder();
         let wall = |at| self.nodes.locks.service().wall(at);
         let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");

@@ -154,10 +154,10 @@ fn end_reads(open: &OpenFile) {
     let mut state = open.state();
     state.pending -= 1;
     let held = std::mem::take(&mut state.held);
-    let told = held.into_iter().map(|held| (held.promise, state.answers.take(held.size)));
-    let told: Vec<_> = told.collect();
+    let completed = held.into_iter().map(|held| (held.promise, state.answers.take(held.size)));
+    let completed: Vec<_> = completed.collect();
     drop(state);
-    for (promise, bytes) in told {
+    for (promise, bytes) in completed {
         promise.keep(Ok(bytes.into()));
     }
 }

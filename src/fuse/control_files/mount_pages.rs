@@ -78,12 +78,12 @@ impl MountPages {
         if let Some(hold_off) = service.hold_off() {
             page["hold_off"] = hold_off_of(hold_off, service.now(), |at| service.wall(at));
         }
-        if let Some(RemoteStatus { server, heard, trouble }) = service.connection() {
+        if let Some(RemoteStatus { server, heard, error }) = service.connection() {
             page["server"] = json!({
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
                 "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
-                "trouble": trouble,
+                "trouble": error,
             });
         }
         page

@@ -162,7 +162,7 @@ impl WaitFiles {
         spawn(async move {
             match before {
                 WaitState::Unread(key) => own.renew(&caller, &file, key).await,
-                _ => own.ask(&caller, &file).await,
+                _ => own.request_lock(&caller, &file).await,
             }
         });
     }
@@ -173,7 +173,7 @@ impl WaitFiles {
         let (firm, patch) = (Firm::Keep, Patch::default());
         let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
         match self.nodes.locks.decide(Op::Renew(renewal)).await {
-            Ok(_) => self.tell(caller, file, key).await,
+            Ok(_) => self.answer_reads(caller, file, key).await,
             Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
                 self.refuse(caller, file, failure);
                 let mut state = file.open.state();
@@ -184,12 +184,12 @@ impl WaitFiles {
                     self.give_back(key);
                 }
             }
-            Err(_) => self.ask(caller, file).await,
+            Err(_) => self.request_lock(caller, file).await,
         }
     }
 
     /// Requests the lock on behalf of the user who opened the wait file.
-    async fn ask(&self, caller: &Caller, file: &WaitFile) {
+    async fn request_lock(&self, caller: &Caller, file: &WaitFile) {
         self.join(&file.open.opener(caller), file).await;
     }
 
@@ -203,7 +203,7 @@ impl WaitFiles {
         match self.waits.join((file.fh, caller.uid), None, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => {
                 let key = self.bound(caller, name, &tenure, process.as_ref());
-                self.tell(caller, file, key).await;
+                self.answer_reads(caller, file, key).await;
             }
             Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
             Some(FileWaitEnd::NoRoom(full)) => {
@@ -260,7 +260,7 @@ impl WaitFiles {
 
     /// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
     /// holds the name, the client and the token of the granted lease.
-    async fn tell(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
+    async fn answer_reads(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
         let mut view = match view {
             Ok(view) => view,

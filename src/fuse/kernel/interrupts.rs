@@ -199,7 +199,7 @@ impl WatcherShared {
         // thread also waits for a processor, which is no reason to check less often.
         let mut worked = thread_work();
         while let Some((uid, mut waiters)) = self.next_round() {
-            waiters.retain(|_, post| post.look());
+            waiters.retain(|_, post| post.check());
             // The measured time includes the wake-up of this thread, which at times takes longer
             // than the checks themselves.
             let before = std::mem::replace(&mut worked, thread_work());
@@ -248,7 +248,7 @@ impl WatcherShared {
 
 impl WatchedWait {
     /// Checks the waiter once. Returns false if the waiter needs no further checks.
-    fn look(&mut self) -> bool {
+    fn check(&mut self) -> bool {
         let waiting = self.waiter.status();
         if waiting == WaitStatus::Over {
             return false;
@@ -276,7 +276,7 @@ impl WatchedWait {
     /// Returns the current state of the thread.
     fn sight(&mut self) -> ThreadSignals {
         let Some(watched) = &self.watched else { return ThreadSignals::Quiet };
-        let sight = watched.look();
+        let sight = watched.signals();
         let now = boot_now();
         if sight != ThreadSignals::Quiet || !self.freezing.0 && now < self.freezing.1 {
             return sight;
@@ -403,7 +403,7 @@ impl WatchedThread {
     }
 
     /// Reads the current state of the watched thread.
-    pub(crate) fn look(&self) -> ThreadSignals {
+    pub(crate) fn signals(&self) -> ThreadSignals {
         self.read(read_status).unwrap_or(ThreadSignals::Gone)
     }
 
@@ -520,9 +520,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     /// A test waiter that reports the calls it receives, and returns the given states in turn.
-    struct ToldWait(Sender<&'static str>, Mutex<Vec<WaitStatus>>);
+    struct ReportedWait(Sender<&'static str>, Mutex<Vec<WaitStatus>>);
 
-    impl InterruptibleWait for ToldWait {
+    impl InterruptibleWait for ReportedWait {
         fn status(&self) -> WaitStatus {
             let mut left = self.1.lock();
             if left.len() > 1 { left.remove(0) } else { left[0] }
@@ -578,21 +578,22 @@ mod tests {
     #[test]
     fn each_waiter_is_treated_according_to_its_status() {
         let mut gone = std::process::Command::new("true").spawn().expect("true is there");
-        let (send, told) = channel();
+        let (send, reported) = channel();
         let interrupts = InterruptWatcher::new(Shares::default());
-        let waiter = |waiting: &[WaitStatus]| ToldWait(send.clone(), Mutex::new(waiting.to_vec()));
+        let waiter =
+            |waiting: &[WaitStatus]| ReportedWait(send.clone(), Mutex::new(waiting.to_vec()));
         interrupts.watch(1, gone.id(), waiter(&[WaitStatus::Asks, WaitStatus::Parked]));
         gone.wait().expect("it ends");
-        assert_eq!(told.recv(), Ok("interrupted"));
-        assert_eq!(told.recv(), Ok("expired"));
+        assert_eq!(reported.recv(), Ok("interrupted"));
+        assert_eq!(reported.recv(), Ok("expired"));
         let own = std::process::id();
         interrupts.watch(2, own, waiter(&[WaitStatus::Asks, WaitStatus::Unclaimed]));
-        assert_eq!(told.recv(), Ok("expired"));
+        assert_eq!(reported.recv(), Ok("expired"));
         interrupts.watch(3, own, waiter(&[WaitStatus::Asks, WaitStatus::Over]));
         while !interrupts.inner.posts.lock().users.is_empty() {
             std::thread::yield_now();
         }
-        assert!(told.try_recv().is_err());
+        assert!(reported.try_recv().is_err());
     }
 }
 
@@ -676,7 +677,7 @@ mod pending_signals_tests {
         let own = fs::read_link("/proc/thread-self").expect("a link");
         let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
         assert_eq!(
-            WatchedThread::new(tid).expect("this thread has a status").look(),
+            WatchedThread::new(tid).expect("this thread has a status").signals(),
             ThreadSignals::Running
         );
         assert!(WatchedThread::new(0).is_none());

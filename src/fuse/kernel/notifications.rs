@@ -119,7 +119,7 @@ impl Kernel {
     }
 
     fn drop_name(&self, stale: &StaleName) {
-        if let Err(error) = self.tell(stale) {
+        if let Err(error) = self.invalidate_name(stale) {
             let name = stale.name.display();
             log::debug!("invalidating {name} in the kernel's cache failed: {error}");
         }
@@ -132,7 +132,7 @@ impl Kernel {
         }
     }
 
-    fn tell(&self, stale: &StaleName) -> io::Result<()> {
+    fn invalidate_name(&self, stale: &StaleName) -> io::Result<()> {
         let of_entry = if self.can_expire {
             device::expire_entry(self.device, stale.parent, &stale.name)
         } else {

@@ -86,7 +86,7 @@ impl Links {
         let details = &held.lease.details;
         let attrs = FileAttrs { reads: ReadMode::Text, ..details.attrs() };
         let is_open = matches!(held.lease.hold, Ownership::OpenFile(_));
-        let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::again);
+        let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::reopen);
         let term = match held.lease.life {
             // Until the lease is attached to the open file, it lasts like other leases that are
             // made by file.

@@ -102,7 +102,7 @@ impl PosixLocks {
             (ask.name, ask.takes_over) = (name, Some(token));
         }
         // The promise of the result is dropped without a value only when the mount is gone.
-        self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))?;
+        self.submit(caller, ask)?.await.unwrap_or(Err(Errno::EIO))?;
         open.state().own_lease = None;
         Ok(())
     }
@@ -119,7 +119,7 @@ impl PosixLocks {
     }
 
     /// Passes a lock request to the lock table. Returns the future of the result.
-    fn ask(&self, caller: &Caller, ask: Ask) -> Result<Pending<Result<(), Errno>>, Errno> {
+    fn submit(&self, caller: &Caller, ask: Ask) -> Result<Pending<Result<(), Errno>>, Errno> {
         let session = self.start_for(caller, &ask.name)?;
         let (promise, decided) = pending();
         session.run(|table, todo| table.lock(ask, promise, todo));
@@ -180,7 +180,7 @@ impl PosixLocks {
         let session = self.start_for(caller, &name)?;
         let (ino, id, span) = (asked.ino, asked.owner, span_of(asked));
         let mode = mode_of(asked.kind);
-        let here = session.queue.look(|table| match mode {
+        let here = session.queue.inspect(|table| match mode {
             Some(mode) => table.conflict(ino, id, span, mode),
             // `F_OFD_GETLK` with `F_UNLCK` asks for the locks of the open file itself.
             None => table.own_lock(ino, id, span),
@@ -235,7 +235,7 @@ impl PosixLocks {
     /// process or one of its ancestors must have opened or locked that file.
     pub(crate) fn may_end(&self, caller: &Caller, token: Token) -> bool {
         let Some(session) = self.started() else { return false };
-        let Some(holder) = session.queue.look(|table| table.holder(token)) else { return false };
+        let Some(holder) = session.queue.inspect(|table| table.holder(token)) else { return false };
         let opener = self.parts.opens.get(holder.fh).map_or(0, |open| open.pid);
         descends_from(caller.pid, &[holder.pid, opener])
     }
@@ -245,7 +245,7 @@ impl PosixLocks {
     /// no open file of this mount holds that lock any more.
     pub(crate) fn linked(&self, token: Token, key: LeaseKey) -> Option<SessionId> {
         let session = self.started()?;
-        session.queue.look(|table| table.linked(token, key)).then_some(session.session)
+        session.queue.inspect(|table| table.linked(token, key)).then_some(session.session)
     }
 
     /// Releases all locks of open files when the mount is gone.
@@ -353,7 +353,8 @@ pub(crate) async fn token(
         nodes.locks.refusals().refused(caller, Act::Lock, name, Errno::ESTALE, sentence)
     };
     let session = posix_locks.started();
-    let held = session.and_then(|session| session.queue.look(|table| table.held_through(ino, fh)));
+    let held =
+        session.and_then(|session| session.queue.inspect(|table| table.held_through(ino, fh)));
     let Some((name, token)) = held else { return Err(lost(None)) };
     let view = nodes.locks.view(caller, Act::Lock, &name).await?;
     if view.holders.iter().any(|holder| holder.lease.token == token) {

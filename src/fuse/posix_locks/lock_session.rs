@@ -120,7 +120,7 @@ impl LockSession {
     /// their queue places are gone. A program that holds a lock learns of the loss by its next
     /// write, which fails because its lease is over.
     pub(crate) fn retire(&self) {
-        for promise in self.queue.look(Table::retire) {
+        for promise in self.queue.inspect(Table::retire) {
             self.parts.nodes.locks.refusals().count_errno(Errno::ETIMEDOUT);
             promise.keep(Err(Errno::ETIMEDOUT));
         }
@@ -137,7 +137,7 @@ impl LockSession {
             let (more, turn) = self.queue.decide(|table, todo| {
                 let visit = watch.visit(EVENTS_MAX, |_, event| {
                     over |= is_end_of(self.session, event);
-                    hear(table, self.session, event, todo);
+                    handle_event(table, self.session, event, todo);
                 });
                 if visit.lost > 0 {
                     table.missed(todo);
@@ -265,7 +265,12 @@ fn is_end_of(session: SessionId, event: &Event) -> bool {
 }
 
 /// Passes an engine event to the lock table if the event may concern the table.
-fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec<LockEffect>) {
+fn handle_event(
+    table: &mut LockTable,
+    session: SessionId,
+    event: &Event,
+    todo: &mut Vec<LockEffect>,
+) {
     match &event.what {
         EventKind::Granted {
             hold: Ownership::OpenFile(open), token, name, holder, waited, ..
@@ -314,7 +319,7 @@ impl LockSession {
         let own = Arc::clone(self);
         self.service().leases(self.session, after, move |page| {
             let Ok(page) = page else { return };
-            let is_unknown = |token| own.queue.look(|table| table.holder(token).is_none());
+            let is_unknown = |token| own.queue.inspect(|table| table.holder(token).is_none());
             for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
                 own.give_strays_back(name);
             }
@@ -366,7 +371,7 @@ impl InterruptibleWait for LockWaiter {
     fn status(&self) -> WaitStatus {
         let session = self.session.upgrade();
         session.map_or(WaitStatus::Over, |session| {
-            session.queue.look(|table| table.is_waiting(self.number))
+            session.queue.inspect(|table| table.is_waiting(self.number))
         })
     }
 
@@ -467,7 +472,7 @@ impl<T, E> EffectQueue<T, E> {
     }
 
     /// Calls `look` with the table, for an access that has no effects.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.inner.lock().table)
     }
 

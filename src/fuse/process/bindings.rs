@@ -213,7 +213,7 @@ impl ProcessBindings {
                 continue;
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
-            if let Some(handle) = ProcessHandle::again(process) {
+            if let Some(handle) = ProcessHandle::reopen(process) {
                 // The lease was bound before the daemon restarted, so the user's limit on bindings
                 // does not apply.
                 let user = lease.details.attrs().uid;
@@ -408,7 +408,7 @@ impl ProcessBindings {
             let news = self.state.lock().take_news();
             let Some((events, more)) = news else { return };
             for what in events {
-                self.hear(what);
+                self.handle_event(what);
             }
             if !more {
                 return;
@@ -416,7 +416,7 @@ impl ProcessBindings {
         }
     }
 
-    fn hear(self: &Arc<Self>, what: EventKind) {
+    fn handle_event(self: &Arc<Self>, what: EventKind) {
         match what {
             // Another client may have renewed the lease with another ttl, which changes the time of
             // the next renewal.

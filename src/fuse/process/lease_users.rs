@@ -343,7 +343,7 @@ impl ProcessHandle {
     }
 
     /// Returns a new handle of the process that has this pid and start time, if it still lives.
-    pub(crate) fn again(process: Process) -> Option<Self> {
+    pub(crate) fn reopen(process: Process) -> Option<Self> {
         Self::open(process.pid).ok().filter(|living| living.process == process)
     }
 
@@ -434,8 +434,8 @@ mod process_handle_tests {
     #[test]
     fn reused_pid_is_another_process() {
         let own = ProcessHandle::open(std::process::id()).expect("we run").process;
-        assert!(ProcessHandle::again(own).is_some());
-        assert!(ProcessHandle::again(Process { start: own.start + 1, ..own }).is_none());
+        assert!(ProcessHandle::reopen(own).is_some());
+        assert!(ProcessHandle::reopen(Process { start: own.start + 1, ..own }).is_none());
     }
 
     /// After a reboot, another process may have the same pid and start time. So the locks of a
@@ -444,6 +444,6 @@ mod process_handle_tests {
     fn a_process_of_another_boot_is_gone() {
         let own = ProcessHandle::open(std::process::id()).expect("we run").process;
         assert_ne!(own.boot, 0, "the kernel names its boots");
-        assert!(ProcessHandle::again(Process { boot: own.boot ^ 1, ..own }).is_none());
+        assert!(ProcessHandle::reopen(Process { boot: own.boot ^ 1, ..own }).is_none());
     }
 }

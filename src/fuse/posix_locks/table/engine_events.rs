@@ -795,7 +795,7 @@ impl<R> Table<R> {
         let inos: Vec<_> = self.queued.iter().filter(waits).copied().collect();
         for ino in inos {
             if let Some(file) = self.files.get_mut(&ino) {
-                file.hear();
+                file.mark_changed();
             }
             self.requeue(ino, todo);
         }
@@ -865,7 +865,7 @@ impl<R> Table<R> {
         }
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         let Some(file) = self.files.get_mut(&ino) else { return };
-        file.hear();
+        file.mark_changed();
         match (file.held(number).map(|held| (held.token, &held.name)), lease) {
             (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
                 self.ended(token, todo);

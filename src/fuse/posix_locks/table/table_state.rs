@@ -345,7 +345,7 @@ impl<R> File<R> {
     }
 
     /// Records that the lock of this file has changed, so that refused requests are tried again.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.asks.iter_mut().for_each(|asking| asking.news = true);
         self.queue.iter_mut().for_each(|asking| asking.refused = false);
     }
@@ -370,7 +370,7 @@ impl<R> File<R> {
 
     /// Whether a request in the queue may proceed: if it were retried now, it would not only be
     /// queued for the same reason as before.
-    pub(crate) fn may_go_on(&self, asking: &Asking<R>) -> bool {
+    pub(crate) fn may_retry(&self, asking: &Asking<R>) -> bool {
         if asking.refused || asking.reply.is_none() {
             return false;
         }
@@ -937,7 +937,7 @@ impl<R> Table<R> {
             }
         }
         while let Some(file) = self.files.get_mut(&ino) {
-            let place = file.queue.iter().position(|asking| file.may_go_on(asking));
+            let place = file.queue.iter().position(|asking| file.may_retry(asking));
             let Some(place) = place else { break };
             let Some(asking) = file.queue.remove(place) else { break };
             self.begin(asking, Turn::Next, todo);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 struct Rig {
     engine: Engine,
     table: Table<u32>,
-    told: BTreeMap<u32, Result<(), No>>,
+    reply: BTreeMap<u32, Result<(), No>>,
     /// The numbers of the leases (unique within the session) for which threads wait, by the thread
     /// that is watched for signals.
     watched: BTreeMap<u32, u64>,
@@ -41,7 +41,7 @@ fn name(ino: u64) -> LockName {
 }
 
 /// Returns the request of program `n`, whose owner id and file handle are `n` too.
-fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
+fn request(n: u32, mode: Mode, line: Waits) -> Ask {
     let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
     let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
@@ -62,8 +62,8 @@ impl Rig {
         let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
         let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
         let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
-        let (told, watched) = (BTreeMap::new(), BTreeMap::new());
-        Self { engine, table: Table::new(session), told, watched, now: 1 }
+        let (reply, watched) = (BTreeMap::new(), BTreeMap::new());
+        Self { engine, table: Table::new(session), reply, watched, now: 1 }
     }
 
     /// Performs the effects that the table has decided, and those that follow from them, until none
@@ -86,7 +86,7 @@ impl Rig {
                     }
                     Effect::Tell(op, _) => drop(self.apply(*op, &mut next)),
                     Effect::Reply(program, result) => {
-                        let before = self.told.insert(program, result);
+                        let before = self.reply.insert(program, result);
                         assert!(before.is_none(), "{program} is answered once");
                     }
                     Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
@@ -183,7 +183,7 @@ impl Rig {
                     late.push(Late { cookie, ino, of, answer });
                 }
                 Effect::Tell(op, _) => drop(self.apply(*op, &mut next)),
-                Effect::Reply(program, result) => drop(self.told.insert(program, result)),
+                Effect::Reply(program, result) => drop(self.reply.insert(program, result)),
                 Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
                 Effect::Continues(..)
                 | Effect::Speaks(..)
@@ -198,7 +198,7 @@ impl Rig {
     /// Requests a lock, and holds back the answer.
     fn lock_late(&mut self, ask: Ask) -> Vec<Late> {
         let program = ask.owner.pid;
-        self.told.remove(&program);
+        self.reply.remove(&program);
         let mut todo = Vec::new();
         self.table.lock(ask, program, &mut todo);
         self.carry(todo)
@@ -235,15 +235,15 @@ impl Rig {
 
     fn lock(&mut self, ask: Ask) -> Option<Result<(), No>> {
         let program = ask.owner.pid;
-        self.told.remove(&program);
+        self.reply.remove(&program);
         let mut todo = Vec::new();
         self.table.lock(ask, program, &mut todo);
         self.run(todo);
-        self.told(program)
+        self.reply(program)
     }
 
-    fn told(&mut self, program: u32) -> Option<Result<(), No>> {
-        self.told.get(&program).cloned()
+    fn reply(&mut self, program: u32) -> Option<Result<(), No>> {
+        self.reply.get(&program).cloned()
     }
 
     fn unlock(&mut self, program: u32, span: Span) {
@@ -275,21 +275,21 @@ use Mode::{Exclusive, Shared};
 
 const GOT: Option<Result<(), No>> = Some(Ok(()));
 
-fn busy(told: impl std::borrow::Borrow<Option<Result<(), No>>>) -> bool {
-    matches!(told.borrow(), Some(Err(No::Busy(_))))
+fn busy(reply: impl std::borrow::Borrow<Option<Result<(), No>>>) -> bool {
+    matches!(reply.borrow(), Some(Err(No::Busy(_))))
 }
 
 #[test]
 fn waiters_are_served_in_order() {
     let mut rig = Rig::new();
-    assert_eq!(rig.lock(ask(1, Exclusive, Waits::No)), GOT);
-    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
-    assert_eq!(rig.lock(ask(3, Exclusive, Waits::Yes)), None);
-    assert_eq!(rig.lock(ask(4, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(request(1, Exclusive, Waits::No)), GOT);
+    assert!(busy(rig.lock(request(2, Exclusive, Waits::No))));
+    assert_eq!(rig.lock(request(3, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(request(4, Exclusive, Waits::Yes)), None);
     rig.unlock(1, Span::WHOLE);
-    assert_eq!((rig.told(3), rig.told(4)), (GOT, None));
+    assert_eq!((rig.reply(3), rig.reply(4)), (GOT, None));
     rig.closed(3);
-    assert_eq!(rig.told(4), GOT);
+    assert_eq!(rig.reply(4), GOT);
     rig.closed(4);
     assert!(rig.table.files.is_empty());
 }
@@ -302,7 +302,7 @@ impl Rig {
 
     /// Takes the lock of the file `ino` for the programs' client, as a lease of no open file.
     fn lease_of(&mut self, ino: u64) -> LeaseKey {
-        let Ask { name, client, .. } = on(ino, ask(1, Exclusive, Waits::No));
+        let Ask { name, client, .. } = on(ino, request(1, Exclusive, Waits::No));
         let (hold, term) = (Ownership::Exclusive(None), LeaseTerms::Session(self.table.session()));
         let (line, mode, patch) = (QueuePolicy::Skip, Exclusive, Patch::default());
         let mut key = LeaseKey { name: name.clone(), client: client.clone(), token: None };
@@ -324,22 +324,22 @@ fn file_takes_its_own_lease_over_before_all_waiters() {
             let mut rig = Rig::new();
             let written = rig.write();
             for waiter in [2, 3] {
-                let asked = Ask { span: of_waiter, ..ask(waiter, Exclusive, Waits::Yes) };
+                let asked = Ask { span: of_waiter, ..request(waiter, Exclusive, Waits::Yes) };
                 assert_eq!(rig.lock(asked), None);
             }
             rig.watched.clear();
-            let own = Ask { takes_over: written.token, span, ..ask(1, mode, line) };
+            let own = Ask { takes_over: written.token, span, ..request(1, mode, line) };
             assert_eq!(rig.lock(own), GOT);
             assert!(!rig.watched.contains_key(&1), "it has not waited");
             let view = rig.view(&name(FILE));
             let [holder] = &view.holders[..] else { panic!("one holder: {view:?}") };
             assert_eq!((Some(holder.lease.token), view.mode), (written.token, mode));
-            assert_eq!((rig.told(2), rig.told(3)), (None, None));
+            assert_eq!((rig.reply(2), rig.reply(3)), (None, None));
             rig.unlock(1, span);
-            let first = [2, 3].into_iter().find(|waiter| rig.told(*waiter) == GOT);
+            let first = [2, 3].into_iter().find(|waiter| rig.reply(*waiter) == GOT);
             let first = first.expect("a waiter is served");
             rig.closed(first);
-            assert_eq!(rig.told(5 - first), GOT);
+            assert_eq!(rig.reply(5 - first), GOT);
             rig.closed(5 - first);
             assert_eq!(rig.engine.locks(), 0);
             assert!(rig.table.is_idle());
@@ -358,14 +358,14 @@ fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
         let other = ClientId::parse("host:you").expect("valid");
         rig.apply(Op::Acquire(share(written.client.clone())), &mut Vec::new()).expect("its own");
         rig.apply(Op::Acquire(share(other.clone())), &mut Vec::new()).expect("it is shared");
-        let own = |line| Ask { takes_over: written.token, span, ..ask(1, Exclusive, line) };
+        let own = |line| Ask { takes_over: written.token, span, ..request(1, Exclusive, line) };
         assert!(busy(rig.lock(own(Waits::No))));
         assert_eq!(rig.lock(own(Waits::Yes)), None);
         let key = LeaseKey { name: name(FILE), client: other, token: None };
         let mut todo = Vec::new();
         rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
         rig.run(todo);
-        assert_eq!(rig.told(1), GOT);
+        assert_eq!(rig.reply(1), GOT);
         assert_eq!((rig.view(&name(FILE)).holders.len(), rig.engine.locks()), (1, 1));
         rig.closed(1);
         assert_eq!(rig.engine.locks(), 0);
@@ -377,7 +377,7 @@ fn linked_lease_ends_with_the_lock() {
     let kinds = [Span::WHOLE, span(3, 5)].map(|span| [0, 1, 2, 3].map(|end| (span, end)));
     for (span, end) in kinds.into_iter().flatten() {
         let mut rig = Rig::new();
-        assert_eq!(rig.lock(Ask { span, ..ask(1, Shared, Waits::No) }), GOT);
+        assert_eq!(rig.lock(Ask { span, ..request(1, Shared, Waits::No) }), GOT);
         let token = rig.view(&name(FILE)).holders[0].lease.token;
         let other = rig.lease_of(FILE + 1);
         assert!(!rig.table.linked(Token::named(99), other));
@@ -395,7 +395,7 @@ fn linked_lease_ends_with_the_lock() {
             0 => rig.unlock(1, span),
             1 => rig.closed(1),
             removed => {
-                let Ask { client, .. } = self::ask(1, Shared, Waits::No);
+                let Ask { client, .. } = request(1, Shared, Waits::No);
                 let key = LeaseKey { name: name(FILE), client, token: Some(token) };
                 let mut todo = Vec::new();
                 rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
@@ -427,7 +427,7 @@ impl Rig {
 #[test]
 fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(request(1, Exclusive, Waits::No));
     let mut release = Vec::new();
     rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
     assert!(!rig.table.is_idle(), "the events of the release are heard");
@@ -451,12 +451,12 @@ fn unlock_is_answered_with_its_release() {
     let mut rig = Rig::new();
     let is_release =
         |op: &Op| matches!(op, Op::Release(Release { open: Some(open), .. }) if open.number == 1);
-    rig.lock(ask(1, Exclusive, Waits::No));
-    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    rig.lock(request(2, Exclusive, Waits::Yes));
     let todo = unlock_and_reply(&mut rig, Span::WHOLE);
     assert!(matches!(&todo[..], [Effect::Tell(op, Some(9))] if is_release(op)), "{todo:?}");
     rig.run(todo);
-    assert_eq!(rig.told(2), GOT);
+    assert_eq!(rig.reply(2), GOT);
     let todo = unlock_and_reply(&mut rig, Span::WHOLE);
     assert!(
         matches!(todo[..], [Effect::Reply(9, Ok(()))]),
@@ -473,14 +473,14 @@ fn unlock_is_answered_with_its_release() {
 #[test]
 fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
-    rig.lock(ask(2, Exclusive, Waits::Yes));
-    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    rig.lock(request(2, Exclusive, Waits::Yes));
+    rig.lock(request(3, Exclusive, Waits::Yes));
     rig.interrupt(2);
-    assert_eq!(rig.told(2), Some(Err(No::Interrupted)));
-    assert_eq!(rig.lock(ask(2, Exclusive, Waits::Yes)), None, "it asks again");
+    assert_eq!(rig.reply(2), Some(Err(No::Interrupted)));
+    assert_eq!(rig.lock(request(2, Exclusive, Waits::Yes)), None, "it asks again");
     rig.unlock(1, Span::WHOLE);
-    assert_eq!((rig.told(2), rig.told(3)), (GOT, None), "and was still the first");
+    assert_eq!((rig.reply(2), rig.reply(3)), (GOT, None), "and was still the first");
     rig.unlock(2, Span::WHOLE);
     rig.closed(3);
     assert!(rig.table.files.is_empty());
@@ -489,18 +489,18 @@ fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
 #[test]
 fn place_of_a_waiter_that_does_not_return_expires() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
-    rig.lock(ask(2, Exclusive, Waits::Yes));
-    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    rig.lock(request(2, Exclusive, Waits::Yes));
+    rig.lock(request(3, Exclusive, Waits::Yes));
     rig.interrupt(2);
     rig.unlock(1, Span::WHOLE);
-    assert_eq!(rig.told(3), None, "2 may still come back");
+    assert_eq!(rig.reply(3), None, "2 may still come back");
     rig.expire(2);
-    assert_eq!(rig.told(3), GOT);
+    assert_eq!(rig.reply(3), GOT);
     rig.interrupt(3);
     rig.closed(3);
-    rig.lock(ask(1, Exclusive, Waits::No));
-    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    rig.lock(request(2, Exclusive, Waits::Yes));
     rig.interrupt(2);
     rig.closed(2);
     rig.unlock(1, Span::WHOLE);
@@ -513,9 +513,9 @@ fn place_of_a_waiter_that_does_not_return_expires() {
 fn an_interrupted_upgrade_keeps_what_was_held() {
     for part in [Span::WHOLE, span(0, 9)] {
         let mut rig = Rig::new();
-        let own = |mode, line| Ask { span: part, ..ask(1, mode, line) };
+        let own = |mode, line| Ask { span: part, ..request(1, mode, line) };
         assert_eq!(rig.lock(own(Shared, Waits::No)), GOT);
-        rig.told.clear();
+        rig.reply.clear();
         let mut asked = Vec::new();
         rig.table.lock(own(Exclusive, Waits::Yes), 1, &mut asked);
         let number = asked.iter().find_map(|effect| match effect {
@@ -529,13 +529,13 @@ fn an_interrupted_upgrade_keeps_what_was_held() {
         let mut todo = Vec::new();
         rig.table.interrupt(number, &mut todo);
         rig.run(todo);
-        assert_eq!(rig.told(1), Some(Err(No::Interrupted)));
+        assert_eq!(rig.reply(1), Some(Err(No::Interrupted)));
         rig.run(asked);
         let mut todo = Vec::new();
         rig.table.expire(number, &mut todo);
         rig.run(todo);
-        let reads = |n| Ask { span: part, ..ask(n, Shared, Waits::No) };
-        let writes = |n| Ask { span: part, ..ask(n, Exclusive, Waits::No) };
+        let reads = |n| Ask { span: part, ..request(n, Shared, Waits::No) };
+        let writes = |n| Ask { span: part, ..request(n, Exclusive, Waits::No) };
         assert!(busy(rig.lock(writes(2))), "it reads still");
         assert_eq!(rig.lock(reads(2)), GOT, "and only reads");
         rig.closed(1);
@@ -548,18 +548,18 @@ fn an_interrupted_upgrade_keeps_what_was_held() {
 #[test]
 fn ranges_share_one_hold_of_the_engine() {
     let mut rig = Rig::new();
-    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    let part = |n, from, to| Ask { span: span(from, to), ..request(n, Exclusive, Waits::No) };
     assert_eq!(rig.lock(part(1, 0, 9)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
     assert!(busy(rig.lock(part(3, 5, 14))));
-    assert!(busy(rig.lock(ask(4, Shared, Waits::No))));
+    assert!(busy(rig.lock(request(4, Shared, Waits::No))));
     assert_eq!(rig.view(&name(FILE)).holders.len(), 1);
     let waits = Ask { line: Waits::Yes, ..part(3, 5, 14) };
     assert_eq!(rig.lock(waits), None);
     rig.unlock(1, Span::WHOLE);
-    assert_eq!(rig.told(3), None);
+    assert_eq!(rig.reply(3), None);
     rig.closed(2);
-    assert_eq!(rig.told(3), GOT);
+    assert_eq!(rig.reply(3), GOT);
     rig.unlock(3, span(5, 14));
     assert!(rig.table.files.is_empty());
 }
@@ -567,9 +567,9 @@ fn ranges_share_one_hold_of_the_engine() {
 #[test]
 fn a_whole_lock_can_be_given_back_in_parts() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(request(1, Exclusive, Waits::No));
     rig.unlock(1, span(10, 19));
-    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    let part = |n, from, to| Ask { span: span(from, to), ..request(n, Exclusive, Waits::No) };
     assert!(busy(rig.lock(part(2, 0, 3))));
     assert_eq!(rig.lock(part(2, 12, 13)), GOT);
     assert_eq!(
@@ -584,15 +584,15 @@ fn a_whole_lock_can_be_given_back_in_parts() {
 #[test]
 fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Shared, Waits::No));
-    rig.lock(ask(2, Shared, Waits::No));
-    assert!(busy(rig.lock(ask(1, Exclusive, Waits::No))));
+    rig.lock(request(1, Shared, Waits::No));
+    rig.lock(request(2, Shared, Waits::No));
+    assert!(busy(rig.lock(request(1, Exclusive, Waits::No))));
     assert!(rig.table.holds(FILE, 1), "fcntl keeps what it had");
-    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
-    let upgrade = rig.lock(ask(2, Exclusive, Waits::Yes));
+    assert_eq!(rig.lock(request(1, Exclusive, Waits::Yes)), None);
+    let upgrade = rig.lock(request(2, Exclusive, Waits::Yes));
     assert_eq!(upgrade, Some(Err(No::Deadlock)), "each would wait for the other");
     rig.unlock(2, Span::WHOLE);
-    assert_eq!(rig.told(1), GOT);
+    assert_eq!(rig.reply(1), GOT);
     rig.unlock(1, Span::WHOLE);
     assert!(rig.table.files.is_empty());
 
@@ -602,7 +602,7 @@ fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
     assert!(!rig.table.holds(FILE, 1), "flock has given the old lock back first");
     assert_eq!(rig.lock(flock(1, Exclusive, Waits::Yes)), None);
     rig.unlock(2, Span::WHOLE);
-    assert_eq!(rig.told(1), GOT);
+    assert_eq!(rig.reply(1), GOT);
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
@@ -612,17 +612,17 @@ fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
 #[test]
 fn whole_file_lock_next_to_ranges_can_be_upgraded_and_downgraded() {
     let mut rig = Rig::new();
-    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Shared, Waits::No) };
-    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    let part = |n, from, to| Ask { span: span(from, to), ..request(n, Shared, Waits::No) };
+    assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
-    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
-    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(request(1, Exclusive, Waits::Yes)), None);
     rig.unlock(2, Span::WHOLE);
-    assert_eq!(rig.told(1), GOT);
+    assert_eq!(rig.reply(1), GOT);
     rig.unlock(1, Span::WHOLE);
     assert!(rig.table.files.is_empty());
 
-    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
     rig.unlock(1, span(0, 9));
     rig.unlock(2, Span::WHOLE);
@@ -637,22 +637,22 @@ fn whole_file_lock_next_to_ranges_can_be_upgraded_and_downgraded() {
 #[test]
 fn deadlock_over_two_files_is_refused() {
     let mut rig = Rig::new();
-    rig.lock(on(1, ask(1, Exclusive, Waits::No)));
+    rig.lock(on(1, request(1, Exclusive, Waits::No)));
     let other_file = |n| Ask {
-        owner: Owner { fh: 50 + u64::from(n), ..ask(n, Shared, Waits::No).owner },
-        ..ask(n, Exclusive, Waits::Yes)
+        owner: Owner { fh: 50 + u64::from(n), ..request(n, Shared, Waits::No).owner },
+        ..request(n, Exclusive, Waits::Yes)
     };
-    rig.lock(on(2, ask(2, Exclusive, Waits::No)));
+    rig.lock(on(2, request(2, Exclusive, Waits::No)));
     assert_eq!(rig.lock(on(2, other_file(1))), None);
     assert_eq!(rig.lock(on(1, other_file(2))), Some(Err(No::Deadlock)));
 }
 
 fn part(n: u32, mode: Mode, line: Waits, from: u64, to: u64) -> Ask {
-    Ask { span: span(from, to), ..ask(n, mode, line) }
+    Ask { span: span(from, to), ..request(n, mode, line) }
 }
 
 fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
-    Ask { call: |_| Call::Flock, ..ask(n, mode, line) }
+    Ask { call: |_| Call::Flock, ..request(n, mode, line) }
 }
 
 /// Two requests with the same lease number would share a queue place: giving up the first would
@@ -660,14 +660,14 @@ fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
 #[test]
 fn giving_up_a_late_place_leaves_the_newer_request() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
-    let late = rig.lock_late(ask(2, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    let late = rig.lock_late(request(2, Exclusive, Waits::Yes));
     rig.signal(2);
-    assert!(rig.lock_late(ask(2, Shared, Waits::Yes)).is_empty(), "what became of the first?");
+    assert!(rig.lock_late(request(2, Shared, Waits::Yes)).is_empty(), "what became of the first?");
     rig.answered(late);
-    assert_eq!((rig.told(2), rig.engine.waiters()), (None, 1));
+    assert_eq!((rig.reply(2), rig.engine.waiters()), (None, 1));
     rig.unlock(1, Span::WHOLE);
-    assert_eq!(rig.told(2), GOT);
+    assert_eq!(rig.reply(2), GOT);
     rig.closed(2);
     assert!(rig.table.files.is_empty());
 }
@@ -677,13 +677,13 @@ fn giving_up_a_late_place_leaves_the_newer_request() {
 #[test]
 fn an_abandoned_upgrade_does_not_undo_the_next() {
     let mut rig = Rig::new();
-    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
-    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
+    let mut late = rig.lock_late(request(1, Exclusive, Waits::Yes));
     rig.signal(1);
-    late.extend(rig.lock_late(ask(1, Exclusive, Waits::No)));
+    late.extend(rig.lock_late(request(1, Exclusive, Waits::No)));
     rig.answered(late);
-    assert_eq!(rig.told(1), GOT);
-    assert!(busy(rig.lock(ask(2, Shared, Waits::No))), "it is alone, as it was told");
+    assert_eq!(rig.reply(1), GOT);
+    assert!(busy(rig.lock(request(2, Shared, Waits::No))), "it is alone, as it was told");
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
@@ -696,7 +696,7 @@ fn ranges_stay_while_more_is_asked_for() {
     assert!(rig.lock_late(part(3, Exclusive, Waits::No, 20, 29)).is_empty(), "one at a time");
     assert!(rig.unlock_late(1).is_empty());
     rig.answered(late);
-    assert_eq!((rig.told(2), rig.told(3)), (GOT, GOT));
+    assert_eq!((rig.reply(2), rig.reply(3)), (GOT, GOT));
     assert!(busy(rig.lock(part(1, Shared, Waits::No, 10, 10))));
     rig.closed(2);
     rig.closed(3);
@@ -709,9 +709,9 @@ fn second_range_waits_for_the_answer_to_the_first() {
     let mut rig = Rig::new();
     let late = rig.lock_late(part(1, Exclusive, Waits::No, 0, 9));
     assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
-    assert_eq!(rig.told(2), None, "not busy: nobody knows yet");
+    assert_eq!(rig.reply(2), None, "not busy: nobody knows yet");
     rig.answered(late);
-    assert_eq!((rig.told(1), rig.told(2)), (GOT, GOT));
+    assert_eq!((rig.reply(1), rig.reply(2)), (GOT, GOT));
     rig.closed(1);
     rig.closed(2);
     assert!(rig.table.files.is_empty());
@@ -727,8 +727,11 @@ fn unlock_ends_an_interrupted_request() {
     late.extend(rig.unlock_late(1));
     late.extend(rig.lock_late(flock(1, Shared, Waits::Yes)));
     rig.answered(late);
-    assert_eq!(rig.told(1), GOT);
-    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))), "it has what it was told that it has");
+    assert_eq!(rig.reply(1), GOT);
+    assert!(
+        busy(rig.lock(request(2, Exclusive, Waits::No))),
+        "it has what it was told that it has"
+    );
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
@@ -736,10 +739,10 @@ fn unlock_ends_an_interrupted_request() {
 #[test]
 fn returning_waiter_that_no_longer_waits_is_answered() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Exclusive, Waits::No));
-    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(request(1, Exclusive, Waits::No));
+    rig.lock(request(2, Exclusive, Waits::Yes));
     rig.interrupt(2);
-    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
+    assert!(busy(rig.lock(request(2, Exclusive, Waits::No))));
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
@@ -749,12 +752,12 @@ fn returning_waiter_that_no_longer_waits_is_answered() {
 #[test]
 fn late_refusal_is_retried() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Shared, Waits::No));
-    rig.lock(ask(2, Shared, Waits::No));
-    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    rig.lock(request(1, Shared, Waits::No));
+    rig.lock(request(2, Shared, Waits::No));
+    let mut late = rig.lock_late(request(1, Exclusive, Waits::Yes));
     late.extend(rig.unlock_late(2));
     rig.answered(late);
-    assert_eq!(rig.told(1), GOT);
+    assert_eq!(rig.reply(1), GOT);
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
@@ -762,14 +765,14 @@ fn late_refusal_is_retried() {
 #[test]
 fn an_upgrade_does_not_wait_for_ranges_behind_it() {
     let mut rig = Rig::new();
-    rig.lock(ask(1, Shared, Waits::No));
-    rig.lock(ask(2, Shared, Waits::No));
+    rig.lock(request(1, Shared, Waits::No));
+    rig.lock(request(2, Shared, Waits::No));
     assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
-    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(request(1, Exclusive, Waits::Yes)), None);
     rig.closed(2);
-    assert_eq!(rig.told(1), GOT);
+    assert_eq!(rig.reply(1), GOT);
     rig.closed(1);
-    assert_eq!(rig.told(3), GOT);
+    assert_eq!(rig.reply(3), GOT);
     rig.closed(3);
     assert!(rig.table.files.is_empty());
 }
@@ -799,9 +802,9 @@ fn two_flocks_next_to_ranges_can_both_be_upgraded() {
     assert_eq!(rig.lock(flock(2, Exclusive, Waits::Yes)), None);
     assert_eq!(rig.lock(flock(4, Exclusive, Waits::Yes)), None);
     rig.closed(1);
-    assert_eq!((rig.told(2), rig.told(4)), (GOT, None));
+    assert_eq!((rig.reply(2), rig.reply(4)), (GOT, None));
     rig.closed(2);
-    assert_eq!(rig.told(4), GOT);
+    assert_eq!(rig.reply(4), GOT);
     rig.closed(4);
     assert!(rig.table.files.is_empty());
 }
@@ -811,11 +814,11 @@ fn two_flocks_next_to_ranges_can_both_be_upgraded() {
 fn late_event_about_a_former_tenure_is_ignored() {
     let mut rig = Rig::new();
     let token = |rig: &Rig| rig.view(&name(FILE)).holders[0].lease.token;
-    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(request(1, Exclusive, Waits::No));
     let old = token(&rig);
     rig.unlock(1, Span::WHOLE);
-    rig.lock(ask(1, Exclusive, Waits::No));
-    let client = ask(1, Shared, Waits::No).client;
+    rig.lock(request(1, Exclusive, Waits::No));
+    let client = request(1, Shared, Waits::No).client;
     let key = LeaseKey { name: name(FILE), client, token: Some(old) };
     let mut todo = Vec::new();
     rig.table.granted(1, None, key, &mut todo);
@@ -830,7 +833,7 @@ fn late_event_about_a_former_tenure_is_ignored() {
 #[test]
 fn late_answer_does_not_revive_an_ended_tenure() {
     let mut rig = Rig::new();
-    let late = rig.lock_late(ask(1, Exclusive, Waits::No));
+    let late = rig.lock_late(request(1, Exclusive, Waits::No));
     let lease = rig.view(&name(FILE)).holders[0].lease.clone();
     let key = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
     let mut todo = Vec::new();
@@ -855,7 +858,7 @@ fn request_without_an_answer_does_not_block_others() {
     let mut todo = Vec::new();
     assert_eq!(rig.table.unanswered(cookie, FILE, &mut todo), Some(1), "it is to be told so");
     rig.run(todo);
-    assert_eq!(rig.told(2), GOT);
+    assert_eq!(rig.reply(2), GOT);
     rig.closed(2);
     assert!(rig.table.files.is_empty());
 }
@@ -873,7 +876,7 @@ fn random_programs_leave_nothing_behind() {
         let mut rig = Rig::new();
         let mut waits = BTreeSet::new();
         for _ in 0..150 {
-            waits.retain(|n| !rig.told.contains_key(n));
+            waits.retain(|n| !rig.reply.contains_key(n));
             let n = 1 + random(6);
             let busy = waits.contains(&n);
             let from = u64::from(random(4));
@@ -886,7 +889,7 @@ fn random_programs_leave_nothing_behind() {
                     // kind of lock.
                     let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
                     let span = if n % 2 == 0 { Span::WHOLE } else { part };
-                    if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {
+                    if rig.lock(Ask { span, call, ..request(n, mode, line) }).is_none() {
                         waits.insert(n);
                     }
                 }
@@ -898,7 +901,7 @@ fn random_programs_leave_nothing_behind() {
             }
         }
         for n in 1..=6 {
-            if waits.contains(&n) && rig.told(n).is_none() {
+            if waits.contains(&n) && rig.reply(n).is_none() {
                 rig.interrupt(n);
             }
             rig.closed(n);

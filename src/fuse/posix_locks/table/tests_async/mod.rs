@@ -156,7 +156,7 @@ impl Far {
                     }
                     self.sent.push_back(Sent::Tell(*op));
                 }
-                Effect::Reply(n, result) => self.told(n, &result),
+                Effect::Reply(n, result) => self.receive_reply(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
                 // Queries for the state of a lock after lost events need an engine connection whose
                 // answers come in order.
@@ -171,7 +171,7 @@ impl Far {
 
     /// Records the answer to a lock call, of which each call gets one, and asserts that no two
     /// programs hold conflicting locks.
-    fn told(&mut self, n: u32, result: &Result<(), No>) {
+    fn receive_reply(&mut self, n: u32, result: &Result<(), No>) {
         let program = self.programs.get_mut(&n).expect("one of ours");
         let (span, mode) = program.asks.take().expect("a call is answered once");
         match result {
@@ -249,7 +249,7 @@ impl Far {
 
     /// Acts as the interrupt watcher for one waiting request: when its program gets a signal, or
     /// when the queue place that was kept after a signal expires.
-    fn look(&mut self, at: usize, signal: bool) {
+    fn check_waiter(&mut self, at: usize, signal: bool) {
         let Some(number) = self.watched.get(at).copied() else { return };
         let waiting = self.table.is_waiting(number);
         self.say(format_args!("number {number} is looked at: {waiting:?}, signal: {signal}"));
@@ -331,7 +331,7 @@ impl Far {
                 let mut reply = None;
                 self.decide(|table, todo| reply = table.unanswered(cookie, ino, todo));
                 if let Some(n) = reply {
-                    self.told(n, &Err(No::Interrupted));
+                    self.receive_reply(n, &Err(No::Interrupted));
                 }
             }
             Came::Recalled(asked, found) => {
@@ -347,7 +347,7 @@ impl Far {
     }
 
     /// Delivers the next event to the table.
-    fn hear(&mut self) {
+    fn process_event(&mut self) {
         let event = self.events.pop_front();
         self.say(format_args!("heard {event:?}"));
         match event {
@@ -407,12 +407,12 @@ impl Far {
             6 => self.give_up(n),
             7 => {
                 let at = dice.below(self.watched.len().max(1));
-                self.look(at, dice.below(2) == 0);
+                self.check_waiter(at, dice.below(2) == 0);
             }
             8 if self.kind == Kind::Losses && dice.below(8) == 0 => self.lose_events(),
             8..=10 => self.arrive(dice),
             11..=13 => self.answer(dice.below(self.came.len().max(1))),
-            _ => self.hear(),
+            _ => self.process_event(),
         }
     }
 
@@ -422,7 +422,7 @@ impl Far {
             match dice.below(3) {
                 0 => self.arrive(dice),
                 1 => self.answer(dice.below(self.came.len().max(1))),
-                _ => self.hear(),
+                _ => self.process_event(),
             }
         }
     }
