@@ -3,7 +3,7 @@
 
 use super::rpc::messages::{
     Envelope, LeaderProgress, RpcError, RpcRequest, RpcResponse, call_bytes_max, call_memory,
-    decode_answer, decode_letter, encode_answer, encode_letter,
+    decode_answer, decode_envelope, encode_answer, encode_envelope,
 };
 use super::rpc::mutual_tls;
 use crate::engine::{Answer, Command, Engine, Rules};
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Decodes a call between nodes, and returns its encoding.
 pub fn call(name: &str, bytes: &[u8]) -> Option<Vec<u8>> {
-    decode_letter(name, bytes).ok().map(|letter| encode_letter(&letter))
+    decode_envelope(name, bytes).ok().map(|envelope| encode_envelope(&envelope))
 }
 
 /// Returns the highest length of a call of this name, and the memory that a call of this many bytes
@@ -142,8 +142,8 @@ pub fn calls(
         calls.extend([RpcRequest::Join(station.clone()), RpcRequest::Enroll(station)]);
     }
     let cluster = (id % 3 != 0).then_some(ClusterId(u128::from(id) << 40));
-    let letter = |call| Envelope { version: 1, cluster, from: term, to: node_id, call };
-    let named = |call: RpcRequest| (call.name(), encode_letter(&letter(call)));
+    let envelope = |call| Envelope { version: 1, cluster, from: term, to: node_id, call };
+    let named = |call: RpcRequest| (call.name(), encode_envelope(&envelope(call)));
     calls.into_iter().map(named).collect()
 }
 

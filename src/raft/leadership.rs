@@ -175,7 +175,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     /// previous leader's engine time.
     fn carry_on(&self, id: Leader) -> Leadership {
         let steady = self.environment.steady_now();
-        let engine = self.replica.look().time_at_least(steady);
+        let engine = self.replica.state().time_at_least(steady);
         Leadership { id, clock: EngineClock::on(engine, steady) }
     }
 }
@@ -188,7 +188,7 @@ pub(super) fn alone<C: ClusterTypes>(
     environment: &dyn NodeEnvironment,
 ) -> Option<Leadership> {
     let id = raft.as_leader().ok()?.to_committed_leader_id();
-    let engine = replica.look().engine.clock();
+    let engine = replica.state().engine.clock();
     Some(Leadership { id, clock: EngineClock::on(engine, environment.steady_now()) })
 }
 

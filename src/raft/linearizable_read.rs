@@ -185,11 +185,11 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 // one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
-                let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
-                self.leader_clock.hear(asked, place.now);
+                let place = place.map_err(|failure| Arc::from(failure.to_string()))?;
+                self.leader_clock.observe(asked, place.now);
                 self.staleness.confirm(asked, place.index, self.replica.applied());
                 if vote.committed {
-                    self.replica.hear(vote.leader_id, place.now);
+                    self.replica.observe_leader_time(vote.leader_id, place.now);
                 }
                 self.replica.carried_out(place.index).await;
                 Ok(place.now)

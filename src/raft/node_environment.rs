@@ -276,7 +276,7 @@ impl ClusterVersion {
     }
 
     /// Notes that the cluster has this version, or a newer one.
-    pub(crate) fn hear(&self, version: u8) {
+    pub(crate) fn observe(&self, version: u8) {
         self.0.fetch_max(version.min(known_version()), Ordering::SeqCst);
     }
 }

@@ -130,7 +130,7 @@ fn release(lock: &str, who: &str) -> Command {
     Op::Release(Release::of(key)).into()
 }
 
-fn ask(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
+fn submit(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
     node.submit(
         command,
@@ -143,7 +143,7 @@ fn ask(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
 /// Acquires a lock, and returns its token.
 #[track_caller]
 fn granted(node: &RaftNode, lock: &str, who: &str) -> u64 {
-    match ask(node, acquire(lock, who)).expect("the node is well") {
+    match submit(node, acquire(lock, who)).expect("the node is well") {
         Ok(Outcome::Granted(tenure)) => tenure.token.as_u64(),
         other => panic!("not granted: {other:?}"),
     }
@@ -175,11 +175,11 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
         &self,
     ) -> Result<(ClusterScratch, LogStore, StateMachine), StorageError<TypeConfig>> {
         let scratch = ClusterScratch::new();
-        let trouble = FatalError::default();
-        let log = LogStore::open(&scratch.0, &trouble).expect("an empty directory");
+        let fatal_error = FatalError::default();
+        let log = LogStore::open(&scratch.0, &fatal_error).expect("an empty directory");
         let path = scratch.0.join("snapshot");
         let machine =
-            StateMachine::new(&path, None, Audit::off(), &trouble, ClusterVersion::default());
+            StateMachine::new(&path, None, Audit::off(), &fatal_error, ClusterVersion::default());
         Ok((scratch, log, machine))
     }
 }
@@ -227,7 +227,7 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
         )
     };
     let state = |machine: &StateMachine| {
-        let core = machine.replica.look();
+        let core = machine.replica.state();
         (
             core.meta(),
             core.cluster,
@@ -356,13 +356,13 @@ fn what_was_granted_outlives_the_node() {
     let node = scratch.open().expect("a new node");
     assert_eq!(granted(&node, "a", "ann"), 1);
     assert_eq!(granted(&node, "b", "bob"), 2);
-    assert_eq!(ask(&node, release("a", "ann")), Ok(Ok(Outcome::Released)));
-    assert!(matches!(ask(&node, acquire("b", "ann")), Ok(Err(_))), "it is held");
+    assert_eq!(submit(&node, release("a", "ann")), Ok(Ok(Outcome::Released)));
+    assert!(matches!(submit(&node, acquire("b", "ann")), Ok(Err(_))), "it is held");
     let before = bytes(&node);
     // The directory as `kill -9` leaves it, and as a clean shutdown leaves it.
     let killed = scratch.copy();
     node.close();
-    assert_eq!(ask(&node, acquire("c", "ann")), Err(Unavailable::Closing));
+    assert_eq!(submit(&node, acquire("c", "ann")), Err(Unavailable::Closing));
     drop(node);
     for scratch in [&killed, &scratch] {
         let node = scratch.open().expect("nothing is wrong with it");
@@ -395,7 +395,7 @@ fn a_deadline_passes_without_anybody_asking() {
     let mut watch = locks.subscribe(None);
     let (send, woken) = mpsc::channel();
     watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
-    ask(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
+    submit(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
     // The lease causes three events: granted, expired, and ended, the last two at the same time
     // since it has no grace. So the watcher is woken twice.
     woken.recv().expect("it was granted");
@@ -409,14 +409,15 @@ fn sessions_of_a_dead_process_end() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let open = OpenSession { client: client("ann"), ttl: None, grace: Grace::NONE };
-    let Ok(Ok(Outcome::SessionOpened(session))) = ask(&node, Op::OpenSession(open).into()) else {
+    let Ok(Ok(Outcome::SessionOpened(session))) = submit(&node, Op::OpenSession(open).into())
+    else {
         panic!("not opened");
     };
     let mut command = acquire("a", "ann");
     if let Op::Acquire(ask) = &mut command.op {
         ask.term = LeaseTerms::Session(session);
     }
-    ask(&node, command).expect("well").expect("free");
+    submit(&node, command).expect("well").expect("free");
     let killed = scratch.copy();
     let node = killed.open().expect("nothing is wrong with it");
     assert_eq!(node.inspect(Engine::sessions), 0);
@@ -748,7 +749,7 @@ fn a_restart_writes_the_missing_audit_records_only() {
         let reason = StealReason::parse(&format!("reason {number}")).expect("a reason");
         let term = LeaseTerms::Own(Ttl::new(Span::from_secs(3_600)).expect("valid"), Grace::NONE);
         let (name, client, patch) = (name(lock), client("root"), Patch::default());
-        let stolen = ask(
+        let stolen = submit(
             &node,
             Op::Steal(Steal { name, client, reason, term, patch, at_once: false }).into(),
         );

@@ -74,7 +74,7 @@ async fn replace(world: &Arc<World>) {
         world.record.count(CoveragePoint::Join);
         sleep(world.dice.millis(0, 400)).await;
         if let Some(leader) = world.leader() {
-            let members = leader.requests.replica.look().members().clone();
+            let members = leader.requests.replica.state().members().clone();
             let mut voters: BTreeSet<_> = members.voter_ids().collect();
             let leaves = *world.dice.pick(&voters.iter().copied().collect::<Vec<_>>());
             voters.remove(&leaves);
@@ -101,7 +101,7 @@ pub(super) async fn retire(world: &Arc<World>) {
     if !matches!(SimTypeConfig::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
         return;
     }
-    let members = leader.requests.replica.look().members().clone();
+    let members = leader.requests.replica.state().members().clone();
     let members: BTreeSet<_> = members.nodes().map(|(id, _)| *id).collect();
     for id in world.nodes().into_iter().filter(|id| !members.contains(id)) {
         world.remove(id);

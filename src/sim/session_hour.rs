@@ -64,7 +64,7 @@ impl SessionHour {
 
     /// Applies an operation that a client requests at the real time `truth`. If the cluster has no
     /// leader at that time, the next leader applies it.
-    fn ask(&mut self, truth: Time, op: Op) -> Outcome {
+    fn apply(&mut self, truth: Time, op: Op) -> Outcome {
         let mut truth = truth;
         while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {
             truth = truth.max(*again);
@@ -94,7 +94,7 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
     let at = |round: u64, number: u64| Time::from_nanos(round * every + every / SESSIONS * number);
     let mut sessions = vec![];
     for number in 0..SESSIONS {
-        match world.ask(at(0, number), Op::OpenSession(open.clone())) {
+        match world.apply(at(0, number), Op::OpenSession(open.clone())) {
             Outcome::SessionOpened(id) => sessions.push(id),
             other => panic!("not opened: {other:?}"),
         }
@@ -105,7 +105,7 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
     for round in 1..rounds {
         for (number, id) in (0..).zip(&sessions) {
             if *id != dead || round < half {
-                world.ask(at(round, number), Op::KeepAlive(*id));
+                world.apply(at(round, number), Op::KeepAlive(*id));
             }
         }
     }

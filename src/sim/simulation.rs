@@ -193,7 +193,11 @@ async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, InheritedSt
         let asked = now();
         let (send, backup) = oneshot::channel();
         let look = |engine: &Engine, _| InheritedState::of(engine, 0, None);
-        leader.requests.look(None, look, Box::new(move |inherited| drop(send.send(inherited))));
+        leader.requests.read_engine(
+            None,
+            look,
+            Box::new(move |inherited| drop(send.send(inherited))),
+        );
         if let Ok(Ok(Ok(Some(mut inherited)))) =
             SimTypeConfig::timeout(LOOK_AGAIN.as_duration(), backup).await
         {
@@ -230,7 +234,7 @@ async fn begin(world: &Arc<World>, first: Vec<Proposal>) {
 async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
-    SimClient::new(world, CLIENTS + 1).look_at_all(until).await;
+    SimClient::new(world, CLIENTS + 1).read_all_locks(until).await;
     // The reads may have added log entries, so the states of the nodes are compared once more.
     settle(world, until).await;
 }

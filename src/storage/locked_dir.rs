@@ -26,7 +26,7 @@ pub enum Role {
 pub struct PlaceError {
     role: Role,
     path: PathBuf,
-    trouble: LockDirError,
+    cause: LockDirError,
 }
 
 #[derive(Debug)]
@@ -76,8 +76,8 @@ impl Role {
         }
     }
 
-    fn error(self, path: &Path, trouble: LockDirError) -> PlaceError {
-        PlaceError { role: self, path: path.to_path_buf(), trouble }
+    fn error(self, path: &Path, cause: LockDirError) -> PlaceError {
+        PlaceError { role: self, path: path.to_path_buf(), cause }
     }
 
     /// Returns the error for a path that is not a directory.
@@ -87,7 +87,7 @@ impl Role {
 
     /// Converts an I/O error on `path`.
     pub(crate) fn io(self, path: &Path, error: io::Error) -> PlaceError {
-        let trouble = match error.kind() {
+        let cause = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 LockDirError::DiskFull(error)
             }
@@ -97,7 +97,7 @@ impl Role {
             io::ErrorKind::NotADirectory => LockDirError::NotADirectory,
             _ => LockDirError::Io(error),
         };
-        self.error(path, trouble)
+        self.error(path, cause)
     }
 
     /// Locks a directory for this process. Returns its canonical path, which stays valid for
@@ -153,7 +153,7 @@ impl Role {
 impl fmt::Display for PlaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, option, path) = (self.role.what(), self.role.option(), self.path.display());
-        match &self.trouble {
+        match &self.cause {
             LockDirError::NotADirectory => {
                 write!(f, "the {what} {path} is not a directory; name another with {option} DIR")
             }
@@ -197,7 +197,7 @@ impl fmt::Display for PlaceError {
 
 impl error::Error for PlaceError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match &self.trouble {
+        match &self.cause {
             LockDirError::NotWritable(error)
             | LockDirError::DiskFull(error)
             | LockDirError::Io(error) => Some(error),

@@ -113,15 +113,15 @@ impl ListeningPeers {
         let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
         let is_first = self.initial.first().is_some_and(|first| **first == *self.station.address);
         let declared = self.initial.join(",");
-        let mut told_before = String::new();
+        let mut logged_before = String::new();
         loop {
             let all = self.seeds.iter().map(async |address| {
                 let mut line = caller.line(ANYBODY, address);
                 (address, line.call(RpcRequest::Status(false), ASK_PATIENCE).await)
             });
             let mut missing = Vec::new();
-            for (address, told) in join_all(all).await {
-                match told {
+            for (address, reply) in join_all(all).await {
+                match reply {
                     Ok(_) => return Ok(FirstStart::Join),
                     Err(RpcFailure::Turned(RpcError::NoCluster(other))) if *other == *declared => {}
                     Err(RpcFailure::Turned(RpcError::NoCluster(other))) => {
@@ -132,17 +132,17 @@ impl ListeningPeers {
                         let seeds = address.clone();
                         return Err(PeerError::Join { seeds, why: why.to_string() }.into());
                     }
-                    Err(trouble) => missing.push(format!("{address} ({trouble})")),
+                    Err(failure) => missing.push(format!("{address} ({failure})")),
                 }
             }
-            let told = match (missing.is_empty(), is_first) {
+            let missing_nodes = match (missing.is_empty(), is_first) {
                 (true, true) => return Ok(FirstStart::Begin),
                 (true, false) => format!("the node at {} to begin it", self.initial[0]),
                 (false, _) => missing.join(", "),
             };
-            if told != told_before {
-                log::warn!("this node has no cluster yet, and waits for {told}");
-                told_before = told;
+            if missing_nodes != logged_before {
+                log::warn!("this node has no cluster yet, and waits for {missing_nodes}");
+                logged_before = missing_nodes;
             }
             sleep(jittered(ASK_PAUSE).as_duration()).await;
         }
@@ -211,7 +211,7 @@ impl Survivor {
         let unreadable = |error| DataError::of_log(&data.log(), error);
         let replica =
             Replica::new(known, Audit::off(), Arc::new(SystemEnvironment), log.version.clone());
-        let applied = replica.look().meta().last_log_id;
+        let applied = replica.state().meta().last_log_id;
         let (mut next, end) = (applied.map_or(0, |applied| applied.index + 1), log.range().1);
         if log.purged().is_some_and(|purged| purged.index >= next) {
             return Err(DataError::Missing(data.snapshot()));
@@ -226,7 +226,7 @@ impl Survivor {
             }
             next = upto;
         }
-        let core = replica.look();
+        let core = replica.state();
         let (members, node) = (core.members().clone(), data.identity.node);
         let address = |id| members.get_node(&id).and_then(NodeAddress::of).map(|at| at.address);
         let voters = members.voter_ids().map(|id| (id, address(id))).collect();

@@ -77,11 +77,11 @@ impl RunningNode {
                 let why = "whether it was changed is not known yet".into();
                 Unchanged::Unavailable(Unavailable::NoQuorum { why })
             };
-            let told = match self.members.change(change).await {
+            let outcome = match self.members.change(change).await {
                 Err(RpcError::NotLeader(_)) => self.send_on(change).await,
                 here => here.map_err(RpcFailure::Turned),
             };
-            let why = match told {
+            let why = match outcome {
                 Ok(()) => return Ok(()),
                 Err(RpcFailure::Turned(RpcError::Refused(why))) => {
                     return Err(Unchanged::Refused(why.to_string()));
@@ -89,7 +89,7 @@ impl RunningNode {
                 Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
                     return Err(unknown());
                 }
-                Err(trouble) => trouble.to_string(),
+                Err(error) => error.to_string(),
             };
             if steady_now() >= until {
                 let why = why.into();
@@ -100,8 +100,9 @@ impl RunningNode {
     }
 
     async fn send_on(&self, change: ClusterChange) -> Result<(), RpcFailure> {
-        let told = self.leader.lock().await.call(RpcRequest::Change(change), CHANGE_PATIENCE).await;
-        match told? {
+        let response =
+            self.leader.lock().await.call(RpcRequest::Change(change), CHANGE_PATIENCE).await;
+        match response? {
             RpcResponse::Done => Ok(()),
             _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
@@ -237,7 +238,7 @@ impl Reporter {
         member.heard_ms = Some(0);
         member.syncing = self.gauges.syncs.recent();
         if with_state {
-            let core = self.replica.look();
+            let core = self.replica.state();
             let sum =
                 crc32fast::hash(&state_codec::encode_engine(core.cluster_version, &core.engine));
             member.applied = index(core.meta().last_log_id);
@@ -253,12 +254,12 @@ impl Reporter {
         let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let mut asked = Vec::new();
         for id in members {
-            asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
+            asked.push(self.member_status(known(&metrics, id), id == metrics.id, with_state));
         }
         let mut nodes = futures_util::future::join_all(asked).await;
         let known_leader = self.leader(&metrics);
         let leads = |node: &&MemberStatus| Some(node.member.id) == known_leader;
-        let leader = nodes.iter().find(leads).filter(|leader| leader.trouble.is_none());
+        let leader = nodes.iter().find(leads).filter(|leader| leader.error.is_none());
         if let Some(last) = leader.map(|leader| leader.member.last_log) {
             for node in &mut nodes {
                 let own = Some(node.member.last_log).filter(|own| *own > 0);
@@ -298,15 +299,12 @@ impl Reporter {
         Outlook { voters, learners, elections, behind, cluster_version }
     }
 
-    async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {
+    async fn member_status(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {
         if is_own {
-            return MemberStatus { member: self.own(with_state), trouble: None, lag: None };
+            return MemberStatus { member: self.own(with_state), error: None, lag: None };
         }
-        let silent = |trouble: String| MemberStatus {
-            member: known.clone(),
-            trouble: Some(trouble),
-            lag: None,
-        };
+        let silent =
+            |error: String| MemberStatus { member: known.clone(), error: Some(error), lag: None };
         let Some(caller) = &self.caller else {
             return silent("this node has no --peer-listen".to_owned());
         };
@@ -314,10 +312,10 @@ impl Reporter {
         match line.call(RpcRequest::Status(with_state), STATUS_PATIENCE).await {
             Ok(RpcResponse::Status(said)) => {
                 let heard_ms = known.heard_ms;
-                MemberStatus { member: Member { heard_ms, ..said }, trouble: None, lag: None }
+                MemberStatus { member: Member { heard_ms, ..said }, error: None, lag: None }
             }
             Ok(_) => silent("it sent an unexpected answer".to_owned()),
-            Err(trouble) => silent(trouble.to_string()),
+            Err(error) => silent(error.to_string()),
         }
     }
 }

@@ -98,8 +98,8 @@ impl MembershipTask {
         let calls = others.filter_map(|(id, node)| Some((*id, NodeAddress::of(node)?))).map(
             async |(id, station)| {
                 let mut line = self.caller.line(id, &station.address);
-                let told = line.call(RpcRequest::Status(false), LOOK).await;
-                matches!(told, Ok(RpcResponse::Status(_))).then_some((id, station))
+                let response = line.call(RpcRequest::Status(false), LOOK).await;
+                matches!(response, Ok(RpcResponse::Status(_))).then_some((id, station))
             },
         );
         let seen = join_all(calls).await;
@@ -153,7 +153,7 @@ impl MembershipTask {
                 Err(RpcFailure::Turned(turned @ RpcError::OtherCluster)) => {
                     return Err(Stop::Stranger(turned.to_string().into()));
                 }
-                Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),
+                Err(failure) => log::warn!("this node is not enrolled yet: {failure}"),
             }
             sleep(LOOK.as_duration()).await;
         }

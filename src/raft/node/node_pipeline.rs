@@ -164,7 +164,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     /// deadline is due, and no command is pending that may change the lock `name` (or any lock, if
     /// `name` is `None`). If one of these conditions fails, does not call `look`, and returns it to
     /// the caller as the error.
-    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
+    fn read_engine_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,
         look: L,
@@ -175,7 +175,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         if self.queue.is_busy_with(name) {
             return Err(look);
         }
-        let core = self.replica.look();
+        let core = self.replica.state();
         // The membership is checked while the replica is locked: if this node is the only member at
         // that moment, no other node can have committed an entry that the replica lacks.
         if !self.is_alone() {
@@ -191,18 +191,18 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     /// Calls `look` with the engine, and passes the result to `then`. First applies the deadlines
     /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
     /// `name` is `None`).
-    pub(crate) fn look<T: 'static>(
+    pub(crate) fn read_engine<T: 'static>(
         &self,
         name: Option<&LockName>,
         look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
         then: Then<Result<T, Unavailable>>,
     ) {
-        match self.look_here(name, look) {
+        match self.read_engine_here(name, look) {
             Ok(seen) => then(seen),
             Err(look) => {
                 let replica = Arc::clone(&self.replica);
                 let look = Box::new(move |ready: Result<Time, Unavailable>| {
-                    then(ready.map(|at| replica.look_at(at, look)));
+                    then(ready.map(|at| replica.inspect_at(at, look)));
                 });
                 // A read that must see an earlier command waits in the queue behind that command.
                 // All other reads share one confirmation of the leadership by a quorum.

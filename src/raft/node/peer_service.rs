@@ -35,14 +35,14 @@ impl accept::RpcHandler for PeerService {
         self.name.as_ref()
     }
 
-    fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool {
+    fn admits(&self, envelope: &Envelope, certificate: &PeerCertificate) -> bool {
         // A node that is new, or has a new address, names the address itself.
-        let named = match &letter.call {
+        let named = match &envelope.call {
             RpcRequest::Join(station) | RpcRequest::Enroll(station) => Some(station),
             _ => None,
         };
         let members = metrics::<TypeConfig>(&self.requests.raft).membership_config;
-        let known = members.get_node(&letter.from).and_then(NodeAddress::of);
+        let known = members.get_node(&envelope.from).and_then(NodeAddress::of);
         let is_of = |station: &NodeAddress| certificate.is_of(&station.address);
         named.is_none_or(is_of) && known.as_ref().is_none_or(is_of)
     }
@@ -60,8 +60,8 @@ impl accept::RpcHandler for PeerService {
         self.requests.leader_connection_closed(leader).await;
     }
 
-    async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
-        let Envelope { version, cluster, from, to, call } = letter;
+    async fn answer(self: Arc<Self>, envelope: Envelope) -> Result<RpcResponse, RpcError> {
+        let Envelope { version, cluster, from, to, call } = envelope;
         let is_anybodys = matches!(call, RpcRequest::Join(_) | RpcRequest::Status(_));
         match cluster {
             Some(cluster) if cluster != self.cluster => return Err(RpcError::OtherCluster),
@@ -72,7 +72,7 @@ impl accept::RpcHandler for PeerService {
             return Err(RpcError::OtherNode(self.node));
         }
         if cluster.is_some() {
-            self.requests.replica.version.hear(version);
+            self.requests.replica.version.observe(version);
         }
         if !is_anybodys && !matches!(call, RpcRequest::Enroll(_)) {
             self.refuse_strangers(from, &call).await?;
@@ -150,7 +150,7 @@ impl PeerService {
         let is_member = || {
             // The newest membership, which may not be committed yet, and the committed one.
             let newest = metrics::<TypeConfig>(&self.requests.raft).membership_config;
-            newest.get_node(&from).is_some() || replica.look().members().get_node(&from).is_some()
+            newest.get_node(&from).is_some() || replica.state().members().get_node(&from).is_some()
         };
         if is_member() || !self.requests.role.borrow_watched().is_leader() {
             return Ok(());
@@ -165,7 +165,7 @@ impl PeerService {
     /// updated before the answer is sent, but after the log has been written: a node that is killed
     /// in between can start again.
     async fn promise(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
-        let told = match call {
+        let response = match call {
             RpcRequest::Append(ask) => {
                 let said = self.requests.append_entries(ask).await;
                 said.map(RpcResponse::Append).map_err(|error| broken(&error))
@@ -178,7 +178,7 @@ impl PeerService {
         }?;
         let begun = self.data.lock().has_begun();
         begun.map_err(|error| RpcError::Refused(error.to_string().into()))?;
-        Ok(told)
+        Ok(response)
     }
 
     async fn install(&self, vote: Vote, snapshot: Snapshot) -> Result<RpcResponse, RpcError> {

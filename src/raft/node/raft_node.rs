@@ -125,7 +125,7 @@ impl RaftNode {
 
     /// Calls `look` with the current state of the lock engine. No entry is applied during the call.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
-        look(&self.shared.node.requests.replica.look().engine)
+        look(&self.shared.node.requests.replica.state().engine)
     }
 }
 
@@ -151,7 +151,7 @@ impl NodeShared {
         self.node.requests.leader_clock.boot_time(at).unwrap_or_else(|| {
             // No leader has been known since the start: assume that engine time has stopped since
             // the last entry.
-            let clock = self.node.requests.replica.look().engine.clock();
+            let clock = self.node.requests.replica.state().engine.clock();
             let now = boot_now();
             if at >= clock { now + at.since(clock) } else { now - clock.since(at) }
         })
@@ -195,26 +195,26 @@ impl LockService for RaftNode {
     fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let own = name.clone();
         let look = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
-        self.shared.node.requests.look(Some(name), look, then);
+        self.shared.node.requests.read_engine(Some(name), look, then);
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let page = move |engine: &Engine, now| page_of_locks(engine, InUse, &query, now);
-        self.shared.node.requests.look(None, page, then);
+        self.shared.node.requests.read_engine(None, page, then);
     }
 
     fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let page = move |engine: &Engine, now| page_of_locks(engine, Remembered, &query, now);
-        self.shared.node.requests.look(None, page, then);
+        self.shared.node.requests.read_engine(None, page, then);
     }
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let page = move |engine: &Engine, _| page_of_children(engine, &query);
-        self.shared.node.requests.look(None, page, then);
+        self.shared.node.requests.read_engine(None, page, then);
     }
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        self.shared.node.requests.look(
+        self.shared.node.requests.read_engine(
             None,
             move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX),
             then,
@@ -228,7 +228,7 @@ impl LockService for RaftNode {
         then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
-        self.shared.node.requests.look(None, page, then);
+        self.shared.node.requests.read_engine(None, page, then);
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -253,7 +253,7 @@ impl StaleReads for RaftNode {
         // Take the age before the state: a state that is newer than its stated age does no harm.
         let age = self.shared.node.requests.age();
         let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
-        self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));
+        self.shared.node.requests.replica.inspect_at(now, |engine, at| look(engine, at));
         Some(age)
     }
 }
@@ -272,7 +272,7 @@ impl BackendStatus for RaftNode {
     }
 
     fn urls(&self) -> Vec<String> {
-        let core = self.shared.node.requests.replica.look();
+        let core = self.shared.node.requests.replica.state();
         let stations = core.members().nodes().filter_map(|(_, node)| NodeAddress::of(node));
         stations.map(|station| station.url.to_string()).collect()
     }
@@ -291,7 +291,7 @@ impl BackendStatus for RaftNode {
     fn about(&self) -> About {
         let hold_off = self.inspect(Engine::hold_off);
         let state = local::shown_place(&self.place, hold_off, |at| self.wall(at));
-        let core = self.shared.node.requests.replica.look();
+        let core = self.shared.node.requests.replica.state();
         About {
             kind: BackendKind::Embedded,
             contact: Contact::Connected,
@@ -302,8 +302,8 @@ impl BackendStatus for RaftNode {
         }
     }
 
-    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
-        look(&self.shared.node.requests.replica.look().engine);
+    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        look(&self.shared.node.requests.replica.state().engine);
     }
 
     fn leads(&self) -> bool {
@@ -311,7 +311,7 @@ impl BackendStatus for RaftNode {
     }
 
     fn engine_id(&self) -> u64 {
-        let cluster = self.shared.node.requests.replica.look().cluster;
+        let cluster = self.shared.node.requests.replica.state().cluster;
         // 64 bits are enough to tell clusters apart; 0 stands for an engine without a cluster id.
         cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
     }
@@ -328,7 +328,7 @@ impl BackendStatus for RaftNode {
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         let version = self.shared.node.requests.replica.version.get();
         let look = move |engine: &Engine, _| Some(encode_state(version, engine));
-        self.shared.node.requests.look(None, look, then);
+        self.shared.node.requests.read_engine(None, look, then);
     }
 
     fn counts(&self) -> Vec<Count> {

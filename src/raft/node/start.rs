@@ -89,7 +89,7 @@ struct NodeParts {
     inherited: Option<InheritedState>,
     log: LogStore,
     machine: StateMachine,
-    trouble: FatalError,
+    fatal_error: FatalError,
     peers: Option<ListeningPeers>,
 }
 
@@ -134,8 +134,8 @@ fn open(
     // A snapshot of another version is refused before the log is opened, which truncates a torn
     // write.
     let known = snapshot::load(&data.snapshot())?;
-    let trouble = FatalError::default();
-    let log = LogStore::open(&data.log(), &trouble)?;
+    let fatal_error = FatalError::default();
+    let log = LogStore::open(&data.log(), &fatal_error)?;
     if let Some(name) = peers.as_ref().and_then(|peers| peers.name.as_ref()) {
         name.keep(data.path())?;
     }
@@ -147,13 +147,14 @@ fn open(
     }
     let audit = Audit::open(data.path(), log.committed());
     let audit = audit.map_err(|error| DataError::io(data.path(), error))?;
-    let machine = StateMachine::new(&data.snapshot(), known, audit, &trouble, log.version.clone());
+    let machine =
+        StateMachine::new(&data.snapshot(), known, audit, &fatal_error, log.version.clone());
     if log.purged() > machine.applied() {
         // The entries that were purged from the log exist only in a snapshot, and the snapshot on
         // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(NodeParts { data, inherited, log, machine, trouble, peers })
+    Ok(NodeParts { data, inherited, log, machine, fatal_error, peers })
 }
 
 /// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
@@ -245,11 +246,11 @@ async fn hand_over(raft: &Raft) {
 
 /// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
-    let NodeParts { data, inherited, log, machine, trouble, peers } = parts;
+    let NodeParts { data, inherited, log, machine, fatal_error, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
-        let why = trouble.first().map_or(why, |first| first.to_string());
+        let why = fatal_error.first().map_or(why, |first| first.to_string());
         DataError::Stopped(path.clone(), why)
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
@@ -297,7 +298,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         raft,
         replica,
         data,
-        trouble,
+        fatal_error,
         gauges,
         caller,
         removed,
@@ -313,7 +314,7 @@ struct NodeComponents {
     raft: Raft,
     replica: Arc<Replica>,
     data: Arc<Mutex<Data>>,
-    trouble: FatalError,
+    fatal_error: FatalError,
     gauges: Gauges,
     caller: Option<Arc<RpcIdentity>>,
     removed: Arc<AtomicBool>,
@@ -324,7 +325,7 @@ struct NodeComponents {
 
 impl NodeComponents {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
-        let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
+        let Self { raft, replica, data, fatal_error, stand, is_alone, .. } = self;
         let Self { caller, removed, peers, gauges, .. } = self;
         let parts = PipelineParts {
             raft,
@@ -332,7 +333,7 @@ impl NodeComponents {
             transport: caller.clone().unwrap_or_else(|| Arc::new(RpcIdentity::nobody(None, None))),
             environment: Arc::new(SystemEnvironment),
             elections: Arc::clone(&gauges.elections),
-            fatal: trouble,
+            fatal: fatal_error,
             role: stand,
             is_alone,
         };
@@ -399,7 +400,7 @@ async fn begin_alone(
         written.map(drop).map_err(|error| stopped(error.to_string()))
     };
     let identity = data.lock().identity;
-    let cluster = replica.look().cluster;
+    let cluster = replica.state().cluster;
     match cluster {
         None => {
             let cluster = identity.cluster;

@@ -7,7 +7,7 @@
 //! filled the budget after it.
 
 use super::messages::{
-    Envelope, RpcError, RpcRequest, RpcResponse, call_bytes_max, call_memory, decode_letter,
+    Envelope, RpcError, RpcRequest, RpcResponse, call_bytes_max, call_memory, decode_envelope,
     encode_answer,
 };
 use super::mutual_tls::{PeerCertificate, PeerTls};
@@ -66,7 +66,7 @@ pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Returns the name of the cluster, if it has one.
     fn cluster_name(&self) -> Option<&ClusterName>;
     /// Whether the node with this certificate may make a call in the name that the call gives.
-    fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
+    fn admits(&self, envelope: &Envelope, certificate: &PeerCertificate) -> bool;
     /// Records that a connection or a call from this address was refused.
     fn refused(&self, address: IpAddr, why: &str);
     /// Handles the end of a connection on which the node `leader` has sent entries.
@@ -74,7 +74,7 @@ pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Handles a call, and returns its response.
     fn answer(
         self: Arc<Self>,
-        letter: Envelope,
+        envelope: Envelope,
     ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
 }
 
@@ -259,23 +259,23 @@ async fn answer(
     let mut version = oldest_version();
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
-        Ok((letter, _)) if !who.admits(&letter, &caller.certificate) => {
-            let why = format!("its certificate is not that of node {}", letter.from);
+        Ok((envelope, _)) if !who.admits(&envelope, &caller.certificate) => {
+            let why = format!("its certificate is not that of node {}", envelope.from);
             who.refused(caller.address, &why);
             Err(RpcError::Refused("the certificate is that of another node".into()))
         }
-        Ok((letter, _memory)) => {
-            version = letter.version;
+        Ok((envelope, _memory)) => {
+            version = envelope.version;
             // A node that has no cluster yet wants to join one of its name.
-            let is_new = letter.cluster.is_none();
+            let is_new = envelope.cluster.is_none();
             let strange = is_new.then(|| refusal(wanted.as_ref(), who.cluster_name())).flatten();
             if let Some(why) = strange {
                 return answered(version, &Err(RpcError::Refused(why.into())));
             }
-            if let RpcRequest::Append(_) = letter.call {
-                caller.leader.get_or_init(|| letter.from);
+            if let RpcRequest::Append(_) = envelope.call {
+                caller.leader.get_or_init(|| envelope.from);
             }
-            who.answer(letter).await
+            who.answer(envelope).await
         }
         Err(why) => Err(why),
     };
@@ -314,7 +314,7 @@ async fn read(
     };
     let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND_MIN);
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
-    let letter = decode_letter(name, &bytes).map_err(|error| match error {
+    let envelope = decode_envelope(name, &bytes).map_err(|error| match error {
         DecodeError::Version(unknown) => {
             RpcError::Refused(format!("the call has {unknown}; upgrade the older node").into())
         }
@@ -322,11 +322,11 @@ async fn read(
     })?;
     drop(bytes);
     // Releases the part of the reserved memory that the decoded call does not need.
-    let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);
+    let left = taken.num_permits().saturating_sub(kib(envelope.call.weight()) as usize);
     if name != "snapshot" {
         drop(taken.split(left));
     }
-    Ok((letter, taken))
+    Ok((envelope, taken))
 }
 
 /// Maximum number of handshakes at a time, at some 20 KiB each.

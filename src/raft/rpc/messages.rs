@@ -224,17 +224,17 @@ impl RpcRequest {
 }
 
 /// Encodes a request and its envelope.
-pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
-    encode_message(letter.version, letter)
+pub(in crate::raft) fn encode_envelope(envelope: &Envelope) -> Vec<u8> {
+    encode_message(envelope.version, envelope)
 }
 
-/// Decodes a call of this name that [`encode_letter`] encoded.
-pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, DecodeError> {
+/// Decodes a call of this name that [`encode_envelope`] encoded.
+pub(in crate::raft) fn decode_envelope(name: &str, bytes: &[u8]) -> Result<Envelope, DecodeError> {
     let room = bytes.len().saturating_add(memory_beyond(name, bytes.len()));
-    let mut letter: Envelope = decode_message(room, bytes)?;
-    letter.version = bytes[0];
-    require(letter.call.name() == name)?;
-    Ok(letter)
+    let mut envelope: Envelope = decode_message(room, bytes)?;
+    envelope.version = bytes[0];
+    require(envelope.call.name() == name)?;
+    Ok(envelope)
 }
 
 /// Encodes the answer to a call of this version.
@@ -256,9 +256,9 @@ pub(in crate::raft) fn decode_answer(
 impl Codec for Result<RpcResponse, RpcError> {
     fn put(&self, out: &mut Encoder) {
         match self {
-            Ok(told) => {
+            Ok(response) => {
                 out.push(0);
-                told.put(out);
+                response.put(out);
             }
             Err(turned) => {
                 out.push(1);
@@ -410,7 +410,7 @@ mod tests {
         LogId { leader_id: LeaderId { term: 3, node_id: 7 }, index }
     }
 
-    fn letters() -> Vec<Envelope> {
+    fn envelopes() -> Vec<Envelope> {
         let vote = Vote { leader_id: LeaderId { term: 3, node_id: 7 }, committed: true };
         let entry = |payload| Entry { log_id: id(300), payload };
         let begin = Proposal::Begin(ClusterId(9), Rules::default());
@@ -435,14 +435,14 @@ mod tests {
             RpcRequest::Change(ClusterChange::Promote { id: 3, force: true }),
             RpcRequest::Status(true),
         ];
-        let letter = |call| Envelope {
+        let envelope = |call| Envelope {
             version: 1,
             cluster: Some(ClusterId(1 << 100)),
             from: 7,
             to: 9,
             call,
         };
-        calls.map(letter).into()
+        calls.map(envelope).into()
     }
 
     fn member() -> Member {
@@ -468,22 +468,22 @@ mod tests {
     /// A message is decoded as it was encoded; one that is too short or too long is refused.
     #[test]
     fn letters_are_read_as_they_were_written() {
-        for letter in letters() {
-            let bytes = encode_letter(&letter);
-            let name = letter.call.name();
-            let read = decode_letter(name, &bytes).expect("as it was written");
-            assert_eq!(format!("{read:?}"), format!("{letter:?}"));
+        for envelope in envelopes() {
+            let bytes = encode_envelope(&envelope);
+            let name = envelope.call.name();
+            let read = decode_envelope(name, &bytes).expect("as it was written");
+            assert_eq!(format!("{read:?}"), format!("{envelope:?}"));
             for length in 0..bytes.len() {
                 assert!(
-                    decode_letter(name, &bytes[..length]).is_err(),
+                    decode_envelope(name, &bytes[..length]).is_err(),
                     "{length} of {}",
                     bytes.len()
                 );
             }
-            assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
+            assert!(decode_envelope(name, &[&bytes[..], &[0]].concat()).is_err());
             for found in [0, FORMAT_VERSION + 1, u8::MAX] {
                 let other = [&[found], &bytes[1..]].concat();
-                let refused = decode_letter(name, &other).map(drop);
+                let refused = decode_envelope(name, &other).map(drop);
                 assert_eq!(refused, Err(DecodeError::Version(UnknownVersion { found })));
             }
         }
@@ -494,14 +494,14 @@ mod tests {
     #[test]
     fn a_call_takes_little_more_memory_than_it_has_bytes() {
         let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);
-        let letter =
+        let envelope =
             |count| Envelope { version: 1, cluster: None, from: 1, to: 2, call: call(count) };
-        let few = encode_letter(&letter(crate::raft::write::proposal_queue::REQUESTS_MAX));
-        assert!(decode_letter("forward", &few).is_ok());
-        assert!(decode_letter("status", &few).is_err(), "it is no such call");
-        let many = encode_letter(&letter(2 * MEMORY_MAX / size_of::<Command>()));
+        let few = encode_envelope(&envelope(crate::raft::write::proposal_queue::REQUESTS_MAX));
+        assert!(decode_envelope("forward", &few).is_ok());
+        assert!(decode_envelope("status", &few).is_err(), "it is no such call");
+        let many = encode_envelope(&envelope(2 * MEMORY_MAX / size_of::<Command>()));
         assert!(many.len() < FORWARD_BYTES_MAX);
-        assert!(decode_letter("forward", &many).is_err());
+        assert!(decode_envelope("forward", &many).is_err());
     }
 
     /// A snapshot call has room for as many locks as there may be, with all their texts.
@@ -517,9 +517,9 @@ mod tests {
     /// Every call has a limit, under the name by which it is sent.
     #[test]
     fn every_call_has_a_limit() {
-        for letter in letters() {
-            let name = letter.call.name();
-            assert!(call_bytes_max(name).is_some_and(|max| encode_letter(&letter).len() < max));
+        for envelope in envelopes() {
+            let name = envelope.call.name();
+            assert!(call_bytes_max(name).is_some_and(|max| encode_envelope(&envelope).len() < max));
         }
         assert_eq!(call_bytes_max("anything"), None);
     }

@@ -4,7 +4,7 @@
 //! The RPC client: a persistent connection to one node, which is reopened when it is lost.
 
 use super::messages::{
-    ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
+    ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_envelope,
 };
 use super::mutual_tls::PeerTls;
 use crate::net::connections::{HttpSender, dial, encrypt, start_http, with_causes};
@@ -93,8 +93,8 @@ impl LinkSpeed {
 
     /// Expects half the speed, after a call of `bytes` bytes has got no answer for `took`, or a
     /// higher one, after it has got one. A call that could not be sent changes nothing.
-    fn learn<T>(&mut self, bytes: u64, took: Span, told: &Result<T, RpcFailure>) {
-        match told {
+    fn learn<T>(&mut self, bytes: u64, took: Span, response: &Result<T, RpcFailure>) {
+        match response {
             // A short call that is lost says nothing about the speed of the link.
             Err(RpcFailure::Unheard(_)) if bytes > 0 && took >= self.time_of(bytes) => {
                 self.0 = (self.0 / 2).max(BYTES_A_SECOND_MIN);
@@ -134,7 +134,7 @@ impl PeerLink {
     ) -> Result<RpcResponse, RPCError<TypeConfig>> {
         let unreachable = |why: &str| RPCError::from(Unreachable::from_string(why));
         let Some(caller) = &self.caller else { return Err(unreachable("this node is alone")) };
-        let at = self.replica.look().members().get_node(&self.to).and_then(NodeAddress::of);
+        let at = self.replica.state().members().get_node(&self.to).and_then(NodeAddress::of);
         let Some(at) = at.or_else(|| self.known.clone()) else {
             return Err(unreachable("its address is unknown"));
         };
@@ -143,17 +143,17 @@ impl PeerLink {
         }
         let line = self.line.as_mut().expect("just made");
         let sent = steady_now();
-        let told = line.call(call, patience + self.speed.patience(size)).await;
-        self.speed.learn(size.bytes, steady_now().since(sent), &told);
-        told.map_err(|trouble| {
-            if matches!(trouble, RpcFailure::Turned(RpcError::Removed)) {
+        let response = line.call(call, patience + self.speed.patience(size)).await;
+        self.speed.learn(size.bytes, steady_now().since(sent), &response);
+        response.map_err(|failure| {
+            if matches!(failure, RpcFailure::Turned(RpcError::Removed)) {
                 self.removed.store(true, Ordering::Relaxed);
             }
-            log::debug!("node {}: {trouble}", self.to);
-            match trouble {
-                RpcFailure::Unheard(_) => NetworkError::from_string(trouble).into(),
+            log::debug!("node {}: {failure}", self.to);
+            match failure {
+                RpcFailure::Unheard(_) => NetworkError::from_string(failure).into(),
                 RpcFailure::Unsent(_) | RpcFailure::Turned(_) => {
-                    Unreachable::from_string(trouble).into()
+                    Unreachable::from_string(failure).into()
                 }
             }
         })
@@ -219,11 +219,11 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let size = CallSize { bytes: snapshot.snapshot.len() as u64, entries: 0 };
         let call = self.call(RpcRequest::Snapshot(vote, snapshot), SNAPSHOT_PATIENCE, size);
-        let told = tokio::select! {
-            told = call => told?,
+        let response = tokio::select! {
+            response = call => response?,
             closed = cancel => return Err(closed.into()),
         };
-        match told {
+        match response {
             RpcResponse::Snapshot(vote) => Ok(SnapshotResponse::new(vote)),
             _ => Err(foreign().into()),
         }
@@ -316,9 +316,9 @@ impl RpcConnection {
         let path = format!("/raft/v1/{}", call.name());
         let RpcIdentity { cluster, node, .. } = *self.caller;
         let version = self.caller.version.get();
-        let letter = Envelope { version, cluster, from: node, to: self.to, call };
-        let body = Bytes::from(encode_letter(&letter));
-        drop(letter);
+        let envelope = Envelope { version, cluster, from: node, to: self.to, call };
+        let body = Bytes::from(encode_envelope(&envelope));
+        drop(envelope);
         let mut sent = SendOutcome::No;
         let asked = timeout(patience.as_duration(), self.exchange(&path, body, &mut sent)).await;
         let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
@@ -327,8 +327,8 @@ impl RpcConnection {
         }
         match (answer, sent) {
             (Ok((bytes, named)), _) => match decode_answer(&bytes) {
-                Ok(Ok(told)) => match self.strange(named.as_ref()) {
-                    None => Ok(told),
+                Ok(Ok(response)) => match self.strange(named.as_ref()) {
+                    None => Ok(response),
                     Some(why) => Err(RpcFailure::Turned(RpcError::Refused(why.into()))),
                 },
                 Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),

@@ -129,11 +129,11 @@ impl ListeningPeers {
         let runtime = runtime.map_err(|error| DataError::io(path, error))?;
         let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
         let call = RpcRequest::Join(self.station.clone());
-        let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
-        match told {
+        let response = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
+        match response {
             Ok(RpcResponse::Joined(cluster, node)) => Ok((cluster, node)),
             Ok(_) => Err(self.not_joined("it sent an unexpected answer")),
-            Err(trouble) => Err(self.not_joined(&trouble.to_string())),
+            Err(failure) => Err(self.not_joined(&failure.to_string())),
         }
     }
 
@@ -147,11 +147,11 @@ impl ListeningPeers {
         let nobody = Arc::new(RpcIdentity::nobody(Some(self.tls.clone()), self.name.clone()));
         for seed in &self.seeds {
             let status = RpcRequest::Status(false);
-            let told = caller.line(ANYBODY, seed).call(status.clone(), SEED_PATIENCE).await;
-            let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told else { continue };
+            let response = caller.line(ANYBODY, seed).call(status.clone(), SEED_PATIENCE).await;
+            let Err(RpcFailure::Turned(RpcError::OtherCluster)) = response else { continue };
             if self.initial.contains(seed) {
-                let told = nobody.line(ANYBODY, seed).call(status, SEED_PATIENCE).await;
-                if matches!(told, Ok(RpcResponse::Status(member)) if member.leader.is_none()) {
+                let response = nobody.line(ANYBODY, seed).call(status, SEED_PATIENCE).await;
+                if matches!(response, Ok(RpcResponse::Status(member)) if member.leader.is_none()) {
                     continue;
                 }
             }
@@ -184,19 +184,19 @@ pub(in crate::raft) async fn ask_leader(
         while let Some(address) = ways.pop_front() {
             let mut line: RpcConnection = caller.line(ANYBODY, &address);
             match line.call(call.clone(), SEED_PATIENCE).await {
-                Ok(told) => return Ok(told),
+                Ok(response) => return Ok(response),
                 Err(RpcFailure::Turned(RpcError::NotLeader(Some(leader)))) if hints_left > 0 => {
                     hints_left -= 1;
                     ways.push_front(leader.to_string());
                 }
-                Err(trouble @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::Removed)) => {
-                    return Err(trouble);
+                Err(failure @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::Removed)) => {
+                    return Err(failure);
                 }
                 Err(RpcFailure::Turned(RpcError::OtherCluster)) => has_stranger = true,
-                Err(trouble) => {
-                    has_own |= matches!(trouble, RpcFailure::Turned(_));
-                    log::info!("{address}: {}", said(&trouble));
-                    last = Some(trouble);
+                Err(failure) => {
+                    has_own |= matches!(failure, RpcFailure::Turned(_));
+                    log::info!("{address}: {}", said(&failure));
+                    last = Some(failure);
                 }
             }
         }
@@ -339,9 +339,9 @@ enum ContactChange {
 
 impl PeerContacts {
     /// Records the result of a call to a node. Logs the loss and the return of the contact.
-    pub(in crate::raft) fn called(&self, node: NodeId, trouble: Option<&str>) {
-        match self.record(node, trouble.is_some(), boot_now()) {
-            Some(ContactChange::Lost) => log::warn!(node, reason = trouble; "peer connection lost"),
+    pub(in crate::raft) fn called(&self, node: NodeId, failure: Option<&str>) {
+        match self.record(node, failure.is_some(), boot_now()) {
+            Some(ContactChange::Lost) => log::warn!(node, reason = failure; "peer connection lost"),
             Some(ContactChange::Back) => log::info!(node; "peer connection restored"),
             None => {}
         }
@@ -422,14 +422,14 @@ mod peer_contacts_tests {
     use super::*;
 
     #[test]
-    fn lost_peer_is_told_once_and_its_return_once() {
+    fn lost_peer_is_reported_once_and_its_return_once() {
         let contacts = PeerContacts::default();
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         assert_eq!(contacts.record(2, true, at(0)), None);
         assert_eq!(contacts.record(2, false, at(10)), None, "one lost call is no loss");
-        let told: Vec<_> =
+        let changes: Vec<_> =
             (0..100).filter_map(|n| contacts.record(2, true, at(1_000 + 100 * n))).collect();
-        assert_eq!(told, [ContactChange::Lost]);
+        assert_eq!(changes, [ContactChange::Lost]);
         assert_eq!(contacts.record(2, false, at(20_000)), Some(ContactChange::Back));
         assert_eq!(contacts.record(2, false, at(20_001)), None);
         contacts.keep(|_| false);

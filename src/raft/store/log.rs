@@ -76,7 +76,8 @@ impl FsyncLatency {
 
     /// Returns the histogram of all syncs, for the metrics endpoint.
     pub(in crate::raft) fn histogram(&self) -> Histogram {
-        self.times.show("latchfs_log_sync_seconds", "How long the disk took until it had an entry.")
+        self.times
+            .histogram("latchfs_log_sync_seconds", "How long the disk took until it had an entry.")
     }
 }
 
@@ -99,7 +100,7 @@ const READ_BYTES: usize = 8 << 20;
 #[derive(Clone)]
 pub(in crate::raft) struct LogStore {
     files: Arc<Mutex<RaftLog<RaftLogTypes>>>,
-    trouble: FatalError,
+    fatal_error: FatalError,
     /// The fsync latency of the log.
     pub(in crate::raft) syncs: Arc<FsyncLatency>,
     /// The version in which entries are written.
@@ -129,7 +130,7 @@ impl Types for RaftLogTypes {
 /// Callback of a flush: reports that the data is on disk, or that the write has failed.
 struct Flushed {
     who: FlushCallback,
-    trouble: FatalError,
+    fatal_error: FatalError,
     syncs: Arc<FsyncLatency>,
     asked_at: Time,
 }
@@ -143,7 +144,8 @@ enum FlushCallback {
 
 impl Callback for Flushed {
     fn send(self, result: io::Result<()>) {
-        let result = result.map_err(|error| self.trouble.note("the log can't be written", error));
+        let result =
+            result.map_err(|error| self.fatal_error.note("the log can't be written", error));
         if result.is_ok() {
             self.syncs.add(steady_now().since(self.asked_at));
         }
@@ -158,7 +160,7 @@ impl Callback for Flushed {
 impl LogStore {
     /// Opens the log in a directory, which must exist. A torn write at the end of the log is
     /// truncated; any other damage is an error.
-    pub(in crate::raft) fn open(dir: &Path, trouble: &FatalError) -> Result<Self, DataError> {
+    pub(in crate::raft) fn open(dir: &Path, fatal_error: &FatalError) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
         let Some(name) = dir.to_str() else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
@@ -172,9 +174,9 @@ impl LogStore {
         config.log_cache_max_items = Some(CACHED_MAX);
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
-        let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
+        let (files, fatal_error) = (Arc::new(Mutex::new(files)), fatal_error.clone());
         let log =
-            Self { files, trouble, syncs: Arc::default(), version: ClusterVersion::default() };
+            Self { files, fatal_error, syncs: Arc::default(), version: ClusterVersion::default() };
         log.refuse_holes().map_err(unusable)?;
         Ok(log)
     }
@@ -185,7 +187,7 @@ impl LogStore {
         let mut wanted = first;
         for entry in self.files.lock().read(first, end) {
             let (place, entry) = entry?;
-            self.version.hear(entry.version());
+            self.version.observe(entry.version());
             if place.0.index != wanted {
                 break;
             }
@@ -235,12 +237,12 @@ impl LogStore {
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<T>,
     ) -> io::Result<T> {
         change(&mut self.files.lock())
-            .map_err(|error| self.trouble.note("the log can't be written", error))
+            .map_err(|error| self.fatal_error.note("the log can't be written", error))
     }
 
     fn flushed(&self, who: FlushCallback) -> Flushed {
-        let (trouble, syncs) = (self.trouble.clone(), Arc::clone(&self.syncs));
-        Flushed { who, trouble, syncs, asked_at: steady_now() }
+        let (fatal_error, syncs) = (self.fatal_error.clone(), Arc::clone(&self.syncs));
+        Flushed { who, fatal_error, syncs, asked_at: steady_now() }
     }
 
     /// Applies `change` to the files of the log, and returns once the change is synced to disk.
@@ -285,7 +287,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
             .read(from, to)
             .map(|read| read.map(entry))
             .collect::<io::Result<_>>()
-            .map_err(|error| self.trouble.note("the log can't be read", error))
+            .map_err(|error| self.fatal_error.note("the log can't be read", error))
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {

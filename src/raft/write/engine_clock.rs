@@ -134,7 +134,7 @@ impl LeaderClock {
     /// Handles a report from the leader that its engine time was `now`. The request for the report
     /// was sent when this node's boot clock showed `asked` or later. Counting from `asked` makes
     /// the estimate an upper bound of the leader's time.
-    pub(in crate::raft) fn hear(&self, asked: Time, now: Time) {
+    pub(in crate::raft) fn observe(&self, asked: Time, now: Time) {
         let mut known = self.estimate.lock();
         match *known {
             TimeEstimate::AtMost(bound) if bound.loosened(asked) <= now => {}
@@ -271,15 +271,15 @@ mod leader_clock_tests {
         assert!(hands.now().is_none());
         // The report was requested when the local clock showed 10, and gives the leader's time as
         // 105: the leader is at most 95 ahead.
-        hands.hear(secs(10), secs(105));
+        hands.observe(secs(10), secs(105));
         assert!(at_most(&hands) >= secs(135) && at_most(&hands) < secs(136));
         // The second report tightens the bound to 94; the third, with 97, would loosen it.
-        hands.hear(secs(20), secs(114));
-        hands.hear(secs(21), secs(118));
+        hands.observe(secs(20), secs(114));
+        hands.observe(secs(21), secs(118));
         assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));
         // A node that leads, or has led, knows the time best, so it ignores other reports.
         hands.lead(EngineClock::on(secs(50), steady_now()));
-        hands.hear(boot_now(), secs(500));
+        hands.observe(boot_now(), secs(500));
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
         hands.follow();
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));

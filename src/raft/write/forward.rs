@@ -122,10 +122,10 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     ) {
         let reset = match &command.op {
             Op::Reset(reset) if reset.part == ResetPart::ALL => reset,
-            _ => return self.queue.ask(command, then),
+            _ => return self.queue.submit(command, then),
         };
         let (reset, queue) = (reset.clone(), Arc::clone(&self.queue));
-        let parts = self.replica.look().engine.reset_parts(&reset.whose, reset_part_max);
+        let parts = self.replica.state().engine.reset_parts(&reset.whose, reset_part_max);
         let parts = parts.into_iter();
         ResetInParts { queue, command, reset, parts, ended: (0, 0), then }.submit_next();
     }
@@ -137,7 +137,7 @@ impl ResetInParts {
         let (holds, waits) = self.ended;
         let Some(part) = self.parts.next() else {
             let rest = Op::Reset(Reset { part: ResetPart::Rest { holds, waits }, ..self.reset });
-            return self.queue.ask(Command { op: rest, ..self.command }, self.then);
+            return self.queue.submit(Command { op: rest, ..self.command }, self.then);
         };
         // A part has the key and the order of the request, so that no part of a late copy of the
         // request is carried out.
@@ -156,6 +156,6 @@ impl ResetInParts {
             // The request was refused or carried out before.
             answer => (self.then)(answer),
         };
-        queue.ask(part, Box::new(next));
+        queue.submit(part, Box::new(next));
     }
 }

@@ -147,7 +147,7 @@ impl ProposalQueue {
     }
 
     /// Adds a command, or refuses it at once if the queue is closed.
-    pub(crate) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+    pub(crate) fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.take(ProposalKind::Command(command, then));
     }
 
@@ -556,19 +556,19 @@ mod tests {
     #[test]
     fn only_forwarded_commands_are_turned_away() {
         let queue = ProposalQueue::new(Arc::new(SystemEnvironment));
-        let (send, told) = channel();
+        let (send, replies) = channel();
         let forward = || {
             let send = send.clone();
             let reply = move |reply: Result<_, _>| send.send(reply.err()).expect("it is received");
             queue.forward(vec![Op::Settle.into(), Op::Settle.into()], Box::new(reply));
         };
         forward();
-        queue.ask(Op::Settle.into(), Box::new(|_| panic!("it stays queued")));
+        queue.submit(Op::Settle.into(), Box::new(|_| panic!("it stays queued")));
         forward();
         queue.read(Box::new(|_| panic!("it stays queued")));
         queue.turn_away_forwarded();
-        let told: Vec<_> = told.try_iter().collect();
-        assert_eq!(told, [Some(RpcError::NotLeader(None)), Some(RpcError::NotLeader(None))]);
+        let replies: Vec<_> = replies.try_iter().collect();
+        assert_eq!(replies, [Some(RpcError::NotLeader(None)), Some(RpcError::NotLeader(None))]);
         let NextBatch::Batch(batch) = queue.next(|| Time::ZERO) else { panic!("two requests") };
         assert_eq!((batch.commands.commands.len(), batch.waiting.reads.len()), (1, 1));
     }

@@ -239,9 +239,9 @@ impl<C: ClusterTypes> Proposer<C> {
             Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
                 return ProposalOutcome::Unknown("the leader has not answered".into());
             }
-            Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
+            Err(failure) => return ProposalOutcome::Nothing(failure.to_string().into()),
         };
-        self.leader_clock.hear(asked, place.now);
+        self.leader_clock.observe(asked, place.now);
         // The leader was confirmed by the commit of the entry.
         self.reader.staleness.confirm(asked, place.index, self.replica.applied());
         let carried_out = self.replica.carried_out(place.index);

@@ -40,7 +40,7 @@ pub(in crate::raft) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 pub(crate) struct StateMachine {
     pub(in crate::raft) replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
-    trouble: FatalError,
+    fatal_error: FatalError,
 }
 
 /// Writes one snapshot to disk.
@@ -48,7 +48,7 @@ pub(crate) struct StateSnapshotBuilder {
     snapshot: Snapshot,
     replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
-    trouble: FatalError,
+    fatal_error: FatalError,
 }
 
 /// The snapshot file. openraft may build a snapshot in the background while it installs one from
@@ -78,28 +78,28 @@ impl StateMachine {
         path: &Path,
         known: Option<SnapshotContents>,
         audit: Audit,
-        trouble: &FatalError,
+        fatal_error: &FatalError,
         version: ClusterVersion,
     ) -> Self {
         let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
         let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
         let replica = Arc::new(Replica::new(known, audit, Arc::new(SystemEnvironment), version));
-        Self { replica, file, trouble: trouble.clone() }
+        Self { replica, file, fatal_error: fatal_error.clone() }
     }
 
     /// Returns the id of the last applied entry.
     pub(in crate::raft) fn applied(&self) -> Option<LogId> {
-        self.replica.look().meta().last_log_id
+        self.replica.state().meta().last_log_id
     }
 }
 
 /// Runs blocking disk I/O on a separate thread, and records an error as fatal.
 async fn on_the_disk<T: Send + 'static>(
-    trouble: &FatalError,
+    fatal_error: &FatalError,
     act: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(act).await.map_err(io::Error::other);
-    done.flatten().map_err(|error| trouble.note("the snapshot can't be written", error))
+    done.flatten().map_err(|error| fatal_error.note("the snapshot can't be written", error))
 }
 
 /// Whether an entry may change so many locks that it is applied on a thread of its own: a reset of
@@ -115,7 +115,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotBuilder = StateSnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
-        let meta = self.replica.look().meta();
+        let meta = self.replica.state().meta();
         Ok((meta.last_log_id, meta.last_membership))
     }
 
@@ -139,14 +139,14 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> StateSnapshotBuilder {
-        let core = self.replica.look();
+        let core = self.replica.state();
         let bytes = snapshot::to_bytes(core.cluster_version, core.cluster, &core.engine);
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
         StateSnapshotBuilder {
             snapshot,
             replica: Arc::clone(&self.replica),
             file: Arc::clone(&self.file),
-            trouble: self.trouble.clone(),
+            fatal_error: self.fatal_error.clone(),
         }
     }
 
@@ -154,7 +154,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
         let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
         let file = Arc::clone(&self.file);
-        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
+        on_the_disk(&self.fatal_error, move || file.write(&snapshot)).await?;
         self.replica.replace(known);
         Ok(())
     }
@@ -162,7 +162,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         let path = self.file.path.clone();
         let read = move || snapshot::read(&path).map_err(io::Error::other);
-        on_the_disk(&self.trouble, read).await
+        on_the_disk(&self.fatal_error, read).await
     }
 }
 
@@ -178,7 +178,7 @@ impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
             replica.audit.flush();
             file.write(&snapshot)
         };
-        on_the_disk(&self.trouble, write).await?;
+        on_the_disk(&self.fatal_error, write).await?;
         Ok(self.snapshot.clone())
     }
 }
@@ -249,7 +249,7 @@ impl Replica {
             engine: Engine::new(Rules::default()),
         });
         let SnapshotContents { meta, cluster, version: cluster_version, engine } = known;
-        version.hear(cluster_version);
+        version.observe(cluster_version);
         let core = ReplicaState {
             engine,
             cluster,
@@ -281,14 +281,18 @@ impl Replica {
     }
 
     /// Locks the state. No entry is applied while the guard is held, so hold it only briefly.
-    pub(crate) fn look(&self) -> MutexGuard<'_, ReplicaState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ReplicaState> {
         self.core.lock()
     }
 
     /// Calls `look` with the engine and the time at which to read: `at`, unless a deadline that is
     /// not applied yet has passed by then. In that case the time is that of the last applied entry.
-    pub(in crate::raft) fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
-        let core = self.look();
+    pub(in crate::raft) fn inspect_at<T>(
+        &self,
+        at: Time,
+        look: impl FnOnce(&Engine, Time) -> T,
+    ) -> T {
+        let core = self.state();
         let at = at.max(core.engine.clock());
         let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
         look(&core.engine, if is_due { core.engine.clock() } else { at })
@@ -367,12 +371,16 @@ impl Replica {
             }
             EntryPayload::Normal(Proposal::Raise(version)) => {
                 core.cluster_version = core.cluster_version.max(version);
-                self.version.hear(version);
+                self.version.observe(version);
                 log::info!("the cluster has version {version}");
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {
-                core.hear(entry.log_id.leader_id, body.now, self.environment.steady_now());
+                core.observe_leader_time(
+                    entry.log_id.leader_id,
+                    body.now,
+                    self.environment.steady_now(),
+                );
                 self.carry_out(&mut core, entry.log_id.index, &body)
             }
         };
@@ -421,12 +429,12 @@ impl Replica {
         core.engine = known.engine;
         core.cluster = known.cluster;
         core.cluster_version = known.version;
-        self.version.hear(known.version);
+        self.version.observe(known.version);
         core.applied = known.meta.last_log_id;
         core.members = known.meta.last_membership;
         if let Some(applied) = core.applied {
             let stamped = core.engine.clock();
-            core.hear(applied.leader_id, stamped, self.environment.steady_now());
+            core.observe_leader_time(applied.leader_id, stamped, self.environment.steady_now());
         }
         // The snapshot does not contain the events that led to its state. Skipping an event number
         // tells watchers that they have missed events and must read the state again.
@@ -440,8 +448,8 @@ impl Replica {
 
     /// Records a report from a leader that its engine time is `now`. The leader was elected under
     /// the id `leader` or a later one.
-    pub(crate) fn hear(&self, leader: Leader, now: Time) {
-        self.core.lock().hear(leader, now, self.environment.steady_now());
+    pub(crate) fn observe_leader_time(&self, leader: Leader, now: Time) {
+        self.core.lock().observe_leader_time(leader, now, self.environment.steady_now());
     }
 
     /// Whether this node has not received the leader's engine time for [`TIME_EVERY`]. If it became
@@ -476,7 +484,7 @@ impl ReplicaState {
         self.reading.map_or(stamped, |reading| reading.at_least(steady).max(stamped))
     }
 
-    fn hear(&mut self, leader: Leader, now: Time, steady: Time) {
+    fn observe_leader_time(&mut self, leader: Leader, now: Time, steady: Time) {
         let heard = LeaderReading::of(leader, now, steady);
         self.reading = Some(heard.better(self.reading));
     }

@@ -105,7 +105,7 @@ impl SimClient {
                 155..163 => self.change_mode().await,
                 163..168 => self.move_one(lock).await,
                 168..169 => self.reset().await,
-                _ => drop(self.look(lock).await),
+                _ => drop(self.read_lock(lock).await),
             }
             sleep(dice.millis(1, 60)).await;
             if !self.held.is_empty() && dice.percent(45) {
@@ -117,9 +117,9 @@ impl SimClient {
 
     /// Reads every lock once, and reports a violation if one can't be read. Retries until `until`,
     /// since an election may still be under way.
-    pub(in crate::sim) async fn look_at_all(mut self, until: Time) {
+    pub(in crate::sim) async fn read_all_locks(mut self, until: Time) {
         for lock in 0..LOCKS {
-            while self.look(lock).await.is_none() {
+            while self.read_lock(lock).await.is_none() {
                 if now() > until {
                     let what = format_args!("lock {lock} can't be seen at the end");
                     self.world.record.violation(Promise::Recovers, what);
@@ -131,7 +131,7 @@ impl SimClient {
 
     /// Sends a command, and sends it again to other nodes until one answers, at most [`TRIES`]
     /// times in all.
-    pub(in crate::sim) async fn ask(&mut self, op: Op) -> RequestResult {
+    pub(in crate::sim) async fn submit(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut order = self.order();
@@ -142,7 +142,7 @@ impl SimClient {
                 (key, order) = (format!("{key}-{attempt}").into(), self.order());
             }
             let request = NodeRequest::Submit(self.command(&key, op.clone(), order).into());
-            let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
+            let reply = self.world.request(self.end, self.node, request, PATIENCE).await;
             let sent =
                 if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(NodeReply::Answered(answer)) = reply {
@@ -177,7 +177,7 @@ impl SimClient {
         if self.clock.read().since(kept) < third {
             return;
         }
-        let came = self.ask(Op::KeepAlive(id)).await;
+        let came = self.submit(Op::KeepAlive(id)).await;
         match came.answer {
             Some(Ok(_)) => {
                 let until = came.sent + less(ttl.span());
@@ -199,7 +199,8 @@ impl SimClient {
         let client = ClientId::parse(&self.who).expect("a valid name");
         let ttl = Ttl::new(self.world.dice.millis(1_000, 3_000)).expect("long enough");
         let grace = self.grace();
-        let came = self.ask(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })).await;
+        let came =
+            self.submit(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })).await;
         if let Some(Ok(Outcome::SessionOpened(id))) = came.answer {
             let until = came.sent + less(ttl.span());
             self.session = Some(ClientSession { id, ttl, until, kept: came.sent });
@@ -223,7 +224,7 @@ impl SimClient {
     }
 
     pub(in crate::sim) async fn take(&mut self, lock: Lock, ask: Acquire) {
-        let came = self.ask(Op::Acquire(ask.clone())).await;
+        let came = self.submit(Op::Acquire(ask.clone())).await;
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
                 let token = tenure.token.as_u64();
@@ -376,11 +377,11 @@ impl SimClient {
 
     /// Reads a lock. Returns the time of the request on the client's clock, the state of the lock,
     /// and an upper bound of the engine time.
-    pub(in crate::sim) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
+    pub(in crate::sim) async fn read_lock(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
             let request = NodeRequest::View(name(lock));
-            let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
+            let reply = self.world.request(self.end, self.node, request, PATIENCE).await;
             if let Some(NodeReply::Seen(view, at)) = reply {
                 self.saw(lock, from, &view);
                 return Some((sent, *view, at));
@@ -420,7 +421,7 @@ impl SimClient {
         let key = self.key(lock, token);
         let (firm, patch) = (Firm::Keep, Patch::default());
         let renew = Renew { key, term: None, firm, patch, acquires: false };
-        let came = self.ask(Op::Renew(renew)).await;
+        let came = self.submit(Op::Renew(renew)).await;
         match &came.answer {
             Some(Ok(Outcome::Renewed(tenure))) => {
                 self.world.record.history(|history| {
@@ -471,7 +472,7 @@ impl SimClient {
             return self.change_its_mind(lock, release(acquisition)).await;
         }
         let came = loop {
-            let came = self.ask(Op::Release(release(acquisition))).await;
+            let came = self.submit(Op::Release(release(acquisition))).await;
             let reason = match &came.answer {
                 Some(Err(refusal)) => Some(&*refusal.reason),
                 _ => None,

@@ -51,7 +51,7 @@ impl SimClient {
         let (name, client) = (name(lock), self.id());
         let ask =
             Acquire { mode, hold, ..Acquire::new(name, client, LeaseTerms::Session(session)) };
-        let came = self.ask(Op::Acquire(ask)).await;
+        let came = self.submit(Op::Acquire(ask)).await;
         let Some(Ok(Outcome::Renewed(tenure))) = &came.answer else {
             return self.mode_unknown(lock, token, mode, &came).await;
         };
@@ -103,7 +103,7 @@ impl SimClient {
         // as soon as the lease is moved, another client may acquire the lock.
         self.lose(token);
         let from = self.key(lock, token);
-        let came = self.ask(Op::Move(Move { from, to: name(to), over: IfExists::Refuse })).await;
+        let came = self.submit(Op::Move(Move { from, to: name(to), over: IfExists::Refuse })).await;
         match &came.answer {
             Some(Ok(Outcome::Moved(tenure))) => {
                 let new = tenure.token.as_u64();
@@ -141,7 +141,7 @@ impl SimClient {
             patch: Patch::default(),
             at_once: false,
         };
-        let came = self.ask(Op::Steal(steal)).await;
+        let came = self.submit(Op::Steal(steal)).await;
         match came.answer {
             Some(Ok(Outcome::Stolen(tenure))) => {
                 let token = tenure.token.as_u64();
@@ -173,7 +173,7 @@ impl SimClient {
         let ids = kept.iter().map(|who| ClientId::parse(who).expect("a valid name"));
         let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
-        let came = self.ask(Op::Reset(Sweep::new(whose, by, reason()))).await;
+        let came = self.submit(Op::Reset(Sweep::new(whose, by, reason()))).await;
         // The administrator counts as a client whose leases the reset keeps, because it is the
         // holder of the locks during the steal grace.
         kept.push(ADMIN.into());
@@ -204,7 +204,7 @@ impl SimClient {
                     history.free(token, from);
                 }
             });
-            self.ask(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
+            self.submit(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
         }
         self.session = None;
         self.life += 1;
@@ -215,7 +215,7 @@ impl SimClient {
     pub(in crate::sim) async fn end_session(&mut self) -> Option<RequestResult> {
         let session = self.session.as_ref()?.id;
         let end = EndSession { session, end: SessionEnd::Closed };
-        let came = self.ask(Op::EndSession(end)).await;
+        let came = self.submit(Op::EndSession(end)).await;
         self.lose_session();
         Some(came)
     }
@@ -233,7 +233,7 @@ impl SimClient {
         let later = world.dice.millis(0, 100);
         SimTypeConfig::spawn(async move {
             sleep(later).await;
-            world.ask(end, node, request, PATIENCE).await;
+            world.request(end, node, request, PATIENCE).await;
         });
         let ask = self.by_name(lock, QueuePolicy::Skip);
         self.take(lock, ask).await;
@@ -298,7 +298,7 @@ impl HandoverClient {
             remember: true,
             ..Acquire::new(named(name), self.client.id(), term)
         };
-        let came = self.client.ask(Op::Acquire(ask)).await;
+        let came = self.client.submit(Op::Acquire(ask)).await;
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
                 Some(self.begun(name, &came, tenure, session.is_some()))
@@ -316,7 +316,7 @@ impl HandoverClient {
             patch: Patch::default(),
             at_once: false,
         };
-        let came = self.client.ask(Op::Steal(steal)).await;
+        let came = self.client.submit(Op::Steal(steal)).await;
         let by = came.answer.as_ref().and_then(|answer| answer.as_ref().ok()?.tenure());
         let by = by.map(|tenure| tenure.token.as_u64());
         self.note_end(EndKind::Steal { name, by }, &came);
@@ -367,7 +367,7 @@ impl HandoverClient {
             let handover = self.next(&mut tenure);
             let (key, patch) = (tenure.key.clone(), Patch::default());
             let op = Op::Annotate(Annotate { key, patch, handover: Some(handover.clone()) });
-            let came = self.client.ask(op.clone()).await;
+            let came = self.client.submit(op.clone()).await;
             self.note_set(&handover, &came);
             if let Some(late) = before.replace(op).filter(|_| dice.percent(40)) {
                 self.send_late(late);
@@ -391,7 +391,7 @@ impl HandoverClient {
         let hands_over = self.client.world.dice.percent(40);
         let handover = hands_over.then(|| self.next(&mut tenure));
         let release = Release { handover: handover.clone(), ..Release::of(tenure.key.clone()) };
-        let came = self.client.ask(Op::Release(release)).await;
+        let came = self.client.submit(Op::Release(release)).await;
         if let Some(handover) = &handover {
             self.note_set(handover, &came);
         }
@@ -438,7 +438,7 @@ impl HandoverClient {
         let later = world.dice.millis(0, 300);
         SimTypeConfig::spawn(async move {
             sleep(later).await;
-            world.ask(end, node, request, PATIENCE).await;
+            world.request(end, node, request, PATIENCE).await;
         });
     }
 }
@@ -471,7 +471,7 @@ impl SimClient {
             sleep(LOOK_AGAIN).await;
             self.keep_up().await;
             let from = joined.from;
-            let Some((sent, view, at)) = self.look(lock).await else { continue };
+            let Some((sent, view, at)) = self.read_lock(lock).await else { continue };
             let made = |holder: &&Holder| {
                 let details = &holder.lease.details;
                 holder.lease.holder == ask.client
@@ -489,7 +489,7 @@ impl SimClient {
         if place.served.is_none() {
             self.left_open(lock, joined.from);
             let why = LeaveReason::Asked;
-            self.ask(Op::Leave(Leave { name: name(lock), ticket, why })).await;
+            self.submit(Op::Leave(Leave { name: name(lock), ticket, why })).await;
         }
         self.world.record.history(|history| history.place(place));
     }

@@ -186,7 +186,7 @@ impl Disk {
 impl OpenDisk {
     /// Calls `look` with the contents of the disk. Fails if this handle's run of the node has
     /// ended.
-    pub(in crate::sim) fn look<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
+    pub(in crate::sim) fn read<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
         Ok(look(&state.seen))
@@ -318,7 +318,7 @@ impl VirtualLog {
         let there = |id: &LogId| {
             let is_there =
                 |files: &DiskContents| files.entries.get(&id.index).is_some_and(|(at, _)| at == id);
-            self.disk.look(is_there).unwrap_or(false)
+            self.disk.read(is_there).unwrap_or(false)
         };
         if let Some(last) = last.filter(there) {
             self.record.promised(self.node, last);
@@ -332,7 +332,7 @@ impl RaftLogReader<SimTypeConfig> for VirtualLog {
         &mut self,
         range: R,
     ) -> io::Result<Vec<Entry>> {
-        self.disk.look(|files| {
+        self.disk.read(|files| {
             let read = |(log_id, bytes): &(LogId, Arc<[u8]>)| {
                 let payload = read_payload(bytes)?;
                 Ok(Entry { log_id: *log_id, payload })
@@ -342,7 +342,7 @@ impl RaftLogReader<SimTypeConfig> for VirtualLog {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        self.disk.look(|files| files.vote)
+        self.disk.read(|files| files.vote)
     }
 }
 
@@ -354,7 +354,7 @@ impl RaftLogStorage<SimTypeConfig> for VirtualLog {
             last_purged_log_id: files.purged,
             last_log_id: files.last(),
         };
-        self.disk.look(state)
+        self.disk.read(state)
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -373,7 +373,7 @@ impl RaftLogStorage<SimTypeConfig> for VirtualLog {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        self.disk.look(|files| files.committed)
+        self.disk.read(|files| files.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<SimTypeConfig>) -> io::Result<()>
@@ -409,10 +409,10 @@ mod tests {
     fn a_crashed_node_cannot_read_its_disk() {
         let disk = Disk::new(&SeededRandom::new(1));
         let dead = disk.open();
-        assert!(dead.look(|_| ()).is_ok());
+        assert!(dead.read(|_| ()).is_ok());
         disk.crash();
-        assert!(dead.look(|_| ()).is_err());
+        assert!(dead.read(|_| ()).is_err());
         let alive = disk.open();
-        assert!(alive.look(|_| ()).is_ok() && dead.look(|_| ()).is_err());
+        assert!(alive.read(|_| ()).is_ok() && dead.read(|_| ()).is_err());
     }
 }

@@ -39,7 +39,7 @@ async fn for_ever<T>() -> T {
 
 impl World {
     /// Sends a request to a node and returns its reply. `None`: no reply came in time.
-    pub(in crate::sim) fn ask(
+    pub(in crate::sim) fn request(
         self: &Arc<Self>,
         from: End,
         to: NodeId,

@@ -90,7 +90,7 @@ async fn start(
     });
     let machine = VirtualStateMachine::open(id, &disk, environment.clone(), &world.record)?;
     let (vote, last, purged) = disk
-        .look(|files| (files.vote, files.last(), files.purged))
+        .read(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;
     world.record.remembers(id, vote, last, seat.disk.last_crash());
     if purged > machine.applied() {
@@ -219,7 +219,7 @@ impl Host {
 
     /// Returns the index of the last entry that the node has applied, and its encoded engine state.
     pub(in crate::sim) fn state(&self) -> (Option<u64>, Vec<u8>) {
-        let core = self.requests.replica.look();
+        let core = self.requests.replica.state();
         let applied = core.meta().last_log_id.map(|id| id.index);
         (applied, state_codec::encode_engine(state_codec::known_version(), &core.engine))
     }
@@ -247,9 +247,9 @@ impl Host {
         let id = command.request.as_ref().map(|request| request.id.clone());
         let (send, reply) = oneshot::channel();
         let answer = if planted(PlantedBug::AnswersBeforeCommit) && self.leads().is_some() {
-            let mut engine = self.requests.replica.look().engine.clone();
+            let mut engine = self.requests.replica.state().engine.clone();
             let answer = engine.apply(engine.clock(), &command, &mut vec![]);
-            self.requests.queue.ask(command, Box::new(drop));
+            self.requests.queue.submit(command, Box::new(drop));
             answer
         } else {
             // Sending the answer fails if the client has stopped waiting for it.
@@ -267,14 +267,18 @@ impl Host {
     async fn view(&self, name: LockName) -> NodeReply {
         let seen = |seen: (LockView, Time)| NodeReply::Seen(Box::new(seen.0), seen.1);
         if planted(PlantedBug::NoBarrier) {
-            let core = self.requests.replica.look();
+            let core = self.requests.replica.state();
             let now = core.engine.clock();
             return seen((core.engine.view(&name, now), now));
         }
         let (send, reply) = oneshot::channel();
         let own = name.clone();
         let look = move |engine: &Engine, now| (engine.view(&own, now), now);
-        self.requests.look(Some(&name), look, Box::new(move |answer| drop(send.send(answer))));
+        self.requests.read_engine(
+            Some(&name),
+            look,
+            Box::new(move |answer| drop(send.send(answer))),
+        );
         match reply.await {
             Ok(Ok(answer)) => seen(answer),
             Ok(Err(_)) | Err(_) => NodeReply::Unavailable,

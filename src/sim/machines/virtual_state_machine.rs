@@ -67,7 +67,7 @@ async fn put(
     let (began, upto) = (now(), snapshot.meta.last_log_id);
     disk.put_snapshot(upto, snapshot::to_file(snapshot).into()).await?;
     record.took(CoveragePoint::SlowSnapshotWrite, began);
-    let (purged, there) = (disk.look(|files| files.purged)?, disk.snapshot_upto());
+    let (purged, there) = (disk.read(|files| files.purged)?, disk.snapshot_upto());
     if purged > there {
         let what = format_args!(
             "node {node} could not start: its log begins after {purged:?}, and its snapshot ends \
@@ -99,7 +99,7 @@ impl VirtualStateMachine {
 
     /// Returns the last entry that the replica has applied.
     pub(in crate::sim) fn applied(&self) -> Option<LogId> {
-        self.replica.look().meta().last_log_id
+        self.replica.state().meta().last_log_id
     }
 }
 
@@ -107,7 +107,7 @@ impl VirtualStateMachine {
 #[cfg(test)]
 fn distorted_entry(replica: &Replica, mut entry: Entry) -> Entry {
     if let EntryPayload::Normal(Proposal::Commands(body)) = &mut entry.payload {
-        let engine = &replica.look().engine;
+        let engine = &replica.state().engine;
         let distorted = |command| distorted(command, engine, body.now);
         let commands = body.commands.iter().map(distorted).collect();
         *body = Arc::new(Commands { now: body.now, commands });
@@ -120,7 +120,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     type SnapshotBuilder = VirtualSnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
-        let meta = self.replica.look().meta();
+        let meta = self.replica.state().meta();
         Ok((meta.last_log_id, meta.last_membership))
     }
 
@@ -142,7 +142,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
             let answers = self.replica.apply(entry);
             drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {
-                snapshot::to_bytes(known_version(), None, &self.replica.look().engine)
+                snapshot::to_bytes(known_version(), None, &self.replica.state().engine)
             });
             if let Some(responder) = responder {
                 responder.send(answers);
@@ -152,7 +152,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> VirtualSnapshotBuilder {
-        let core = self.replica.look();
+        let core = self.replica.state();
         let bytes = if planted(PlantedBug::SnapshotForgets) {
             snapshot::to_bytes(known_version(), core.cluster, &forgetful(&core.engine))
         } else {
