@@ -288,7 +288,7 @@ pub fn main() -> ExitCode {
     }
     let done = match run(&cli.command) {
         Ok(()) => Exit::Done.into(),
-        Err(failure) => output::tell(&failure).into(),
+        Err(failure) => output::report_failure(&failure).into(),
     };
     log_output::flush();
     done

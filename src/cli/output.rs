@@ -138,7 +138,7 @@ pub(super) fn harmless(text: &str) -> String {
 }
 
 /// Prints a failed command's message on standard error, and returns its exit code.
-pub(super) fn tell(failure: &CliError) -> Exit {
+pub(super) fn report_failure(failure: &CliError) -> Exit {
     match failure {
         CliError::Said(exit, sentence) => {
             say_as(Level::Error, sentence);

@@ -24,7 +24,7 @@ pub(super) fn own(secs: u64, grace: u64) -> LeaseTerms {
     LeaseTerms::Own(ttl, Grace::new(Span::from_secs(grace)).expect("valid"))
 }
 
-pub(super) fn ask(lock: &str, who: &str) -> Acquire {
+pub(super) fn acquire(lock: &str, who: &str) -> Acquire {
     Acquire::new(name(lock), client(who), own(30, 5))
 }
 
@@ -100,17 +100,17 @@ pub(super) fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
 #[test]
 fn grace_is_for_the_holder_and_keeps_the_token() {
     let mut lab = Lab::new();
-    let token = lab.at(0).granted(ask("build", "a"));
-    assert_eq!(lab.at(30).refused(Op::Acquire(ask("build", "b"))), RefusalKind::LockConflict);
-    assert_eq!(lab.at(34).granted(ask("build", "a")), token);
-    assert!(lab.at(69).granted(ask("build", "b")) > token, "34 + 30 + 5 = 69: free again");
+    let token = lab.at(0).granted(acquire("build", "a"));
+    assert_eq!(lab.at(30).refused(Op::Acquire(acquire("build", "b"))), RefusalKind::LockConflict);
+    assert_eq!(lab.at(34).granted(acquire("build", "a")), token);
+    assert!(lab.at(69).granted(acquire("build", "b")) > token, "34 + 30 + 5 = 69: free again");
 }
 
 #[test]
 fn a_release_without_the_current_token_frees_nothing() {
     let mut lab = Lab::new();
-    let old = lab.at(0).granted(ask("build", "a"));
-    let new = lab.at(40).granted(ask("build", "a"));
+    let old = lab.at(0).granted(acquire("build", "a"));
+    let new = lab.at(40).granted(acquire("build", "a"));
     assert_ne!(old, new);
     let stale = Op::Release(Release::of(key("build", "a", Some(old))));
     assert_eq!(lab.refused(stale), RefusalKind::FencingMismatch);
@@ -125,11 +125,11 @@ fn a_release_without_the_current_token_frees_nothing() {
 #[test]
 fn writers_do_not_starve() {
     let mut lab = Lab::new();
-    lab.granted(shared(ask("db", "r1")));
-    lab.granted(shared(ask("db", "r2")));
-    assert!(matches!(lab.does(waiting(ask("db", "w"))), Ok(Outcome::Waiting { ahead: 0, .. })));
-    assert_eq!(lab.refused(Op::Acquire(shared(ask("db", "r3")))), RefusalKind::LockConflict);
-    lab.does(waiting(shared(ask("db", "r3")))).expect("waits");
+    lab.granted(shared(acquire("db", "r1")));
+    lab.granted(shared(acquire("db", "r2")));
+    assert!(matches!(lab.does(waiting(acquire("db", "w"))), Ok(Outcome::Waiting { ahead: 0, .. })));
+    assert_eq!(lab.refused(Op::Acquire(shared(acquire("db", "r3")))), RefusalKind::LockConflict);
+    lab.does(waiting(shared(acquire("db", "r3")))).expect("waits");
     lab.does(Op::Release(Release::of(key("db", "r1", None)))).expect("released");
     assert_eq!(lab.holder("db"), "r2");
     lab.does(Op::Release(Release::of(key("db", "r2", None)))).expect("released");
@@ -141,13 +141,13 @@ fn writers_do_not_starve() {
 #[test]
 fn an_upgrade_mints_a_token_and_a_downgrade_keeps_it() {
     let mut lab = Lab::new();
-    let shared_by = lab.granted(shared(ask("db", "a")));
-    let token = lab.granted(ask("db", "a"));
+    let shared_by = lab.granted(shared(acquire("db", "a")));
+    let token = lab.granted(acquire("db", "a"));
     assert!(token > shared_by, "another sharer may have shown a later one than {shared_by}");
-    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
-    assert_eq!(lab.granted(shared(ask("db", "a"))), token);
+    lab.does(waiting(shared(acquire("db", "b")))).expect("waits");
+    assert_eq!(lab.granted(shared(acquire("db", "a"))), token);
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2, "b was let in");
-    assert_eq!(lab.refused(Op::Acquire(ask("db", "a"))), RefusalKind::LockConflict);
+    assert_eq!(lab.refused(Op::Acquire(acquire("db", "a"))), RefusalKind::LockConflict);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn one_keep_alive_renews_all_and_expiry_puts_all_in_grace() {
     let mut lab = Lab::new();
     let session = lab.session("a");
     for lock in ["x", "y", "z"] {
-        lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask(lock, "a") });
+        lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire(lock, "a") });
     }
     lab.at(9).does(Op::KeepAlive(session)).expect("alive");
     lab.at(18);
@@ -172,10 +172,10 @@ fn one_keep_alive_renews_all_and_expiry_puts_all_in_grace() {
 #[test]
 fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
     let mut lab = Lab::new();
-    lab.granted(ask("build", "a"));
+    lab.granted(acquire("build", "a"));
     let dead = lab.at(26).session("b");
-    lab.does(waiting(opened(ask("build", "b"), dead, 1))).expect("waits");
-    lab.does(waiting(ask("build", "c"))).expect("waits");
+    lab.does(waiting(opened(acquire("build", "b"), dead, 1))).expect("waits");
+    lab.does(waiting(acquire("build", "c"))).expect("waits");
     // The lease on `build` expired at t=35s and the session of client `b` at t=36s. The engine
     // learns of both only in the call at t=50s.
     lab.at(50).does(Op::Settle).expect("settled");
@@ -186,9 +186,9 @@ fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
 fn ending_a_session_serves_no_waiter_of_that_session() {
     let mut lab = Lab::new();
     let session = lab.session("a");
-    lab.granted(opened(ask("x", "a"), session, 1));
-    lab.does(waiting(opened(ask("x", "a"), session, 2))).expect("waits");
-    lab.does(waiting(ask("x", "b"))).expect("waits");
+    lab.granted(opened(acquire("x", "a"), session, 1));
+    lab.does(waiting(opened(acquire("x", "a"), session, 2))).expect("waits");
+    lab.does(waiting(acquire("x", "b"))).expect("waits");
     lab.does(Op::EndSession(EndSession { session, end: SessionEnd::Closed })).expect("ended");
     assert_eq!(lab.holder("x"), "b");
 }
@@ -197,11 +197,11 @@ fn ending_a_session_serves_no_waiter_of_that_session() {
 fn open_files_of_one_client_exclude_each_other() {
     let mut lab = Lab::new();
     let session = lab.session("a");
-    let token = lab.granted(ask("x", "a"));
-    assert_eq!(lab.granted(opened(ask("x", "a"), session, 1)), token, "loose: taken over");
-    let second = Op::Acquire(opened(ask("x", "a"), session, 2));
+    let token = lab.granted(acquire("x", "a"));
+    assert_eq!(lab.granted(opened(acquire("x", "a"), session, 1)), token, "loose: taken over");
+    let second = Op::Acquire(opened(acquire("x", "a"), session, 2));
     assert_eq!(lab.refused(second.clone()), RefusalKind::LockConflict);
-    let firm = Acquire { hold: Ownership::Exclusive(None), ..ask("y", "a") };
+    let firm = Acquire { hold: Ownership::Exclusive(None), ..acquire("y", "a") };
     lab.granted(firm.clone());
     assert_eq!(
         lab.refused(Op::Acquire(firm)),
@@ -209,26 +209,30 @@ fn open_files_of_one_client_exclude_each_other() {
         "exclusive forms exclude"
     );
     assert_eq!(
-        lab.refused(Op::Acquire(opened(ask("y", "a"), session, 3))),
+        lab.refused(Op::Acquire(opened(acquire("y", "a"), session, 3))),
         RefusalKind::LockConflict
     );
     let maker = Ownership::Exclusive(Some(OpenId { session, number: 4 }));
-    let made = lab.granted(Acquire { hold: maker, ..ask("z", "a") });
-    assert_eq!(lab.granted(opened(ask("z", "a"), session, 4)), made, "by the file that made it");
+    let made = lab.granted(Acquire { hold: maker, ..acquire("z", "a") });
+    assert_eq!(
+        lab.granted(opened(acquire("z", "a"), session, 4)),
+        made,
+        "by the file that made it"
+    );
 }
 
 #[test]
 fn a_stolen_lock_is_unusable_for_the_steal_grace() {
     let mut lab = Lab::new();
-    let old = lab.granted(ask("build", "a"));
+    let old = lab.granted(acquire("build", "a"));
     let steal = stolen("build", "root", own(30, 5));
     let Ok(Outcome::Stolen(tenure)) = lab.at(10).does(steal) else { panic!("not stolen") };
     assert!(tenure.token > old);
     assert_eq!(tenure.acquired_at, Time::from_secs(11));
     for who in ["root", "a", "b"] {
-        assert_eq!(lab.refused(Op::Acquire(ask("build", who))), RefusalKind::LockConflict);
+        assert_eq!(lab.refused(Op::Acquire(acquire("build", who))), RefusalKind::LockConflict);
     }
-    assert_eq!(lab.at(11).granted(ask("build", "root")), tenure.token);
+    assert_eq!(lab.at(11).granted(acquire("build", "root")), tenure.token);
     let late = Op::Release(Release::of(key("build", "a", Some(old))));
     assert_eq!(lab.refused(late), RefusalKind::FencingMismatch);
     assert!(StealReason::parse("  ").is_none());
@@ -248,8 +252,8 @@ fn releasing_a_stolen_lock_does_not_shorten_the_steal_grace() {
     for way in ways {
         let mut lab = Lab::new();
         let session = lab.session("root");
-        lab.granted(ask("build", "a"));
-        lab.does(waiting(ask("build", "b"))).expect("waits");
+        lab.granted(acquire("build", "a"));
+        lab.does(waiting(acquire("build", "b"))).expect("waits");
         lab.does(stolen("build", "root", LeaseTerms::Session(session))).expect("stolen");
         lab.does(way(session)).expect("given back");
         assert_eq!(lab.holder("build"), "root", "a has not had its second to stop");
@@ -267,8 +271,8 @@ fn session_expiry_after_a_steal_does_not_shorten_the_steal_grace() {
     let (ttl, grace) = (Ttl::new(Span::from_secs(1)).expect("valid"), Grace::NONE);
     let session = OpenSession { client: client("root"), ttl: Some(ttl), grace };
     let Ok(Outcome::SessionOpened(id)) = lab.does(Op::OpenSession(session)) else { panic!() };
-    lab.granted(ask("build", "a"));
-    lab.does(waiting(ask("build", "b"))).expect("waits");
+    lab.granted(acquire("build", "a"));
+    lab.does(waiting(acquire("build", "b"))).expect("waits");
     lab.now = Time::from_nanos(500_000_000);
     lab.does(stolen("build", "root", LeaseTerms::Session(id))).expect("stolen");
     lab.at(1).does(Op::Settle).expect("settled");
@@ -281,42 +285,44 @@ fn session_expiry_after_a_steal_does_not_shorten_the_steal_grace() {
 fn an_open_files_mode_is_changed_by_that_file_only() {
     let mut lab = Lab::new();
     let session = lab.session("a");
-    lab.granted(opened(ask("db", "a"), session, 1));
-    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
-    let downgrade = Op::Acquire(shared(ask("db", "a")));
+    lab.granted(opened(acquire("db", "a"), session, 1));
+    lab.does(waiting(shared(acquire("db", "b")))).expect("waits");
+    let downgrade = Op::Acquire(shared(acquire("db", "a")));
     assert_eq!(
         lab.refused(downgrade),
         RefusalKind::LockConflict,
         "flock -x was promised to be alone"
     );
-    lab.granted(shared(opened(ask("db", "a"), session, 1)));
+    lab.granted(shared(opened(acquire("db", "a"), session, 1)));
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
 }
 
 #[test]
 fn a_repeated_wait_is_granted_the_mode_requested_last() {
     let mut lab = Lab::new();
-    lab.granted(ask("db", "a"));
-    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(shared(ask("db", "b")))) else {
+    lab.granted(acquire("db", "a"));
+    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(shared(acquire("db", "b")))) else {
         panic!()
     };
     let line = QueuePolicy::Join(Some(Span::from_secs(3)));
-    let again = lab.does(Op::Acquire(Acquire { line, ..ask("db", "b") }));
+    let again = lab.does(Op::Acquire(Acquire { line, ..acquire("db", "b") }));
     assert_eq!(again, Ok(Outcome::Waiting { ticket, ahead: 0 }));
     lab.does(Op::Release(Release::of(key("db", "a", None)))).expect("released");
     assert_eq!(lab.engine.view(&name("db"), lab.now).mode, Mode::Exclusive);
 
-    lab.granted(shared(ask("web", "a")));
-    lab.does(waiting(ask("web", "b"))).expect("waits");
-    lab.does(waiting(shared(ask("web", "c")))).expect("waits");
-    let Ok(Outcome::Granted(tenure)) = lab.does(waiting(shared(ask("web", "b")))) else { panic!() };
+    lab.granted(shared(acquire("web", "a")));
+    lab.does(waiting(acquire("web", "b"))).expect("waits");
+    lab.does(waiting(shared(acquire("web", "c")))).expect("waits");
+    let Ok(Outcome::Granted(tenure)) = lab.does(waiting(shared(acquire("web", "b")))) else {
+        panic!()
+    };
     let view = lab.engine.view(&name("web"), lab.now);
     assert_eq!(view.holders.len(), 3);
     let own = view.held_by(&client("b")).map(|holder| holder.lease.token);
     assert_eq!(own, Some(tenure.token), "c was let in behind b, under a later token");
 
     let hurried = QueuePolicy::Join(Some(Span::ZERO));
-    let hurried = Op::Acquire(Acquire { line: hurried, ..ask("db", "c") });
+    let hurried = Op::Acquire(Acquire { line: hurried, ..acquire("db", "c") });
     assert_eq!(lab.refused(hurried), RefusalKind::LockConflict, "who waits no time does not wait");
 }
 
@@ -325,9 +331,9 @@ fn a_lease_outlives_the_session_through_which_it_was_made() {
     let mut lab = Lab::new();
     let old = lab.session("a");
     let maker = Ownership::Exclusive(Some(OpenId { session: old, number: 1 }));
-    let made = lab.granted(Acquire { hold: maker, ..ask("x", "a") });
-    let file = lab.granted(opened(ask("y", "a"), old, 2));
-    let touched = lab.granted(opened(ask("z", "a"), old, 3));
+    let made = lab.granted(Acquire { hold: maker, ..acquire("x", "a") });
+    let file = lab.granted(opened(acquire("y", "a"), old, 2));
+    let touched = lab.granted(opened(acquire("z", "a"), old, 3));
     lab.at(10).does(Op::Settle).expect("the session expires");
     let new = lab.session("a");
     let renew = |lock, token, term| {
@@ -336,7 +342,7 @@ fn a_lease_outlives_the_session_through_which_it_was_made() {
     };
     lab.does(renew("x", made, own(60, 5))).expect("renewed, as its holder may");
     lab.does(renew("y", file, LeaseTerms::Session(new))).expect("taken back within grace");
-    assert_eq!(lab.granted(ask("z", "a")), touched, "rule 1: in grace by X, same token");
+    assert_eq!(lab.granted(acquire("z", "a")), touched, "rule 1: in grace by X, same token");
     lab.at(19).does(Op::KeepAlive(new)).expect("alive");
     lab.at(28).does(Op::Settle).expect("settled");
     for lock in ["x", "y", "z"] {
@@ -349,9 +355,9 @@ fn limits_hold_for_moves_and_for_the_queue() {
     let rules = Rules { locks_max: 2, holders_max: 2, ..Rules::default() };
     let mut lab = Lab { engine: Engine::new(rules), ..Lab::new() };
     for lock in ["a", "b"] {
-        lab.granted(ask(lock, "x"));
+        lab.granted(acquire(lock, "x"));
         for who in ["r1", "r2", "r3"] {
-            lab.does(waiting(shared(ask(lock, who)))).expect("waits");
+            lab.does(waiting(shared(acquire(lock, who)))).expect("waits");
         }
     }
     let (from, to, over) = (key("a", "x", None), name("c"), IfExists::Replace);
@@ -366,8 +372,8 @@ fn limits_hold_for_moves_and_for_the_queue() {
 #[test]
 fn a_move_leaves_the_queue_behind() {
     let mut lab = Lab::new();
-    let token = lab.granted(ask("a", "x"));
-    lab.does(waiting(ask("a", "y"))).expect("waits");
+    let token = lab.granted(acquire("a", "x"));
+    lab.does(waiting(acquire("a", "y"))).expect("waits");
     let to = name("b");
     let from = key("a", "x", None);
     let over = IfExists::Replace;
@@ -375,7 +381,7 @@ fn a_move_leaves_the_queue_behind() {
     let Ok(Outcome::Moved(tenure)) = moved else { panic!("not moved: {moved:?}") };
     assert!(tenure.token > token);
     assert_eq!((lab.holder("a"), lab.holder("b")), ("y".to_owned(), "x".to_owned()));
-    lab.granted(ask("c", "z"));
+    lab.granted(acquire("c", "z"));
     let from = key("b", "x", None);
     let blocked = Op::Move(Move { from, to: name("c"), over });
     assert_eq!(lab.refused(blocked), RefusalKind::LockConflict);
@@ -384,16 +390,16 @@ fn a_move_leaves_the_queue_behind() {
 #[test]
 fn a_repeated_request_has_one_effect() {
     let mut lab = Lab::new();
-    let acquire = keyed("http:ann", 1, Op::Acquire(ask("build", "a")));
-    let first = lab.does_command(&acquire).expect("granted");
+    let keyed_acquire = keyed("http:ann", 1, Op::Acquire(acquire("build", "a")));
+    let first = lab.does_command(&keyed_acquire).expect("granted");
     lab.does(Op::Release(Release::of(key("build", "a", None)))).expect("released");
-    lab.granted(ask("build", "b"));
+    lab.granted(acquire("build", "b"));
     let tenure = first.tenure().expect("a tenure");
     let replay = Replay { at: Time::ZERO, ends: Some(lab.engine.state.ends(tenure.life)), first };
-    assert_eq!(lab.at(1).does_command(&acquire), Ok(Outcome::Replayed(Box::new(replay))));
+    assert_eq!(lab.at(1).does_command(&keyed_acquire), Ok(Outcome::Replayed(Box::new(replay))));
     assert_eq!(lab.holder("build"), "b", "the repeat has not taken it again");
     lab.does(Op::Release(Release::of(key("build", "b", None)))).expect("released");
-    lab.at(601).does_command(&acquire).expect("forgotten by then, and granted anew");
+    lab.at(601).does_command(&keyed_acquire).expect("forgotten by then, and granted anew");
     assert_eq!(lab.engine.locks(), 1);
 }
 
@@ -407,9 +413,10 @@ fn keyed(caller: &str, digest: u128, op: Op) -> Command {
 #[test]
 fn a_known_key_answers_only_its_caller_and_its_request() {
     let mut lab = Lab::new();
-    lab.granted(ask("prod/db", "b"));
-    lab.does_command(&keyed("batch:eve", 1, Op::Acquire(ask("sandbox/x", "a")))).expect("granted");
-    let victims = Op::Acquire(ask("prod/db", "a"));
+    lab.granted(acquire("prod/db", "b"));
+    lab.does_command(&keyed("batch:eve", 1, Op::Acquire(acquire("sandbox/x", "a"))))
+        .expect("granted");
+    let victims = Op::Acquire(acquire("prod/db", "a"));
     for caller in ["http:ann", "batch:ann", "http:eve"] {
         let refusal = lab.does_command(&keyed(caller, 2, victims.clone())).expect_err("b has it");
         assert_eq!(refusal.kind(), RefusalKind::LockConflict, "{caller}");
@@ -422,9 +429,11 @@ fn a_known_key_answers_only_its_caller_and_its_request() {
 #[test]
 fn leaving_the_queue_serves_the_waiters_behind() {
     let mut lab = Lab::new();
-    lab.granted(shared(ask("db", "a")));
-    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(ask("db", "w"))) else { panic!() };
-    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
+    lab.granted(shared(acquire("db", "a")));
+    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(acquire("db", "w"))) else {
+        panic!()
+    };
+    lab.does(waiting(shared(acquire("db", "b")))).expect("waits");
     let leave = Leave { name: name("db"), ticket, why: LeaveReason::Gone };
     lab.does(Op::Leave(leave.clone())).expect("left");
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
@@ -434,9 +443,9 @@ fn leaving_the_queue_serves_the_waiters_behind() {
 #[test]
 fn a_timeout_ends_a_wait() {
     let mut lab = Lab::new();
-    lab.granted(ask("build", "a"));
+    lab.granted(acquire("build", "a"));
     let line = QueuePolicy::Join(Some(Span::from_secs(3)));
-    lab.does(Op::Acquire(Acquire { line, ..ask("build", "b") })).expect("waits");
+    lab.does(Op::Acquire(Acquire { line, ..acquire("build", "b") })).expect("waits");
     assert_eq!(lab.engine.next_deadline(), Some(Time::from_secs(3)));
     lab.at(3).does(Op::Settle).expect("settled");
     let why = LeaveReason::TimedOut;
@@ -450,7 +459,7 @@ fn a_timeout_ends_a_wait() {
 fn directories_list_each_child_once() {
     let mut lab = Lab::new();
     for lock in ["a", "a!b", "a/x", "a/y/z", "a0", "b/c", "b/d", "c"] {
-        lab.granted(ask(lock, "me"));
+        lab.granted(acquire(lock, "me"));
     }
     for limit in 1..9 {
         let (mut names, mut cursor) = (Vec::new(), None);
@@ -475,8 +484,8 @@ fn directories_list_each_child_once() {
 fn damaged_bytes_are_refused_and_do_not_panic() {
     let mut lab = Lab::new();
     let session = lab.session("a");
-    lab.granted(opened(ask("x", "a"), session, 1));
-    lab.does(waiting(ask("x", "b"))).expect("waits");
+    lab.granted(opened(acquire("x", "a"), session, 1));
+    lab.does(waiting(acquire("x", "b"))).expect("waits");
     let bytes = codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
     for place in 0..bytes.len() {
         let _ =
@@ -497,15 +506,15 @@ fn a_client_whose_session_expired_may_come_back() {
     let grace = Grace::new(Span::from_secs(5)).expect("valid");
     let open = OpenSession { client: client("a"), ttl: None, grace };
     let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else { panic!() };
-    let bound = Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") };
+    let bound = Acquire { term: LeaseTerms::Session(session), ..acquire("x", "a") };
     let token = lab.granted(bound.clone());
-    lab.granted(opened(ask("y", "a"), session, 1));
+    lab.granted(opened(acquire("y", "a"), session, 1));
     assert_eq!(lab.engine.next_deadline(), None, "it lasts until it is ended");
     assert_eq!(lab.engine.unending_sessions(), [session]);
     let end = EndSession { session, end: SessionEnd::Expired };
     lab.at(100_000).does(Op::EndSession(end)).expect("ended");
-    assert_eq!(lab.refused(Op::Acquire(ask("x", "b"))), RefusalKind::LockConflict);
-    assert_eq!(lab.at(100_004).granted(ask("x", "a")), token);
+    assert_eq!(lab.refused(Op::Acquire(acquire("x", "b"))), RefusalKind::LockConflict);
+    assert_eq!(lab.at(100_004).granted(acquire("x", "a")), token);
     lab.at(100_005).does(Op::Settle).expect("settled");
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }
@@ -515,7 +524,7 @@ fn a_client_whose_session_expired_may_come_back() {
 #[test]
 fn parts_of_a_command_have_limits() {
     let mut lab = Lab::new();
-    lab.granted(ask("x", "a"));
+    lab.granted(acquire("x", "a"));
     let long = |bytes| Some("x".repeat(bytes).into());
     let noted = |bytes| Patch { note: long(bytes), ..Patch::default() };
     let by = |bytes| Patch { holder_id: long(bytes), ..Patch::default() };
@@ -527,7 +536,7 @@ fn parts_of_a_command_have_limits() {
         let renew =
             Renew { key, term: None, firm: Firm::Keep, patch: patch.clone(), acquires: false };
         assert_eq!(lab.does(Op::Renew(renew)).is_ok(), fits);
-        for asked in [ask("y", "a"), waiting_for("x", "b")] {
+        for asked in [acquire("y", "a"), waiting_for("x", "b")] {
             let refusal = lab.does(Op::Acquire(Acquire { patch: patch.clone(), ..asked })).err();
             assert_eq!(
                 refusal.map(|refusal| refusal.kind()),
@@ -546,7 +555,7 @@ fn parts_of_a_command_have_limits() {
 }
 
 fn waiting_for(lock: &str, who: &str) -> Acquire {
-    Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
+    Acquire { line: QueuePolicy::Join(None), ..acquire(lock, who) }
 }
 
 /// A request with an order is carried out once. Its number is part of the encoded command, and of
@@ -593,13 +602,13 @@ fn an_open_file_takes_over_the_lease_that_it_names() {
     let text = Some(TextPatch::Set(b"text".as_slice().into()));
     let patch = Patch { text, note: Some("note".into()), ..Patch::default() };
     let hold = Ownership::Exclusive(None);
-    let token = lab.granted(Acquire { hold, patch, ..ask("x", "a") });
+    let token = lab.granted(Acquire { hold, patch, ..acquire("x", "a") });
     let line = QueuePolicy::Join(None);
     assert!(matches!(
-        lab.does(Op::Acquire(Acquire { line, ..ask("x", "b") })),
+        lab.does(Op::Acquire(Acquire { line, ..acquire("x", "b") })),
         Ok(Outcome::Waiting { .. })
     ));
-    let file = Acquire { line, ..opened(ask("x", "a"), session, 7) };
+    let file = Acquire { line, ..opened(acquire("x", "a"), session, 7) };
     let wrong = [Token::named(token.as_u64() + 1), Token::named(session.as_u64())];
     let mut others = Vec::from(wrong.map(|wrong| (Some(wrong), "a")));
     others.extend([(None, "a"), (Some(token), "b")]);
@@ -631,7 +640,8 @@ fn release_by_open_file_follows_a_move() {
     };
     let open = OpenId { session, number: 7 };
     let hold = Ownership::OpenFile(open);
-    let locked = lab.granted(Acquire { hold, term: LeaseTerms::Session(session), ..ask("x", "a") });
+    let locked =
+        lab.granted(Acquire { hold, term: LeaseTerms::Session(session), ..acquire("x", "a") });
     let (from, to) = (key("x", "a", Some(locked)), name("y"));
     lab.does(Op::Move(Move { from: from.clone(), to, over: IfExists::Refuse })).expect("y is free");
     let release = Op::Release(Release::of_open_file(open, from.clone()));
@@ -648,9 +658,9 @@ fn release_by_open_file_follows_a_move() {
 fn a_reset_may_have_parts() {
     let mut lab = Lab::new();
     for lock in ["a", "b", "c", "d", "e"] {
-        lab.granted(ask(lock, "gone"));
+        lab.granted(acquire(lock, "gone"));
     }
-    lab.granted(ask("bb", "stays"));
+    lab.granted(acquire("bb", "stays"));
     lab.does(Op::Acquire(waiting_for("bb", "gone"))).expect("it waits");
     let whose = ResetScope::Of(client("gone"));
     let parts = lab.engine.reset_parts(&whose, 2);
@@ -682,7 +692,7 @@ fn a_reset_of_many_locks_is_fast() {
     let (mut engine, mut events) = (Engine::default(), Vec::new());
     let many = 100_000;
     for number in 0..many {
-        let acquire = Op::Acquire(ask(&format!("n{number}"), "gone")).into();
+        let acquire = Op::Acquire(acquire(&format!("n{number}"), "gone")).into();
         engine.apply(Time::ZERO, &acquire, &mut events).expect("free");
     }
     let (whose, by) = (ResetScope::AllBut(vec![]), client("root"));
@@ -711,12 +721,12 @@ fn a_grant_is_found_by_its_request() {
         }
     };
     let key_of = |lab: &Lab, token| lab.engine.request_of(token).map(|id| id.key.to_string());
-    let Ok(Outcome::Granted(first)) = lab.does_command(&with_key("one", ask("x", "a"))) else {
+    let Ok(Outcome::Granted(first)) = lab.does_command(&with_key("one", acquire("x", "a"))) else {
         panic!("it is free");
     };
     let waits = lab.does_command(&with_key("two", waiting_for("x", "b")));
     assert!(matches!(waits, Ok(Outcome::Waiting { .. })), "{waits:?}");
-    let Ok(Outcome::Granted(other)) = lab.does(Op::Acquire(ask("y", "a"))) else {
+    let Ok(Outcome::Granted(other)) = lab.does(Op::Acquire(acquire("y", "a"))) else {
         panic!("it is free");
     };
     assert_eq!(key_of(&lab, first.token).as_deref(), Some("one"));

@@ -1,7 +1,7 @@
 //! Tests of handovers: what the engine remembers of a name beyond the tenure.
 
 use super::state::{Engine, Rules};
-use super::tests::{Lab, ask, client, key, name};
+use super::tests::{Lab, acquire, client, key, name};
 use crate::engine::values::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
 use crate::engine::values::details::Patch;
 use crate::engine::values::details::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
@@ -11,7 +11,7 @@ use crate::engine::values::refusal::{Limit, Reason, RefusalKind};
 use crate::time::Time;
 
 fn remembering(lock: &str, who: &str) -> Acquire {
-    Acquire { remember: true, ..ask(lock, who) }
+    Acquire { remember: true, ..acquire(lock, who) }
 }
 
 fn handover(text: &str, counter: u64) -> Handover {
@@ -50,7 +50,7 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
         handover: handover("clean", 1),
     };
     assert_eq!(lab.engine.remembered(), 2);
-    let Ok(Outcome::Granted(tenure)) = lab.does(Op::Acquire(ask("x", "c"))) else {
+    let Ok(Outcome::Granted(tenure)) = lab.does(Op::Acquire(acquire("x", "c"))) else {
         panic!("it is free");
     };
     let previous = Previous { seq: 2, last: Some(unknown.clone()) };
@@ -58,7 +58,7 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
     // A tenure that sets none leaves the handover as it was.
     lab.does(Op::Release(Release::of(key("x", "c", None)))).expect("it is held");
     assert_eq!(last(&lab), unknown);
-    let token = lab.granted(ask("x", "c"));
+    let token = lab.granted(acquire("x", "c"));
     annotate(&mut lab, "c", token, "dirty", 0).expect("another tenure counts anew");
     assert_eq!(last(&lab).end, HandoverEnd::Open);
     assert_eq!(lab.engine.usage_of("a").remembered, 1, "the owner is taken over too");
@@ -93,7 +93,7 @@ fn remembered_names_are_limited() {
     assert_eq!(*refusal.reason, Reason::Limit(Limit::Remembered(REMEMBERED_MAX)));
     assert_eq!(refusal.kind(), RefusalKind::Limit);
     apply(Op::Acquire(remembering("7", "a"))).expect("it is remembered already");
-    apply(Op::Acquire(ask("x", "a"))).expect("it is free, and is not remembered");
+    apply(Op::Acquire(acquire("x", "a"))).expect("it is free, and is not remembered");
     apply(Op::Forget(Forget { name: name("8"), by: client("root") })).expect("it is free");
     apply(Op::Acquire(remembering("x", "a"))).expect("there is room again");
     assert_eq!(REMEMBERED_MAX, 65_536);

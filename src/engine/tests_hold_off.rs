@@ -1,6 +1,6 @@
 //! The hold-off beside leases that exist: an engine begins with it in practice, and then has none.
 
-use super::tests::{Lab, ask, client, name, shared, waiting};
+use super::tests::{Lab, acquire, client, name, shared, waiting};
 use super::{
     Acquire, EndHoldOff, EventKind, Firm, IfExists, LeaseKey, Mode, Move, Op, Outcome, Patch,
     Phase, Reason, RefusalKind, Release, Renew, StealReason,
@@ -13,8 +13,8 @@ use crate::time::Time;
 /// 60 s.
 fn held_off() -> Lab {
     let mut lab = Lab::new();
-    lab.granted(ask("x", "a"));
-    lab.granted(shared(ask("y", "a")));
+    lab.granted(acquire("x", "a"));
+    lab.granted(shared(acquire("y", "a")));
     let hold_off = HoldOff { until: Time::from_secs(60), cause: HoldOffCause::Recovered };
     lab.engine.begin_hold_off(hold_off);
     lab.engine.check();
@@ -31,9 +31,9 @@ fn leases_that_exist_are_renewed_and_released_during_a_hold_off() {
     let (firm, patch) = (Firm::Keep, Patch::default());
     let renew = Renew { key: key("x"), term: None, firm, patch, acquires: false };
     lab.at(1).does(Op::Renew(renew)).expect("renewed");
-    let again = lab.does(Op::Acquire(ask("x", "a")));
+    let again = lab.does(Op::Acquire(acquire("x", "a")));
     assert!(matches!(again, Ok(Outcome::Renewed(_))), "{again:?}");
-    lab.does(waiting(ask("x", "b"))).expect("waits");
+    lab.does(waiting(acquire("x", "b"))).expect("waits");
     lab.does(Op::Release(Release::of(key("x")))).expect("released");
     let view = lab.engine.view(&name("x"), lab.now);
     assert_eq!((view.phase(), view.holders.len(), view.waiters.len()), (Phase::Free, 0, 1));
@@ -43,9 +43,11 @@ fn leases_that_exist_are_renewed_and_released_during_a_hold_off() {
 #[test]
 fn nothing_begins_a_tenure_during_a_hold_off() {
     let mut lab = held_off();
-    let upgrade = Op::Acquire(Acquire { mode: Mode::Exclusive, ..ask("y", "a") });
+    let upgrade = Op::Acquire(Acquire { mode: Mode::Exclusive, ..acquire("y", "a") });
     let moved = Op::Move(Move { from: key("x"), to: name("z"), over: IfExists::Refuse });
-    for op in [upgrade, moved, Op::Acquire(shared(ask("y", "b"))), Op::Acquire(ask("z", "b"))] {
+    for op in
+        [upgrade, moved, Op::Acquire(shared(acquire("y", "b"))), Op::Acquire(acquire("z", "b"))]
+    {
         let refusal = lab.does(op.clone()).expect_err("too early");
         assert_eq!(refusal.kind(), RefusalKind::LockConflict);
         let Reason::HoldOff { hold_off, .. } = *refusal.reason else { panic!("{op:?}: {refusal}") };
@@ -53,7 +55,7 @@ fn nothing_begins_a_tenure_during_a_hold_off() {
         let said = refusal.to_string();
         assert!(said.contains("nothing is granted for 1m more, because the cluster"), "{said}");
     }
-    lab.does(waiting(shared(ask("y", "b")))).expect("waits");
+    lab.does(waiting(shared(acquire("y", "b")))).expect("waits");
     assert_eq!(lab.engine.view(&name("y"), lab.now).holders.len(), 1);
     lab.at(60).does(Op::Settle).expect("settled");
     assert_eq!(lab.holder("y"), "b", "the lease of a is over");
@@ -63,8 +65,8 @@ fn nothing_begins_a_tenure_during_a_hold_off() {
 #[test]
 fn a_lock_without_a_holder_is_no_entry_of_a_directory() {
     let mut lab = held_off();
-    lab.does(waiting(ask("w", "b"))).expect("waits");
-    lab.does(waiting(ask("d/w", "b"))).expect("waits");
+    lab.does(waiting(acquire("w", "b"))).expect("waits");
+    lab.does(waiting(acquire("d/w", "b"))).expect("waits");
     let names = |of: &str| {
         let parent = (!of.is_empty()).then(|| name(of));
         let (children, _) = lab.engine.children(parent.as_ref(), None, 10);
@@ -76,7 +78,7 @@ fn a_lock_without_a_holder_is_no_entry_of_a_directory() {
 #[test]
 fn an_administrator_ends_a_hold_off_once() {
     let mut lab = held_off();
-    lab.does(waiting(ask("z", "b"))).expect("waits");
+    lab.does(waiting(acquire("z", "b"))).expect("waits");
     let bytes = state_codec::encode_engine(state_codec::known_version(), &lab.engine);
     let copy = state_codec::decode_engine(state_codec::known_version(), &bytes).expect("written");
     assert_eq!(copy, lab.engine);

@@ -5,7 +5,7 @@
 //!
 //! Directed tests of values: names, lengths, details, outcomes, and the sentences of errors.
 
-use super::tests::{Lab, ask, client, key, name, own, shared, waiting};
+use super::tests::{Lab, acquire, client, key, name, own, shared, waiting};
 use super::*;
 use crate::engine::values::deadlines::Due;
 use crate::engine::values::details::{CALLER_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX};
@@ -20,10 +20,10 @@ use std::sync::Arc;
 #[test]
 fn the_engine_counts_all_that_it_remembers() {
     let mut lab = Lab::new();
-    lab.at(7).granted(ask("a", "x"));
-    lab.granted(ask("b", "x"));
+    lab.at(7).granted(acquire("a", "x"));
+    lab.granted(acquire("b", "x"));
     for who in ["p", "q", "r"] {
-        lab.does(waiting(ask("a", who))).expect("waits");
+        lab.does(waiting(acquire("a", who))).expect("waits");
     }
     for who in ["x", "y", "z", "x"] {
         lab.session(who);
@@ -42,13 +42,13 @@ fn the_engine_counts_all_that_it_remembers() {
 fn the_tokens_that_a_command_may_use_are_known() {
     let mut lab = Lab::new();
     for lock in ["a", "b", "c"] {
-        lab.granted(ask(lock, "x"));
+        lab.granted(acquire(lock, "x"));
     }
     for who in ["y", "z"] {
-        lab.does(waiting(ask("a", who))).expect("waits");
+        lab.does(waiting(acquire("a", who))).expect("waits");
     }
     assert_eq!(lab.engine.tokens_wanted(&Op::Settle), 2, "one for each waiter");
-    assert_eq!(lab.engine.tokens_wanted(&Op::Acquire(ask("d", "x"))), 3);
+    assert_eq!(lab.engine.tokens_wanted(&Op::Acquire(acquire("d", "x"))), 3);
     assert_eq!(lab.engine.tokens_wanted(&reset_all()), 2 + 3 + 1);
 }
 
@@ -62,12 +62,12 @@ fn limits_are_those_that_were_set() {
     let rules = Rules { locks_max: 1, ..Rules::default() };
     let mut lab = Lab { engine: Engine::new(rules), ..Lab::new() };
     assert_eq!(lab.engine.rules(), rules);
-    lab.granted(ask("a", "x"));
-    assert_eq!(lab.refused(Op::Acquire(ask("b", "x"))), RefusalKind::Limit);
+    lab.granted(acquire("a", "x"));
+    assert_eq!(lab.refused(Op::Acquire(acquire("b", "x"))), RefusalKind::Limit);
     let more = Rules { locks_max: 2, ..rules };
     lab.engine.set_rules(more);
     assert_eq!(lab.engine.rules(), more);
-    lab.granted(ask("b", "x"));
+    lab.granted(acquire("b", "x"));
 }
 
 #[test]
@@ -77,17 +77,17 @@ fn the_last_tokens_are_given_out_and_no_more() {
     lab.engine.raise_tokens(TOKEN_MAX - 1);
     lab.engine.raise_tokens(5);
     assert_eq!(lab.engine.next_token(), TOKEN_MAX - 1, "tokens never go back");
-    assert_eq!(lab.granted(ask("a", "x")).as_u64(), TOKEN_MAX - 1);
-    assert_eq!(lab.refused(Op::Acquire(ask("b", "x"))), RefusalKind::Limit);
+    assert_eq!(lab.granted(acquire("a", "x")).as_u64(), TOKEN_MAX - 1);
+    assert_eq!(lab.refused(Op::Acquire(acquire("b", "x"))), RefusalKind::Limit);
 
     // A command is refused if too few tokens remain: one is kept for each waiter, which may be
     // granted the lock.
     let mut lab = Lab::new();
     lab.engine.raise_tokens(TOKEN_MAX - 3);
-    lab.granted(ask("a", "x"));
-    lab.does(waiting(ask("a", "y"))).expect("waits");
-    lab.granted(ask("b", "x"));
-    assert_eq!(lab.refused(Op::Acquire(ask("c", "x"))), RefusalKind::Limit);
+    lab.granted(acquire("a", "x"));
+    lab.does(waiting(acquire("a", "y"))).expect("waits");
+    lab.granted(acquire("b", "x"));
+    assert_eq!(lab.refused(Op::Acquire(acquire("c", "x"))), RefusalKind::Limit);
 }
 
 /// A reset needs one token for each lock that it takes, to keep the lock unusable.
@@ -95,7 +95,7 @@ fn the_last_tokens_are_given_out_and_no_more() {
 fn a_reset_needs_a_token_for_each_lock() {
     for (left, enough) in [(2, false), (3, true)] {
         let mut lab = Lab::new();
-        lab.granted(ask("a", "x"));
+        lab.granted(acquire("a", "x"));
         lab.engine.raise_tokens(TOKEN_MAX + 1 - left);
         let answer = lab.does(reset_all());
         assert_eq!(answer.is_ok(), enough, "{left} left: {answer:?}");
@@ -130,7 +130,7 @@ fn requests_that_wait_for_the_hold_off_have_limits() {
     let mut lab = held_off();
     let text = Some(TextPatch::Set(vec![b'x'; 4_097].into()));
     let patch = Patch { text, ..Patch::default() };
-    let (line, asked) = (QueuePolicy::Join(None), ask("x", "a"));
+    let (line, asked) = (QueuePolicy::Join(None), acquire("x", "a"));
     let long = Op::Acquire(Acquire { line, patch, ..asked.clone() });
     assert_eq!(lab.refused(long), RefusalKind::Invalid);
     assert_eq!((lab.engine.locks(), lab.events.len()), (0, 0));
@@ -148,8 +148,8 @@ fn requests_that_wait_for_the_hold_off_have_limits() {
 fn the_first_lease_of_a_lock_is_found() {
     let mut lab = Lab::new();
     assert_eq!(lab.engine.lease(&name("x")), None);
-    let token = lab.granted(shared(ask("x", "a")));
-    lab.granted(shared(ask("x", "b")));
+    let token = lab.granted(shared(acquire("x", "a")));
+    lab.granted(shared(acquire("x", "b")));
     assert_eq!(lab.engine.lease(&name("x")).map(|lease| lease.token), Some(token));
     lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("released");
     let holder = lab.engine.lease(&name("x")).map(|lease| lease.holder.to_string());
@@ -227,11 +227,11 @@ fn broken_invariants_are_found() {
     for (broken, make) in BREAKAGES {
         let mut lab = Lab::new();
         let session = lab.session("s");
-        lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask("s", "s") });
-        lab.granted(ask("x", "a"));
-        lab.does(waiting(ask("x", "b"))).expect("waits");
-        lab.granted(shared(ask("y", "a")));
-        lab.granted(shared(ask("y", "b")));
+        lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire("s", "s") });
+        lab.granted(acquire("x", "a"));
+        lab.does(waiting(acquire("x", "b"))).expect("waits");
+        lab.granted(shared(acquire("y", "a")));
+        lab.granted(shared(acquire("y", "b")));
         let mut engine = lab.engine;
         engine.check();
         make(&mut engine);
@@ -251,10 +251,10 @@ fn in_session(ask: Acquire, session: SessionId) -> Acquire {
 #[test]
 fn holders_above_are_those_of_the_nearest_held_lock() {
     let mut lab = Lab::new();
-    lab.granted(ask("a", "top"));
-    lab.granted(shared(ask("a/b/c", "x")));
-    lab.does(waiting(ask("a/b/c", "y"))).expect("waits");
-    lab.granted(ask("z", "x"));
+    lab.granted(acquire("a", "top"));
+    lab.granted(shared(acquire("a/b/c", "x")));
+    lab.does(waiting(acquire("a/b/c", "y"))).expect("waits");
+    lab.granted(acquire("z", "x"));
     let above = |text| {
         let leases = lab.engine.holders_above(&name(text));
         leases.iter().map(|lease| lease.holder.to_string()).collect::<Vec<_>>().join(" ")
@@ -271,7 +271,7 @@ fn holders_above_are_those_of_the_nearest_held_lock() {
 fn a_lease_is_renewed_with_its_session() {
     let mut lab = Lab::new();
     let session = lab.session("a");
-    lab.at(1).granted(in_session(ask("x", "a"), session));
+    lab.at(1).granted(in_session(acquire("x", "a"), session));
     let renewed_at = |lab: &Lab| {
         let view = lab.engine.view(&name("x"), lab.now);
         view.holder().expect("it is held").lease.renewed_at
@@ -287,13 +287,13 @@ fn a_session_lists_its_leases_in_pages() {
     let session = lab.session("a");
     let mut tokens = vec![];
     for lock in ["c", "a", "b"] {
-        tokens.push((name(lock), lab.granted(in_session(ask(lock, "a"), session))));
+        tokens.push((name(lock), lab.granted(in_session(acquire(lock, "a"), session))));
     }
     tokens.sort();
-    lab.granted(ask("d", "b"));
+    lab.granted(acquire("d", "b"));
     lab.does(Op::Acquire(Acquire {
         line: QueuePolicy::Join(None),
-        ..in_session(ask("d", "a"), session)
+        ..in_session(acquire("d", "a"), session)
     }))
     .expect("waits");
     let view = lab.engine.session(session, 2).expect("it is open");
@@ -314,7 +314,7 @@ fn a_session_lists_its_leases_in_pages() {
 fn pages_have_the_size_that_was_asked_for() {
     let mut lab = Lab::new();
     for lock in ["a", "b/c", "b/d", "e"] {
-        lab.granted(ask(lock, "x"));
+        lab.granted(acquire(lock, "x"));
     }
     let names =
         |page: &[Child]| page.iter().map(|child| child.name.to_string()).collect::<Vec<_>>();
@@ -454,7 +454,7 @@ fn commands_that_only_end_holds_are_known() {
     for op in [Op::Settle, release, leave, end] {
         assert!(op.only_ends(), "{op:?}");
     }
-    for op in [Op::Acquire(ask("x", "a")), Op::KeepAlive(session)] {
+    for op in [Op::Acquire(acquire("x", "a")), Op::KeepAlive(session)] {
         assert!(!op.only_ends(), "{op:?}");
     }
 }
@@ -498,7 +498,7 @@ fn commands_have_bounds() {
         Command { acknowledged: Some(keys), ..keyed(2, 2, Op::Settle) }
     };
     let mut lab = Lab::new();
-    lab.granted(ask("x", "a"));
+    lab.granted(acquire("x", "a"));
     for (fits, exceeds, words) in [
         (
             keyed(1, REQUEST_KEY_BYTES_MAX, Op::Settle),
@@ -528,8 +528,8 @@ fn commands_have_bounds() {
 #[test]
 fn a_conflict_with_the_own_lease_in_grace_says_how_to_take_it_back() {
     let mut lab = Lab::new();
-    lab.granted(Acquire { hold: Ownership::Exclusive(None), ..ask("x", "a") });
-    let again = Op::Acquire(Acquire { hold: Ownership::Exclusive(None), ..ask("x", "a") });
+    lab.granted(Acquire { hold: Ownership::Exclusive(None), ..acquire("x", "a") });
+    let again = Op::Acquire(Acquire { hold: Ownership::Exclusive(None), ..acquire("x", "a") });
     let held = lab.at(29).does(again.clone()).expect_err("it is held").to_string();
     assert!(held.contains("for 1s more") && held.contains("another program"), "{held}");
     let said = lab.at(30).does(again).expect_err("in grace").to_string();
@@ -539,7 +539,7 @@ fn a_conflict_with_the_own_lease_in_grace_says_how_to_take_it_back() {
 #[test]
 fn a_lock_evicts_the_lease_that_is_named() {
     let mut lab = Lab::new();
-    let token = lab.granted(ask("x", "a"));
+    let token = lab.granted(acquire("x", "a"));
     let lease = lab.engine.lease(&name("x")).cloned().expect("it is held");
     let mut lock = Lock::default();
     assert!(lock.is_idle());
@@ -555,7 +555,7 @@ fn an_interner_stores_each_id_once() {
     let patch = || Patch { holder_id: Some("host:a:7:70".into()), ..Patch::default() };
     let mut known = Interner::default();
     let mut shared = |lock: &str| {
-        let mut command = Op::Acquire(Acquire { patch: patch(), ..ask(lock, "a") }).into();
+        let mut command = Op::Acquire(Acquire { patch: patch(), ..acquire(lock, "a") }).into();
         known.share(&mut command);
         let Op::Acquire(ask) = command.op else { unreachable!("as made above") };
         (ask.client, ask.patch.holder_id.expect("as made above"))
@@ -566,7 +566,7 @@ fn an_interner_stores_each_id_once() {
 
     let mut lab = Lab::new();
     for lock in ["x", "y"] {
-        lab.granted(Acquire { patch: patch(), ..ask(lock, "a") });
+        lab.granted(Acquire { patch: patch(), ..acquire(lock, "a") });
     }
     let bytes = codec::state_codec::encode_engine(codec::state_codec::known_version(), &lab.engine);
     let read = codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
@@ -580,9 +580,9 @@ fn an_interner_stores_each_id_once() {
 #[test]
 fn a_view_tells_the_holders_from_the_waiters() {
     let mut lab = Lab::new();
-    lab.granted(shared(ask("x", "a")));
-    lab.granted(shared(ask("x", "b")));
-    lab.does(waiting(ask("x", "c"))).expect("waits");
+    lab.granted(shared(acquire("x", "a")));
+    lab.granted(shared(acquire("x", "b")));
+    lab.does(waiting(acquire("x", "c"))).expect("waits");
     let view = lab.engine.view(&name("x"), lab.now);
     let held_by = |who| view.held_by(&client(who)).map(|holder| holder.lease.holder.to_string());
     assert_eq!(held_by("a"), Some("a".to_owned()));

@@ -452,7 +452,7 @@ pub(in crate::cli) fn events(access: &ServerAccess, since: Option<u64>) -> CliRe
         urls(&access.url).into_iter().map(|url| at(access, url)).collect();
     let own = access.clone();
     let learn = move |url: &str| at(&own, url).ok().filter(|_| may_use(&own, url));
-    ServerEvents::open(servers?, Box::new(learn), since).map_err(|trouble| match trouble {
+    ServerEvents::open(servers?, Box::new(learn), since).map_err(|error| match error {
         TransportError::Denied(why) => CliError::Said(Exit::Denied, why),
         other => CliError::unavailable(no_answer(&access.url, &other)),
     })
@@ -466,7 +466,7 @@ pub(in crate::cli) fn connect(
     let server = server(access)?;
     let remote = Remote::connect(server, terms)
         .map_err(|error| CliError::system("no connection can be made", &error))?;
-    match remote.trouble() {
+    match remote.connection_error() {
         None => Ok(Arc::new(remote)),
         Some((kind, sentence)) => Err(CliError::Said(Exit::of(kind), sentence)),
     }

@@ -28,15 +28,15 @@ pub(in crate::cli) const PAGE: usize = 1_000;
 /// The interface by which commands send requests to a mount or a server.
 pub(in crate::cli) trait LockClient: Send + Sync {
     /// Sends a request, and returns the answer. A refusal becomes an error with its message.
-    fn ask(&self, request: &Value) -> CliResult<Value>;
+    fn request(&self, request: &Value) -> CliResult<Value>;
 
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Sends a request like [`Self::ask`] beside one that waits: fails if it would need a new
+    /// Sends a request like [`Self::request`] beside one that waits: fails if it would need a new
     /// connection, or if the answer does not come soon.
-    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
-        self.ask(request)
+    fn request_connected(&self, request: &Value) -> CliResult<Value> {
+        self.request(request)
     }
 
     /// Shuts the client down before the process exits. If the client holds a lease that must end
@@ -45,12 +45,12 @@ pub(in crate::cli) trait LockClient: Send + Sync {
 
     /// Returns the description that the daemon gives of itself.
     fn about(&self) -> CliResult<Value> {
-        self.ask(&json!({"do": "about"}))
+        self.request(&json!({"do": "about"}))
     }
 
     /// Sends a request, and returns the lock's status in its answer.
     fn status(&self, request: &Value) -> CliResult<Value> {
-        self.ask(request).map(own_status)
+        self.request(request).map(own_status)
     }
 
     /// Returns the statuses of all locks whose names begin with `prefix`.
@@ -62,7 +62,7 @@ pub(in crate::cli) trait LockClient: Send + Sync {
             if !after.is_null() {
                 request["after"] = after;
             }
-            let mut answer = self.ask(&request)?;
+            let mut answer = self.request(&request)?;
             let you = answer["you"].take();
             if let Some(locks) = answer["locks"].as_array_mut() {
                 for status in locks.iter_mut() {
@@ -115,7 +115,7 @@ pub(in crate::cli) struct ControlFile {
     dir: PathBuf,
     /// Whether a request has timed out: later ones of the command do not wait again.
     silent: Arc<AtomicBool>,
-    /// Whether a request of [`LockClient::ask_connected`] has no answer yet.
+    /// Whether a request of [`LockClient::request_connected`] has no answer yet.
     is_asking: Arc<AtomicBool>,
 }
 
@@ -160,7 +160,7 @@ impl LockClient for ControlFile {
         understand(self.read(answer)?)
     }
 
-    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
+    fn request_connected(&self, request: &Value) -> CliResult<Value> {
         let dir = self.dir.display();
         let silent = format!(
             "the daemon of {dir} has not answered for {HINT_AFTER}, as if it were stopped; this \
@@ -181,7 +181,7 @@ impl LockClient for ControlFile {
         Err(CliError::unavailable(silent))
     }
 
-    fn ask(&self, request: &Value) -> CliResult<Value> {
+    fn request(&self, request: &Value) -> CliResult<Value> {
         let answer = self.send(request)?;
         let dir = self.dir.display();
         let is_silent = self.silent.load(Ordering::Relaxed);
@@ -269,13 +269,14 @@ mod tests {
 
     #[test]
     fn control_file_errors_are_explained() {
-        let told = |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
-            CliError::Said(exit, sentence) => (exit, sentence),
-            other => panic!("{other:?} says nothing"),
-        };
-        assert!(told(libc::ENOTCONN).1.contains("is gone"));
-        assert_eq!(told(libc::EACCES).0, Exit::Denied);
-        assert_eq!(told(libc::EIO).0, Exit::Unavailable);
+        let failure_of =
+            |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
+                CliError::Said(exit, sentence) => (exit, sentence),
+                other => panic!("{other:?} says nothing"),
+            };
+        assert!(failure_of(libc::ENOTCONN).1.contains("is gone"));
+        assert_eq!(failure_of(libc::EACCES).0, Exit::Denied);
+        assert_eq!(failure_of(libc::EIO).0, Exit::Unavailable);
     }
 
     #[test]
@@ -314,10 +315,10 @@ mod tests {
 
     impl LockClient for Pages {
         fn wait(&self, request: &Value) -> CliResult<Value> {
-            self.ask(request)
+            self.request(request)
         }
 
-        fn ask(&self, request: &Value) -> CliResult<Value> {
+        fn request(&self, request: &Value) -> CliResult<Value> {
             Ok(match request["after"].as_str() {
                 None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),
                 Some("a") => json!({"ok": true, "locks": [{"name": "b"}], "next": "b"}),

@@ -84,7 +84,7 @@ impl RemoteClient {
 }
 
 impl LockClient for RemoteClient {
-    fn ask(&self, request: &Value) -> CliResult<Value> {
+    fn request(&self, request: &Value) -> CliResult<Value> {
         let request = ControlRequest::of(request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
         // `execute` returns a future that is complete at its first poll, because each call of this
@@ -96,12 +96,12 @@ impl LockClient for RemoteClient {
     }
 
     fn wait(&self, request: &Value) -> CliResult<Value> {
-        self.ask(request)
+        self.request(request)
     }
 
-    fn ask_connected(&self, request: &Value) -> CliResult<Value> {
+    fn request_connected(&self, request: &Value) -> CliResult<Value> {
         match self.remote.get() {
-            Some(_) => self.ask(request),
+            Some(_) => self.request(request),
             None => Err(CliError::unavailable(NOT_ASKED)),
         }
     }
@@ -218,12 +218,12 @@ impl ControlHost for RemoteHost<'_> {
         let term = ask.term;
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
-        let told_end = move |end| {
+        let notify_end = move |end| {
             // The send fails only if the receiver is gone: this function drops it early if the lock
             // was granted at once or the request was refused.
             let _ = on_end.send(end);
         };
-        let entered = received(|then| waits.enter(ask, None, told_end, then));
+        let entered = received(|then| waits.enter(ask, None, notify_end, then));
         let place = match entered {
             Ok(Ok(Entered::Waits(place))) => place,
             Ok(Ok(Entered::Decided(Outcome::Granted(tenure) | Outcome::Renewed(tenure)))) => {

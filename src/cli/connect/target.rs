@@ -127,7 +127,7 @@ impl TargetArgs {
     }
 
     /// Returns the client that sends a request which is about no particular lock.
-    pub(in crate::cli) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
+    pub(in crate::cli) fn lock_client(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
             None => Ok(Arc::new(ControlFile::of(self.mount()?))),
@@ -400,7 +400,7 @@ impl StaleServers<'_> {
     /// Returns the status of a lock by a stale read.
     pub(in crate::cli) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
-        let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=stale"))?;
+        let (server, mut it) = self.request(&format!("/locks/{name}?consistency=stale"))?;
         show_place(&mut it, &self.client.as_str().into());
         Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })
     }
@@ -410,7 +410,7 @@ impl StaleServers<'_> {
         let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
         let query = format!("/locks?consistency=stale&limit={PAGE}&prefix={prefix}");
         loop {
-            let (server, mut page) = self.ask(&format!("{query}{after}"))?;
+            let (server, mut page) = self.request(&format!("{query}{after}"))?;
             let age = page["age_ms"].take();
             for mut status in page["locks"].as_array_mut().into_iter().flat_map(std::mem::take) {
                 show_place(&mut status, &self.client.as_str().into());
@@ -424,7 +424,7 @@ impl StaleServers<'_> {
         }
     }
 
-    fn ask(&self, path: &str) -> CliResult<(String, Value)> {
+    fn request(&self, path: &str) -> CliResult<(String, Value)> {
         ask_first(&self.servers, self.key, "GET", path, PATIENCE)
     }
 }

@@ -307,7 +307,7 @@ impl FolderServers<'_> {
 }
 
 /// Asks the servers of a folder.
-pub(super) fn ask(
+pub(super) fn query_servers(
     site: &FolderSite,
     record: &FolderRecord,
     asked: FolderServers<'_>,

@@ -148,18 +148,18 @@ const ROOM_MIN_BYTES: u64 = 64 << 20;
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
     // A mount of a server's locks has no state directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
-    let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
-    if named.is_none() && told.is_empty() && !abouts.is_empty() {
+    let state_dirs: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
+    if named.is_none() && state_dirs.is_empty() && !abouts.is_empty() {
         return Ok(Vec::new());
     }
-    if named.is_some() || told.is_empty() {
+    if named.is_some() || state_dirs.is_empty() {
         return Ok(state_dir(named)?.iter().map(|state| state_finding(state)).collect());
     }
     let finding = |state: &str| match Path::new(state) {
         dir if dir.is_absolute() => state_finding(dir),
         _ => Finding::well("state", format!("a mount keeps {state}")),
     };
-    Ok(told.into_iter().map(finding).collect())
+    Ok(state_dirs.into_iter().map(finding).collect())
 }
 
 fn state_finding(state: &Path) -> Finding {

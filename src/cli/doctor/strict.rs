@@ -103,7 +103,7 @@ fn examine(site: &FolderSite, asked: Option<FolderServers<'_>>) -> CliResult<Vec
     found.extend(audit_findings(&site.host));
     let mut known = None;
     if let Some(asked) = asked {
-        let answer = folder_site::ask(site, record, asked)?;
+        let answer = folder_site::query_servers(site, record, asked)?;
         found.extend(answer.findings);
         known = answer.known.filter(|_| record.has_copies());
     }

@@ -53,11 +53,11 @@ impl Carry {
         if let Self::Syncthing(dir) = &self {
             Syncthing::find(dir.as_deref(), folder).map_err(CliError::usage)?;
         }
-        let told = Arc::new(Told::default());
-        let (own, folder) = (Arc::clone(&told), folder.to_owned());
+        let pending = Arc::new(PendingPaths::default());
+        let (own, folder) = (Arc::clone(&pending), folder.to_owned());
         let work = move || {
             loop {
-                if let Err(why) = self.tell(&folder, &own.wait()) {
+                if let Err(why) = self.notify(&folder, &own.wait()) {
                     log::warn!("--carry: {why}");
                 }
             }
@@ -66,11 +66,11 @@ impl Carry {
             .name("carry".to_owned())
             .spawn(work)
             .map_err(|error| CliError::system("the thread of --carry can't be started", &error))?;
-        Ok(Box::new(move |paths| told.add(paths)))
+        Ok(Box::new(move |paths| pending.add(paths)))
     }
 
     /// Tells the tool of some paths, or of the whole folder if there are none.
-    fn tell(&self, folder: &Path, paths: &BTreeSet<String>) -> Result<(), String> {
+    fn notify(&self, folder: &Path, paths: &BTreeSet<String>) -> Result<(), String> {
         match self {
             Self::Syncthing(dir) => Syncthing::find(dir.as_deref(), folder)?.scan(paths),
             Self::Command(command) => run(command, folder, paths),
@@ -108,12 +108,12 @@ pub(in crate::cli) fn tool_patterns(dir: Option<&Path>, folder: &Path) -> ToolPa
 
 /// The paths of which the tool was not told yet.
 #[derive(Default)]
-struct Told {
+struct PendingPaths {
     paths: Mutex<Option<BTreeSet<String>>>,
     added: Condvar,
 }
 
-impl Told {
+impl PendingPaths {
     fn add(&self, paths: Vec<String>) {
         let mut known = self.paths.lock();
         let is_whole = paths.is_empty() || known.as_ref().is_some_and(BTreeSet::is_empty);
@@ -229,20 +229,20 @@ impl Syncthing {
         for path in paths {
             query.extend(["&sub=", &escaped(path)]);
         }
-        self.ask("POST", &query, SCAN_PATIENCE).map(drop)
+        self.request("POST", &query, SCAN_PATIENCE).map(drop)
     }
 
     /// Returns the ignore patterns of the folder, one in each line.
     fn patterns(&self) -> Result<String, String> {
         let query = format!("/rest/db/ignores?folder={}", escaped(&self.folder));
-        let answer = self.ask("GET", &query, PATTERNS_PATIENCE)?;
+        let answer = self.request("GET", &query, PATTERNS_PATIENCE)?;
         let answer: Value = serde_json::from_slice(&answer)
             .map_err(|error| format!("Syncthing's answer is none: {error}"))?;
         let lines = answer["ignore"].as_array().into_iter().flatten().filter_map(Value::as_str);
         Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
-    fn ask(&self, method: &str, path: &str, patience: Span) -> Result<Vec<u8>, String> {
+    fn request(&self, method: &str, path: &str, patience: Span) -> Result<Vec<u8>, String> {
         let (address, header) = (self.address.as_str(), ("X-API-Key", self.key.as_str()));
         let answer = ask_foreign(ForeignRequest { method, address, path, header }, patience);
         match answer {
@@ -365,17 +365,17 @@ mod tests {
 
     #[test]
     fn too_many_paths_become_the_whole_folder() {
-        let told = Told::default();
+        let pending = PendingPaths::default();
         let paths = |from: usize, to| (from..to).map(|n| n.to_string()).collect::<Vec<_>>();
-        told.add(paths(0, 2));
-        told.add(paths(1, 3));
-        assert_eq!(told.wait().len(), 3);
-        told.add(paths(0, CARRY_PATHS_MAX));
-        assert_eq!(told.wait().len(), CARRY_PATHS_MAX);
-        told.add(paths(0, CARRY_PATHS_MAX));
-        told.add(paths(CARRY_PATHS_MAX, CARRY_PATHS_MAX + 1));
-        told.add(paths(0, 1));
-        assert!(told.wait().is_empty());
+        pending.add(paths(0, 2));
+        pending.add(paths(1, 3));
+        assert_eq!(pending.wait().len(), 3);
+        pending.add(paths(0, CARRY_PATHS_MAX));
+        assert_eq!(pending.wait().len(), CARRY_PATHS_MAX);
+        pending.add(paths(0, CARRY_PATHS_MAX));
+        pending.add(paths(CARRY_PATHS_MAX, CARRY_PATHS_MAX + 1));
+        pending.add(paths(0, 1));
+        assert!(pending.wait().is_empty());
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
     let mut views = views()?;
     views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
     let shows = |view: &MountPoint| {
-        let status = view_requests::ask(view, &json!({"do": "status"}), Waits::Never);
+        let status = view_requests::request(view, &json!({"do": "status"}), Waits::Never);
         status.is_ok_and(|status| status["folder"].as_str().map(Path::new) == Some(folder))
     };
     Ok(views.into_iter().find(shows).map(GuardEndpoint::View))
@@ -187,7 +187,7 @@ impl GuardEndpoint {
 
     /// Sends a request to the guard, and returns its answer. `start`: the arguments of `latchfs`
     /// that start the guard of a folder without a view, if the request needs one.
-    pub(in crate::cli) fn ask(
+    pub(in crate::cli) fn request(
         &self,
         request: &Value,
         waits: Waits,
@@ -195,13 +195,13 @@ impl GuardEndpoint {
     ) -> CliResult<Value> {
         match self {
             #[cfg(target_os = "linux")]
-            Self::View(view) => view_requests::ask(view, request, waits),
+            Self::View(view) => view_requests::request(view, request, waits),
             Self::Folder(folder) => {
                 let connection = match start {
                     Some(args) => folder.connect_or_start(args)?,
                     None => folder.connect()?.ok_or_else(|| folder.none())?,
                 };
-                folder.ask(&connection, request, waits)
+                folder.request(&connection, request, waits)
             }
         }
     }
@@ -212,7 +212,7 @@ impl GuardEndpoint {
             #[cfg(target_os = "linux")]
             Self::View(view) => view_requests::wait(view),
             Self::Folder(_) => {
-                self.ask(&json!({"do": "wait"}), Waits::UntilStopped, None).map(drop)
+                self.request(&json!({"do": "wait"}), Waits::UntilStopped, None).map(drop)
             }
         }
     }
@@ -224,7 +224,7 @@ impl GuardEndpoint {
         {
             return Ok(folder.status());
         }
-        self.ask(&json!({"do": "status"}), Waits::Never, None)
+        self.request(&json!({"do": "status"}), Waits::Never, None)
     }
 
     /// Returns the server that knows the lock of a folder whose guard does not run; `None` if the
@@ -346,14 +346,14 @@ impl PlainFolder {
     }
 
     /// Sends a request, and returns its answer. Says on standard error what it waits for.
-    pub(in crate::cli) fn ask(
+    pub(in crate::cli) fn request(
         &self,
         connection: &FolderConnection,
         request: &Value,
         waits: Waits,
     ) -> CliResult<Value> {
         connection.send(request).map_err(|error| self.failed(&error))?;
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             match connection.receive(ANSWER_PATIENCE).map_err(|error| self.failed(&error))? {
                 Some(answer) => return parsed(&answer),
@@ -364,20 +364,20 @@ impl PlainFolder {
                          process with 'ps', and let it go on or end it"
                     )));
                 }
-                None => self.tell_progress(&mut told),
+                None => self.report_progress(&mut reported),
             }
         }
     }
 
-    fn tell_progress(&self, told: &mut String) {
+    fn report_progress(&self, reported: &mut String) {
         let Ok(Some(connection)) = self.connect() else { return };
-        let Ok(status) = self.ask(&connection, &json!({"do": "status"}), Waits::Never) else {
+        let Ok(status) = self.request(&connection, &json!({"do": "status"}), Waits::Never) else {
             return;
         };
         let waits_for = progress_of(&status);
-        if !waits_for.is_empty() && waits_for != *told {
+        if !waits_for.is_empty() && waits_for != *reported {
             output::progress(&format!("waiting: {waits_for}"));
-            *told = waits_for;
+            *reported = waits_for;
         }
     }
 }

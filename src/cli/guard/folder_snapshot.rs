@@ -100,7 +100,7 @@ pub(in crate::cli) fn run(args: &FolderSnapshotArgs) -> CliResult {
     match &args.command {
         FolderSnapshotCommand::Take(args) => take(args),
         FolderSnapshotCommand::Ls(args) => ls(args),
-        FolderSnapshotCommand::Show(args) => show(args),
+        FolderSnapshotCommand::Show(args) => print_snapshot(args),
         FolderSnapshotCommand::Verify(args) => verify(args),
         FolderSnapshotCommand::Restore(args) => restore(args),
         FolderSnapshotCommand::Rm(args) => {
@@ -111,16 +111,16 @@ pub(in crate::cli) fn run(args: &FolderSnapshotArgs) -> CliResult {
 }
 
 /// Sends a request about snapshots.
-fn ask(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
+fn send_request(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
     match endpoint {
-        GuardEndpoint::Folder(folder) => stored_snapshots::ask(folder, request),
-        GuardEndpoint::View(_) => endpoint.ask(request, Waits::UntilStopped, None),
+        GuardEndpoint::Folder(folder) => stored_snapshots::execute(folder, request),
+        GuardEndpoint::View(_) => endpoint.request(request, Waits::UntilStopped, None),
     }
 }
 
 /// Sends a request about one snapshot.
 fn about(args: &SnapshotArgs, what: &str) -> CliResult<Value> {
-    ask(&args.at.find()?, &json!({"do": "snapshot", "snapshot": what, "id": args.id}))
+    send_request(&args.at.find()?, &json!({"do": "snapshot", "snapshot": what, "id": args.id}))
 }
 
 /// Prints an answer as JSON, or a sentence.
@@ -150,7 +150,7 @@ fn take(args: &SnapshotTakeArgs) -> CliResult {
     let mut request = json!({"do": "snapshot", "snapshot": "take"});
     request["quiet_ms"] = args.wait.0.span().as_millis().into();
     request["best_effort"] = args.best_effort.into();
-    let taken = ask(&args.at.find()?, &request)?;
+    let taken = send_request(&args.at.find()?, &request)?;
     for sentence in taken["risk"].as_array().into_iter().flatten() {
         output::say(&text(sentence));
     }
@@ -160,7 +160,7 @@ fn take(args: &SnapshotTakeArgs) -> CliResult {
 }
 
 fn ls(args: &SnapshotLsArgs) -> CliResult {
-    let answer = ask(&args.at.find()?, &json!({"do": "snapshot", "snapshot": "list"}))?;
+    let answer = send_request(&args.at.find()?, &json!({"do": "snapshot", "snapshot": "list"}))?;
     if args.json {
         return output::json(&answer);
     }
@@ -172,7 +172,7 @@ fn ls(args: &SnapshotLsArgs) -> CliResult {
     Ok(())
 }
 
-fn show(args: &SnapshotArgs) -> CliResult {
+fn print_snapshot(args: &SnapshotArgs) -> CliResult {
     let shown = about(args, "show")?;
     if args.json {
         return output::json(&shown);
@@ -217,7 +217,7 @@ fn verify(args: &SnapshotArgs) -> CliResult {
 fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let endpoint = args.at.find()?;
     let request = json!({"do": "snapshot", "snapshot": "show", "id": args.id});
-    let shown = ask(&endpoint, &request)?;
+    let shown = send_request(&endpoint, &request)?;
     let id = shown["id"].as_str().unwrap_or("-");
     let tree = match &endpoint {
         GuardEndpoint::Folder(folder) => stored_snapshots::tree(folder, id),

@@ -217,9 +217,9 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
 }
 
 /// How often a terminal is told, and when anything is told first.
-const TELL: Span = Span::from_secs(1);
+const REPORT_EVERY: Span = Span::from_secs(1);
 /// How often a file or a pipe is told.
-const TELL_SELDOM: Span = Span::from_secs(10);
+const REPORT_SELDOM: Span = Span::from_secs(10);
 
 /// The progress of `guard init`. On a terminal it is one line, which is removed at the end.
 pub(in crate::cli) struct Progress<'a> {
@@ -230,7 +230,7 @@ pub(in crate::cli) struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     pub(in crate::cli) fn new(guard: &'a FolderGuard<PlainDisk>) -> Self {
-        Self { guard, is_terminal: io::stderr().is_terminal(), next: boot_now() + TELL }
+        Self { guard, is_terminal: io::stderr().is_terminal(), next: boot_now() + REPORT_EVERY }
     }
 
     /// Waits for a result, and says meanwhile what was read.
@@ -240,13 +240,13 @@ impl<'a> Progress<'a> {
             match result.recv_timeout(wait.as_duration()) {
                 Ok(result) => return Ok(result),
                 Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
-                Err(RecvTimeoutError::Timeout) => self.tell(),
+                Err(RecvTimeoutError::Timeout) => self.report(),
             }
         }
     }
 
-    fn tell(&mut self) {
-        self.next = boot_now() + if self.is_terminal { TELL } else { TELL_SELDOM };
+    fn report(&mut self) {
+        self.next = boot_now() + if self.is_terminal { REPORT_EVERY } else { REPORT_SELDOM };
         let Some(barrier) = self.guard.barrier() else { return };
         let (files, bytes) = barrier.hashed.now();
         let text = format!("latchfs: read {files} files, {}", Bytes(bytes));

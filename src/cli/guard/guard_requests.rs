@@ -123,7 +123,7 @@ pub(in crate::cli) fn take(args: &TakeArgs) -> CliResult {
     if let Some(length) = args.away {
         request["for_ms"] = json!(length.span().as_millis());
     }
-    let status = endpoint.ask(&request, Waits::UntilStopped, Some(&own_arguments()))?;
+    let status = endpoint.request(&request, Waits::UntilStopped, Some(&own_arguments()))?;
     let until = status["away_until"].as_str().map(output::harmless);
     let until = until.map(|until| format!(", until {until}")).unwrap_or_default();
     output::line(&format!("latchfs: holding (token {}){until}", status["tenure"]["token"]))
@@ -155,13 +155,13 @@ pub(in crate::cli) fn accept(args: &AcceptArgs) -> CliResult {
     if let Some(copy) = &args.from {
         request["from"] = json!(inside(copy)?);
     }
-    let status = endpoint.ask(&request, Waits::UntilStopped, Some(&own_arguments()))?;
+    let status = endpoint.request(&request, Waits::UntilStopped, Some(&own_arguments()))?;
     output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
 }
 
 pub(in crate::cli) fn give(args: &GiveArgs) -> CliResult {
     let request = json!({"do": "give", "from": args.from});
-    let answer = args.at.find()?.ask(&request, Waits::UntilStopped, None)?;
+    let answer = args.at.find()?.request(&request, Waits::UntilStopped, None)?;
     if answer["untold"] == true {
         output::say(
             "files were changed while the last marker was written; end the programs that change \
@@ -207,8 +207,8 @@ pub(in crate::cli) fn status(args: &StatusArgs) -> CliResult {
     if status["wanted_by"].is_string() {
         output::line(&format!("wanted   by {}", text(&status["wanted_by"])))?;
     }
-    if let Some(trouble) = status["trouble"].as_str() {
-        output::line(&format!("trouble  {trouble}"))?;
+    if let Some(failure) = status["trouble"].as_str() {
+        output::line(&format!("trouble  {failure}"))?;
     }
     if let Some(kept) = status["kept"].as_str() {
         output::line(&format!("lost     {}", output::harmless(kept)))?;
@@ -257,12 +257,12 @@ pub(in crate::cli) fn lost(args: &LostArgs) -> CliResult {
         (None, None) => json!({"do": "lost"}),
     };
     let place = args.at.find()?;
-    let ask = |request: &Value| place.ask(request, Waits::UntilStopped, None);
-    let mut answer = ask(&request)?;
+    let send = |request: &Value| place.request(request, Waits::UntilStopped, None);
+    let mut answer = send(&request)?;
     let mut last = u64::MAX;
     while let Some(before) = answer["next"].as_u64().filter(|next| *next < last) {
         last = before;
-        let page = ask(&json!({"do": "lost", "before": before}))?;
+        let page = send(&json!({"do": "lost", "before": before}))?;
         answer["next"] = page["next"].clone();
         if let (Value::Array(files), Value::Array(more)) = (&mut answer["lost"], &page["lost"]) {
             files.extend(more.iter().cloned());

@@ -95,7 +95,7 @@ pub(super) fn needs_view(folder: &Path) -> CliError {
 }
 
 /// Answers a request about the snapshots of a folder.
-pub(in crate::cli) fn ask(folder: &PlainFolder, request: &Value) -> CliResult<Value> {
+pub(in crate::cli) fn execute(folder: &PlainFolder, request: &Value) -> CliResult<Value> {
     let (what, id) = (request["snapshot"].as_str(), request["id"].as_str().unwrap_or_default());
     if what == Some("take") {
         return Err(unquiet(&folder.dir));

@@ -23,7 +23,11 @@ use std::{fmt, fs, io};
 const ANSWER_PATIENCE: Span = Span::from_millis(1_500);
 
 /// Sends a request to the guard of a view, and returns its answer.
-pub(in crate::cli) fn ask(view: &MountPoint, request: &Value, waits: Waits) -> CliResult<Value> {
+pub(in crate::cli) fn request(
+    view: &MountPoint,
+    request: &Value,
+    waits: Waits,
+) -> CliResult<Value> {
     parsed(&in_child(view, waits, || exchange(&view.dir, request))?)
 }
 
@@ -42,7 +46,7 @@ fn in_child(
     let dir = view.dir.display();
     let failed = |error| CliError::system(&format!("the guard of {dir} can't be asked"), &error);
     let mut call = ChildCall::start(work).map_err(failed)?;
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
         match call.answer(ANSWER_PATIENCE) {
             Ok(Some(answer)) => return Ok(answer),
@@ -57,7 +61,7 @@ fn in_child(
                  'latchfs umount {dir}' removes the view"
             )));
         }
-        tell_progress(view, &mut told);
+        report_progress(view, &mut reported);
     }
 }
 
@@ -71,13 +75,13 @@ fn dead(view: &MountPoint) -> CliError {
 }
 
 /// Says on standard error what a request waits for, whenever that has changed.
-fn tell_progress(view: &MountPoint, told: &mut String) {
+fn report_progress(view: &MountPoint, reported: &mut String) {
     let request = json!({"do": "status"});
     let Ok(answer) = in_child(view, Waits::Never, || exchange(&view.dir, &request)) else { return };
     let waits_for = progress_of(&serde_json::from_slice(&answer).unwrap_or_default());
-    if !waits_for.is_empty() && waits_for != *told {
+    if !waits_for.is_empty() && waits_for != *reported {
         output::progress(&format!("waiting: {waits_for}"));
-        *told = waits_for;
+        *reported = waits_for;
     }
 }
 

@@ -103,11 +103,11 @@ impl HoldTerms {
 
 impl HeldLock {
     pub(in crate::cli) fn release(&self) -> CliResult {
-        self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
+        self.send(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
-    pub(in crate::cli) fn tell(&self, request: &Value) -> CliResult {
-        self.ctl.ask(request).map(drop)
+    pub(in crate::cli) fn send(&self, request: &Value) -> CliResult {
+        self.ctl.request(request).map(drop)
     }
 }
 
@@ -141,7 +141,7 @@ impl LeaseRenewal {
                 if is_stopped.load(Ordering::Acquire) {
                     return;
                 }
-                pause = match client.ask(&request) {
+                pause = match client.request(&request) {
                     Ok(_) => period,
                     // A refusal means that the lease is over, so the renewals end. The lease
                     // watcher of `run` detects the loss by itself.
@@ -197,7 +197,7 @@ enum StatusSource {
 impl LeaseWatcher {
     /// Reads the status once, and returns a watcher that starts from the result.
     pub(in crate::cli) fn seen(mut sight: LeaseReader, ttl: Span) -> CliResult<Self> {
-        let sure = Arc::new(AtomicU64::new(sight.look()?.as_nanos()));
+        let sure = Arc::new(AtomicU64::new(sight.valid_until()?.as_nanos()));
         let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
         let period = period.clamp(LOOK_MIN.as_duration(), LOOK_MAX.as_duration()).into();
         Ok(Self { sure, sight, period })
@@ -211,7 +211,7 @@ impl LeaseWatcher {
         thread::spawn(move || {
             loop {
                 sight.rest(period);
-                let Ok(until) = sight.look() else { continue };
+                let Ok(until) = sight.valid_until() else { continue };
                 let before = sure.swap(until.as_nanos(), Ordering::AcqRel);
                 if until.as_nanos() < before {
                     woken();
@@ -275,7 +275,7 @@ impl LeaseReader {
 
     /// Returns the time until which the lease is surely valid, computed from the remaining time in
     /// the status and the time at which the request was sent; `Time::ZERO` if the lease is over.
-    fn look(&mut self) -> CliResult<Time> {
+    fn valid_until(&mut self) -> CliResult<Time> {
         let asked_at = boot_now();
         let status = self.through.status()?;
         let more = status["holders"].as_array().into_iter().flatten();
@@ -425,7 +425,7 @@ struct QueueWatch {
     /// When the waiter joined the queue, on the boot clock; by it the waiter is told from others of
     /// the same client.
     joined: Option<Time>,
-    told: String,
+    last_line: String,
 }
 
 /// Sends a request to acquire the lock `name`, and returns the answer. If the request waits in the
@@ -436,16 +436,16 @@ pub(in crate::cli) fn wait(
     request: &Value,
 ) -> CliResult<Value> {
     if request["wait"].is_null() {
-        return client.ask(request);
+        return client.request(request);
     }
     if output::is_quiet() {
         return client.wait(request);
     }
     let over = Arc::new(WaitOver::default());
     let (watched, asked, lock) = (Arc::clone(&over), Arc::clone(client), name.clone());
-    let tell = move || watched.tell(&*asked, &lock);
+    let report = move || watched.report_progress(&*asked, &lock);
     // Without the thread the wait is the same, and silent.
-    let _ = thread::Builder::new().name("progress".into()).spawn(tell);
+    let _ = thread::Builder::new().name("progress".into()).spawn(report);
     let answer = client.wait(request);
     *over.is_over.lock() = true;
     over.ended.notify_all();
@@ -453,14 +453,14 @@ pub(in crate::cli) fn wait(
 }
 
 impl WaitOver {
-    fn tell(&self, client: &dyn LockClient, name: &LockName) {
+    fn report_progress(&self, client: &dyn LockClient, name: &LockName) {
         let mut watch = QueueWatch::default();
         let mut pause = FIRST_LOOK;
         while !self.ends_within(pause) {
             // Twice as long, unless there is news.
             pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_LOOK);
             let asked = json!({"do": "status", "name": name.as_str()});
-            let Ok(mut answer) = client.ask_connected(&asked) else { continue };
+            let Ok(mut answer) = client.request_connected(&asked) else { continue };
             let (status, you) = (answer["status"].take(), answer["you"].take());
             let Some((line, place)) = watch.news(&status, &you) else { continue };
             let next = if line.is_some() { LOOK } else { pause };
@@ -489,8 +489,8 @@ impl QueueWatch {
         let (place, joined) = self.own_place(status, you)?;
         self.joined = self.joined.or(Some(joined));
         let line = format!("place {place}: it is {}", held_by(Status(status)));
-        let news = (line != self.told).then(|| line.clone());
-        self.told = line;
+        let news = (line != self.last_line).then(|| line.clone());
+        self.last_line = line;
         Some((news, place))
     }
 
@@ -535,12 +535,12 @@ mod tests {
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);
-        let look = |seen: &mut LeaseWatcher| seen.sight.look().ok();
-        assert!(look(&mut seen).expect("readable") >= asked_at + Span::from_millis(50));
+        let valid_until = |seen: &mut LeaseWatcher| seen.sight.valid_until().ok();
+        assert!(valid_until(&mut seen).expect("readable") >= asked_at + Span::from_millis(50));
         say(r#"{"token": 8, "expires_in_ms": 60000}"#);
-        assert_eq!(look(&mut seen), Some(Time::ZERO));
+        assert_eq!(valid_until(&mut seen), Some(Time::ZERO));
         say("no JSON");
-        assert_eq!(look(&mut seen), None);
+        assert_eq!(valid_until(&mut seen), None);
         let StatusSource::Mount { file, .. } = &seen.sight.through else { panic!("a mount") };
         assert!(file.is_none(), "opened anew the next time");
         std::fs::remove_dir_all(&dir).expect("ours");
@@ -560,7 +560,7 @@ mod wait_progress_tests {
     }
 
     #[test]
-    fn a_line_is_told_once_for_each_change() {
+    fn a_line_is_reported_once_for_each_change() {
         let (mut watch, you) = (QueueWatch::default(), json!("me"));
         let mut line = |status| watch.news(&status, &you).map(|(line, _)| line.unwrap_or_default());
         let first = line(queue(&[("me", 900_000), ("a", 800_000), ("me", 0)], ""));

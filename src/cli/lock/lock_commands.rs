@@ -186,7 +186,7 @@ pub(in crate::cli) fn acquire(args: &AcquireArgs) -> CliResult {
     });
     let status = acquired(&args.lock, &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
-    tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
+    print_status(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
 }
 
 pub(in crate::cli) fn wait(args: &WaitArgs) -> CliResult {
@@ -197,7 +197,7 @@ pub(in crate::cli) fn wait(args: &WaitArgs) -> CliResult {
         "parent": true
     });
     let status = acquired(&args.lock, &[&args.term.json(), &how])?;
-    tell(&args.lock, &status, "acquired")
+    print_status(&args.lock, &status, "acquired")
 }
 
 /// Acquires a lock, or waits for it in its queue if `how` says so, and returns its status.
@@ -210,7 +210,7 @@ fn acquired(args: &LockArgs, how: &[&Value]) -> CliResult<Value> {
 
 pub(in crate::cli) fn renew(args: &RenewArgs) -> CliResult {
     let status = change(&args.lock, "renew", &[&args.term.json(), &args.token.json()])?;
-    tell(&args.lock, &status, "renewed")
+    print_status(&args.lock, &status, "renewed")
 }
 
 pub(in crate::cli) fn release(args: &ReleaseArgs) -> CliResult {
@@ -238,7 +238,7 @@ pub(in crate::cli) fn release(args: &ReleaseArgs) -> CliResult {
 fn release_all(args: &ReleaseArgs) -> CliResult {
     let ended = match args.target.release_all_at_server()? {
         Some(ended) => ended,
-        None => release_all_at_mount(&*args.target.ask()?)?,
+        None => release_all_at_mount(&*args.target.lock_client()?)?,
     };
     if args.json {
         return output::json(&ended);
@@ -248,12 +248,12 @@ fn release_all(args: &ReleaseArgs) -> CliResult {
 }
 
 fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
-    let you = ask.ask(&json!({"do": "list", "limit": 1}))?["you"].take();
+    let you = ask.request(&json!({"do": "list", "limit": 1}))?["you"].take();
     let mut holds = 0_u64;
     for status in ask.list("")? {
         for (token, _) in leases_of(&status, &you) {
             let name = status["name"].as_str().unwrap_or_default();
-            match ask.ask(&request("release", name, &[&json!({"token": token})])) {
+            match ask.request(&request("release", name, &[&json!({"token": token})])) {
                 Ok(_) => holds += 1,
                 // The tenure has ended since it was listed.
                 Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
@@ -267,7 +267,7 @@ fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
 /// Returns the token of the lease that `release` without options releases: a lease acquired from
 /// this shell, or else one acquired by an ended process of the shell's login session.
 fn token_of_shell(ask: &dyn LockClient, name: &LockName, dir: Option<&Path>) -> CliResult<u64> {
-    let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
+    let mut answer = ask.request(&request("status", name.as_str(), &[]))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
     let shell = Maker::running(parent_id());
     let own = leases_of(&status, &you);
@@ -347,9 +347,9 @@ pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
     // that it has stopped. A caller may use the lock as soon as this command ends, so the command
     // waits until the new lease has begun.
     let token = status["token"].clone();
-    let mut is_told = false;
+    let mut is_announced = false;
     while let Some(wait) = before_use(Status(&status)).filter(|_| status["token"] == token) {
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_announced, true) {
             let span = Span::from(wait);
             output::say(&format!(
                 "the old holder has {span} to stop; this answers when you may begin"
@@ -359,9 +359,9 @@ pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
             }
         }
         thread::sleep(wait.min(STEAL_LOOK));
-        status = show(&args.lock)?;
+        status = current_status(&args.lock)?;
     }
-    tell(&args.lock, &status, "stole")
+    print_status(&args.lock, &status, "stole")
 }
 
 pub(in crate::cli) fn status(args: &StatusArgs) -> CliResult {
@@ -399,7 +399,7 @@ fn before_use(status: Status<'_>) -> Option<Duration> {
     (wait > 0).then_some(Duration::from_millis(wait))
 }
 
-fn tell(args: &LockArgs, status: &Value, how: &str) -> CliResult {
+fn print_status(args: &LockArgs, status: &Value, how: &str) -> CliResult {
     if args.json {
         return output::json(status);
     }
@@ -407,7 +407,7 @@ fn tell(args: &LockArgs, status: &Value, how: &str) -> CliResult {
     output::line(&format!("{how} {}: {}", status.text("name"), status.terms()))
 }
 
-fn show(args: &LockArgs) -> CliResult<Value> {
+fn current_status(args: &LockArgs) -> CliResult<Value> {
     change(args, "status", &[])
 }
 
@@ -506,7 +506,7 @@ fn names(begun: &OsStr) -> Vec<CompletionCandidate> {
 fn listed(begun: &str) -> Option<Vec<CompletionCandidate>> {
     let target = TargetOnly::try_parse_from(target_words(std::env::args_os())).ok()?.target;
     let request = json!({"do": "list", "prefix": begun, "limit": NAMES_MAX});
-    let answer = target.ask().ok()?.ask(&request).ok()?;
+    let answer = target.lock_client().ok()?.request(&request).ok()?;
     let locks = answer["locks"].as_array()?.iter().map(Status);
     let locks = locks.filter(|lock| is_plain(&lock.text("name")));
     let candidate = |lock: Status<'_>| {

@@ -274,23 +274,23 @@ fn serve_remote(
         let terms = Terms { client: client.clone(), ttl, grace };
         credential_options::connect(&access, Some(terms))
     };
-    let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
-    let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
+    let backends: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
+    let locks = backends.iter().map(|backend| Locks::new(Arc::clone(backend) as _));
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
-        until_the_end(args, &mounts, &|| renew_keys(&credentials, &doors), (send, news))?;
+        until_the_end(args, &mounts, &|| renew_keys(&credentials, &backends), (send, news))?;
         unmount_all(&mounts)
     });
-    for door in &doors {
-        door.close();
+    for backend in &backends {
+        backend.close();
     }
     served
 }
 
 /// Reads the token and the certificates for the server again, and prints the result.
-fn renew_keys(credentials: &ServerCredentials, doors: &[Arc<Remote>]) {
+fn renew_keys(credentials: &ServerCredentials, backends: &[Arc<Remote>]) {
     let renewed = match credentials.read() {
         Ok(access) => {
-            let mut each = doors.iter().map(|door| door.renew_keys(&access));
+            let mut each = backends.iter().map(|backend| backend.renew_keys(&access));
             each.try_for_each(|renewed| renewed.map_err(|error| error.to_string()))
         }
         Err(CliError::Said(_, why)) => Err(why),

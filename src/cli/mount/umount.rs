@@ -30,7 +30,7 @@ pub(in crate::cli) fn run(args: &UmountArgs) -> CliResult {
     for dir in &args.dirs {
         if let Err(failure) = unmount(dir, args.unseal) {
             if failed.is_err() {
-                output::tell(&failure);
+                output::report_failure(&failure);
             } else {
                 failed = Err(failure);
             }

@@ -34,7 +34,7 @@ const WAKE_EVERY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 /// The maximum number of checks for dead processes after SIGKILL: a process that survives longer
 /// hangs in the kernel.
-const LOOKS_MAX: usize = 500;
+const POLLS_MAX: usize = 500;
 
 /// Blocked signals, which this process receives synchronously by [`Signals::next`].
 pub(in crate::cli) struct Signals(libc::sigset_t);
@@ -341,14 +341,14 @@ impl Group {
             kill(pid, libc::SIGTERM);
             kill(pid, libc::SIGCONT);
         }
-        let looks = notice.as_millis() / LOOK.as_millis();
-        for _ in 0..looks {
+        let polls = notice.as_millis() / LOOK.as_millis();
+        for _ in 0..polls {
             if self.is_dead() {
                 return true;
             }
             thread::sleep(LOOK);
         }
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             if self.is_dead() {
                 return true;
             }

@@ -108,12 +108,12 @@ impl GuardTarget {
             let left = until.map(|until| until.since(boot_now()).as_millis());
             let wait = left.unwrap_or(u64::MAX);
             let request = json!({"do": "take", "wait_ms": wait});
-            let status = self.endpoint.ask(&request, Waits::UntilStopped, Some(&self.start))?;
+            let status = self.endpoint.request(&request, Waits::UntilStopped, Some(&self.start))?;
             let token = status["tenure"]["token"].as_u64();
             let name = status["lock"].as_str().unwrap_or_default().to_owned();
             let was_held = before["state"] == "holding" && before["tenure"] == status["tenure"];
             let Some(token) = token else { continue };
-            let begun = self.tell(&format!("{token} {}\n", u8::from(!was_held)))?;
+            let begun = self.send(&format!("{token} {}\n", u8::from(!was_held)))?;
             if begun["error"].is_null() {
                 let until = sure(&begun, token);
                 let ttl = Span::from_millis(begun["ttl_ms"].as_u64().unwrap_or_default());
@@ -125,7 +125,7 @@ impl GuardTarget {
     }
 
     /// Sends a line to the watcher, and returns its answer.
-    fn tell(&self, line: &str) -> CliResult<Value> {
+    fn send(&self, line: &str) -> CliResult<Value> {
         let failed = |error| CliError::system("the guard can't be watched", &error);
         self.watcher.set_read_timeout(Some(ANSWER_PATIENCE.as_duration())).map_err(failed)?;
         (&self.watcher).write_all(line.as_bytes()).map_err(failed)?;
@@ -143,7 +143,7 @@ impl GuardTarget {
         woken: impl Fn() + Send + 'static,
     ) -> CliResult<LeaseValidity> {
         let known = Arc::new(AtomicU64::new(lock.until.as_nanos()));
-        let (token, told) = (lock.token, Arc::clone(&known));
+        let (token, valid_until) = (lock.token, Arc::clone(&known));
         let lines = self.watcher.try_clone().map_err(|error| CliError::system("a copy", &error))?;
         let watch = move || {
             let lines = BufReader::new(lines).lines().map_while(Result::ok);
@@ -151,7 +151,7 @@ impl GuardTarget {
             // After its last line the watcher has ended, and nothing is known of the guard.
             for state in states.chain([Value::Null]) {
                 let until = sure(&state, token).as_nanos();
-                if until < told.swap(until, Ordering::AcqRel) {
+                if until < valid_until.swap(until, Ordering::AcqRel) {
                     woken();
                 }
             }

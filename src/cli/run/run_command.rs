@@ -253,7 +253,7 @@ fn ends_by_itself(held: &HeldLock, error: CliError) -> CliResult {
 
 /// Renews or releases the lease of a supervisor that was killed; runs in the front process.
 fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
-    let ask = || {
+    let unbind = || {
         let CommandTarget { ask, name, .. } = args.target.asking(args.name_and_words().0)?;
         let name = slot_name(name, args.slot.as_deref())?;
         let mut request = json!({"name": name.as_str(), "token": lease.token});
@@ -264,11 +264,11 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
             }
             Inheritance::Release => request["do"] = "release".into(),
         }
-        ask.ask(&request)
+        ask.request(&request)
     };
     // A failure of this request is only printed, because the lease expires at the end of its ttl
     // anyway.
-    if let Err(CliError::Said(_, why)) = ask() {
+    if let Err(CliError::Said(_, why)) = unbind() {
         output::say(&format!("after the supervisor was killed: {why}"));
     }
 }
@@ -423,7 +423,7 @@ impl HeldLock {
             return Ok(None);
         }
         let (name, token) = (&self.name, self.token);
-        let unbound = self.tell(&json!({
+        let unbound = self.send(&json!({
             "do": "renew", "name": name.as_str(), "token": token, "unbind": true,
         }));
         let renewal = unbound.and_then(|()| {
@@ -455,7 +455,7 @@ impl HeldLock {
     /// meanwhile.
     fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
-        self.tell(&json!({
+        self.send(&json!({
             "do": "renew", "name": self.name.as_str(), "token": self.token, "ttl": ttl,
             "note": SLOT_DONE, "unbind": true,
         }))

@@ -107,8 +107,8 @@ impl FrontProcess {
     /// front process.
     pub(in crate::cli) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         let said = [lease.token.to_ne_bytes(), lease.ttl_ms.to_ne_bytes()].concat();
-        let told = (&self.link).write_all(&said);
-        told.map_err(|error| CliError::system("the front process", &error))?;
+        let sent = (&self.link).write_all(&said);
+        sent.map_err(|error| CliError::system("the front process", &error))?;
         dies_with(self, libc::SIGCHLD);
         Ok(true)
     }

@@ -210,12 +210,12 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
     if watched {
         eprint!("\r\x1b[K");
     }
-    bytes.map_err(|trouble| {
-        let exit = match trouble {
+    bytes.map_err(|error| {
+        let exit = match error {
             TransportError::Denied(_) => Exit::Denied,
             _ => Exit::Unavailable,
         };
-        CliError::Said(exit, format!("{} gives no backup: {trouble}", access.url))
+        CliError::Said(exit, format!("{} gives no backup: {error}", access.url))
     })
 }
 

@@ -114,11 +114,11 @@ pub(in crate::cli) fn run(args: &ClusterArgs) -> CliResult {
     match &args.what {
         ClusterCommand::Status { state } => {
             let path = if *state { "/cluster?state=true" } else { "/cluster" };
-            let report = args.ask("GET", path)?;
+            let report = args.request("GET", path)?;
             if args.json { output::json(&report) } else { output::write(&table(&report)) }
         }
         ClusterCommand::Pending => {
-            let report = args.ask("GET", "/cluster/pending")?;
+            let report = args.request("GET", "/cluster/pending")?;
             if args.json { output::json(&report) } else { output::write(&pending(&report)) }
         }
         ClusterCommand::Promote { id, force } => {
@@ -127,7 +127,7 @@ pub(in crate::cli) fn run(args: &ClusterArgs) -> CliResult {
             changed.map_err(|error| args.unless_unknown(*id, error))
         }
         ClusterCommand::Leave => {
-            let report = args.ask("GET", "/cluster")?;
+            let report = args.request("GET", "/cluster")?;
             let id = report["asked"].as_u64().unwrap_or_default();
             let path = format!("/cluster/nodes/{id}");
             args.change("DELETE", &path, &format!("node {id} has left, and ends"))
@@ -169,14 +169,14 @@ impl ClusterArgs {
     }
 
     fn change(&self, method: &str, path: &str, done: &str) -> CliResult {
-        let answer = self.ask(method, path)?;
+        let answer = self.request(method, path)?;
         if self.json { output::json(&answer) } else { output::line(done) }
     }
 
     /// Returns the error of a refused change, or that of a wrong argument if there is no node `id`.
     fn unless_unknown(&self, id: u64, error: CliError) -> CliError {
         let CliError::Said(Exit::Conflict, _) = &error else { return error };
-        let Ok(report) = self.ask("GET", "/cluster") else { return error };
+        let Ok(report) = self.request("GET", "/cluster") else { return error };
         let nodes = report["nodes"].as_array().into_iter().flatten();
         let known: Vec<_> = nodes.filter_map(|node| node["id"].as_u64()).collect();
         if known.is_empty() || known.contains(&id) {
@@ -191,7 +191,7 @@ impl ClusterArgs {
 
     /// Sends a request to each of the given servers in turn, and returns the answer of the first
     /// server that answers.
-    fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
+    fn request(&self, method: &str, path: &str) -> CliResult<Value> {
         let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
         let answer =
             credential_options::ask_first(&self.servers()?, &self.key, method, path, patience);

@@ -174,11 +174,11 @@ impl StorageChoice {
 impl LocalBackend {
     /// Returns the lock service of this engine.
     pub(in crate::cli) fn locks(&self) -> Locks {
-        let door: Arc<dyn LockService> = match self {
+        let backend: Arc<dyn LockService> = match self {
             Self::Local(local) => Arc::clone(local) as _,
             Self::Node(node) => Arc::clone(node) as _,
         };
-        Locks::new(door)
+        Locks::new(backend)
     }
 
     /// Registers the callback `tell`, which is called if a failure stops the engine for good.

@@ -58,7 +58,7 @@ pub(in crate::cli) fn run(args: &EventsArgs) -> CliResult {
         if lines.is_empty() {
             source.wait()?;
         }
-        let shown = lines.iter().filter_map(|line| told(line, args));
+        let shown = lines.iter().filter_map(|line| rendered(line, args));
         let text = shown.fold(String::new(), |text, line| text + &line + "\n");
         if !text.is_empty() {
             output::write(&text)?;
@@ -103,7 +103,7 @@ impl EventSource {
                 while received.len() < EVENTS_MAX {
                     match next.take().map_or_else(|| lines.try_recv(), Ok) {
                         Ok(Ok(line)) => received.push(line),
-                        Ok(Err(trouble)) if received.is_empty() => return Err(ended(&trouble)),
+                        Ok(Err(error)) if received.is_empty() => return Err(ended(&error)),
                         end @ Ok(Err(_)) => {
                             *next = end.ok();
                             break;
@@ -138,12 +138,12 @@ impl EventSource {
 }
 
 /// Returns the error for the events of a server that have ended.
-fn ended(trouble: &TransportError) -> CliError {
-    let exit = match trouble {
+fn ended(error: &TransportError) -> CliError {
+    let exit = match error {
         TransportError::Denied(_) => Exit::Denied,
         _ => Exit::Unavailable,
     };
-    CliError::Said(exit, format!("the events have ended: {trouble}"))
+    CliError::Said(exit, format!("the events have ended: {error}"))
 }
 
 /// Waits until the event stream of a mount has data. Fails if the reader of standard output has
@@ -177,7 +177,7 @@ fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
 }
 
 /// Returns the text to print for a line of the event stream; `None` if there is nothing to print.
-fn told(line: &str, args: &EventsArgs) -> Option<String> {
+fn rendered(line: &str, args: &EventsArgs) -> Option<String> {
     let event: Value = serde_json::from_str(line).ok()?;
     concerns(&event, &args.names.prefix)
         .then(|| if args.json { line.to_owned() } else { sentence(&event) })

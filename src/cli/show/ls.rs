@@ -48,7 +48,7 @@ pub(in crate::cli) fn run(args: &ListArgs) -> CliResult {
         let not_granting = known.it.first().and_then(|lock| Status(lock).not_granting());
         return output::write(&args.shown(&known.it, not_granting, look));
     }
-    let ctl = args.target.ask()?;
+    let ctl = args.target.lock_client()?;
     let mut before = None;
     loop {
         let locks = ctl.list(&args.names.prefix)?;

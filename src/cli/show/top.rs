@@ -67,7 +67,7 @@ struct EventRates {
 }
 
 pub(in crate::cli) fn run(args: &TopArgs) -> CliResult {
-    let ask = args.target.ask()?;
+    let ask = args.target.lock_client()?;
     if args.once {
         let frame = TopFrame { locks: ask.list(&args.names.prefix)?, rates: None };
         let size = terminal_size().map(|(columns, _)| (columns, usize::MAX));
@@ -90,7 +90,7 @@ pub(in crate::cli) fn run(args: &TopArgs) -> CliResult {
         .spawn(move || refresh(&ask, &prefix, every, events, &send))
         .map_err(|error| CliError::system("no thread can be made", &error))?;
     let mode = TerminalMode::enter()?;
-    let ended = show(&frames, &signals, &mode);
+    let ended = draw_frames(&frames, &signals, &mode);
     drop(mode);
     ended
 }
@@ -116,24 +116,24 @@ fn refresh(
 }
 
 /// Draws each frame that arrives, until the user or a signal ends that.
-fn show(
+fn draw_frames(
     frames: &Receiver<CliResult<TopFrame>>,
     signals: &Signals,
     mode: &TerminalMode,
 ) -> CliResult {
-    let (mut last, mut trouble, mut size) = (None, String::new(), None);
+    let (mut last, mut error, mut size) = (None, String::new(), None);
     loop {
         if mode.is_quit_pressed(KEYS_EVERY) || signals.next(Duration::ZERO).is_some_and(is_end) {
             return Ok(());
         }
         let news = match frames.try_recv() {
             Ok(Ok(frame)) => {
-                trouble.clear();
+                error.clear();
                 last = Some(frame);
                 true
             }
             Ok(Err(CliError::Said(_, sentence))) => {
-                trouble = sentence;
+                error = sentence;
                 true
             }
             Ok(Err(error)) => return Err(error),
@@ -146,9 +146,9 @@ fn show(
         size = now;
         let lines = last.as_ref().map(|frame| frame.lines(size, TerminalStyle::of_stdout()));
         let mut lines = lines.unwrap_or_default();
-        if !trouble.is_empty() {
+        if !error.is_empty() {
             lines.truncate(size.map_or(0, |(_, rows)| rows.saturating_sub(1)));
-            lines.insert(0, TerminalStyle::of_stdout().paint(Colour::Red, &trouble));
+            lines.insert(0, TerminalStyle::of_stdout().paint(Colour::Red, &error));
         }
         TerminalMode::draw(&lines)?;
     }

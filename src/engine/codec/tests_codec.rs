@@ -3,7 +3,7 @@
 
 use crate::engine::codec::state_codec::{Codec, Decoder, Encoder, FORMAT_VERSION, Malformed};
 use crate::engine::model::sound;
-use crate::engine::tests::{Lab, ask, client, name, own, shared, waiting};
+use crate::engine::tests::{Lab, acquire, client, name, own, shared, waiting};
 use crate::engine::values::deadlines::Due;
 use crate::engine::values::deadlines::Session;
 use crate::engine::values::details::LimitedField;
@@ -191,14 +191,14 @@ impl State {
         let mut lab = Lab::new();
         let session = lab.session("a");
         lab.session("b");
-        lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") });
-        let asked = Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") };
+        lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire("x", "a") });
+        let asked = Acquire { term: LeaseTerms::Session(session), ..acquire("x", "a") };
         let file = Ownership::OpenFile(OpenId { session, number: 1 });
         for hold in [Ownership::Exclusive(None), file] {
             lab.does(waiting(Acquire { hold, ..asked.clone() })).expect("waits");
         }
-        lab.granted(shared(ask("y", "a")));
-        lab.granted(shared(ask("y", "b")));
+        lab.granted(shared(acquire("y", "a")));
+        lab.granted(shared(acquire("y", "b")));
         for key in ["k1", "k2"] {
             let id = RequestId { caller: "c".into(), key: key.into() };
             let request = Some(IdempotencyKey { id, digest: Digest(1) });
@@ -273,7 +273,7 @@ fn states_that_contradict_themselves_are_refused() {
             }
         }),
         ("the session of a waiter is unknown", |state| {
-            let ask = ask("x", "c");
+            let ask = acquire("x", "c");
             let term = LeaseTerms::Session(SessionId::named(99));
             let waiter = QueuedWaiter::new(&Acquire { term, ..ask }, Time::ZERO, None);
             state.locks[0].1.line.insert(Ticket::named(1), waiter);
@@ -354,7 +354,7 @@ fn commands_are_read_as_written() {
     }
     for takes_over in [None, Some(Token::named(1)), Some(Token::named(values::lease::TOKEN_MAX))] {
         for mode in [Mode::Exclusive, Mode::Shared] {
-            survives(&Op::Acquire(Acquire { mode, takes_over, ..ask("x", "a") }));
+            survives(&Op::Acquire(Acquire { mode, takes_over, ..acquire("x", "a") }));
         }
     }
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };

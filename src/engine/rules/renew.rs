@@ -416,7 +416,7 @@ impl Engine {
         let lock = self.locks.get(&ask.name).filter(|_| !ask.at_once);
         let last = lock.and_then(|lock| self.state.last_tenure(&ask.name, lock));
         let others_until =
-            lock.map_or(Time::ZERO, |lock| self.state.may_go_on_until(&ask.name, lock));
+            lock.map_or(Time::ZERO, |lock| self.state.may_continue_until(&ask.name, lock));
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
         for token in &tokens {
             let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
@@ -476,7 +476,7 @@ impl EngineState {
 impl EngineState {
     /// Returns until when the holders of a lock with a remembered name may go on, if they hear of
     /// nothing. A lease without an end does not count: it belongs to the process of this engine.
-    pub(super) fn may_go_on_until(&self, name: &LockName, lock: &Lock) -> Time {
+    pub(super) fn may_continue_until(&self, name: &LockName, lock: &Lock) -> Time {
         if self.remembered.get(name).is_none() {
             return Time::ZERO;
         }

@@ -284,7 +284,7 @@ impl Engine {
         let name = &swept.name;
         let lock = self.locks.get_mut(name).expect("a swept lock is there");
         let last = self.state.last_tenure(name, lock);
-        let others_until = self.state.may_go_on_until(name, lock);
+        let others_until = self.state.may_continue_until(name, lock);
         for token in &swept.leases {
             let lease = lock.lease_mut(*token).expect("a swept lock is held");
             self.state.unregister_lease(name, lease);
