@@ -35,15 +35,16 @@ fn stories_have_the_expected_results() {
     let mut wrong = String::new();
     for path in paths {
         assert_eq!(path.extension().and_then(|end| end.to_str()), Some("story"), "{path:?}");
-        let told = fs::read_to_string(&path).expect("stories are UTF-8");
-        let came = tell(&told).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
-        if told == came {
+        let expected = fs::read_to_string(&path).expect("stories are UTF-8");
+        let came = replay(&expected).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        if expected == came {
             continue;
         }
         if update {
             fs::write(&path, came).expect("the story can be written");
         } else {
-            writeln!(wrong, "{}:\n{}", path.display(), difference(&told, &came)).expect("a string");
+            writeln!(wrong, "{}:\n{}", path.display(), difference(&expected, &came))
+                .expect("a string");
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}If this is right: UPDATE=1 cargo test --test stories");
@@ -63,14 +64,14 @@ fn unknown_words_fail() {
         ("t=0s a leave x ticket=7", "ticket 7 was never given"),
         ("t=0s a settle\nrules locks=1", "rules come first"),
     ] {
-        let said = tell(story).expect_err(story);
+        let said = replay(story).expect_err(story);
         assert!(said.contains(why), "{story:?} said {said:?}, not {why:?}");
     }
 }
 
 /// Returns the first line in which the expected and the actual text differ.
-fn difference(told: &str, came: &str) -> String {
-    let (mut old, mut new) = (told.lines(), came.lines());
+fn difference(expected: &str, came: &str) -> String {
+    let (mut old, mut new) = (expected.lines(), came.lines());
     for number in 1.. {
         let (old, new) = (old.next(), new.next());
         if old != new || old.is_none() {
@@ -82,7 +83,7 @@ fn difference(told: &str, came: &str) -> String {
 }
 
 /// Executes the commands of a story, and returns the story with the actual results below them.
-fn tell(story: &str) -> Result<String, String> {
+fn replay(story: &str) -> Result<String, String> {
     let mut stage = Stage::default();
     let mut text = String::new();
     for (number, line) in (1..).zip(story.lines()) {

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_in_the_background_logs_no_locks_unless_it_is_told_to() {
+    fn a_mount_in_the_background_logs_no_locks_unless_requested() {
         let is_on = |log_locks, is_detached| LogLocksArgs { log_locks }.is_on(is_detached);
         assert!(is_on(None, false) && !is_on(None, true));
         assert!(is_on(Some(LogSwitch::On), true) && !is_on(Some(LogSwitch::Off), false));

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_how_many_events_it_lost() {
+    fn a_slow_reader_learns_how_many_events_it_lost() {
         let feed = Arc::new(EventLog::default());
         let mut watch = feed.watch(None);
         let count = FEED_EVENTS_MAX as u64 + 5;

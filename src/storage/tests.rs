@@ -409,7 +409,7 @@ fn a_restart_of_the_machine_is_detected_once() {
 }
 
 #[test]
-fn a_second_daemon_is_told_the_process_id_of_the_first() {
+fn a_second_daemon_learns_the_process_id_of_the_first() {
     let scratch = StateScratch::new();
     let (state, _) = scratch.open().expect("new");
     let expected = format!("is in use by process {}; stop that one", std::process::id());

@@ -124,7 +124,7 @@ impl Group {
         }
         let mut group = Self { name, speech: Box::new(Etcd), nodes, leader: String::new() };
         let leads = |node: &Node| {
-            let status = ask(&node.address, &post("/v3/maintenance/status", "{}"))?;
+            let status = request(&node.address, &post("/v3/maintenance/status", "{}"))?;
             Some(status["leader"].as_str()? == status["header"]["member_id"].as_str()?)
         };
         let mut leader = None;
@@ -194,10 +194,10 @@ impl Group {
 
 /// Returns the report of one node about the whole cluster.
 fn report(node: &Node) -> Option<Value> {
-    ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    request(&node.address, b"GET /cluster HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
-fn ask(address: &str, request: &[u8]) -> Option<Value> {
+fn request(address: &str, request: &[u8]) -> Option<Value> {
     let mut line = Line::to(address).ok()?;
     line.send(request).ok()?;
     line.http().ok().filter(|code| *code == 200)?;

@@ -116,7 +116,7 @@ fn row(table: &mut Table, what: &str, target: Target, medians: &[f64]) {
 }
 
 /// Sends a request to a guard.
-fn ask(view: &Path, request: &str) -> Result<(), String> {
+fn request(view: &Path, request: &str) -> Result<(), String> {
     let mut asked = Command::new(env!("CARGO_BIN_EXE_latchfs"));
     let output = asked.args(["guard", request]).arg(view).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ fn first_change(effort: Effort) -> Result<(), String> {
                 write()?;
                 write()?
             });
-            ask(mount.dir(), "give")?;
+            request(mount.dir(), "give")?;
             first.push(write()?);
         }
         table.limit(what, median(&first) - median(&further), "ms", wanted);
@@ -182,7 +182,7 @@ fn idle_and_memory(effort: Effort) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let count = effort.of(KNOWN_FILES);
     fs::create_dir(dir.join("many")).map_err(failed)?;
-    ask(dir, "take")?;
+    request(dir, "take")?;
     // The guard does not know the files yet, since they are made past the view.
     let path = |dir: &Path, number: usize| dir.join(format!("many/{number:06}"));
     let folder = mount.folder();

@@ -137,7 +137,7 @@ pub(crate) fn rounds(
             runs.push(measure(*server, clients, effort)?);
         }
     }
-    show(clients, servers, &runs);
+    report(clients, servers, &runs);
     Ok(runs)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
     median(&runs.iter().map(of).collect::<Vec<_>>())
 }
 
-fn show(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
+fn report(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let title = format!("Lock and unlock, {clients} clients: medians of interleaved rounds");
     let columns = ["", "pairs/s", "p50 us", "p99 us", "least p50"];
     let mut table = Table::new(&title, &columns);

@@ -159,14 +159,14 @@ impl Keeping {
             for request in &self.requests[..count.min(self.requests.len())] {
                 let mut line = TcpStream::connect(&self.server.address).await.map_err(failed)?;
                 line.set_nodelay(true).map_err(failed)?;
-                self.ask(&mut line, request).await?;
+                self.request(&mut line, request).await?;
                 lines.push(line);
             }
             Ok(lines)
         })
     }
 
-    async fn ask(&self, line: &mut TcpStream, request: &[u8]) -> Result<(), String> {
+    async fn request(&self, line: &mut TcpStream, request: &[u8]) -> Result<(), String> {
         line.write_all(request).await.map_err(failed)?;
         let mut answer = [0; ANSWER_BYTES];
         let length = line.read(&mut answer).await.map_err(failed)?;
@@ -222,7 +222,7 @@ impl Keeping {
             let due = PERIOD.as_nanos() * number as u64 / self.requests.len() as u64;
             sleep_until(begun + Span::from_nanos(due)).await;
             let sent = boot_now();
-            self.ask(line, &self.requests[number]).await?;
+            self.request(line, &self.requests[number]).await?;
             took.push(millis_since(sent));
         }
         Ok(took)

@@ -51,7 +51,7 @@ fn acquire(cluster: &Cluster, at: usize, holds: usize) {
         let mut talk = talk(&urls[at..=at], 0);
         for number in 0..holds / CLIENTS {
             let path = format!("/locks/n{client}-{number}?client=gone&ttl=1h");
-            assert_eq!(talk.ask("POST", &path).expect("it is up").0, 200);
+            assert_eq!(talk.request("POST", &path).expect("it is up").0, 200);
         }
     };
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn a_reset_of_many_locks_delays_no_other_request() {
                 let path = format!("/locks/other{at}?client=here&reentrant=1&ttl=1h");
                 while !is_over.load(Ordering::Relaxed) {
                     let asked = now();
-                    assert_eq!(talk.ask("POST", &path).expect("it is up").0, 200);
+                    assert_eq!(talk.request("POST", &path).expect("it is up").0, 200);
                     slowest.fetch_max(now() - asked, Ordering::Relaxed);
                 }
             });
@@ -90,7 +90,7 @@ fn a_reset_of_many_locks_delays_no_other_request() {
         let follower = (leader + 1) % 3;
         let asked = now();
         let reset = ["reset", "--keep", "here", "--reason", "it left"];
-        let said = cluster.ask(follower, &reset);
+        let said = cluster.request(follower, &reset);
         // If the test fails, the other clients end.
         is_over.store(said.code != 0, Ordering::Relaxed);
         let said = said.ok();
@@ -144,7 +144,7 @@ fn a_repeat_finishes_a_reset_whose_leader_is_killed() {
     let reset = ["reset", "--of", "gone", "--reason", "it left"];
     let ended = |at| steals_in(&text(&cluster, at, "audit.log"));
     let first = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| cluster.ask(follower, &reset));
+        let asking = scope.spawn(|| cluster.request(follower, &reset));
         while ended(leader) == 0 {
             std::thread::yield_now();
         }
@@ -155,10 +155,12 @@ fn a_repeat_finishes_a_reset_whose_leader_is_killed() {
     println!("{} holds had ended when the leader was killed; {first:?}", ended(leader));
     let is_known = first.code == 0 && first.out.starts_with("ended ");
     assert!(is_known || first.err.contains("the outcome is unknown"), "{first:?}");
-    eventually("the rest has ended", || (cluster.ask(follower, &reset).code == 0).then_some(()));
+    eventually("the rest has ended", || {
+        (cluster.request(follower, &reset).code == 0).then_some(())
+    });
     assert_eq!(ended(follower), HOLDS);
     cluster.nodes[leader].daemon.kill();
-    cluster.nodes[leader].daemon.again();
+    cluster.nodes[leader].daemon.restart();
     for at in 0..3 {
         eventually("all records", || {
             (steals_in(&text(&cluster, at, "audit.log")) == HOLDS).then_some(())
@@ -192,12 +194,12 @@ fn audit_records_are_written_once_and_with_their_times() {
             assert_eq!((&steal["from"], &steal["by"]), (&"ann".into(), &"root".into()));
             let expired = own(&cluster, at, "expired.log", "expire");
             assert_eq!((&expired["from"], &expired["by"]), (&"ann".into(), &"bob".into()));
-            let told = seconds_of_day(steal["at"].as_str().expect("a time"));
-            assert!((told - stolen).abs() < 2.0, "node {at}: {told}, and not {stolen}");
+            let recorded = seconds_of_day(steal["at"].as_str().expect("a time"));
+            assert!((recorded - stolen).abs() < 2.0, "node {at}: {recorded}, and not {stolen}");
         }
         for at in 0..3 {
             cluster.nodes[at].daemon.kill();
-            cluster.nodes[at].daemon.again();
+            cluster.nodes[at].daemon.restart();
             cluster.voters(3);
         }
         cluster.agree();

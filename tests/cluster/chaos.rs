@@ -42,12 +42,12 @@ pub(crate) fn seed() -> u64 {
 fn one_becomes_three_under_load() {
     let mut cluster = Cluster::alone();
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed());
-    load.go_on(ANSWERS);
+    load.await_answers(ANSWERS);
     cluster.join();
-    load.go_on(ANSWERS);
+    load.await_answers(ANSWERS);
     cluster.join();
     cluster.voters(3);
-    load.go_on(ANSWERS);
+    load.await_answers(ANSWERS);
     let world = load.end();
     assert_eq!(world.unknown.load(std::sync::atomic::Ordering::Relaxed), 0);
     cluster.agree();
@@ -64,13 +64,13 @@ fn the_leader_is_killed_again_and_again() {
     let mut gaps = Vec::new();
     let kills = rounds(KILLS, KILLS_LONG);
     for _ in 0..kills {
-        load.go_on(ANSWERS + dice.next() % ANSWERS);
+        load.await_answers(ANSWERS + dice.next() % ANSWERS);
         let leader = cluster.leader();
         load.gap();
         cluster.nodes[leader].daemon.kill();
-        load.go_on(ANSWERS);
+        load.await_answers(ANSWERS);
         gaps.push(load.gap());
-        cluster.nodes[leader].daemon.again();
+        cluster.nodes[leader].daemon.restart();
         cluster.voters(3);
     }
     load.end();
@@ -92,11 +92,11 @@ fn the_leadership_is_transferred_under_load() {
     let mut gaps = Vec::new();
     let transfers = rounds(TRANSFERS, TRANSFERS_LONG);
     for _ in 0..transfers {
-        load.go_on(ANSWERS);
+        load.await_answers(ANSWERS);
         let leader = cluster.leader();
         load.gap();
-        cluster.ask(leader, &["transfer"]).ok();
-        load.go_on(ANSWERS);
+        cluster.request(leader, &["transfer"]).ok();
+        load.await_answers(ANSWERS);
         gaps.push(load.gap());
     }
     load.end();
@@ -117,7 +117,7 @@ fn a_full_load_causes_no_election() {
     let load = Load::begin(&cluster.clients, &cluster.urls(), 4 * CLIENTS, seed());
     let until = boot_now() + Span::from_secs(rounds(10, 1_200) as u64);
     while boot_now() < until {
-        load.go_on(ANSWERS);
+        load.await_answers(ANSWERS);
     }
     let longest = load.gap();
     let world = load.end();
@@ -131,14 +131,14 @@ fn all_are_killed_and_come_back() {
     let mut cluster = Cluster::of(3);
     for round in 0..3 {
         let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed());
-        load.go_on(ANSWERS);
+        load.await_answers(ANSWERS);
         let token = cluster.curl(0, "POST", &format!("/locks/last{round}?client=me&ttl=1h"));
         let token = token.1["token"].as_u64().expect("granted");
         for node in &mut cluster.nodes {
             node.daemon.kill();
         }
         for node in &mut cluster.nodes {
-            node.daemon.again();
+            node.daemon.restart();
         }
         cluster.voters(3);
         let seen = cluster.curl(2, "GET", &format!("/locks/last{round}")).1;
@@ -148,7 +148,7 @@ fn all_are_killed_and_come_back() {
         let begun = cluster.curl(2, "GET", &path).1["acquired_at"].clone();
         let latest = Wall::at_boot_time(boot_now() + Span::from_secs(1)).to_string();
         assert!(begun.as_str().is_some_and(|begun| begun < latest.as_str()), "{begun} {latest}");
-        load.go_on(ANSWERS);
+        load.await_answers(ANSWERS);
         load.end();
         cluster.agree();
         for client in 0..CLIENTS {
@@ -222,7 +222,7 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
             (crate::load::now() - began >= (changes + 1) * BETWEEN_US).then_some(())
         });
         let next = (leader + 1) % 3;
-        cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();
+        cluster.request(leader, &["transfer", &cluster.id(next).to_string()]).ok();
         (leader, changes) = (next, changes + 1);
         let (code, seen) = cluster.curl(leader, "GET", "/locks/lease");
         assert_eq!(code, 200, "{seen}");
@@ -276,7 +276,7 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         assert!((now - began) / 1_000 + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let lasts = (asked - granted) / 1_000 + left;
         assert!(lasts <= latest, "{kills} kills: it lasts for {lasts} ms: {seen}");
-        cluster.nodes[leader].daemon.again();
+        cluster.nodes[leader].daemon.restart();
         cluster.voters(3);
         let back = crate::load::now();
         eventually("the node that is back has heard the leader", || {

@@ -53,7 +53,7 @@ fn jumps_of_wall_clocks_do_not_affect_leases() {
         // leader.
         let next = (leader + 1) % 3;
         set(&cluster.nodes[if round % 2 == 0 { leader } else { next }].machine, wrong);
-        cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();
+        cluster.request(leader, &["transfer", &cluster.id(next).to_string()]).ok();
         let (code, seen) = cluster.curl(next, "GET", &format!("/locks/clock{round}"));
         if now() - asked < 1_900_000 {
             assert_eq!((code, &seen["holder"]), (200, &"ann".into()), "{seen}");
@@ -99,9 +99,9 @@ fn all_nodes_show_the_same_times() {
         if round % 2 == 0 {
             cluster.nodes[leader].daemon.kill();
             cluster.leader();
-            cluster.nodes[leader].daemon.again();
+            cluster.nodes[leader].daemon.restart();
         } else {
-            cluster.ask(leader, &["transfer"]).ok();
+            cluster.request(leader, &["transfer"]).ok();
         }
         cluster.voters(3);
     }

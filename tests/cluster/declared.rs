@@ -84,7 +84,7 @@ fn declared_nodes_form_one_cluster_in_any_order() {
     declared.kill_all();
     let first = declared.start_waiting(0, "other-data");
     for at in [1, 2] {
-        declared.cluster.nodes[at].daemon.again();
+        declared.cluster.nodes[at].daemon.restart();
     }
     // The lost first node still is a voter, so the new one stays a learner until that is removed.
     declared.cluster.nodes[0].daemon = first;
@@ -123,7 +123,7 @@ fn an_old_node_does_not_stop_a_recovered_cluster() {
     declared.start_all();
     declared.kill_all();
     declared.recover(2);
-    declared.cluster.nodes[0].daemon.again();
+    declared.cluster.nodes[0].daemon.restart();
     let begun = |at: usize| {
         let machine = &declared.machines[at];
         Daemon::start(machine, declared.options(at, "new"), "listening")

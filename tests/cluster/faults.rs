@@ -66,7 +66,7 @@ impl Victims {
         }
         let lasted = wait();
         for node in nodes {
-            self.cluster.nodes[*node].daemon.again();
+            self.cluster.nodes[*node].daemon.restart();
         }
         lasted
     }
@@ -193,13 +193,13 @@ fn a_mount_given_one_node_fails_over_to_others() {
     cluster.nodes[leader].daemon.kill();
     eventually("another node is asked", || (mount.sh("mkdir more").code == 0).then_some(()));
     mount.is("connected");
-    holder.tell("end");
+    holder.send_line("end");
     assert_eq!(holder.ended(), 0);
     let path = "/locks/held";
     eventually("it is given back", || {
         let seen = cluster.curl((leader + 1) % 3, "GET", path).1;
         (seen["phase"] == "free").then_some(())
     });
-    cluster.nodes[leader].daemon.again();
+    cluster.nodes[leader].daemon.restart();
     cluster.voters(3);
 }

@@ -64,7 +64,7 @@ fn a_reader_of_events_moves_between_nodes_without_loss_or_repeat() {
                 cluster.nodes[if round == 0 { 0 } else { 2 }].daemon.kill();
             }
         }
-        cluster.nodes[if round == 0 { 0 } else { 2 }].daemon.again();
+        cluster.nodes[if round == 0 { 0 } else { 2 }].daemon.restart();
         cluster.voters(3);
     }
     pair(&cluster, 1, "end");
@@ -78,7 +78,7 @@ fn a_reader_of_events_moves_between_nodes_without_loss_or_repeat() {
 }
 
 #[test]
-fn a_reader_that_is_far_behind_when_its_node_dies_is_told_the_true_number() {
+fn a_reader_that_is_far_behind_when_its_node_dies_learns_the_true_number() {
     const PAIRS: usize = 5_000;
     let mut cluster = Cluster::of(3);
     let urls = cluster.urls();
@@ -93,7 +93,7 @@ fn a_reader_that_is_far_behind_when_its_node_dies_is_told_the_true_number() {
             for number in 0..PAIRS {
                 for method in ["POST", "DELETE"] {
                     let path = format!("/locks/lock-{number}?client=a");
-                    assert_eq!(talk.ask(method, &path).expect("it is up").0, 200);
+                    assert_eq!(talk.request(method, &path).expect("it is up").0, 200);
                 }
             }
         });

@@ -101,7 +101,7 @@ impl Writers {
     }
 
     /// Waits until both programs have written several times more.
-    fn go_on(&self) {
+    fn await_progress(&self) {
         for name in ["w1", "w2"] {
             let before = self.acknowledged(name);
             eventually("writes", || (self.acknowledged(name) >= before + 6).then_some(()));
@@ -180,19 +180,19 @@ fn guards_write_on_while_leaders_are_killed() {
     let urls = cluster.urls().join(",");
     let clients = cluster.clients.clone();
     let writers = Writers::start(&mut cluster.net, &clients, &urls);
-    writers.go_on();
+    writers.await_progress();
     for _ in 0..rounds(3, 20) {
         let leader = cluster.leader();
         cluster.nodes[leader].daemon.kill();
-        writers.go_on();
-        cluster.nodes[leader].daemon.again();
+        writers.await_progress();
+        cluster.nodes[leader].daemon.restart();
         cluster.voters(3);
     }
     cluster.nodes.iter_mut().for_each(|node| node.daemon.kill());
     writers.are_refused();
-    cluster.nodes.iter_mut().for_each(|node| node.daemon.again());
+    cluster.nodes.iter_mut().for_each(|node| node.daemon.restart());
     cluster.voters(3);
-    writers.go_on();
+    writers.await_progress();
     writers.end();
 }
 

@@ -90,7 +90,7 @@ impl Client {
                 Some(at) if choice < 70 => self.release(at),
                 _ if choice < 50 => self.acquire(lock, false),
                 _ if choice < 60 => self.acquire(lock, true),
-                _ => self.look(lock),
+                _ => self.read_lock(lock),
             }
         }
         while let Some(held) = self.held.pop() {
@@ -113,7 +113,7 @@ impl Client {
 
     /// Sends a request until it is answered, `TRIES` times at most. The retries carry the same
     /// idempotency key, so they have no second effect.
-    fn ask(&mut self, method: &str, path: &str, key: &str) -> Came {
+    fn request(&mut self, method: &str, path: &str, key: &str) -> Came {
         let (from, mut answer) = (boot_now(), None);
         let mut tries = 0;
         while answer.is_none() && tries < TRIES {
@@ -169,7 +169,7 @@ impl Client {
             return;
         }
         self.turn();
-        if let Some(answer @ (200, _)) = self.ask(method, path, key).answer {
+        if let Some(answer @ (200, _)) = self.request(method, path, key).answer {
             assert!(is_replay(&answer), "{method} {path} was done twice: {answer:?}");
             self.count("repeats");
             let (_, again) = answer;
@@ -186,7 +186,7 @@ impl Client {
         let who: Who = format!("c{key}").into();
         let wait = if waits { format!("&wait={QUEUE_SECONDS}s") } else { String::new() };
         let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{wait}");
-        let came = self.ask("POST", &path, &key);
+        let came = self.request("POST", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 let token = body["token"].as_u64().expect("a token");
@@ -251,7 +251,7 @@ impl Client {
         let Held { lock, who, token, .. } = self.held[at].clone();
         let key = self.key();
         let path = format!("/locks/lin{lock}?client={who}&token={token}");
-        let came = self.ask("PATCH", &path, &key);
+        let came = self.request("PATCH", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 assert_eq!(body["token"].as_u64(), Some(token), "{body}");
@@ -279,7 +279,7 @@ impl Client {
         let key = self.key();
         let path = format!("/locks/lin{lock}?client={who}&token={token}");
         let from = boot_now();
-        let came = self.ask("DELETE", &path, &key);
+        let came = self.request("DELETE", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 self.count("releases");
@@ -319,9 +319,9 @@ impl Client {
         self.believed(&held, came.to);
     }
 
-    fn look(&mut self, lock: Lock) {
+    fn read_lock(&mut self, lock: Lock) {
         let key = self.key();
-        let came = self.ask("GET", &format!("/locks/lin{lock}"), &key);
+        let came = self.request("GET", &format!("/locks/lin{lock}"), &key);
         let Some((code, body)) = &came.answer else { return };
         assert!(*code == 200, "a look came to {code}: {body}");
         self.count("looks");
@@ -461,7 +461,7 @@ fn strike(
     if number.is_multiple_of(2) {
         cluster.nodes[which].daemon.kill();
         crowd.pass(200 + dice.next() % 800);
-        cluster.nodes[which].daemon.again();
+        cluster.nodes[which].daemon.restart();
         if hits_leader { KILLED_LEADER } else { KILLED_ANY }
     } else {
         daemon(cluster, libc::SIGSTOP);

@@ -82,7 +82,7 @@ impl Load {
                 machine.enter();
                 let (held, open) = (BTreeMap::new(), BTreeMap::new());
                 let mut client = Client { number, held, open, world };
-                client.ask(&urls, Dice(seed.wrapping_add(number as u64)));
+                client.request(&urls, Dice(seed.wrapping_add(number as u64)));
                 client
             })
         };
@@ -92,7 +92,7 @@ impl Load {
 
     /// Waits until the clients have got `answers` more answers.
     #[track_caller]
-    pub(crate) fn go_on(&self, answers: u64) {
+    pub(crate) fn await_answers(&self, answers: u64) {
         let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
         crate::net::eventually("answers", || {
             let failed = self.threads.iter().any(JoinHandle::is_finished);
@@ -130,7 +130,7 @@ impl Load {
 
 impl Client {
     /// Sends requests of this client until the run is stopped.
-    fn ask(&mut self, urls: &[String], mut dice: Dice) {
+    fn request(&mut self, urls: &[String], mut dice: Dice) {
         let mut connection = None;
         let mut last = now();
         while !self.world.stop.load(Ordering::Relaxed) {
@@ -179,9 +179,9 @@ impl Client {
             self.world.holders.lock().expect("sound").remove(name);
         }
         let (code, body) = if release {
-            to.ask("DELETE", &path)?
+            to.request("DELETE", &path)?
         } else {
-            to.ask("POST", &format!("{path}&ttl=1h&reentrant=1"))?
+            to.request("POST", &format!("{path}&ttl=1h&reentrant=1"))?
         };
         match (release, code) {
             (true, 200) => drop(self.held.remove(name)),
@@ -197,7 +197,7 @@ impl Client {
     /// still works.
     fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
         let below = 0;
-        let Some((200, body)) = to.ask("GET", &format!("/locks/{name}")) else { return false };
+        let Some((200, body)) = to.request("GET", &format!("/locks/{name}")) else { return false };
         self.open.remove(name);
         let ours = body["holder"] == format!("c{}", self.number);
         match body["token"].as_u64().filter(|_| ours) {
@@ -236,7 +236,7 @@ impl Client {
     fn compare(&self, talk: &mut Talk) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
-            let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("it answers");
+            let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("it answers");
             assert_eq!(code, 200, "{body}");
             let ours = body["holder"] == format!("c{}", self.number);
             let token = body["token"].as_u64().filter(|_| ours);

@@ -45,14 +45,14 @@ fn changes_of_the_cluster_are_logged() {
     // The next leader dies as well.
     cluster.nodes[second].daemon.kill();
     has(&cluster, left, "WARN  contact with a majority lost: nothing can be granted");
-    cluster.nodes[second].daemon.again();
-    cluster.nodes[first].daemon.again();
+    cluster.nodes[second].daemon.restart();
+    cluster.nodes[first].daemon.restart();
     cluster.voters(3);
     has(&cluster, left, "INFO  contact with a majority restored");
     // A node is removed.
     let gone = (cluster.leader() + 1) % 3;
     let other = (gone + 1) % 3;
     cluster.nodes[gone].daemon.kill();
-    cluster.ask(other, &["remove", &ids[gone].to_string()]).ok();
+    cluster.request(other, &["remove", &ids[gone].to_string()]).ok();
     has(&cluster, other, &format!("INFO  node removed node={}", ids[gone]));
 }

@@ -15,7 +15,7 @@ fn leadership_is_transferred_at_once() {
     for _ in 0..5 {
         let before = cluster.leader();
         let asked = now();
-        let said = cluster.ask((before + 1) % 3, &["transfer"]).ok();
+        let said = cluster.request((before + 1) % 3, &["transfer"]).ok();
         assert_eq!(said, "another node leads\n");
         let took = now() - asked;
         assert_ne!(cluster.leader(), before);
@@ -24,9 +24,9 @@ fn leadership_is_transferred_at_once() {
     }
     eventually("they were seen", || (elections()? > seen).then_some(()));
     let (leader, to) = (cluster.leader(), (cluster.leader() + 1) % 3);
-    cluster.ask(leader, &["transfer", &cluster.id(to).to_string()]).ok();
+    cluster.request(leader, &["transfer", &cluster.id(to).to_string()]).ok();
     assert_eq!(cluster.leader(), to);
-    let said = cluster.ask(0, &["transfer", "999"]).exits(64);
+    let said = cluster.request(0, &["transfer", "999"]).exits(64);
     assert!(said.contains("there is no node 999; the nodes are "), "{said}");
 }
 
@@ -41,11 +41,11 @@ fn a_second_voter_requires_force() {
         nodes.iter().find(|node| node["role"] == "learner")?["id"].as_u64()
     });
     let id = id.to_string();
-    let said = cluster.ask(0, &["promote", &id]).exits(75);
+    let said = cluster.request(0, &["promote", &id]).exits(75);
     assert!(said.contains("--force"), "{said}");
-    assert_eq!(cluster.ask(1, &["join", &id, "--force"]).ok(), format!("node {id} votes\n"));
+    assert_eq!(cluster.request(1, &["join", &id, "--force"]).ok(), format!("node {id} votes\n"));
     cluster.voters(2);
-    let said = cluster.ask(0, &["status"]).ok();
+    let said = cluster.request(0, &["status"]).ok();
     assert!(said.contains("both voters are needed"), "{said}");
     // A cluster of two voters needs both. When a third node joins, all three are voters.
     cluster.join();
@@ -58,7 +58,7 @@ fn a_node_leaves_and_another_is_removed() {
     assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
     // The leader can leave the cluster: it first hands over the leadership.
     let leader = cluster.leader();
-    let said = cluster.ask(leader, &["leave"]).ok();
+    let said = cluster.request(leader, &["leave"]).ok();
     assert!(said.contains("has left"), "{said}");
     let gone = cluster.nodes.remove(leader);
     eventually("it ends", || (!gone.is_up()).then_some(()));
@@ -73,14 +73,14 @@ fn a_node_leaves_and_another_is_removed() {
     let dead = (cluster.leader() + 1) % 3;
     let id = cluster.id(dead).to_string();
     cluster.nodes[dead].daemon.kill();
-    cluster.ask((dead + 1) % 3, &["remove", &id]).ok();
+    cluster.request((dead + 1) % 3, &["remove", &id]).ok();
     let mut dead = cluster.nodes.remove(dead);
     cluster.voters(2);
-    let said = cluster.ask(0, &["remove", &id]).exits(64);
+    let said = cluster.request(0, &["remove", &id]).exits(64);
     assert!(said.contains("there is no node"), "{said}");
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
     // The dead node does not know of its removal; it learns of it when it restarts, and exits.
-    dead.daemon.again();
+    dead.daemon.restart();
     eventually("it ends", || (!dead.is_up()).then_some(()));
 
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
@@ -98,7 +98,7 @@ fn a_removed_learner_stays_removed() {
         Some(nodes.iter().any(|node| node["id"].as_u64() == Some(id)))
     };
     eventually("a learner", || is_listed(&cluster)?.then_some(()));
-    cluster.ask(0, &["remove", &id.to_string()]).ok();
+    cluster.request(0, &["remove", &id.to_string()]).ok();
     eventually("it ends", || {
         let listed = is_listed(&cluster);
         assert_ne!(listed, Some(true), "it is a member again");
@@ -124,7 +124,7 @@ fn a_node_behind_a_slow_link_catches_up() {
                 let note = "n".repeat(1_000);
                 for number in 0..GRANTS_EACH {
                     let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");
-                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                    assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
                 }
             });
         }
@@ -163,7 +163,7 @@ fn a_node_that_has_lost_its_data_joins_as_a_new_node() {
     cluster.nodes[lost].daemon = serve(&machine, "new", &["--seed", &seeds]);
     let new = cluster.id(lost);
     assert_ne!(new, old);
-    cluster.ask(lost, &["remove", &old.to_string()]).ok();
+    cluster.request(lost, &["remove", &old.to_string()]).ok();
     cluster.voters(3);
     assert_eq!(cluster.curl(lost, "GET", "/locks/kept").1["holder"], "me");
     cluster.agree();
@@ -176,14 +176,14 @@ fn a_new_node_begins_with_a_snapshot() {
     let urls = cluster.urls();
     let load = crate::load::Load::begin(&cluster.clients, &urls, 4, 3);
     let snapshot = cluster.nodes[0].machine.path("data").join("snapshot");
-    crate::support::look(6_000, "a snapshot", || {
-        load.go_on(200);
+    crate::support::poll(6_000, "a snapshot", || {
+        load.await_answers(200);
         snapshot.exists().then_some(())
     });
     cluster.join();
     cluster.join();
     cluster.voters(3);
-    load.go_on(200);
+    load.await_answers(200);
     load.end();
     cluster.agree();
 }

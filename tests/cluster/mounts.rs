@@ -59,7 +59,7 @@ struct Program {
 
 impl Program {
     /// Returns the result of a call, and records an unexpected error as a violation.
-    fn hear<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
+    fn checked<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &came
             && !is_known(error)
         {
@@ -69,10 +69,10 @@ impl Program {
     }
 
     /// Returns the token of a lock if its status file says that it is held.
-    fn look(&mut self, lock: u64, name: &str) -> Option<u64> {
+    fn read_token(&mut self, lock: u64, name: &str) -> Option<u64> {
         let asked = now();
         let read = fs::read(self.dir.join(".latchfs/status").join(name));
-        let text = self.hear("a look", read).ok()?;
+        let text = self.checked("a look", read).ok()?;
         let answered = now();
         let status: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let token = status["token"].as_u64().filter(|_| status["phase"] == "held");
@@ -89,9 +89,9 @@ impl Program {
         let until = asked + TTL - MARGIN;
         let Some(belief) = self.diary.holds(lock) else {
             let made = fs::create_dir(&path);
-            self.hear("mkdir", made)?;
+            self.checked("mkdir", made)?;
             let from = now();
-            let Some(token) = self.look(lock, &name).filter(|_| now() < until) else {
+            let Some(token) = self.read_token(lock, &name).filter(|_| now() < until) else {
                 return Ok(());
             };
             self.diary.current.insert(lock, self.diary.beliefs.len());
@@ -104,7 +104,7 @@ impl Program {
         let is_removal = choice > 1;
         let done = match choice {
             0 => {
-                self.look(lock, &name);
+                self.read_token(lock, &name);
                 Ok(())
             }
             1 => touch(File::open(&path)).inspect(|()| self.diary.beliefs[at].until = until),
@@ -129,7 +129,7 @@ impl Program {
         if is_removal && answered >= belief.until && is_of_another(&done) {
             return done;
         }
-        self.hear("a directory", done)
+        self.checked("a directory", done)
     }
 
     /// Locks a file and checks repeatedly that it is still locked. Records the interval in which
@@ -138,7 +138,7 @@ impl Program {
         let (name, client) = (format!("file{lock}"), self.diary.number);
         let path = self.dir.join(&name);
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = self.hear("open", opened)?;
+        let file = self.checked("open", opened)?;
         let locked = if dice.next().is_multiple_of(4) {
             file.lock()
         } else {
@@ -148,15 +148,15 @@ impl Program {
                 Err(TryLockError::Error(error)) => Err(error),
             }
         };
-        self.hear("flock", locked)?;
+        self.checked("flock", locked)?;
         let from = now();
-        let token = self.look(lock, &name);
+        let token = self.read_token(lock, &name);
         let mut until = from;
         for _ in 0..dice.next() % 12 {
-            self.look(lock, &name);
+            self.read_token(lock, &name);
             let asked = now();
             let sure = touch(file.try_clone());
-            self.hear("a write", sure)?;
+            self.checked("a write", sure)?;
             until = asked;
         }
         // The token was read from the lock's status, which shows the holder of that moment. If a
@@ -187,7 +187,7 @@ fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
             program.lock(DIRS as u64 + dice.next() % FILES, &mut dice)
         };
         if done.is_ok() {
-            ear.tell();
+            ear.report_answer();
         }
     }
     program.diary
@@ -254,7 +254,7 @@ fn a_mutex_is_the_clusters() {
     let servers = cluster.urls().join(",");
     let mounts = [(); 2].map(|()| cluster.net.machine().mount(&servers, "--ttl 6s"));
     let (own, other) = (mutex(mounts[0].dir()), mutex(mounts[1].dir()));
-    let (send, told) = channel();
+    let (send, losses) = channel();
     own.on_unexpected(move |what| {
         if let Unexpected::Lost { token } = what {
             let _ = send.send((token, now()));
@@ -269,7 +269,7 @@ fn a_mutex_is_the_clusters() {
     assert!(guard.is_held(), "a failover takes nothing");
     let had = eventually("an answer", || other.try_lock().ok());
     assert!(had.is_none(), "it is held");
-    cluster.nodes[leader].daemon.again();
+    cluster.nodes[leader].daemon.restart();
     cluster.voters(3);
     let first = guard.token();
     thread::scope(|scope| {
@@ -284,7 +284,7 @@ fn a_mutex_is_the_clusters() {
         mounts[0].machine.isolate(true);
         let (token, had) = waiting.join().expect("it is well");
         assert!(token > first);
-        let (lost, at) = told.recv_timeout(LIMIT).expect("it is told");
+        let (lost, at) = losses.recv_timeout(LIMIT).expect("it is told");
         assert_eq!(lost, first);
         assert!(at < had, "told at {at}, and the other had it at {had}");
         assert!(!guard.is_held());

@@ -57,7 +57,7 @@ impl Cluster {
         for at in (0..count).filter(|_| count > 3) {
             let id = self.id(at).to_string();
             eventually("it votes", || {
-                (self.ask(at, &["join", &id, "--force"]).code == 0).then_some(())
+                (self.request(at, &["join", &id, "--force"]).code == 0).then_some(())
             });
         }
         self.voters(count);
@@ -74,7 +74,7 @@ impl Cluster {
         eventually("it is removed", || {
             // The loop may send the command to remove the node again although an earlier try has
             // removed it. Then the command fails, which is ignored.
-            let _ = self.ask(other, &["remove", &id.to_string()]);
+            let _ = self.request(other, &["remove", &id.to_string()]);
             let status = self.status(other)?;
             let nodes = status["nodes"].as_array()?;
             nodes.iter().all(|node| node["id"].as_u64() != Some(id)).then_some(())
@@ -114,7 +114,7 @@ impl Cluster {
 
     /// Runs a `latchfs cluster` command that is sent to node `at`, and returns its output.
     #[track_caller]
-    pub(crate) fn ask(&self, at: usize, args: &[&str]) -> Output {
+    pub(crate) fn request(&self, at: usize, args: &[&str]) -> Output {
         let machine = &self.nodes[at].machine;
         // These nodes require no credentials, and so reset locks over their Unix sockets alone.
         let url = if args[0] == "reset" { socket(machine) } else { machine.url() };
@@ -123,7 +123,7 @@ impl Cluster {
 
     /// Returns the cluster status as node `at` reports it, or `None` if it does not answer.
     pub(crate) fn status(&self, at: usize) -> Option<Value> {
-        let said = self.ask(at, &["status", "--json", "--state"]);
+        let said = self.request(at, &["status", "--json", "--state"]);
         (said.code == 0).then(|| serde_json::from_str(&said.out).expect("JSON"))
     }
 

@@ -138,7 +138,7 @@ fn what_may_be_old_says_how_old_it_is() {
         cluster.voters(3);
     }
     cluster.nodes.iter_mut().for_each(|node| node.daemon.kill());
-    cluster.nodes[0].daemon.again();
+    cluster.nodes[0].daemon.restart();
     let seen = cluster.curl(0, "GET", LOCAL).1;
     assert_eq!((&seen["holder"], &seen["age_ms"]), (&"ann".into(), &serde_json::Value::Null));
     let (code, said) = cluster.curl(0, "GET", "/locks/build");
@@ -206,11 +206,11 @@ fn a_leader_that_stops_is_replaced() {
         let mut others = urls.clone();
         others.remove(leader);
         let load = Load::begin(&cluster.clients, &others, 4, 7);
-        load.go_on(100);
+        load.await_answers(100);
         cluster.nodes[leader].daemon.signal(libc::SIGSTOP);
-        load.go_on(200);
+        load.await_answers(200);
         cluster.nodes[leader].daemon.signal(libc::SIGCONT);
-        load.go_on(200);
+        load.await_answers(200);
         load.end();
         cluster.voters(3);
         cluster.agree();

@@ -115,7 +115,7 @@ fn a_survivor_is_not_ready_and_has_no_leader() {
         eventually("it knows", || (is_ready(&cluster) == (503, false, false, false)).then_some(()));
         says_that_no_majority_is_there(&cluster, survivor);
         for at in (0..3).filter(|at| *at != survivor) {
-            cluster.nodes[at].daemon.again();
+            cluster.nodes[at].daemon.restart();
         }
         eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
     }
@@ -178,6 +178,6 @@ fn a_cluster_that_is_not_lost_is_not_recovered() {
     command.args(["cluster", "recover", "--data", "/nowhere", "--to"]).arg(machine.path("new"));
     let refused = run(&mut command);
     assert_eq!(refused.code, 64, "{refused:?}");
-    cluster.nodes[0].daemon.again();
+    cluster.nodes[0].daemon.restart();
     cluster.voters(3);
 }

@@ -38,7 +38,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         let seen = cluster.curl(other, "GET", "/locks/build").1;
         assert_eq!((&seen["holder"], seen["token"].as_u64()), (&"ann".into(), Some(token)));
         if round % 2 == 0 {
-            cluster.nodes[leader].daemon.again();
+            cluster.nodes[leader].daemon.restart();
         } else {
             crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGCONT);
         }
@@ -63,9 +63,9 @@ fn a_reset_and_a_backup_through_any_node() {
         assert_eq!(cluster.curl(follower, "POST", &format!("/locks/{name}?client=gone")).0, 200);
     }
     let file = cluster.clients.path("backup").display().to_string();
-    let said = cluster.ask(follower, &["backup", &file]).ok();
+    let said = cluster.request(follower, &["backup", &file]).ok();
     assert!(said.contains(": 2 locks, "), "{said}");
-    let said = cluster.ask(follower, &["reset", "--keep", "here", "--reason", "it left"]).ok();
+    let said = cluster.request(follower, &["reset", "--keep", "here", "--reason", "it left"]).ok();
     assert_eq!(said, "ended 2 holds and 0 waits\n");
     cluster.agree();
 }
@@ -95,11 +95,11 @@ fn a_mount_survives_the_death_of_each_leader() {
         eventually("another leads", || (mount.sh(&make).code == 0).then_some(()));
         let seen = cluster.curl((leader + 1) % 3, "GET", "/locks/held").1;
         assert_eq!((&seen["phase"], seen["token"].as_u64()), (&"held".into(), Some(token)));
-        cluster.nodes[leader].daemon.again();
+        cluster.nodes[leader].daemon.restart();
         cluster.voters(3);
     }
     mount.is("connected");
-    holder.tell("last");
+    holder.send_line("last");
     holder.says("OK OK");
     assert_eq!(holder.ended(), 0);
     eventually("it is given back", || {
@@ -133,7 +133,7 @@ fn the_line_protocol_works_through_any_node() {
     let lines = "LOCK,build,a\\nLOCK,build,b\\nREGISTER,127.0.0.1:9\\n";
     assert_eq!(say(&cluster, 1, lines), "SUCCESS\nFAIL\nNOT_LEADER\n");
     assert_eq!(say(&cluster, 2, "OWN,build,x\\n"), "a\n", "what one has said another knows");
-    assert_eq!(cluster.ask(0, &["transfer", &cluster.id(1).to_string()]).code, 0);
+    assert_eq!(cluster.request(0, &["transfer", &cluster.id(1).to_string()]).code, 0);
     assert_eq!(cluster.leader(), 1);
     assert_eq!(
         say(&cluster, 1, "REGISTER,127.0.0.1:9\\nUNLOCK,build,a\\n"),
@@ -154,6 +154,6 @@ fn a_mount_without_a_majority_is_not_connected() {
     cluster.nodes[2].daemon.kill();
     mount.is("in jeopardy");
     assert_ne!(mount.sh("mkdir other").code, 0);
-    cluster.nodes[1].daemon.again();
+    cluster.nodes[1].daemon.restart();
     mount.is("connected");
 }

@@ -91,15 +91,15 @@ impl Diary {
         let path = format!("/locks/storm{lock}?client=c{}", self.number);
         let held = self.holds(lock);
         match (held, dice.next() % 8) {
-            (_, 0 | 1) => self.look(to, lock),
+            (_, 0 | 1) => self.read_lock(to, lock),
             (Some(belief), 2..=4) => self.give_back(to, &belief, &path),
             (held, _) => self.take(to, lock, held.as_ref(), &path),
         }
     }
 
-    fn look(&mut self, to: &mut Talk, lock: u64) -> Option<()> {
+    fn read_lock(&mut self, to: &mut Talk, lock: u64) -> Option<()> {
         let asked = now();
-        let (code, body) = to.ask("GET", &format!("/locks/storm{lock}"))?;
+        let (code, body) = to.request("GET", &format!("/locks/storm{lock}"))?;
         match code {
             200 => {
                 let held = body["phase"] == "held";
@@ -114,7 +114,7 @@ impl Diary {
 
     fn take(&mut self, to: &mut Talk, lock: u64, held: Option<&Belief>, path: &str) -> Option<()> {
         let asked = now();
-        let (code, body) = to.ask("POST", &format!("{path}&ttl=2s&grace=0s&reentrant=1"))?;
+        let (code, body) = to.request("POST", &format!("{path}&ttl=2s&grace=0s&reentrant=1"))?;
         let answered = now();
         let until = asked + TTL - MARGIN;
         match (code, body["token"].as_u64(), held) {
@@ -147,7 +147,7 @@ impl Diary {
         // A client stops relying on a lease when it sends the release request, whatever the answer
         // to that request will be.
         self.beliefs[at].until = asked.min(belief.until);
-        let (code, body) = to.ask("DELETE", &format!("{path}&token={}", belief.token))?;
+        let (code, body) = to.request("DELETE", &format!("{path}&token={}", belief.token))?;
         let answered = now();
         match code {
             200 => self.beliefs[at].given_back = Some(answered),
@@ -172,13 +172,13 @@ pub(crate) struct Crowd {
 /// A client's connection to the test: the client reports each answer, and learns when to stop.
 pub(crate) struct Ear {
     stop: Arc<AtomicBool>,
-    tell: Sender<()>,
+    answered: Sender<()>,
 }
 
 impl Ear {
-    pub(crate) fn tell(&self) {
+    pub(crate) fn report_answer(&self) {
         // The error is ignored: the send fails only if the test has stopped reading.
-        let _ = self.tell.send(());
+        let _ = self.answered.send(());
     }
 
     pub(crate) fn has_enough(&self) -> bool {
@@ -195,7 +195,7 @@ impl Crowd {
     ) -> Self {
         let (stop, (tell, answers)) = (Arc::new(AtomicBool::new(false)), channel());
         let thread = |number: usize| {
-            let ear = Ear { stop: Arc::clone(&stop), tell: tell.clone() };
+            let ear = Ear { stop: Arc::clone(&stop), answered: tell.clone() };
             let client = client.clone();
             thread::spawn(move || {
                 let dice = Dice(seed.wrapping_add(number as u64 + 1));
@@ -239,7 +239,7 @@ fn keep(mut diary: Diary, urls: &[String], mut dice: Dice, ear: &Ear) -> Diary {
             None => talk(urls, dice.next() as usize % urls.len()),
         };
         if diary.step(&mut to, &mut dice).is_some() {
-            ear.tell();
+            ear.report_answer();
             connection = Some(to);
         }
     }
@@ -297,14 +297,14 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
         0 | 1 => {
             cluster.nodes[which].daemon.kill();
             crowd.pass(lasts / 2);
-            cluster.nodes[which].daemon.again();
+            cluster.nodes[which].daemon.restart();
         }
         2 => {
             for node in &mut cluster.nodes {
                 node.daemon.kill();
             }
             for node in &mut cluster.nodes {
-                node.daemon.again();
+                node.daemon.restart();
             }
         }
         3 => {
@@ -330,7 +330,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
         }
         6 => {
             // The cluster may refuse to transfer the leadership if no other voter is ready to lead.
-            let _ = cluster.ask(any, &["transfer"]);
+            let _ = cluster.request(any, &["transfer"]);
         }
         _ => cluster.replace(which),
     }

@@ -94,10 +94,10 @@ fn nodes_of_other_clusters_are_rejected() {
     eventually("it is told apart", || {
         let status = cluster.status(leader)?;
         let nodes = status["nodes"].as_array()?;
-        let told = |node: &serde_json::Value| {
+        let is_of_other_cluster = |node: &serde_json::Value| {
             node["trouble"].as_str().is_some_and(|why| why.contains("another cluster"))
         };
-        nodes.iter().any(told).then_some(())
+        nodes.iter().any(is_of_other_cluster).then_some(())
     });
     assert_eq!(cluster.curl(leader, "POST", "/locks/a?client=a").0, 200);
 }

@@ -86,7 +86,7 @@ impl Turns {
 
     /// Waits until the programs together have taken the common lock `turns` more times.
     #[track_caller]
-    pub(crate) fn go_on(&self, turns: u64) {
+    pub(crate) fn await_turns(&self, turns: u64) {
         let count = || fs::read_to_string(&self.counter).ok()?.parse::<u64>().ok();
         let begun = eventually("a count", count);
         eventually("turns", || count().filter(|count| *count >= begun + turns));
@@ -99,7 +99,7 @@ impl Turns {
     pub(crate) fn end(self) {
         let mut all = 0;
         for mut program in self.programs {
-            program.tell("end");
+            program.send_line("end");
             let said = program.line();
             let (turns, renames) = said.split_once(' ').expect("two numbers");
             let [turns, renames] = [turns, renames].map(|n| n.parse::<u64>().expect("a number"));

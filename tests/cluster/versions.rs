@@ -24,16 +24,16 @@ fn name(text: &str) -> LockName {
 
 /// Sends an operation to a node in a batch of the newest version. Returns the answer to it, or the
 /// sentence that refuses it.
-fn ask(cluster: &Cluster, at: usize, op: Op) -> Result<Outcome, String> {
+fn submit(cluster: &Cluster, at: usize, op: Op) -> Result<Outcome, String> {
     let asks = vec![BatchItem::Submit(op.into())];
     let (file, url) = (cluster.clients.path("batch"), cluster.nodes[at].machine.url());
     fs::write(&file, encode_batch(&RequestBatch::repeatable(0, asks))).expect("ours");
     let mut curl = cluster.clients.command("curl");
     curl.args(["-sS", "--max-time", "20", "--data-binary", &format!("@{}", file.display())]);
     let body = curl.arg(format!("{url}/door/v1/ask")).output().expect("curl is there").stdout;
-    let told = decode_response(&body);
-    let told = told.map_err(|_| String::from_utf8_lossy(&body).into_owned())?;
-    match told.replies.into_iter().next().expect("one reply") {
+    let replies = decode_response(&body);
+    let replies = replies.map_err(|_| String::from_utf8_lossy(&body).into_owned())?;
+    match replies.replies.into_iter().next().expect("one reply") {
         ItemReply::Answered(answer) => answer.map_err(|refusal| refusal.to_string()),
         other => Err(format!("{other:?}")),
     }
@@ -58,7 +58,7 @@ fn cluster_version(cluster: &Cluster, at: usize) -> Option<String> {
 /// Restarts a node, which knows the version of [`know`] from then on.
 fn restart(cluster: &mut Cluster, at: usize) {
     cluster.nodes[at].daemon.end();
-    cluster.nodes[at].daemon.again();
+    cluster.nodes[at].daemon.restart();
     cluster.voters(3);
 }
 
@@ -74,21 +74,21 @@ fn nodes_are_upgraded_one_by_one_under_load() {
     let mounts = machines.each_ref().map(|machine| machine.mount(&urls, ""));
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, crate::chaos::seed());
     let turns = Turns::begin(&mounts, &cluster.clients);
-    let go_on = || {
-        load.go_on(ANSWERS);
-        turns.go_on(4);
+    let await_progress = || {
+        load.await_answers(ANSWERS);
+        turns.await_turns(4);
     };
-    go_on();
+    await_progress();
     know(2);
     for at in 0..3 {
         restart(&mut cluster, at);
-        go_on();
+        await_progress();
         if at == 2 {
             break;
         }
         assert_eq!(cluster_version(&cluster, at).as_deref(), Some("1"));
         for op in [planted_acquire("planted"), Op::Planted(name("planted"))] {
-            let said = ask(&cluster, at, op).expect_err("not yet");
+            let said = submit(&cluster, at, op).expect_err("not yet");
             assert!(
                 said.contains("needs cluster version 2, and the cluster has version 1"),
                 "{said}"
@@ -100,13 +100,13 @@ fn nodes_are_upgraded_one_by_one_under_load() {
     for at in 0..3 {
         eventually("version 2", || (cluster_version(&cluster, at)? == "2").then_some(()));
         let lock = format!("planted-{at}");
-        let granted = ask(&cluster, at, planted_acquire(&lock));
+        let granted = submit(&cluster, at, planted_acquire(&lock));
         assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
-        assert_eq!(ask(&cluster, at, Op::Planted(name(&lock))), Ok(Outcome::Annotated));
+        assert_eq!(submit(&cluster, at, Op::Planted(name(&lock))), Ok(Outcome::Annotated));
         let (_, status) = cluster.curl((at + 1) % 3, "GET", &format!("/locks/{lock}"));
         assert_eq!(status["note"], "by the planted field", "{status}");
     }
-    go_on();
+    await_progress();
     turns.end();
     load.end();
     cluster.agree();
@@ -142,7 +142,7 @@ fn a_log_and_a_snapshot_at_2_are_refused_by_a_node_of_version_1() {
         let said = refusal(&machine, "data", &[]);
         assert!(said.contains(&path) && said.contains(both), "{said}");
         know(2);
-        cluster.nodes[0].daemon.again();
+        cluster.nodes[0].daemon.restart();
     };
     refused(&mut cluster, "log");
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, crate::chaos::seed());
@@ -156,7 +156,7 @@ fn a_log_and_a_snapshot_at_2_are_refused_by_a_node_of_version_1() {
 /// A server reads the last two versions of the batch protocol. A mount of an older one is told
 /// which side to upgrade, and so is a mount that is newer than the server.
 #[test]
-fn a_mount_two_versions_back_is_told_which_side_to_upgrade() {
+fn a_mount_two_versions_back_learns_which_side_to_upgrade() {
     know(3);
     let mut cluster = Cluster::alone();
     let (url, machine) = (cluster.urls()[0].clone(), cluster.net.machine());

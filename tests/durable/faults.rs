@@ -48,7 +48,7 @@ fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_j
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..100_000 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h&note={note}");
-        match talk.ask("POST", &path) {
+        match talk.request("POST", &path) {
             Some((200, body)) => assert_eq!(body["token"], number + 1, "{body}"),
             other => return (number, other),
         }
@@ -61,7 +61,7 @@ fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_j
 fn all_are_there(server: &Server, count: u64) {
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..count {
-        let (_, body) = talk.ask("GET", &format!("/locks/lock{number}")).expect("it answers");
+        let (_, body) = talk.request("GET", &format!("/locks/lock{number}")).expect("it answers");
         assert_eq!(body["token"], number + 1, "{body}");
     }
 }
@@ -109,7 +109,7 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
     disk.remount("size=4m");
     let server = start(&data);
     let mut talk = Talk::to(&server.url).expect("it listens");
-    let (_, body) = talk.ask("GET", "/locks/build").expect("it answers");
+    let (_, body) = talk.request("GET", "/locks/build").expect("it answers");
     assert_eq!((&body["token"], &body["holder"]), (&1.into(), &"box:root".into()), "{body}");
 }
 
@@ -122,11 +122,11 @@ fn a_failed_sync_is_not_retried() {
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..20 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h");
-        assert_eq!(talk.ask("POST", &path).expect("it answers").1["token"], number + 1);
+        assert_eq!(talk.request("POST", &path).expect("it answers").1["token"], number + 1);
     }
     fs::write(&shim.fail, "").expect("there is room");
     // When its disk fails, the server either answers 503 or exits before it answers.
-    if let Some((code, body)) = talk.ask("POST", "/locks/other?client=a&ttl=1h") {
+    if let Some((code, body)) = talk.request("POST", "/locks/other?client=a&ttl=1h") {
         assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
         assert!(body.to_string().contains("the outcome is unknown"), "{body}");
     }

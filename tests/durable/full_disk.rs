@@ -112,7 +112,7 @@ fn is_held_there(dir: &Path, name: &str) -> bool {
 fn take_until_refused(talk: &mut Talk) -> u64 {
     for number in 0..10_000 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h&note={}", "n".repeat(1_000));
-        let (code, body) = talk.ask("POST", &path).expect("the server lives");
+        let (code, body) = talk.request("POST", &path).expect("the server lives");
         if code != 200 {
             assert_eq!((code, &body["kind"]), (429, &"E_LIMIT".into()), "{body}");
             assert!(body.to_string().contains("no space left on device"), "{body}");
@@ -124,7 +124,7 @@ fn take_until_refused(talk: &mut Talk) -> u64 {
 
 #[track_caller]
 fn is_held(talk: &mut Talk, name: &str) -> bool {
-    let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("the server lives");
+    let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("the server lives");
     assert_eq!(code, 200, "{body}");
     body["phase"] == "held"
 }
@@ -132,13 +132,13 @@ fn is_held(talk: &mut Talk, name: &str) -> bool {
 #[track_caller]
 fn release(talk: &mut Talk, name: &str, client: &str) {
     let path = format!("/locks/{name}?client={client}");
-    let (code, body) = talk.ask("DELETE", &path).expect("the server lives");
+    let (code, body) = talk.request("DELETE", &path).expect("the server lives");
     assert_eq!(code, 200, "{body}");
 }
 
 fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
     let path = format!("/locks/{name}?client=a");
-    (talk.ask("POST", &path).expect("the server lives").0 == 200).then_some(())
+    (talk.request("POST", &path).expect("the server lives").0 == 200).then_some(())
 }
 
 /// A server on a full disk refuses grants, accepts releases, survives SIGKILL and a restart, and

@@ -50,7 +50,7 @@ struct Knows {
 
 /// Sends requests of one client until the server is gone. Returns what its answers show about the
 /// locks.
-fn ask(
+fn run_client(
     url: &str,
     client: usize,
     seed: u64,
@@ -70,9 +70,9 @@ fn ask(
         let path = format!("/locks/{name}?client=c{client}");
         let release = if shared { dice.next().is_multiple_of(2) } else { holds };
         let answer = if release {
-            talk.ask("DELETE", &path)
+            talk.request("DELETE", &path)
         } else {
-            talk.ask("POST", &format!("{path}&ttl=1h"))
+            talk.request("POST", &format!("{path}&ttl=1h"))
         };
         let Some((code, body)) = answer else {
             knows.open = Some(name);
@@ -101,7 +101,7 @@ fn compare(url: &str, client: usize, knows: &mut Knows) {
     let mut talk = Talk::to(url).expect("it listens");
     let names = (0..OWN).map(|n| format!("own{client}-{n}"));
     for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
-        let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("it answers");
+        let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("it answers");
         assert_eq!(code, 200, "{body}");
         let ours = body["holder"] == format!("c{client}");
         let token = body["token"].as_u64().filter(|_| ours);
@@ -153,7 +153,7 @@ fn what_was_answered_is_there_after_any_kill() {
                 .enumerate()
                 .map(|(client, knows)| {
                     let (url, tell, own) = (&server.url, tell.clone(), dice.next());
-                    scope.spawn(move || ask(url, client, own, knows, &tell))
+                    scope.spawn(move || run_client(url, client, own, knows, &tell))
                 })
                 .collect();
             // After this sender is dropped, the channel closes when all clients have ended. That

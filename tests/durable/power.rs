@@ -225,7 +225,7 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
                     let mut talk = Talk::to(url).expect("it listens");
                     for number in 0..GRANTS {
                         let path = format!("/locks/r{round}c{client}n{number}?client=a&ttl=1h");
-                        assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                        assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
                     }
                 });
             }
@@ -248,7 +248,7 @@ struct Looked {
 
 /// Simulates a power loss after each file operation for which `wanted` is true, and checks all
 /// possible disk images.
-fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
+fn examine(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
     let (mut disk, mut seen, mut looked) = (Disk::default(), BTreeSet::new(), Looked::default());
     for (index, done) in all.iter().enumerate() {
         if done.letter == b'K' {
@@ -287,7 +287,7 @@ fn no_power_loss_loses_acknowledged_changes() {
     fs::create_dir(&dir).expect("a fresh name");
     let all = work(&scratch, &dir);
     let base = dir.canonicalize().expect("it is there").display().to_string();
-    let Looked { syncs, images, granted } = look(&all, &base, |_| true);
+    let Looked { syncs, images, granted } = examine(&all, &base, |_| true);
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len() as u64, 2 * CLIENTS * GRANTS, "the answers were seen");
     // The check finds missing syncs: it fails if those of the log, or those of the data directory,
@@ -296,7 +296,7 @@ fn no_power_loss_loses_acknowledged_changes() {
         let is_sync = |done: &Done| done.letter == b'S' && done.path.ends_with(forgotten);
         assert!(all.iter().any(is_sync), "{forgotten} is synced");
         let kept: Vec<_> = all.iter().filter(|done| !is_sync(done)).cloned().collect();
-        let found = catch_unwind(AssertUnwindSafe(|| look(&kept, &base, |_| true)));
+        let found = catch_unwind(AssertUnwindSafe(|| examine(&kept, &base, |_| true)));
         assert!(found.is_err(), "without the syncs of {forgotten} all was there");
     }
 }
@@ -320,7 +320,7 @@ fn no_power_loss_loses_entries_between_snapshot_and_log() {
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..ENTRIES {
         let path = format!("/locks/n{number}?client=a&ttl=1h");
-        assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+        assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
     }
     drop(server);
     let all = read(&shim.trace);
@@ -329,7 +329,7 @@ fn no_power_loss_loses_entries_between_snapshot_and_log() {
         all.iter().enumerate().filter(|(_, done)| is_snapshot(done)).map(|(at, _)| at).collect();
     assert!(!touched.is_empty(), "the log was long enough for a snapshot");
     let near = |index: usize| touched.iter().any(|at| at.abs_diff(index) <= BESIDE);
-    let Looked { syncs, images, granted } = look(&all, &base, near);
+    let Looked { syncs, images, granted } = examine(&all, &base, near);
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len(), ENTRIES, "the answers were seen");
 }
@@ -356,7 +356,7 @@ fn no_power_loss_loses_entries_when_the_log_begins_a_file() {
                 let note = "n".repeat(1_000);
                 for number in 0..GRANTS_EACH {
                     let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");
-                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                    assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
                 }
             });
         }
@@ -369,7 +369,7 @@ fn no_power_loss_loses_entries_when_the_log_begins_a_file() {
         all.iter().enumerate().filter(|(_, done)| begins(done)).map(|(at, _)| at).collect();
     assert!(begun.len() >= 2, "the log has {} files", begun.len());
     let near = |index: usize| begun[1..].iter().any(|at| at.abs_diff(index) <= BESIDE);
-    let Looked { syncs, images, granted } = look(&all, &base, near);
+    let Looked { syncs, images, granted } = examine(&all, &base, near);
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len(), CLIENTS * GRANTS_EACH, "the answers were seen");
 }

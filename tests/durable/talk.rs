@@ -23,7 +23,7 @@ impl Talk {
     }
 
     /// Sends a request; returns the status code and the body, or `None` if the server is gone.
-    pub(crate) fn ask(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
+    pub(crate) fn request(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
         self.ask_with(method, path, "")
     }
 

@@ -2,7 +2,7 @@
 //! proportion to its input, what was encoded is decoded as it was, and a value has one encoding.
 
 use crate::harness::{Source, Target};
-use crate::values::{batch, command, lived, told};
+use crate::values::{batch, batch_response, command, lived};
 use latchfs::auth::{ClientPattern, grant_of};
 use latchfs::engine::codec::state_codec;
 use latchfs::engine::codec::state_codec::FORMAT_VERSION;
@@ -120,16 +120,16 @@ fn batches() {
 fn answers_to_batches() {
     let check = |bytes: &[u8]| {
         let read = decode_response(bytes);
-        if let Ok(told) = &read {
-            same_after_version(&encode_response(told), bytes);
+        if let Ok(response) = &read {
+            same_after_version(&encode_response(response), bytes);
         }
         (read.is_ok(), room(bytes.len()))
     };
     let history = history(20);
     Target { name: "answers_to_batches", words: &[], check: &check }.run(|source| {
-        let (told, _) = told(&source.draw(&history));
-        let bytes = encode_response(&told);
-        assert_eq!(decode_response(&bytes), Ok(told));
+        let (response, _) = batch_response(&source.draw(&history));
+        let bytes = encode_response(&response);
+        assert_eq!(decode_response(&bytes), Ok(response));
         vec![bytes]
     });
 }
@@ -151,7 +151,7 @@ fn frames_of_events() {
     };
     let history = history(20);
     Target { name: "frames_of_events", words: &[], check: &check }.run(|source| {
-        let (_, frame) = told(&source.draw(&history));
+        let (_, frame) = batch_response(&source.draw(&history));
         let bytes = encode_frame(1, &frame);
         // Two frames that arrive in two parts, cut anywhere, are decoded like whole ones.
         let whole = bytes.repeat(2);

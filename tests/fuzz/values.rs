@@ -198,7 +198,7 @@ pub(crate) fn batch() -> impl Strategy<Value = RequestBatch> {
 }
 
 /// Returns a server's answers to these commands, and the events that it sends.
-pub(crate) fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
+pub(crate) fn batch_response(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);
     for (later, command) in commands {

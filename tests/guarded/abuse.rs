@@ -135,7 +135,7 @@ fn attacked(options: &[&str]) -> (Scratch, Guard, PathBuf) {
     chown(&own, Some(ATTACKER), Some(ATTACKER)).expect("given");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", options);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     (scratch, guard, own)
 }
 

@@ -27,9 +27,9 @@ fn with_unsure_go_a_machine_goes_on_without_the_changes_of_one_that_is_gone() {
     fs::write(one.path("a"), "of m1").expect("ready");
     one.kill();
     fs::write(two.path("old"), "of m2").expect("accepted");
-    two.ask("give", &[]).ok();
-    let told = reason(&machines);
-    assert!(told.starts_with("--unsure go: ") && told.contains("m1 (token"), "{told}");
+    two.request("give", &[]).ok();
+    let reason = reason(&machines);
+    assert!(reason.starts_with("--unsure go: ") && reason.contains("m1 (token"), "{reason}");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn with_foreign_accept_a_machine_goes_on_with_versions_of_other_programs_alone()
     let two = machines.start(2, &["--on-write", "wait=1m", "--foreign", "accept"]);
     fs::write(one.path("a"), "of m1").expect("ready");
     fs::write(one.path("b"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     machines.carry("a");
     // A phone has changed a file a while ago.
@@ -51,10 +51,10 @@ fn with_foreign_accept_a_machine_goes_on_with_versions_of_other_programs_alone()
     not_ready(&two, "2 of");
     machines.carry("b");
     writing.join().expect("no panic").expect("accepted");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     assert_eq!(fs::read_to_string(old).expect("there"), "by a phone");
-    let told = reason(&machines);
-    assert_eq!(told, "--foreign accept: other programs have changed 1 files");
+    let reason = reason(&machines);
+    assert_eq!(reason, "--foreign accept: other programs have changed 1 files");
 }
 
 /// A refused acceptance names the files for those who may know them.
@@ -64,7 +64,7 @@ fn a_refused_acceptance_names_what_is_missing() {
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("old"), "of m1").expect("ready");
     (0..12).for_each(|n| fs::write(one.path(&format!("f{n:02}")), "of m1").expect("ready"));
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     let mut accept = latchfs();
     accept.args(["guard", "accept"]).arg(two.path("old")).args(["--reason", "a test"]);
@@ -81,7 +81,7 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("old"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     let folder = machines.second.folder();
     let copy = "old.sync-conflict-20260101-000000-ABCDEFG";
@@ -116,7 +116,7 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("old")).expect("there"), "of m1");
     assert_eq!(fs::read_to_string(folder.join(copy)).expect("kept"), "of m1");
-    let lost = two.ask("lost", &[]).ok();
+    let lost = two.request("lost", &[]).ok();
     assert!(lost.contains("old") && lost.contains("put back in its place"), "{lost}");
     // It belongs to the user that the replaced file belonged to.
     let mut sees = Command::new("setpriv");

@@ -105,7 +105,7 @@ fn users_of_a_view_leave_the_reserve_of_the_disk_to_root() {
             // Content that did not fit is kept.
             let numbers = fs::read_dir(state_of(&scratch).join("lost")).expect("there").flatten();
             for number in numbers.filter_map(|it| it.file_name().to_str()?.parse::<u64>().ok()) {
-                guard.ask("lost", &["--drop", &number.to_string()]).ok();
+                guard.request("lost", &["--drop", &number.to_string()]).ok();
             }
         }
     }
@@ -207,7 +207,7 @@ os.setxattr('1', 'security.capability', value); os.setxattr('1', 'user.x', b'1')
     // Root owns what root restores.
     killed_while_rewriting(&guard, "open/shared");
     chown(state_of(&scratch).join("lost/2"), Some(USER), Some(USER)).expect("root may");
-    guard.ask("lost", &["--restore", "2"]).ok();
+    guard.request("lost", &["--restore", "2"]).ok();
     let found = fs::metadata(scratch.folder().join("open/shared (restored 2)")).expect("there");
     assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o666));
 }

@@ -143,7 +143,7 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     fs::create_dir(one.path("dir")).expect("ready");
     fs::write(one.path("dir/b"), "of m1 as well").expect("ready");
     fs::remove_file(one.path("old")).expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let refused = fs::write(two.path("c"), "too early").expect_err("nothing has arrived");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(two.why().contains("the marker of m1's tenure"), "{}", two.why());
@@ -177,7 +177,7 @@ fn data_that_arrive_before_their_marker_make_nothing_ready() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry("a");
     let taking = begin_take(&two);
     not_ready(&two, "the marker of m1's tenure");
@@ -219,18 +219,20 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
         })
     });
     assert!(late.contains("\"last\":true") && !late.contains("foreign"), "{late}");
-    assert!(one.ask("lost", &[]).ok().contains(" a\n"), "its content is kept as well");
+    assert!(one.request("lost", &[]).ok().contains(" a\n"), "its content is kept as well");
     assert_eq!(state(&two), "arriving");
     machines.carry_markers();
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
     // The copy is needed until the others build on the late marker, and no longer.
     fs::write(two.path("b"), "of m2").expect("ready");
-    two.ask("give", &[]).ok();
-    assert!(one.ask("lost", &[]).ok().contains(" a\n"), "nobody has told m1");
+    two.request("give", &[]).ok();
+    assert!(one.request("lost", &[]).ok().contains(" a\n"), "nobody has told m1");
     machines.carry_back();
-    one.ask("take", &[]).ok();
-    eventually("the removal of the copy", || one.ask("lost", &[]).ok().is_empty().then_some(()));
+    one.request("take", &[]).ok();
+    eventually("the removal of the copy", || {
+        one.request("lost", &[]).ok().is_empty().then_some(())
+    });
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m1");
 }
 
@@ -243,7 +245,7 @@ fn a_file_that_arrives_after_a_long_wait_is_noticed_at_once() {
         let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
         fs::create_dir(one.path("new")).expect("ready");
         fs::write(one.path(path), "of m1").expect("ready");
-        one.ask("give", &[]).ok();
+        one.request("give", &[]).ok();
         machines.carry_markers();
         let taking = begin_take(&two);
         not_ready(&two, "is not here yet");
@@ -281,7 +283,7 @@ fn a_machine_that_vanishes_after_a_quiet_while_leaves_nobody_unsure() {
     machines.carry_all();
     assert!(begin_take(&two).join().expect("taken").contains("holding"));
     let one = machines.start(1, &[]);
-    assert!(one.ask("lost", &[]).ok().is_empty());
+    assert!(one.request("lost", &[]).ok().is_empty());
 }
 
 fn lock_name(guard: &Guard) -> String {
@@ -295,16 +297,16 @@ fn an_arriving_tenure_gives_way_without_a_trace() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &["--on-write", "wait=30s"]));
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let files = markers(&machines.first);
     let path = two.path("old");
     let saving = std::thread::spawn(move || fs::write(path, "of m2"));
     eventually("m2 arrives", || (state(&two) == "arriving").then_some(()));
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     assert_eq!(markers(&machines.first), files);
     assert_eq!(markers(&machines.second).len(), 1, "the first checkpoint");
     fs::write(one.path("a"), "again").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     saving.join().expect("no panic").expect("ready once all is there");
     assert_eq!(fs::read_to_string(machines.second.folder().join("old")).expect("there"), "of m2");
@@ -333,7 +335,7 @@ fn a_restart_in_the_middle_loses_nothing() {
     machines.carry("b");
     assert!(taking.join().expect("taken").contains("holding"));
     let one = machines.start(1, &[]);
-    assert!(one.ask("lost", &[]).ok().is_empty());
+    assert!(one.request("lost", &[]).ok().is_empty());
 }
 
 /// A person may go on without what has not arrived. The machine that comes back then puts its own
@@ -344,19 +346,19 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("ready");
     one.kill();
-    assert!(two.ask("accept", &[]).fails().contains("--reason"));
-    two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
+    assert!(two.request("accept", &[]).fails().contains("--reason"));
+    two.request("accept", &["--reason", "the first laptop was stolen"]).ok();
     fs::write(two.path("a"), "of m2").expect("accepted");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let texts = markers(&machines.second).into_iter().filter_map(|path| {
         let text = fs::read_to_string(path).ok()?;
-        let is_told = text.contains("the first laptop was stolen");
-        is_told.then_some(text)
+        let names_the_reason = text.contains("the first laptop was stolen");
+        names_the_reason.then_some(text)
     });
     assert_eq!(texts.count(), 1, "the reason is told once");
     let one = machines.start(1, &[]);
     let lost = eventually("m1 puts its version aside", || {
-        let lost = one.ask("lost", &["--json"]).ok();
+        let lost = one.request("lost", &["--json"]).ok();
         lost.contains("\"a\"").then_some(lost)
     });
     assert!(lost.contains("theirs may replace it"), "{lost}");
@@ -378,7 +380,7 @@ fn a_marker_names_each_changed_path() {
         fs::write(path(name), "before").expect("ready");
     }
     fs::hard_link(path("linked"), path("other name")).expect("linked");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let before = markers(&machines.first);
     fs::rename(path("dir"), path("moved")).expect("renamed");
     let append = |name: &str| {
@@ -389,7 +391,7 @@ fn a_marker_names_each_changed_path() {
     append("log.log");
     fs::File::options().write(true).open(path("cut")).expect("ready").set_len(3).expect("cut");
     fs::rename(path("old"), path("kept")).expect("replaced");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let new: Vec<_> =
         markers(&machines.first).into_iter().filter(|path| !before.contains(path)).collect();
     let [marker] = &new[..] else { panic!("one marker: {new:?}") };
@@ -425,7 +427,7 @@ fn a_marker_names_each_changed_path() {
 fn a_quiet_tenure_accepts_no_first_change_without_its_server() {
     let machines = Machines::new();
     let one = machines.start(1, &["--ttl", "30s"]);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     machines.server.signal(libc::SIGSTOP);
     let refused = fs::write(one.path("a"), "x").expect_err("nobody knows of it");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
@@ -459,7 +461,7 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
     machines.carry_all();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("the first tenure is ready as it stands");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert_eq!(markers(&machines.first).len(), 1);
     assert!(fs::read_to_string(&record).expect("there").contains("\"v\": 2"));
     fs::write(two.path("b"), "of m2").expect_err("nothing has arrived");
@@ -470,7 +472,7 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
 /// `--carry` names the changed paths to a command after each marker, and `--on-ready` runs one when
 /// a tenure begins.
 #[test]
-fn a_sync_tool_is_told_of_the_paths_of_each_marker() {
+fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     let machines = Machines::new();
     let file = |name: &str| machines.first.0.join(name);
     let carry = format!("(cat; echo end) >> {}", file("told").display());
@@ -479,19 +481,19 @@ fn a_sync_tool_is_told_of_the_paths_of_each_marker() {
     fs::create_dir(one.path("dir")).expect("free");
     fs::write(one.path("dir/b c"), "of m1").expect("ready");
     fs::remove_file(one.path("old")).expect("ready");
-    let told = eventually("the paths of the first marker", || {
-        let told = fs::read_to_string(file("told")).ok()?;
-        told.ends_with("end\n").then_some(told)
+    let carried = eventually("the paths of the first marker", || {
+        let carried = fs::read_to_string(file("told")).ok()?;
+        carried.ends_with("end\n").then_some(carried)
     });
-    assert_eq!(told, ".latchfs\ndir/b c\nold\nend\n");
+    assert_eq!(carried, ".latchfs\ndir/b c\nold\nend\n");
     let event = fs::read_to_string(file("ready")).expect("the command has run");
     let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
     assert_eq!(event["event"], "held");
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     eventually("the paths of the last marker", || {
-        let told = fs::read_to_string(file("told")).ok()?;
-        told.ends_with("end\n.latchfs\na\nend\n").then_some(())
+        let carried = fs::read_to_string(file("told")).ok()?;
+        carried.ends_with("end\n.latchfs\na\nend\n").then_some(())
     });
     let mut other = latchfs();
     other.args(["guard"]).arg(machines.second.folder()).arg(machines.second.0.join("view"));

@@ -73,7 +73,7 @@ fn audit_logs_chain_what_happened_and_a_change_is_found() {
     one.kill();
     let taking = begin_take(&two);
     not_ready(&two, "m1");
-    two.ask("accept", &["--reason", "m1 is gone"]).ok();
+    two.request("accept", &["--reason", "m1 is gone"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
     let dir = host_dir(&machines.second, "m2");
     let log = dir.join("audit.log");

@@ -23,10 +23,10 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     let one = machines.start(1, &["--yield", "1s"]);
     let two = machines.start(2, &["--never-ask", "index.lock"]);
     fs::write(one.path("a"), "before").expect("free");
-    let told = one.ask("take", &["--for", "40s"]).ok();
-    assert!(told.contains(", until 20"), "{told}");
+    let output = one.request("take", &["--for", "40s"]).ok();
+    assert!(output.contains(", until 20"), "{output}");
     let token = token(&one);
-    let tried = two.ask("take", &["--try"]).exits(75);
+    let tried = two.request("take", &["--try"]).exits(75);
     assert!(tried.contains("m1 holds the lock of this folder (token "), "{tried}");
     assert!(tried.contains("), and is away until 20"), "{tried}");
     fs::write(two.path("index.lock"), "").expect_err("m1 holds the lock");
@@ -57,7 +57,7 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     assert_eq!(self::token(&one), token, "the tenure goes on");
     println!("waited so far: {}", if early.is_finished() { "no" } else { "yes" });
     let taking = begin_take(&two);
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     eventually("the lock of the second machine", || {
         machines.carry_all();
         let status = two.status();
@@ -77,7 +77,7 @@ fn a_lock_that_was_taken_along_ends_with_its_time() {
     let _alone = no_other_stops();
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
-    one.ask("take", &["--for", "10s"]).ok();
+    one.request("take", &["--for", "10s"]).ok();
     pause(Duration::from_secs(2));
     let mut status = crate::harness::latchfs();
     status.args(["status", "--server", &machines.server.url, "--json"]);
@@ -104,7 +104,7 @@ fn a_lock_that_was_taken_along_ends_with_its_time() {
 fn a_lock_is_taken_along_for_at_most_a_day() {
     let machines = Machines::new();
     let one = machines.start(1, &[]);
-    let refused = one.ask("take", &["--for", "25h"]).exits(64);
+    let refused = one.request("take", &["--for", "25h"]).exits(64);
     assert!(refused.contains("a server keeps a lock for at most 24h"), "{refused}");
     let refused = one.request_here("{\"do\": \"take\", \"for_ms\": 90000001}");
     assert!(refused.contains("at most 24h"), "{refused}");

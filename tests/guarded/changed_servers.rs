@@ -36,7 +36,7 @@ fn refused(guard: &Guard, name: &str) -> String {
 /// Takes the lock, and saves a file.
 #[track_caller]
 fn save(guard: &Guard, name: &str, text: &str) {
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     fs::write(guard.path(name), text).expect("ready");
 }
 
@@ -66,10 +66,10 @@ pub(crate) fn kill(server: &Server) {
 /// Makes one tenure of each machine, in which each knows the other's files.
 fn one_tenure_each(machines: &Machines, one: &Guard, two: &Guard) {
     fs::write(one.path("a"), "first of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     save(two, "b", "first of m2");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     machines.carry_back();
 }
 
@@ -85,7 +85,7 @@ fn a_server_that_was_restored_from_a_backup_is_another_one() {
     backup("backup", &["--server", &machines.server.url]);
     one_tenure_each(&machines, &one, &two);
     save(&one, "a", "the last of m1");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     let data = machines.first.0.join("restored").display().to_string();
     kill(&machines.server);
@@ -121,7 +121,7 @@ fn moved_to_another_server(machines: &Machines) {
     assert_eq!(tenures(&machines.first).len(), 1, "the markers of the other folder are gone");
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "in the new server").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     // The second machine has the new record, and the markers, but not the last file.
     machines.carry_markers();
     let two = machines.start(2, &[]);
@@ -178,7 +178,7 @@ fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     let mut machines = Machines::new();
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     kill(&machines.server);
     machines.server = Server::start_at(&address, &["--state", "none", "--grant-at-once"]);
@@ -206,10 +206,10 @@ fn an_old_copy_of_the_servers_data_is_seen_by_the_markers() {
     let mut machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "first of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     fs::write(two.path("b"), "first of m2").expect("ready");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let (data, copy) = (machines.first.0.join("server"), machines.first.0.join("copy"));
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     let restart = |machines: &mut Machines, between: &dyn Fn()| {
@@ -221,10 +221,10 @@ fn an_old_copy_of_the_servers_data_is_seen_by_the_markers() {
     restart(&mut machines, &|| copy_dir(&data, &copy));
     machines.carry_back();
     eventually("the server is back", || fs::write(one.path("a"), "second of m1").ok());
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     save(&two, "a", "the last of m2");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     // The first machine has the last marker, and not the file.
     machines.carry_markers_back();
     restart(&mut machines, &|| {
@@ -236,16 +236,16 @@ fn an_old_copy_of_the_servers_data_is_seen_by_the_markers() {
     assert!(one.status()["not_ready"].to_string().contains("accept --reason"));
     machines.carry_back();
     not_ready(&one, "an older copy of its data was put back");
-    one.ask("accept", &["--reason", "the server's disk was replaced"]).ok();
+    one.request("accept", &["--reason", "the server's disk was replaced"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "the last of m2");
     fs::write(one.path("c"), "after it").expect("accepted");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     // Old markers with greater tokens are still here, and decide nothing any more.
     fs::write(two.path("d"), "early").expect_err("c has not arrived");
     machines.carry_all();
     save(&two, "d", "of m2");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     machines.carry_back();
     save(&one, "e", "of m1");
 }
@@ -275,7 +275,7 @@ fn a_copied_folder_with_a_server_is_refused_beside_the_other_one() {
     other.end();
     // A copy that nobody guards at the same time is the same folder elsewhere: compared, not
     // believed.
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     one.end();
 }
 
@@ -289,7 +289,7 @@ fn a_guard_begins_no_tenure_under_the_id_that_its_folder_had() {
     init.args(["guard", "init", "--new-id", "--client", "m1"]).arg(machines.first.folder());
     let why = run(init.arg("--stage").arg(machines.first.0.join("state"))).exits(69);
     assert!(why.contains("another guard of this machine"), "{why}");
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
     one.end();
     give_new_id(&machines.first, "m1");
     machines.carry_markers();
@@ -297,7 +297,7 @@ fn a_guard_begins_no_tenure_under_the_id_that_its_folder_had() {
     let why = refused(&two, "b");
     assert!(why.contains("the folder has another id by now"), "{why}");
     assert!(why.contains("start it again"), "{why}");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let why = refused(&two, "b");
     assert!(why.contains("the folder has another id by now"), "{why}");
     two.end();
@@ -333,9 +333,9 @@ fn a_cloned_machine_is_another_machine() {
     let machines = Machines::new();
     let one = machines.start(1, &["--yield", "1s"]);
     fs::write(one.path("a"), "before the clone").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let scratch = clone_of(&machines);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     fs::write(one.path("a"), "after the clone").expect("ready");
     let token = one.status()["tenure"]["token"].clone();
     let clone = start_clone(&scratch);
@@ -353,13 +353,13 @@ fn a_cloned_machine_is_another_machine() {
     fs::write(clone.path("a"), "of the clone").expect("ready");
     let why = refused(&one, "a");
     assert!(why.contains("m1 (this machine's own name"), "{why}");
-    clone.ask("give", &[]).ok();
+    clone.request("give", &[]).ok();
     let why = refused(&one, "a");
     assert!(why.contains("the marker of m1's tenure"), "{why}");
     // The step that the sentence offers: a name of its own.
     clone.end();
     let clone = Guard::start(&scratch, "view", &["--client", "m3", "--ttl", "2s"]);
-    clone.ask("take", &[]).ok();
+    clone.request("take", &[]).ok();
     assert_eq!(fs::read_to_string(clone.path("a")).expect("there"), "of the clone");
     let why = refused(&one, "a");
     assert!(why.contains("m3 holds the lock"), "{why}");
@@ -372,7 +372,7 @@ fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     let machines = Machines::new();
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     one.end();
     // The sync tool brings half of the folder: the record and the markers, and one file.
@@ -395,10 +395,10 @@ fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     not_ready(&again, "the name of this machine, whose state directory does not know of it");
     let why = again.status()["not_ready"].to_string();
     assert!(why.contains("put the state directory back") && why.contains("accept"), "{why}");
-    again.ask("accept", &["--reason", "reinstalled"]).ok();
+    again.request("accept", &["--reason", "reinstalled"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
     fs::write(again.path("a"), "goes on").expect("accepted");
-    again.ask("give", &[]).ok();
+    again.request("give", &[]).ok();
     let two = machines.start(2, &[]);
     let why = refused(&two, "b");
     assert!(why.contains("the marker of m1's tenure"), "{why}");

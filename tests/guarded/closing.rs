@@ -138,7 +138,7 @@ for thread in threads: thread.join()
 /// The file is published by the kernel's report of its last close, since more programs wrote it
 /// than the guard remembers.
 #[test]
-fn a_failure_after_the_last_close_of_a_written_file_is_told() {
+fn a_failure_after_the_last_close_of_a_written_file_is_reported() {
     let (scratch, guard) = alone();
     fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
     let events = Events::of(&guard);

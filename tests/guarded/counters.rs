@@ -140,12 +140,12 @@ fn no_acknowledged_increment_is_lost() {
             Guard::start(&scratch, &client, &options)
         })
         .collect();
-    let (told, tenures) = (Acknowledged::default(), AtomicU64::new(0));
+    let (acknowledged, tenures) = (Acknowledged::default(), AtomicU64::new(0));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for guard in &guards {
             let view = guard.view.clone();
-            let (told, tenures, is_over) = (&told, &tenures, &is_over);
+            let (acknowledged, tenures, is_over) = (&acknowledged, &tenures, &is_over);
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let taken = request(&view, "{\"do\": \"take\", \"wait_ms\": 8000}\n");
@@ -156,7 +156,7 @@ fn no_acknowledged_increment_is_lost() {
                     for _ in 0..3 {
                         for (counter, increment) in WAYS {
                             if let Ok(value) = increment(&view) {
-                                told.add(counter, value);
+                                acknowledged.add(counter, value);
                             }
                         }
                     }
@@ -167,7 +167,7 @@ fn no_acknowledged_increment_is_lost() {
         let (wanted, pauses_min, pauses_max) =
             (rounds(300, 100_000), rounds(4, 100), rounds(60, 2_000));
         let mut pauses = 0;
-        while pauses < pauses_min || told.total() < wanted && pauses < pauses_max {
+        while pauses < pauses_min || acknowledged.total() < wanted && pauses < pauses_max {
             // Each pause is longer than the lease, and hits each client in turn.
             let guard = &guards[pauses % CLIENTS];
             pauses += 1;
@@ -178,7 +178,7 @@ fn no_acknowledged_increment_is_lost() {
         is_over.store(true, Ordering::Relaxed);
         println!("{pauses} pauses");
     });
-    let (all, lost) = told.count(&scratch.folder());
+    let (all, lost) = acknowledged.count(&scratch.folder());
     let tenures = tenures.into_inner();
     println!("{all} increments acknowledged in {tenures} tenures, {lost} lost");
     assert_eq!(lost, 0, "of {all}");
@@ -191,21 +191,21 @@ fn no_acknowledged_increment_is_lost() {
 fn without_a_guard_increments_are_lost() {
     let scratch = Scratch::new();
     make_counters(&scratch.folder());
-    let told = Acknowledged::default();
+    let acknowledged = Acknowledged::default();
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 for _ in 0..200 {
                     for (counter, increment) in WAYS {
                         if let Ok(value) = increment(&scratch.folder()) {
-                            told.add(counter, value);
+                            acknowledged.add(counter, value);
                         }
                     }
                 }
             });
         }
     });
-    let (all, lost) = told.count(&scratch.folder());
+    let (all, lost) = acknowledged.count(&scratch.folder());
     println!("{all} increments without a guard, {lost} lost");
     assert!(lost > all / 100, "{lost} of {all}");
 }

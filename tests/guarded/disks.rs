@@ -66,7 +66,7 @@ fn old() -> Vec<u8> {
 
 /// Returns the size of the only lost file, and its description.
 fn only_lost(guard: &Guard, scratch: &Scratch) -> (u64, String) {
-    let listed = guard.ask("lost", &[]).ok();
+    let listed = guard.request("lost", &[]).ok();
     let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
     let lost = state.expect("readable").path().join("lost");
     let files: Vec<_> = fs::read_dir(lost).expect("there").flatten().collect();
@@ -116,7 +116,7 @@ fn a_full_disk_leaves_the_old_version_and_keeps_the_new_one_as_far_as_it_fits() 
         assert!(listed.contains("a write to the file failed"), "{name}: {listed}");
         assert!(size > 0 && (name == "fallocate" || size > 4 << 20), "{name}: {size} bytes");
         // With room again, a save succeeds, and the program sees no error of the past.
-        guard.ask("lost", &["--drop", "1"]).ok();
+        guard.request("lost", &["--drop", "1"]).ok();
         fs::write(guard.path("data"), "new").expect("written");
         assert_eq!(fs::read_to_string(&real).expect("there"), "new", "{name}");
         guard.end();
@@ -156,7 +156,7 @@ assert errors and errors[0] == 5, errors
     assert!(listed.contains("a write to the file failed"), "{listed}");
     assert_eq!(size, 90 * 20_000 * 12, "what the program wrote can still be read");
     resize(64);
-    guard.ask("lost", &["--drop", "1"]).ok();
+    guard.request("lost", &["--drop", "1"]).ok();
     let program = "
 import os
 f = os.open('data', os.O_WRONLY | os.O_TRUNC)
@@ -183,7 +183,7 @@ fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
     assert_eq!(output.code, 128 + libc::SIGXFSZ, "{output:?}");
     let real = scratch.folder().join("data");
     crate::harness::eventually("a lost file", || {
-        Some(guard.ask("lost", &[]).ok()).filter(|text| text.contains("a signal ended"))
+        Some(guard.request("lost", &[]).ok()).filter(|text| text.contains("a signal ended"))
     });
     assert_eq!(fs::read_to_string(&real).expect("there"), "old");
 }
@@ -199,8 +199,8 @@ fn files_are_removed_from_a_full_disk() {
     let guard = Guard::start(&scratch, "view", &["--client", "m1", "--settle", "1h"]);
     let file = |number: u32| guard.path(&format!("a file with a long name {number}"));
     (0..500).for_each(|number| fs::write(file(number), "").expect("ready"));
-    guard.ask("give", &[]).ok();
-    guard.ask("take", &[]).ok();
+    guard.request("give", &[]).ok();
+    guard.request("take", &[]).ok();
     let to_the_end = "dd if=/dev/zero of=full bs=1M status=none || dd if=/dev/zero of=rest bs=1k \
                 status=none || true";
     shell(&scratch.folder(), to_the_end).ok();
@@ -208,5 +208,5 @@ fn files_are_removed_from_a_full_disk() {
         fs::remove_file(file(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
     }
     fs::remove_file(scratch.folder().join("full")).expect("space again");
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
 }

@@ -177,7 +177,7 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     assert!(says[0].contains("is gone, and its mount is still there"), "{says:?}");
     // The dead view says the same of the content that was being saved.
     let left = "what is left of a save that was under way";
-    let dead = one.ask("status", &[]).exits(69);
+    let dead = one.request("status", &[]).exits(69);
     assert!(says[1].contains(left) && dead.contains(left), "{dead}{says:?}");
     drop(half);
     finds(&machines.first.folder(), &[&first[..], &["--mend"]].concat(), &[]);
@@ -195,7 +195,7 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     assert!(says[0].contains("stolen with --now") && says[0].contains("(for "), "{says:?}");
     let two = machines.start(2, &[]);
     finds(&two.view, &[], &["unsure"]);
-    two.ask("accept", &["--reason", "m1 is gone"]).ok();
+    two.request("accept", &["--reason", "m1 is gone"]).ok();
     is_healthy(&two.view, &[]);
 
     let log = host_dir(&machines.second, "m2").join("audit.log");
@@ -220,7 +220,7 @@ fn files_that_have_not_arrived_are_named_by_their_reasons() {
     let one = machines.start(1, &[]);
     fs::write(one.path("old"), "newer than old").expect("ready");
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     one.end();
     is_healthy(&machines.first.folder(), &options(&place(&machines.first, "m1")));
     finds(&folder, &second, &["marker-missing"]);
@@ -262,7 +262,7 @@ fn servers_and_names_are_checked() {
     let (first, second) = (place(&machines.first, "m1"), place(&machines.second, "m1"));
     let (first, second) = (options(&first), options(&second));
     let one = machines.start(1, &["--ttl", "1h"]);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let name = one.status()["lock"].as_str().expect("a name").to_owned();
     let held = token(&machines.server.url, &name);
     let says = finds(&machines.second.folder(), &second, &["same-name"]);
@@ -340,7 +340,7 @@ fn wrong_clocks_are_found() {
     let server = Server::start_as(command, "127.0.0.1:0", &["--data", &data]);
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let name = guard.status()["lock"].as_str().expect("a name").to_owned();
     let held = token(&server.url, &name);
     let own = place(&scratch, "m1");
@@ -379,7 +379,7 @@ file = open('half', 'w'); file.write('half'); file.flush(); os.kill(os.getpid(),
     )
     .ok();
     finds(&guard.view, &[], &["lost"]);
-    guard.ask("lost", &["--drop", "1"]).ok();
+    guard.request("lost", &["--drop", "1"]).ok();
     is_healthy(&guard.view, &[]);
 
     let database = "

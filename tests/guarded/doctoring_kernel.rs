@@ -38,7 +38,7 @@ fn a_request_timeout_of_the_kernel_is_found() {
     {
         let setting = Setting::set(name);
         let guard = Guard::start(&scratch, &format!("limited{number}"), &[]);
-        guard.ask("take", &[]).ok();
+        guard.request("take", &[]).ok();
         let says = finds(&guard.view, &[], &["kernel"]);
         assert!(says[0].contains("a request timeout of 65535 s"), "{says:?}");
         drop(setting);

@@ -43,7 +43,7 @@ fn servers_that_do_not_answer_are_found() {
     let own = place(&scratch, "m1");
     let own = options(&own);
     let guard = Guard::start(&scratch, "view", &["--client", "m1", "--ttl", "1h"]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
     let held = token(&url, &lock);
     server.signal(libc::SIGSTOP);
@@ -133,7 +133,7 @@ fn guards_on_a_mount_are_examined() {
     is_healthy(&scratch.folder(), &[&own[..], &["--dir", &mount]].concat());
     let on_mount = ["--client", "m1", "--ttl", "1h", "--dir", &mount];
     let guard = Guard::start(&scratch, "view", &on_mount);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
     let held = token(&moved.url, &lock);
     is_healthy(&guard.view, &[]);

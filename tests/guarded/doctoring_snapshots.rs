@@ -50,7 +50,7 @@ impl Site {
         let options = ["--client", "m1", "--ttl", "1h", "--settle", "1h"];
         let options = [&options[..], more].concat();
         let guard = Guard::start(&self.scratch, view, &options);
-        guard.ask("take", &[]).ok();
+        guard.request("take", &[]).ok();
         guard
     }
 
@@ -79,8 +79,8 @@ fn taken(guard: &Guard) -> String {
 fn killed_at(guard: &Guard, call: &str, when: u32, command: &[&str]) {
     let what = format!("signal=KILL:when={when}");
     let injected = Traced::inject(guard, call, &what);
-    let told = snapshot(guard, command);
-    assert_ne!(told.code, 0, "{told:?}");
+    let output = snapshot(guard, command);
+    assert_ne!(output.code, 0, "{output:?}");
     eventually("the end of the guard", || is_dead(guard).then_some(()));
     drop(injected);
 }
@@ -106,8 +106,8 @@ fn interrupted_snapshots_are_finished_or_removed() {
         let says = finds(&folder, &own, &kinds);
         assert!(says[2].contains("was interrupted while it was taken"), "{says:?}");
         let mended = mended(&folder, &own);
-        let told = format!("{finished} finished and shown now, {} removed", 1 - finished);
-        assert!(mended.contains(&("snapshot-partial".to_owned(), told)), "{mended:?}");
+        let counts = format!("{finished} finished and shown now, {} removed", 1 - finished);
+        assert!(mended.contains(&("snapshot-partial".to_owned(), counts)), "{mended:?}");
         is_healthy(&folder, &own);
         assert_eq!(site.token(), held, "doctor frees no lock");
         let left = fs::read_dir(site.snapshots()).expect("there").count();
@@ -149,8 +149,8 @@ fn interrupted_snapshots_on_shared_storage_are_mended() {
         let says = finds(&folder, &own, &["view-missing", "snapshot-partial"]);
         assert!(says[1].contains("was interrupted while it was taken"), "{says:?}");
         let mended = mended(&folder, &own);
-        let told = format!("{finished} finished and shown now, {} removed", 1 - finished);
-        assert!(mended.contains(&("snapshot-partial".to_owned(), told)), "{mended:?}");
+        let counts = format!("{finished} finished and shown now, {} removed", 1 - finished);
+        assert!(mended.contains(&("snapshot-partial".to_owned(), counts)), "{mended:?}");
         assert_eq!(intents(), 0, "{call}");
         is_healthy(&folder, &own);
         drop(guard);
@@ -223,7 +223,7 @@ fn prepared_records_of_ended_programs_are_removed() {
     let _kernel = kernel_stays();
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &["--ttl", "1h"]), machines.start(2, &[]));
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let lock = one.status()["lock"].as_str().expect("a name").to_owned();
     let held = token(&machines.server.url, &lock);
     let locks = two.path(".latchfs/locks");

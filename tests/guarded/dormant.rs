@@ -112,14 +112,14 @@ fn a_write_to_a_dormant_file_takes_a_free_lock() {
     let mut program = Program::start(&one.view);
     program.ok("f = os.open('a', os.O_RDWR); os.pwrite(f, b'1', 0)");
     program.ok("os.ftruncate(f, 3)");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     program.ok("os.pwrite(f, b'2', 1)");
     assert_eq!(state(&one), "holding");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     program.ok("os.ftruncate(f, 2)");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     program.ok("os.posix_fallocate(f, 2, 1)");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     program.ok("os.utime(f, (5, 5)); os.close(f)");
     hand_over(&machines, &two, Machines::carry_all);
     assert_eq!(fs::read(two.path("a")).expect("arrived"), b"12\0");
@@ -284,7 +284,7 @@ fn close_over_a_log(has_lock: bool) {
     if has_lock {
         hand_over(&machines, &one, Machines::carry_back);
     } else {
-        two.ask("give", &[]).ok();
+        two.request("give", &[]).ok();
         machines.carry_back();
         assert_eq!(state(&one), "reading");
     }

@@ -99,7 +99,7 @@ fn goes_on(machines: &Machines, (one, two): (&Guard, &Guard), saving: &Saving, r
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(content(&machines.second, "a"), left, "round {round}");
     fs::write(two.path("b"), format!("of m2, round {round}")).expect("ready");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     machines.carry_back();
     assert!(one.status()["pid"].is_u64());
 }
@@ -208,7 +208,7 @@ fn a_full_disk_delays_the_marker() {
     assert!(saved.len() < 30, "the disk is full");
     // What was freed by refused saves is taken as well.
     shell(&aside, &fill.replace("full", "more").replace("rest", "last")).ok();
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let taking = begin_take(&two);
     machines.carry_all();
     not_ready(&two, "has not said what it changed");

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::process::Command;
 
 /// A guard saves, changes in place, loses its lock, dies and is fenced on the file system at `at`.
-fn tell(name: &str, scratch: &Scratch) {
+fn check_on(name: &str, scratch: &Scratch) {
     let real = |name: &str| scratch.folder().join(name);
     // The lease must not depend on how fast an image is.
     let of_server = Scratch::new();
@@ -51,9 +51,9 @@ fn tell(name: &str, scratch: &Scratch) {
     second.kill();
     drop(half);
     assert_eq!(fs::read(real("renamed")).expect("there"), b"second", "{name}");
-    first.ask("take", &[]).ok();
+    first.request("take", &[]).ok();
     fs::write(first.path("renamed"), "third").expect("held");
-    assert!(first.ask("lost", &[]).ok().contains("renamed"), "{name}");
+    assert!(first.request("lost", &[]).ok().contains("renamed"), "{name}");
     first.end();
     assert_eq!(fs::read(real("renamed")).expect("there"), b"third", "{name}");
 }
@@ -95,7 +95,7 @@ fn a_guard_works_on_each_file_system() {
                 let mount = TestMount::new(&mut mount, &at);
                 let scratch = Scratch(at.join("scratch"));
                 fs::create_dir_all(scratch.folder()).expect("made");
-                tell(name, &scratch);
+                check_on(name, &scratch);
                 drop(scratch);
                 drop(mount);
             });

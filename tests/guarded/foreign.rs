@@ -21,7 +21,7 @@ fn holding(scratch: &Scratch, options: &[&str]) -> Guard {
 }
 
 pub(crate) fn lost(guard: &Guard) -> Vec<Value> {
-    let lost: Value = serde_json::from_str(&guard.ask("lost", &["--json"]).ok()).expect("JSON");
+    let lost: Value = serde_json::from_str(&guard.request("lost", &["--json"]).ok()).expect("JSON");
     lost["lost"].as_array().expect("a list").clone()
 }
 
@@ -56,7 +56,7 @@ fn is_kept(guard: &Guard, what: &str) {
     assert!(kept[0]["why"].as_str().expect("text").contains("outside the view"), "{what}");
     assert!(guard.why().contains("a had a version that came past the view"), "{}", guard.why());
     let number = kept[0]["number"].to_string();
-    let restored = guard.ask("lost", &["--restore", &number]).ok();
+    let restored = guard.request("lost", &["--restore", &number]).ok();
     let name = restored.trim().rsplit("as ").next().expect("a name").to_owned();
     assert_eq!(fs::read_to_string(guard.path(&name)).expect("restored"), "foreign", "{what}");
     fs::remove_file(guard.path(&name)).expect("removed");
@@ -78,7 +78,7 @@ fn check(guard: &Guard, scratch: &Scratch) {
             drop(saved);
             assert_eq!(fs::read(folder.join("a/inside")).expect("there"), b"foreign");
             let number = lost(guard)[0]["number"].to_string();
-            guard.ask("lost", &["--drop", &number]).ok();
+            guard.request("lost", &["--drop", &number]).ok();
             fs::remove_dir_all(folder.join("a")).expect("there");
         } else {
             saved.sync_all().expect("published");

@@ -138,7 +138,7 @@ fn a_machine_that_sleeps_over_a_quiet_folder_leaves_nobody_unsure() {
 }
 
 #[test]
-fn a_machine_that_sleeps_over_untold_changes_tells_them_late() {
+fn a_machine_that_sleeps_over_unreported_changes_reports_them_late() {
     let _alone = no_other_stops();
     for sleep in SLEEPS {
         let machines = Machines::new();
@@ -210,7 +210,7 @@ fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
     let first = Guard::start_as(clocks.latchfs(), &scratch, "m1", &first);
     let second = Guard::start(&scratch, "m2", &[&["--client", "m2"], &options[..]].concat());
     for (round, sleep) in SLEEPS.into_iter().enumerate() {
-        first.ask("take", &[]).ok();
+        first.request("take", &[]).ok();
         let view = first.view.clone();
         let writes = std::thread::spawn(move || {
             (0_u64..).try_for_each(|n| fs::write(view.join("whole"), format!("m1 {n}")))
@@ -223,7 +223,7 @@ fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
         writes.join().expect("no panic").expect_err("the tenure is over");
         let text = fs::read_to_string(scratch.folder().join("whole")).expect("there");
         assert_eq!(text, format!("m2 {round}"));
-        second.ask("give", &[]).ok();
+        second.request("give", &[]).ok();
     }
 }
 
@@ -231,7 +231,7 @@ fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
 /// machine falls asleep. It is told as late, and no marker names it once another machine has gone
 /// on.
 #[test]
-fn a_rename_that_lands_after_the_sleep_is_told_as_late() {
+fn a_rename_that_lands_after_the_sleep_is_reported_as_late() {
     let _alone = no_other_stops();
     for sleep in SLEEPS {
         let (disk, second) = (Disk::new(), Scratch::new());
@@ -262,7 +262,7 @@ fn a_rename_that_lands_after_the_sleep_is_told_as_late() {
         assert_eq!(events.next("late")["token"], token);
         finds_one(&one.view, "late-publish");
         // The version that m2 does not know is put aside.
-        eventually("the copy", || one.ask("lost", &[]).ok().contains(" a\n").then_some(()));
+        eventually("the copy", || one.request("lost", &[]).ok().contains(" a\n").then_some(()));
         let count = markers(&disk.scratch).len();
         assert_eq!(count, 1, "a marker names what another machine has replaced");
     }

@@ -21,7 +21,7 @@ fn says_stopped(guard: &Guard, asked: Time, answer: Output) {
 }
 
 #[test]
-fn a_stopped_guard_is_told_from_outside() {
+fn a_stopped_guard_is_reported_from_outside() {
     let _stops = no_other_stops();
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
@@ -31,11 +31,11 @@ fn a_stopped_guard_is_told_from_outside() {
         guard.stop();
         std::thread::scope(|scope| {
             for _ in 0..25 {
-                scope.spawn(|| says_stopped(&guard, boot_now(), guard.ask("status", &[])));
+                scope.spawn(|| says_stopped(&guard, boot_now(), guard.request("status", &[])));
             }
         });
         guard.signal(libc::SIGCONT);
-        guard.ask("status", &[]).ok();
+        guard.request("status", &[]).ok();
     }
 }
 
@@ -81,7 +81,7 @@ impl Drop for Load {
 }
 
 #[test]
-fn a_guard_that_is_stopped_while_it_works_is_told_from_outside() {
+fn a_guard_that_is_stopped_while_it_works_is_reported_from_outside() {
     let _stops = no_other_stops();
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
@@ -92,16 +92,16 @@ fn a_guard_that_is_stopped_while_it_works_is_told_from_outside() {
         let mut stopped = None;
         // Half of the commands start before the guard is stopped.
         std::thread::scope(|scope| {
-            (0..3).for_each(|_| drop(scope.spawn(|| guard.ask("status", &[]))));
+            (0..3).for_each(|_| drop(scope.spawn(|| guard.request("status", &[]))));
             stopped = Some(Stopped::new(&guard));
             for _ in 0..3 {
-                scope.spawn(|| says_stopped(&guard, boot_now(), guard.ask("status", &[])));
+                scope.spawn(|| says_stopped(&guard, boot_now(), guard.request("status", &[])));
             }
         });
         drop(stopped);
     }
     drop(load);
-    guard.ask("status", &[]).ok();
+    guard.request("status", &[]).ok();
 }
 
 /// Starts a request that waits, and returns when the guard has read it.
@@ -167,7 +167,7 @@ fn requests_that_wait_end_by_interrupt_stop_and_death() {
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(why.contains("is dead") && why.contains("latchfs umount"), "{why}");
     for request in ["status", "take", "give", "wait", "lost"] {
-        let why = guard.ask(request, &[]).exits(69);
+        let why = guard.request(request, &[]).exits(69);
         assert!(why.contains("is dead"), "{request}: {why}");
     }
     run(latchfs().arg("umount").arg(&guard.view)).ok();

@@ -1,6 +1,6 @@
 //! Folders, guards and servers of the tests.
 
-use crate::support::{Output, drain, look, remove_tree, run, signal};
+use crate::support::{Output, drain, poll, remove_tree, run, signal};
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of polls until a state that a test waits for must be there.
-const LOOKS_MAX: usize = 500;
+const POLLS_MAX: usize = 500;
 
 /// Waits until `look_once` returns a value.
 pub(crate) fn eventually<T>(what: &str, look_once: impl FnMut() -> Option<T>) -> T {
-    look(LOOKS_MAX, what, look_once)
+    poll(POLLS_MAX, what, look_once)
 }
 
 /// Returns a command that runs latchfs.
@@ -191,7 +191,7 @@ impl Guard {
     }
 
     /// Runs a request such as `take` or `status` on this guard.
-    pub(crate) fn ask(&self, request: &str, options: &[&str]) -> Output {
+    pub(crate) fn request(&self, request: &str, options: &[&str]) -> Output {
         run(latchfs().args(["guard", request]).arg(&self.view).args(options))
     }
 

@@ -200,7 +200,7 @@ fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
 }
 
 #[test]
-fn a_server_that_cannot_be_told_from_another_is_refused() {
+fn an_indistinguishable_server_is_refused() {
     let scratch = Scratch::new();
     let dir = scratch.0.join("server").display().to_string();
     for options in [["--state", dir.as_str()], ["--state", "none"]] {
@@ -290,13 +290,13 @@ fn names_of_255_bytes_are_saved_renamed_and_kept() {
         fs::write(view.join(&other), "second").expect("saved again");
         assert_eq!(fs::read(real.join(&other)).expect("there"), b"second");
         let half = fs::File::create(view.join(&long)).expect("opened");
-        guard.ask("give", &[]).ok();
+        guard.request("give", &[]).ok();
         drop(half);
         assert!(!real.join(&long).exists());
         let too_long = fs::write(view.join("x".repeat(256)), "").expect_err("a byte too long");
         assert_eq!(too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
     }
-    assert_eq!(guard.ask("lost", &[]).ok().matches(&long).count(), 2);
+    assert_eq!(guard.request("lost", &[]).ok().matches(&long).count(), 2);
 }
 
 /// Returns the anonymous memory of a process in bytes.
@@ -320,7 +320,7 @@ fn the_memory_of_a_guard_is_bounded() {
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let status = || -> serde_json::Value {
-        serde_json::from_str(&guard.ask("status", &["--json"]).ok()).expect("JSON")
+        serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
     };
     let pid = status()["pid"].as_u64().expect("a number");
     assert_eq!(fs::read_dir(guard.path("many")).expect("there").count(), count);

@@ -39,7 +39,7 @@ fn markers_of_strangers_make_nothing_ready_and_keep_nobody_waiting() {
     let long = "n".repeat(255);
     fs::write(one.path("a"), "of m1").expect("ready");
     fs::write(one.path(&long), "a long name").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let marker = last_marker(&machines, &before);
     let text = fs::read_to_string(&marker).expect("there");
     let name = marker.file_stem().expect("a name").to_string_lossy().into_owned();
@@ -103,7 +103,7 @@ fn files_behind_a_symlink_have_not_arrived() {
     });
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("dir/file"), "again of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     let (dir, outside) = (machines.second.folder().join("dir"), machines.second.0.join("outside"));
     fs::rename(&dir, &outside).expect("moved");
@@ -139,7 +139,7 @@ fn another_user_accepts_nothing() {
         assert!(refused.contains("only root"), "{args:?}: {refused}");
     }
     assert_eq!(state(&two), "arriving");
-    two.ask("accept", &["--reason", "by root"]).ok();
+    two.request("accept", &["--reason", "by root"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
     eventually("ready", || fs::write(two.path("a"), "of m2").ok());
 }

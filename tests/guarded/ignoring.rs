@@ -113,7 +113,7 @@ fn a_stignore_hides_no_file_that_another_machine_has_published() {
     write_as_user(&one, ".stignore", "'*\\n'");
     fs::write(one.path("ledger"), "two").expect("ready");
     fs::write(one.path("new"), "new").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert!(!has_gone(&machines.first), "{:?}", named(&machines.first));
     machines.carry(".stignore");
     machines.carry_markers();
@@ -123,7 +123,7 @@ fn a_stignore_hides_no_file_that_another_machine_has_published() {
     let ignored = &two.status()["ignored"]["covered_despite_a_rule"];
     assert!(ignored["count"].as_u64() > Some(60), "{ignored}");
     assert!(ignored.to_string().contains("ignore pattern 1 of Syncthing"), "{ignored}");
-    let status = two.ask("status", &[]).ok();
+    let status = two.request("status", &[]).ok();
     assert!(status.contains("stay covered although a rule matches: '"), "{status}");
     let found = doctor(&heeding[1].home, &two.view, &[]);
     assert!(is_named(&found, "ignore rules match paths that markers name"), "{found:?}");
@@ -131,7 +131,7 @@ fn a_stignore_hides_no_file_that_another_machine_has_published() {
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("ledger")).expect("there"), "two");
     fs::write(two.path("ledger"), "three").expect("ready");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let all = named(&machines.second);
     assert!(all.iter().any(|(path, _)| path == "ledger") && !has_gone(&machines.second), "{all:?}");
     // A new file is in no marker, which both say.
@@ -147,7 +147,7 @@ fn a_shared_ignore_file_hides_no_file_that_another_machine_has_published() {
     fs::write(one.path("ledger"), "two").expect("ready");
     // It comes past the view while the lock is held.
     fs::write(machines.first.folder().join(".latchfs/ignore"), "*\n").expect("written");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert!(!has_gone(&machines.first), "{:?}", named(&machines.first));
     machines.carry_markers();
     let taking = begin_take(&two);
@@ -169,11 +169,11 @@ fn ignore_files_that_cannot_be_used_stop_no_machine_and_are_named() {
         fs::write(folder.join(".latchfs/ignore"), "a".repeat(70_000)).expect("written");
     }
     fs::write(one.path("ledger"), "two").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
     for (guard, said) in [(&two, "'.latchfs/ignore' can't be used"), (&two, "'.stignore' stands")] {
-        let status = guard.ask("status", &[]).ok();
+        let status = guard.request("status", &[]).ok();
         assert!(status.contains(said), "{status}");
     }
     let found = findings_of(latchfs(), &two.view, &[]);
@@ -194,7 +194,7 @@ fn a_person_gives_up_a_path_that_does_not_arrive() {
     let one = machines.start(1, &["--yield", "1s"]);
     let two = machines.start(2, &["--carry", &tool.carry(), "--yield", "1s"]);
     fs::write(one.path("ledger"), "two").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     let taking = begin_take(&two);
     not_ready(&two, "'ledger'");
@@ -204,18 +204,18 @@ fn a_person_gives_up_a_path_that_does_not_arrive() {
     };
     assert!(accept(&path).ok().contains("holding"));
     assert!(taking.join().expect("taken").contains("holding"));
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let all = named(&machines.second);
     assert!(all.contains(&("ledger".to_owned(), "ignored".to_owned())), "{all:?}");
     assert!(!has_gone(&machines.second), "{all:?}");
     machines.carry_markers_back();
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     assert_eq!(fs::read_to_string(one.path("ledger")).expect("there"), "two");
     let shown = one.status()["ignored"]["not_covered"].to_string();
     assert!(shown.contains("ledger") && shown.contains("given up"), "{shown}");
     // Where no rule matches, a change makes it a file of all machines again.
     fs::write(one.path("ledger"), "three").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     let taking = begin_take(&two);
     not_ready(&two, "'ledger'");
@@ -228,7 +228,7 @@ fn a_person_gives_up_a_path_that_does_not_arrive() {
 fn a_person_gives_up_a_path_while_the_folder_is_ready() {
     let machines = machines();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     fs::write(machines.first.folder().join(".latchfs/ignore"), "ledger\nold\n").expect("written");
     let accept = || {
         run(latchfs()
@@ -237,12 +237,12 @@ fn a_person_gives_up_a_path_while_the_folder_is_ready() {
             .args(["--reason", "each machine has its own"]))
     };
     eventually("the acceptance", || (accept().code == 0).then_some(()));
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let all = named(&machines.first);
     assert!(all.contains(&("ledger".to_owned(), "ignored".to_owned())), "{all:?}");
     fs::write(machines.second.folder().join("ledger"), "of m2 alone").expect("written");
     machines.carry_markers();
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
     assert_eq!(fs::read_to_string(two.path("ledger")).expect("there"), "of m2 alone");
     let ignored = two.status()["ignored"].clone();
     assert!(ignored["not_covered"].to_string().contains("ledger"), "{ignored}");

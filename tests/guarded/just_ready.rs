@@ -23,7 +23,7 @@ fn make_files(folder: &Path) {
 }
 
 /// Looks at all files in a view, so that the kernel knows them.
-fn look(view: &Path) {
+fn read_all(view: &Path) {
     for name in ["replaced", "in-place", "alike", "gone", "left", "right", "dir/file"] {
         assert!(fs::metadata(view.join(name)).is_ok_and(|found| found.is_file()), "{name}");
         fs::read(view.join(name)).expect("there");
@@ -76,7 +76,7 @@ fn change_elsewhere(machines: &Machines, two: &Guard, look_before: impl FnOnce()
 fn what_was_seen_before_files_arrived_is_not_seen_afterwards() {
     let machines = Machines::with(make_files);
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    change_elsewhere(&machines, &two, || look(&one.view));
+    change_elsewhere(&machines, &two, || read_all(&one.view));
     one.take_here();
     check(&one.view);
 }
@@ -87,7 +87,7 @@ fn what_was_seen_in_the_last_tenure_is_not_seen_in_the_next() {
     let machines = Machines::with(make_files);
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     one.take_here();
-    look(&one.view);
+    read_all(&one.view);
     give(&one);
     change_elsewhere(&machines, &two, || {});
     one.take_here();
@@ -100,7 +100,7 @@ fn a_tenure_that_ends_before_it_is_ready_makes_nothing_known() {
     let machines = Machines::with(make_files);
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     one.take_here();
-    look(&one.view);
+    read_all(&one.view);
     give(&one);
     change_elsewhere(&machines, &two, || {});
     let taking = begin_take(&one);

@@ -79,7 +79,7 @@ fn end(mut child: Child, is_sent: bool, number: i32) -> ExitStatus {
 
 /// Returns the number of lost files of the path `data`.
 fn lost(guard: &Guard) -> usize {
-    guard.ask("lost", &[]).ok().lines().filter(|line| line.contains("data")).count()
+    guard.request("lost", &[]).ok().lines().filter(|line| line.contains("data")).count()
 }
 
 #[test]

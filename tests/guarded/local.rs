@@ -82,7 +82,7 @@ fn local_files_follow_their_directory() {
     let local = local_of(&scratch);
     shell(&guard.view, "echo 1 > deep/er/.a.swp; echo 2 > deep/.b.swp").ok();
     shell(&guard.view, "rmdir deep/er").fails();
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     shell(&guard.view, "mv deep moved; cat moved/.b.swp moved/er/.a.swp").ok();
     shell(&guard.view, "mkdir -p o/p; mv moved/er o/p; cat o/p/er/.a.swp; mv o/p/er moved").ok();
     let exchange =
@@ -105,7 +105,7 @@ fn a_file_that_the_folder_has_already_stays_in_the_folder() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     shell(&guard.view, "echo 1 > new.tmp").ok();
     assert_eq!(shell(&guard.view, "ls *.tmp; cat *.tmp").ok(), "new.tmp\nold.tmp\n1\nold");
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     shell(&guard.view, "mkdir build; echo a > build/a; mkdir -p build/b/c; echo d > build/b/c/d")
         .ok();
     assert!(names_in(scratch.folder().join("build")).is_empty());
@@ -123,7 +123,7 @@ fn shared_memory_is_local_only_beside_its_log() {
     let guard = unlocked(&scratch, &[]);
     let refused = fs::write(guard.path("plain-shm"), "x").expect_err("there is no log");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let program = "
 import os, sqlite3
 db = sqlite3.connect('db')
@@ -137,7 +137,7 @@ os._exit(0)
 ";
     let folder = scratch.folder().display().to_string();
     python(0, &guard.view, &program.replace("FOLDER", &folder)).ok();
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     // A reader of the database changes the shared memory, and needs no lock for that.
     let reader = "
 import sqlite3

@@ -36,7 +36,7 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
     let second = Guard::start(&scratch, "two", &options("m2"));
     let real = |name: &str| scratch.folder().join(name);
     for round in 0..crate::support::rounds(2, 50) {
-        first.ask("take", &[]).ok();
+        first.request("take", &[]).ok();
         fs::write(first.path("whole"), "before").expect("held");
         fs::write(first.path("log.log"), "start\n").expect("held");
         let mut saved = File::create(first.path("whole")).expect("held");
@@ -55,11 +55,11 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
         assert_eq!(fs::read_to_string(real("whole")).expect("there"), format!("m2 {round}"));
         assert_eq!(fs::read_to_string(real("log.log")).expect("there"), "start\nm1\n");
         let lost = eventually("the half is kept", || {
-            let lost = first.ask("lost", &["--json"]).ok();
+            let lost = first.request("lost", &["--json"]).ok();
             (lost.matches("\"whole\"").count() == round + 1).then_some(lost)
         });
         assert!(lost.contains("the lock was lost"), "{lost}");
-        second.ask("give", &[]).ok();
+        second.request("give", &[]).ok();
     }
 }
 
@@ -79,7 +79,7 @@ fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
     server.signal(libc::SIGCONT);
     eventually("a new tenure", || fs::write(guard.path("b"), "y").ok());
     assert!(!scratch.folder().join("a").exists());
-    assert!(guard.ask("lost", &[]).ok().contains(" a\n"));
+    assert!(guard.request("lost", &[]).ok().contains(" a\n"));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
     is_stale(close(new));
     drop(old);
     for number in [1, 2] {
-        guard.ask("lost", &["--restore", &number.to_string()]).ok();
+        guard.request("lost", &["--restore", &number.to_string()]).ok();
     }
     let restored = fs::read_dir(scratch.folder()).expect("readable").flatten();
     let restored =
@@ -146,7 +146,7 @@ fn a_refused_save_says_where_its_content_is_kept() {
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let kept = format!("your text is kept: latchfs guard lost {}", guard.view.display());
-    assert!(!guard.ask("status", &[]).ok().contains("is kept"));
+    assert!(!guard.request("status", &[]).ok().contains("is kept"));
     let mut half = File::create(guard.path("notes")).expect("the lock is free");
     half.write_all(b"half").expect("held");
     guard.request_here("{\"do\": \"give\"}");
@@ -163,8 +163,8 @@ fn a_refused_save_says_where_its_content_is_kept() {
     is_stale(close(half));
     refused("close");
     assert_eq!(guard.status()["kept"], kept.as_str());
-    assert!(guard.ask("status", &[]).ok().contains(&kept));
-    assert!(guard.ask("lost", &[]).ok().contains("notes"));
+    assert!(guard.request("status", &[]).ok().contains(&kept));
+    assert!(guard.request("lost", &[]).ok().contains("notes"));
     // A file of that name has appeared past the view.
     let mut new = File::create_new(guard.path("new")).expect("a new tenure");
     new.write_all(b"text").expect("held");
@@ -188,17 +188,17 @@ fn a_lost_file_whose_name_is_no_text_gets_its_name_back() {
         guard.request_here("{\"do\": \"give\"}");
         is_stale(half.write_all(b", the rest"));
     }
-    let listed = guard.ask("lost", &[]).ok();
+    let listed = guard.request("lost", &[]).ok();
     assert!(listed.contains("caf\u{fffd} [31m.txt\n") && !listed.contains('\x1b'), "{listed:?}");
     let listed: serde_json::Value =
-        serde_json::from_str(&guard.ask("lost", &["--json"]).ok()).expect("JSON");
+        serde_json::from_str(&guard.request("lost", &["--json"]).ok()).expect("JSON");
     for file in listed["lost"].as_array().expect("an array") {
         assert_eq!(file["path"], "caf\u{fffd}\u{1b}[31m.txt");
         assert_eq!(file["path_bytes"], BASE64);
     }
     let beside = b"caf\xe9\x1b[31m (restored 2).txt";
     for (number, name, text) in [("1", NAME, "first"), ("2", beside, "second")] {
-        let said = guard.ask("lost", &["--restore", number]).ok();
+        let said = guard.request("lost", &["--restore", number]).ok();
         assert!(said.starts_with("latchfs: restored as caf\u{fffd} [31m"), "{said:?}");
         let restored = scratch.folder().join(OsStr::from_bytes(name));
         assert_eq!(fs::read_to_string(restored).expect("its very name"), text);

@@ -62,7 +62,7 @@ fn a_large_lost_file_that_is_restored_delays_no_other_user() {
     }
     let guard = Guard::start(&scratch, "view", &[]);
     // A request that has to wait for the lock goes on by another thread in any case.
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     // On a busy machine every answer may take that long once, but a copy always would.
     let is_quick = (1..=ROUNDS).any(|number| {
         let (took, longest) = longest_answer_during_a_restore(&guard.view, number);

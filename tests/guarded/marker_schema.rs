@@ -35,14 +35,14 @@ fn markers_and_checkpoints_follow_their_schema() {
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "of m1").expect("free");
     fs::remove_file(one.path("old")).expect("ready");
-    one.ask("give", &[]).ok();
-    one.ask("take", &[]).ok();
+    one.request("give", &[]).ok();
+    one.request("take", &[]).ok();
     fs::write(one.path("b"), "of m1").expect("ready");
     one.kill();
     let two = machines.start(2, &[]);
     machines.carry_all();
-    two.ask("accept", &["--reason", "m1 is gone"]).ok();
-    two.ask("give", &[]).ok();
+    two.request("accept", &["--reason", "m1 is gone"]).ok();
+    two.request("give", &[]).ok();
     let mut all = markers(&machines.first);
     all.extend(markers(&machines.second));
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/marker.json");

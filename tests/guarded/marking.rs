@@ -36,7 +36,7 @@ fn make(machines: &Machines, guard: &Guard, names: &[&str]) -> Vec<PathBuf> {
         fs::create_dir_all(path.parent().expect("below the view")).expect("ready");
         fs::write(path, "before").expect("ready");
     }
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     markers(&machines.first)
 }
 
@@ -75,7 +75,7 @@ fn a_file_that_is_renamed_while_it_is_changed_is_named() {
     files[0].write_all(b" and later").expect("written");
     files[1].write_all(b" and later").expect("written");
     drop(files);
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let all = ["a gone", "d/b gone", "d/c gone", "e/b", "e/c", "z"];
     assert_eq!(named(&machines, &before), all);
 }
@@ -88,7 +88,7 @@ fn a_change_by_a_removed_name_is_named_under_the_other_one() {
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "before").expect("ready");
     fs::hard_link(one.path("a"), one.path("b")).expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let before = markers(&machines.first);
     let mut file = appending(&one, "b");
     fs::remove_file(one.path("b")).expect("removed");
@@ -96,11 +96,11 @@ fn a_change_by_a_removed_name_is_named_under_the_other_one() {
     let before = markers(&machines.first);
     file.write_all(b" and after").expect("written");
     drop(file);
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["a"]);
     let two = machines.start(2, &[]);
     machines.carry_all();
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
 }
 
 /// The files below a directory that is exchanged, or that gets a name which is not ignored, have
@@ -120,14 +120,14 @@ fn each_file_below_an_exchanged_or_uncovered_directory_is_named() {
     };
     let program = exchange("d", "e") + &exchange("f", "g");
     shell(&one.view, &format!("python3 -c \"{program}\"")).ok();
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let all = ["d/both", "d/one gone", "d/two", "e/both", "e/one", "e/two gone"];
     let and_file = ["f", "f/x gone", "g gone", "g/x"];
     assert_eq!(named(&machines, &before), [&all[..], &and_file].concat());
     let before = markers(&machines.first);
     fs::rename(one.path("build"), one.path("made")).expect("renamed");
     fs::rename(one.path("src"), one.path("build")).expect("renamed");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["made/z", "src/y gone"]);
 }
 
@@ -139,12 +139,12 @@ fn files_below_a_mount_point_are_not_gone() {
     let before = make(&machines, &one, &["d/a", "b"]);
     fs::write(one.path("b"), "of m1").expect("ready");
     let mounted = Mounted::over(machines.first.folder().join("d"));
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["b"]);
     drop(mounted);
     let before = markers(&machines.first);
     fs::write(one.path("d/a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert_eq!(named(&machines, &before), ["d/a"]);
 }
 
@@ -171,7 +171,7 @@ fn an_acceptance_in_a_tenure_that_ends_accepts_nothing() {
     drop(giving.join());
     not_ready(&two, "has not said what it changed");
     assert!(!two.path("a").exists() && !taking.is_finished());
-    two.ask("accept", &["--reason", "the first laptop is lost"]).ok();
+    two.request("accept", &["--reason", "the first laptop is lost"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
 }
 
@@ -189,13 +189,13 @@ fn copies_for_a_late_marker_take_no_more_than_the_lost_files_may() {
     let one = machines.start(1, &["--max-lost", "12"]);
     let taking = begin_take(&one);
     not_ready(&one, "--max-lost");
-    assert!(one.ask("lost", &[]).ok().is_empty());
+    assert!(one.request("lost", &[]).ok().is_empty());
     assert_eq!(markers(&machines.first), before);
     one.kill();
     drop(taking.join());
     let one = machines.start(1, &["--max-lost", "15"]);
-    one.ask("take", &[]).ok();
-    let lost = one.ask("lost", &["--json"]).ok();
+    one.request("take", &[]).ok();
+    let lost = one.request("lost", &["--json"]).ok();
     assert_eq!(lost.matches("\"path\"").count(), 3, "{lost}");
 }
 
@@ -207,7 +207,7 @@ fn the_files_of_a_guard_belong_to_the_owner_of_the_folder() {
     let machines = Machines::new_of(owner);
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let control = machines.first.folder().join(".latchfs");
     let found = run(Command::new("find").arg(&control).args(["-printf", "%U %G %P\n"])).ok();
     assert!(found.lines().count() >= 6, "directories, record, text and markers: {found}");
@@ -223,16 +223,16 @@ fn a_marker_follows_a_change_of_the_ignore_rules() {
     let ignore = machines.first.folder().join(".latchfs/ignore");
     let take = || {
         machines.carry_all();
-        two.ask("take", &[]).ok();
-        two.ask("give", &[]).ok();
+        two.request("take", &[]).ok();
+        two.request("give", &[]).ok();
     };
     fs::write(&ignore, "*.o\n").expect("written");
-    one.ask("take", &[]).ok();
-    one.ask("give", &[]).ok();
+    one.request("take", &[]).ok();
+    one.request("give", &[]).ok();
     take();
     fs::write(one.path("a"), "of m1").expect("all is here");
     fs::write(&ignore, "*.other\n").expect("written");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     take();
 }
 
@@ -242,7 +242,7 @@ fn missing_files_are_named_to_the_owner_of_the_folder() {
     let machines = Machines::new_of(54_321);
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("secret"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_markers();
     let view = two.view.clone();
     let follow = |uid: u32| {
@@ -301,17 +301,20 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
 
 /// A file that something else changes in the folder while the lock is held is told, and stays.
 #[test]
-fn a_change_past_the_view_is_told_to_the_holder() {
+fn a_change_past_the_view_is_reported_to_the_holder() {
     let machines = Machines::new();
     let one = machines.start(1, &[]);
     make(&machines, &one, &["a", "b"]);
     let events = Events::of(&one);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     events.next("held");
     fs::write(machines.first.folder().join("a"), "past the view").expect("writable");
     fs::write(one.path("b"), "after").expect("ready");
-    let told = events.next("overwritten");
-    assert_eq!((&told["count"], &told["paths"]), (&1.into(), &serde_json::json!(["a"])));
+    let overwritten = events.next("overwritten");
+    assert_eq!(
+        (&overwritten["count"], &overwritten["paths"]),
+        (&1.into(), &serde_json::json!(["a"]))
+    );
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "past the view");
 }
 
@@ -333,13 +336,13 @@ impl Drop for Immutable {
 
 /// The lock service is told that a marker names everything only when the marker is there.
 #[test]
-fn a_marker_that_can_not_be_written_is_not_told() {
+fn a_marker_that_can_not_be_written_is_not_reported() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     make(&machines, &one, &["a"]);
     let immutable = Immutable::make(machines.first.folder().join(".latchfs/markers"));
     fs::write(one.path("a"), "after").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
     let taking = begin_take(&two);
     not_ready(&two, "has not said what it changed");
@@ -354,7 +357,7 @@ fn a_marker_that_can_not_be_written_is_not_told() {
 
 /// A machine that comes back learns of an acceptance, also before a marker tells of it.
 #[test]
-fn an_acceptance_is_told_before_any_marker() {
+fn an_acceptance_is_reported_before_any_marker() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("ready");
@@ -362,11 +365,11 @@ fn an_acceptance_is_told_before_any_marker() {
     let dir = machines.second.folder().join(".latchfs/markers");
     fs::create_dir_all(&dir).expect("made");
     let _immutable = Immutable::make(dir);
-    two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
+    two.request("accept", &["--reason", "the first laptop was stolen"]).ok();
     let before = markers(&machines.first);
     let one = machines.start(1, &[]);
     eventually("m1 puts its version aside", || {
-        one.ask("lost", &["--json"]).ok().contains("\"a\"").then_some(())
+        one.request("lost", &["--json"]).ok().contains("\"a\"").then_some(())
     });
     assert_eq!(state(&two), "holding");
     // A late marker would follow the copy at once, and claim that the others wait for it.

@@ -105,7 +105,7 @@ fn a_user_unmounts_a_live_view_and_a_dead_one() {
 }
 
 #[test]
-fn a_user_without_the_device_is_told_the_remedy() {
+fn a_user_without_the_device_gets_the_remedy() {
     let seen = in_a_namespace(
         "user latchfs guard init folder --alone >&2 || exit 1
          chmod 600 fuse; user latchfs guard folder view",

@@ -27,8 +27,8 @@ sys.stdin.read()";
         command.arg(program).current_dir(&guard.view);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut told = [0; 5];
-        child.stdout.as_mut().expect("piped").read_exact(&mut told).expect("it holds the lock");
+        let mut ready = [0; 5];
+        child.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("it holds the lock");
         Self(child)
     }
 
@@ -68,7 +68,7 @@ fn another_session_gives_up_only_what_it_names() {
         let session = Session::of(holder, &guard);
         let owner = format!("session {} of user {holder}", session.pid());
         let from = ["--from", &session.pid().to_string()];
-        assert!(guard.ask("status", &[]).ok().contains(&format!("owner    {owner}\n")));
+        assert!(guard.request("status", &[]).ok().contains(&format!("owner    {owner}\n")));
         for options in [&[][..], &["--from", "1"]] {
             let refused = give_as(giver, &guard, options).exits(75);
             let named = format!("{owner} (python3) holds the lock of this folder since ");
@@ -143,8 +143,8 @@ fn a_reused_pid_of_a_session_leader_owns_no_tenure() {
     command.args(["--pid", "--fork", "--mount-proc", "/usr/bin/python3", "-c", REUSED]);
     command.arg(latchfs().get_program()).arg(scratch.folder());
     command.args([scratch.0.join("view"), scratch.0.join("state")]);
-    let told = run(&mut command).ok();
-    let pid = told.split(' ').next().expect("a pid");
+    let output = run(&mut command).ok();
+    let pid = output.split(' ').next().expect("a pid");
     let refused = format!("[{errno}, 1, {errno}, 1]", errno = libc::EROFS);
-    assert_eq!(told, format!("{pid} {refused} session {pid} of user 4001\n"));
+    assert_eq!(output, format!("{pid} {refused} session {pid} of user 4001\n"));
 }

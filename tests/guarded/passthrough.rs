@@ -219,8 +219,8 @@ fn programs_that_read_and_write_at_random_see_no_error() {
     println!("LATCHFS_SEED={seed}");
     let (_scratch, guard) = alone(&[]);
     let actions = rounds(1_000, 100_000).to_string();
-    let told = program(&guard.view, RANDOM, &[&seed, "4", &actions]);
-    assert_eq!(told.code, 0, "seed {seed}: {}", told.out);
+    let output = program(&guard.view, RANDOM, &[&seed, "4", &actions]);
+    assert_eq!(output.code, 0, "seed {seed}: {}", output.out);
 }
 
 /// Locks of programs that only read a file keep those out that change it in place.
@@ -283,7 +283,7 @@ fn a_reader_sees_what_is_appended_past_the_view() {
 fn a_reader_goes_on_after_the_guard_was_killed() {
     let (_scratch, guard) = alone(&[]);
     fs::write(guard.path("large"), vec![b'x'; LARGE]).expect("the lock is free");
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     let (file, path) = (File::open(guard.path("large")).expect("opened"), guard.path("large"));
     guard.signal(libc::SIGKILL);
     // A request that the guard has read before its end fails with ECONNABORTED.
@@ -466,8 +466,8 @@ assert not sum(os.waitpid(pid, 0)[1] for pid in children), 'a program failed'
 #[test]
 fn a_file_that_is_always_replaced_can_be_opened() {
     let (_scratch, guard) = alone(&[]);
-    let told = program(&guard.view, REPLACED_ALWAYS, &[&rounds(5, 300).to_string()]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let output = program(&guard.view, REPLACED_ALWAYS, &[&rounds(5, 300).to_string()]);
+    assert_eq!(output.code, 0, "{output:?}");
 }
 
 /// A reader asks for the size of a file that grows through another node.

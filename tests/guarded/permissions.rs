@@ -58,11 +58,11 @@ fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
         echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar
         stat -c %.9Y ../folder/a
         cp -p t/a b; stat -c %.9Y ../folder/b";
-    let told = shell(&guard.view, script).ok();
-    let times: Vec<_> = told.lines().collect();
-    assert_eq!(times[..2], ["1000.500000001", "new"], "{told}");
-    assert!(times[2] == "1000.000000001", "{told}");
-    assert_eq!(times[3], "1000.000000000", "nothing had the name: {told}");
+    let output = shell(&guard.view, script).ok();
+    let times: Vec<_> = output.lines().collect();
+    assert_eq!(times[..2], ["1000.500000001", "new"], "{output}");
+    assert!(times[2] == "1000.000000001", "{output}");
+    assert_eq!(times[3], "1000.000000000", "nothing had the name: {output}");
 }
 
 #[test]
@@ -108,15 +108,15 @@ fn an_acl_set_by_a_program_outside_the_group_ends_set_group_id() {
 entries = b''.join(struct.pack('<HHI', tag, 7, 0xffffffff) for tag in (1, 4, 32))
 os.setxattr('a', 'system.posix_acl_access', struct.pack('<I', 2) + entries)
 print(oct(os.stat('a').st_mode & 0o7777))";
-    let mut told = Vec::new();
+    let mut modes = Vec::new();
     for dir in [&plain, &guard.view] {
         for group in [4_003, 0] {
             fs::write(dir.join("a"), "x").expect("the lock is free");
             std::os::unix::fs::chown(dir.join("a"), Some(4_001), Some(group)).expect("root may");
             fs::set_permissions(dir.join("a"), fs::Permissions::from_mode(0o2755)).expect("root");
-            told.push(python(4_001, dir, set).ok().trim().to_owned());
+            modes.push(python(4_001, dir, set).ok().trim().to_owned());
             fs::remove_file(dir.join("a")).expect("ours");
         }
     }
-    assert_eq!(told, ["0o777", "0o2777", "0o777", "0o2777"]);
+    assert_eq!(modes, ["0o777", "0o2777", "0o777", "0o2777"]);
 }

@@ -565,7 +565,7 @@ fn compare(programs: &[Program]) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let lost = guard.ask("lost", &[]).ok();
+    let lost = guard.request("lost", &[]).ok();
     assert!(!lost.lines().any(|line| line.contains("data")), "{lost}");
 }
 

@@ -4,7 +4,7 @@
 use crate::arriving::{Machines, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::relay::Relay;
-use crate::support::{COMMAND_LIMIT, Output, drain, look, rounds, run, signal};
+use crate::support::{COMMAND_LIMIT, Output, drain, poll, rounds, run, signal};
 use latchfs::time::{Span, Time, Wall, boot_now};
 use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -18,7 +18,7 @@ const LEASE: Span = Span::from_secs(2);
 /// How much earlier a lease certainly lasts than it does: for the drift of clocks, and a margin.
 const LEASE_RESERVE: Span = Span::from_millis(52);
 /// The number of polls until a program runs, while several start at once on a busy machine.
-const START_LOOKS_MAX: usize = 3_000;
+const START_POLLS_MAX: usize = 3_000;
 
 /// The resolution of `/proc/uptime`.
 const UPTIME_STEP: Span = Span::from_millis(10);
@@ -81,7 +81,7 @@ fn under(guard: &Guard, options: &[&str], program: &[&str]) -> Command {
 fn start_beats(beats: &Path, under: impl FnOnce(&[&str]) -> Command) -> Running {
     let program = ["python3", "-c", BEATS, beats.to_str().expect("text")];
     let running = Running::start(&mut under(&program));
-    look(START_LOOKS_MAX, "the program", || (last_beat(beats)? > Time::ZERO).then_some(()));
+    poll(START_POLLS_MAX, "the program", || (last_beat(beats)? > Time::ZERO).then_some(()));
     running
 }
 
@@ -277,7 +277,7 @@ fn a_program_keeps_the_lock_until_the_maximum() {
     let wanted = boot_now();
     pause(Duration::from_millis(2_500));
     assert_eq!(state(place.guard()), "holding", "the program runs");
-    let refused = place.guard().ask("give", &[]).exits(75);
+    let refused = place.guard().request("give", &[]).exits(75);
     assert!(refused.contains("'latchfs run --guard' has started uses the lock"), "{refused}");
     program.end().exits(76);
     let granted = other.join().expect("granted").since(wanted);
@@ -298,11 +298,11 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
     assert_eq!(state(guard), "reading");
     run(&mut under(guard, &[], &["sh", "-c", "kill -TERM $$"])).exits(128 + 15);
     // What was held before stays held.
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let held = guard.status()["tenure"]["token"].clone();
     run(&mut under(guard, &[], &["true"])).ok();
     assert_eq!(guard.status()["tenure"]["token"], held);
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     // The last of two programs gives it back.
     let second =
         Running::start(&mut under(guard, &[], &["sh", "-c", "until [ -e end ]; do :; done"]));
@@ -352,7 +352,7 @@ fn the_program_starts_when_everything_is_here() {
     assert!(busy.contains("m1 holds the lock"), "{busy}");
     let late = run(&mut under(&two, &["--wait", "1s"], &["true"]));
     late.exits(75);
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let running = Running::start(&mut under(&two, &[], &["cat", "a"]));
     not_ready(&two, "the marker of m1's tenure");
     pause(Duration::from_secs(2));

@@ -314,10 +314,10 @@ fn every_request_to_a_socket_is_decided_by_the_table() {
                 let (extent, requests) = (row.extent(column), row.requests());
                 for request in requests.iter().filter(|request| request.starts_with("socket ")) {
                     latchfs_as(guard_uid, &take).ok();
-                    let told = latchfs_as(guard_uid, &status).ok();
-                    let told: Value = serde_json::from_str(&told).expect("JSON");
-                    pid = told["pid"].as_i64().expect("it runs") as i32;
-                    let id = told["lock"].as_str().expect("a name").trim_start_matches("folder-");
+                    let status = latchfs_as(guard_uid, &status).ok();
+                    let status: Value = serde_json::from_str(&status).expect("JSON");
+                    pid = status["pid"].as_i64().expect("it runs") as i32;
+                    let id = status["lock"].as_str().expect("a name").trim_start_matches("folder-");
                     let host = Path::new(state).join(id).join("m1");
                     // The directories are private. Behind them, the socket asks who has connected.
                     for dir in [Path::new(state), &host.join(".."), &host, &host.join("ctl")] {
@@ -391,9 +391,9 @@ fn the_owner_of_a_tenure_has_no_power_over_files_and_users() {
     let id = id_of(&taken(&guard, &[]));
     // Root makes a file private, and takes a bit away; another user makes a file.
     shell(&guard.view, "echo new > shared; chmod 600 shared; chmod 755 tool").ok();
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     python(OTHER, &guard.view, "open('theirs', 'w').write('theirs')").ok();
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     python(OWNER, &guard.view, "open('mine', 'w').write('mine')").ok();
     let view = guard.view.to_str().expect("text");
     let attack = |args: &[&str]| latchfs_as(OWNER, &[args, &[view]].concat());

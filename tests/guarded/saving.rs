@@ -103,15 +103,15 @@ fn a_killed_program_leaves_the_old_version() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     let lost = eventually("a lost file", || {
-        Some(guard.ask("lost", &[]).ok()).filter(|text| text.contains("data"))
+        Some(guard.request("lost", &[]).ok()).filter(|text| text.contains("data"))
     });
     assert!(lost.contains("a signal ended the program"), "{lost}");
     assert_eq!(fs::read_to_string(scratch.folder().join("data")).expect("there"), "old");
-    let restored = guard.ask("lost", &["--restore", "1"]).ok();
+    let restored = guard.request("lost", &["--restore", "1"]).ok();
     assert!(restored.contains("data (restored 1)"), "{restored}");
     let beside = scratch.folder().join("data (restored 1)");
     assert_eq!(fs::read_to_string(beside).expect("there"), "half");
-    assert!(!guard.ask("lost", &[]).ok().contains("data"), "it is no lost file any more");
+    assert!(!guard.request("lost", &[]).ok().contains("data"), "it is no lost file any more");
 }
 
 #[test]
@@ -142,7 +142,7 @@ for mode in ('delete','wal'):
     assert c.execute('pragma integrity_check').fetchone()==('ok',); c.close()\"
     ";
     shell(&guard.view, script).ok();
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     let compare = format!("diff -r --no-dereference -x .latchfs {} .", guard.view.display());
     shell(&scratch.folder(), &compare).ok();
     let check = "python3 -c \"
@@ -208,7 +208,7 @@ os.ftruncate(fd, 0)
 assert folder() == '', folder()
 ";
     python(0, &guard.view, program).ok();
-    assert!(!guard.ask("lost", &[]).ok().contains("data"));
+    assert!(!guard.request("lost", &[]).ok().contains("data"));
     assert_eq!(fs::read(scratch.folder().join("data")).expect("there"), b"");
 }
 
@@ -361,7 +361,7 @@ fn with_sync_saves_a_file_is_synced_before_it_appears() {
 /// A file that was emptied and not written is published when its last descriptor is closed: the
 /// close has returned, and the failure is told otherwise.
 #[test]
-fn a_failure_at_the_last_close_is_told_to_the_user_who_wrote() {
+fn a_failure_at_the_last_close_is_reported_to_the_user_who_wrote() {
     let (scratch, guard) = alone(&[]);
     fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
     let events = Events::of(&guard);

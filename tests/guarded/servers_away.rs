@@ -35,7 +35,7 @@ fn has_all(machines: &Machines, two: &Guard, files: &[(&str, &str)]) {
         assert_eq!(fs::read_to_string(two.path(name)).expect("arrived"), *text, "{name}");
     }
     fs::write(two.path("of two"), "of m2").expect("ready");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     machines.carry_back();
 }
 
@@ -47,7 +47,7 @@ fn a_tenure_outlives_a_short_absence_of_its_server() {
     let (one, two) =
         (machines.start(1, &["--ttl", "6s", "--settle", "1h"]), machines.start(2, &[]));
     for round in 0..rounds(1, 10) {
-        one.ask("take", &[]).ok();
+        one.request("take", &[]).ok();
         fs::write(one.path("a"), "before").expect("ready");
         let held = token(&one);
         machines.server.signal(libc::SIGSTOP);
@@ -57,7 +57,7 @@ fn a_tenure_outlives_a_short_absence_of_its_server() {
         machines.server.signal(libc::SIGCONT);
         fs::write(two.path("c"), "early").expect_err("m1 holds the lock");
         assert_eq!(token(&one), held, "the tenure goes on");
-        one.ask("give", &[]).ok();
+        one.request("give", &[]).ok();
         let taking = begin_take(&two);
         becomes_ready(&machines, &one, &two);
         assert!(taking.join().expect("taken").contains("holding"));
@@ -73,7 +73,7 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     for round in 0..rounds(1, 10) {
-        one.ask("take", &[]).ok();
+        one.request("take", &[]).ok();
         fs::write(one.path("a"), "before").expect("ready");
         let mut open = File::create(one.path("b")).expect("ready");
         open.write_all(b"half").expect("ready");
@@ -94,12 +94,12 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
         assert!(token(&one) > held);
         let text = format!("after it {round}");
         fs::write(one.path("a"), &text).expect("its own handover");
-        one.ask("give", &[]).ok();
+        one.request("give", &[]).ok();
         let taking = begin_take(&two);
         becomes_ready(&machines, &one, &two);
         assert!(taking.join().expect("taken").contains("holding"));
         has_all(&machines, &two, &[("a", &text)]);
-        assert_eq!(one.ask("lost", &[]).ok().matches(" b\n").count(), round + 1);
+        assert_eq!(one.request("lost", &[]).ok().matches(" b\n").count(), round + 1);
     }
 }
 
@@ -113,7 +113,7 @@ fn the_next_machine_waits_for_the_late_marker_of_one_that_lost_its_server() {
     // Its place in the queue outlives the absence of the server.
     let two = machines.start(2, &["--ttl", "10s"]);
     for round in 0..rounds(1, 10) {
-        one.ask("take", &[]).ok();
+        one.request("take", &[]).ok();
         let text = format!("of m1 {round}");
         fs::write(one.path("a"), &text).expect("ready");
         let mut open = File::create(one.path("b")).expect("ready");
@@ -134,20 +134,20 @@ fn the_next_machine_waits_for_the_late_marker_of_one_that_lost_its_server() {
         becomes_ready(&machines, &one, &two);
         assert!(taking.join().expect("taken").contains("holding"));
         has_all(&machines, &two, &[("a", &text)]);
-        assert!(one.ask("lost", &[]).ok().contains(" b\n"), "the half is kept");
+        assert!(one.request("lost", &[]).ok().contains(" b\n"), "the half is kept");
     }
 }
 
 /// Somebody steals the lock for a third client, and gives it back.
 #[test]
-fn a_stolen_tenure_is_told_by_a_late_marker() {
+fn a_stolen_tenure_is_reported_by_a_late_marker() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &["--settle", "1h"]), machines.start(2, &[]));
     let admin = |what: &[&str]| {
         run(latchfs().args(what).args(["--server", &machines.server.url, "--client", "m3"])).ok();
     };
     for round in 0..rounds(2, 10) {
-        one.ask("take", &[]).ok();
+        one.request("take", &[]).ok();
         let lock = one.status()["lock"].as_str().expect("a name").to_owned();
         let text = format!("of m1 {round}");
         fs::write(one.path("a"), &text).expect("ready");
@@ -174,7 +174,7 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
     let _alone = no_other_stops();
     let mut machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    one.ask("take", &["--for", "10m"]).ok();
+    one.request("take", &["--for", "10m"]).ok();
     let lock = one.status()["lock"].as_str().expect("a name").to_owned();
     fs::write(one.path("a"), "taken along").expect("ready");
     one.signal(libc::SIGSTOP);

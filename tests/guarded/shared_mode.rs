@@ -73,7 +73,7 @@ fn many_machines_write_and_a_fence_spares_live_stages() {
     assert_eq!(text("of m1"), "first half, second half");
     assert_eq!(text("of m3"), "whole");
     assert!(!scratch.folder().join("of m2").exists());
-    eventually("the half is kept", || m2.ask("lost", &[]).ok().contains("of m2").then_some(()));
+    eventually("the half is kept", || m2.request("lost", &[]).ok().contains("of m2").then_some(()));
     // It begins anew beside the others.
     m2.take_here();
     fs::write(m2.path("of m2"), "whole").expect("the lock is shared");
@@ -109,7 +109,7 @@ fn no_save_is_refused_while_machines_come_and_go() {
         let dir = scratch.folder().join(guard.view.file_name().expect("named"));
         let text = fs::read_to_string(dir.join("renamed")).expect("there");
         assert_eq!(text, (turns - 1).to_string());
-        assert_eq!(guard.ask("lost", &["--json"]).ok().matches("\"path\"").count(), 0);
+        assert_eq!(guard.request("lost", &["--json"]).ok().matches("\"path\"").count(), 0);
     }
 }
 
@@ -129,7 +129,7 @@ fn an_exclusive_machine_has_the_folder_alone() {
         assert!(guard.why().contains("m3"), "{}", guard.why());
     }
     fs::write(alone.path("c"), "3").expect("held");
-    alone.ask("give", &[]).ok();
+    alone.request("give", &[]).ok();
     m1.take_here();
     m2.take_here();
     fs::write(m2.path("c"), "4").expect("the lock is shared");
@@ -224,7 +224,7 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
     m1.kill();
     let mut stages_left = Vec::new();
     eventually("the tenure of m1 has ended", || {
-        m3.ask("give", &[]).ok();
+        m3.request("give", &[]).ok();
         m3.take_here();
         stages_left = stages(&scratch);
         let states = fs::read_dir(scratch.0.join("state")).expect("there").next();
@@ -260,7 +260,7 @@ fn a_database_that_another_machine_changes_keeps_its_inode() {
     };
     let of_m1 = open(&m1);
     of_m1.write_at(b"11", 0).expect("held");
-    m1.ask("give", &[]).ok();
+    m1.request("give", &[]).ok();
     m2.take_here();
     let of_m2 = open(&m2);
     of_m2.write_at(b"22", 2).expect("held");
@@ -282,10 +282,10 @@ fn a_save_over_the_version_of_another_machine_keeps_that_version() {
     fs::write(m1.path("a"), "of m1").expect("the lock is free");
     fs::write(m2.path("b"), "of m2").expect("the lock is shared");
     fs::write(m1.path("a"), "again of m1").expect("held");
-    assert!(!m1.ask("lost", &[]).ok().contains(" a\n"), "an own version is not kept");
+    assert!(!m1.request("lost", &[]).ok().contains(" a\n"), "an own version is not kept");
     fs::write(m2.path("a"), "of m2").expect("held");
     assert_eq!(fs::read_to_string(scratch.folder().join("a")).expect("there"), "of m2");
-    let lost = m2.ask("lost", &[]).ok();
+    let lost = m2.request("lost", &[]).ok();
     assert_eq!(lost.matches(" a\n").count(), 1, "{lost}");
 }
 

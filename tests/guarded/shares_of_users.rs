@@ -244,20 +244,20 @@ fn one_user_takes_half_of_the_space_and_holes_take_none() {
     };
     lose_sparse("a");
     lose_sparse("b");
-    guard.ask("lost", &["--drop", "1"]).ok();
+    guard.request("lost", &["--drop", "1"]).ok();
     let lost = guard.status()["lost_bytes"].as_u64().expect("a number");
     assert!(lost <= 64 << 10, "{lost} bytes on the disk");
     let (view, write) = (guard.view.clone(), |name: &str, bytes: usize| {
         let file = File::create(guard.path(name))?;
         file.write_all_at(&vec![1; bytes], 0).map(|()| file)
     });
-    let (open, told) = as_user(ATTACKER, || {
+    let (open, why) = as_user(ATTACKER, || {
         let open = write("hog", 8 << 20).expect("half of the space");
         let full = open.write_all_at(b"x", 8 << 20).expect_err("more than half");
         assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "{full}");
         (open, why(&view))
     });
-    assert!(told.contains("files of user 4001") && told.contains("8388608 bytes"), "{told}");
+    assert!(why.contains("files of user 4001") && why.contains("8388608 bytes"), "{why}");
     as_user(ATTACKER, || {
         let refused = fs::write(view.join("more"), "x").expect_err("no space of this user's");
         assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
@@ -284,12 +284,12 @@ fn many_lost_files_delay_no_other_user() {
     make_lost(&scratch, VICTIM, COUNT + 1..=COUNT + 3, 20);
     let guard = Guard::start(&scratch, "view", &[]);
     let view = guard.view.clone();
-    let told = as_user(ATTACKER, || {
+    let why = as_user(ATTACKER, || {
         let refused = fs::write(view.join("more"), "x").expect_err("too many lost files");
         assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
         why(&view)
     });
-    assert!(told.contains("files of user 4001") && told.contains("more than 8192"), "{told}");
+    assert!(why.contains("files of user 4001") && why.contains("more than 8192"), "{why}");
     let (p95, _) = saves_during((&view, &view), |view, _| {
         let page = first_page(view);
         assert!(page["lost"].as_array().is_some_and(|files| files.len() == 200), "{page}");
@@ -299,7 +299,7 @@ fn many_lost_files_delay_no_other_user() {
     let page = as_user(VICTIM, || first_page(&view));
     assert!(page["lost"].as_array().is_some_and(|files| files.len() == 3), "{page}");
     assert!(page["next"].is_null(), "{page}");
-    let all = guard.ask("lost", &["--json"]).ok();
+    let all = guard.request("lost", &["--json"]).ok();
     assert_eq!(all.matches("\"number\"").count() as u64, COUNT + 3, "root sees all");
     // What a person removes past the guard is noticed at the next refusal.
     for number in 1..=COUNT - 8_000 {
@@ -316,7 +316,7 @@ fn versions_from_past_the_view_are_no_way_beyond_a_share() {
     make_state(&scratch);
     make_lost(&scratch, ATTACKER, 1..=8_190, 20);
     let guard = Guard::start(&scratch, "view", &[]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let (view, folder) = (guard.view.clone(), scratch.folder());
     let remove_foreign = |uid: u32| {
         as_user(ATTACKER, || fs::write(folder.join("foreign"), "x")).expect("past the view");
@@ -342,7 +342,7 @@ fn a_directory_of_many_files_delays_no_other_user() {
     let server = Server::start(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     shell(&dir, &format!("seq -f 'file-%06.0f' {COUNT} | xargs -n 10000 touch")).ok();
     let (view, many) = (guard.view.clone(), guard.path("many"));
     let attack = |view: &Path, number: usize| {
@@ -442,8 +442,8 @@ fn one_user_takes_a_share_of_the_local_files() {
     let more = |uid: u32| as_user(uid, || fs::write(view.join(format!(".new{uid}.swp")), "x"));
     let refused = more(ATTACKER).expect_err("more than a share");
     assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
-    let told = as_user(ATTACKER, || why(&view));
-    assert!(told.contains("user 4001 has 32768 local files"), "{told}");
+    let why = as_user(ATTACKER, || why(&view));
+    assert!(why.contains("user 4001 has 32768 local files"), "{why}");
     as_user(ATTACKER, || {
         fs::create_dir(view.join(".Trash-1")).expect_err("more than a share");
         fs::hard_link(view.join(".1.swp"), view.join(".l.swp")).expect_err("more than a share");

@@ -120,10 +120,10 @@ fn an_idle_lock_is_given_up_before_a_sleep() {
     let two = machines.start(2, &[]);
     logind.has_inhibitors(1);
     fs::write(one.path("a"), "of m1").expect("free");
-    let told = boot_now();
+    let announced = boot_now();
     logind.sleeps(true);
     logind.has_inhibitors(0);
-    let took = boot_now().since(told);
+    let took = boot_now().since(announced);
     println!("given up {took} after the signal");
     assert!(took < Span::from_secs(5), "{took}");
     assert_eq!(state(&one), "reading");
@@ -138,12 +138,12 @@ fn an_idle_lock_is_given_up_before_a_sleep() {
     });
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "of m1");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     one.signal(libc::SIGCONT);
     logind.sleeps(false);
     logind.has_inhibitors(1);
     // The next sleep is delayed as well.
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     logind.sleeps(true);
     logind.has_inhibitors(0);
     assert_eq!(state(&one), "reading");
@@ -165,10 +165,10 @@ fn a_busy_lock_is_kept_through_a_sleep_and_marked() {
             open.as_mut().expect("held").write_all(b"half").expect("held");
         }
         let before = markers(&machines.first).len();
-        let told = boot_now();
+        let announced = boot_now();
         logind.sleeps(true);
         logind.has_inhibitors(0);
-        let took = boot_now().since(told);
+        let took = boot_now().since(announced);
         println!("kept, {took} after the signal");
         assert!(took < Span::from_secs(5), "{took}");
         assert_eq!(state(&one), "holding");
@@ -200,7 +200,7 @@ fn a_restart_of_logind_or_of_the_bus_is_survived() {
     logind.bus = start_bus(&logind.socket);
     logind.mock = start_mock(&logind.socket);
     logind.has_inhibitors(1);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     logind.sleeps(true);
     logind.has_inhibitors(0);
     assert_eq!(state(&guard), "reading");
@@ -215,7 +215,7 @@ fn a_forged_signal_gives_nothing_up() {
     let logind = Logind::start(&scratch);
     let guard = Guard::start_as(logind.latchfs(), &scratch, "view", &["--yield", "1s"]);
     logind.has_inhibitors(1);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let forge = "for to in bus.list_names():\n    if to[0] == ':': forged(to)\nbus.flush()";
     logind.call(forge).expect("sent");
     pause(Duration::from_millis(1_500));

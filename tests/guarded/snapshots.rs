@@ -316,7 +316,7 @@ fn a_digest_is_that_of_the_copied_content() {
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     fs::write(guard.path("file"), "first").expect("held");
     // The marker of the tenure names the version.
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     shell(
         &scratch.folder(),
         "touch -r file time; printf other 1<> file; touch -r time file; rm time",
@@ -358,8 +358,11 @@ fn a_snapshot_of_ten_thousand_files_keeps_writers_waiting_for_at_most_200_ms() {
             is_over.store(true, Ordering::Relaxed);
             (answer, writer.join().expect("it ends"))
         });
-        let told = answer["writers_waited_ms"].as_u64().expect("a number");
-        println!("{slowest:?} at most, the gate was closed for {told} ms; {}", answer["counts"]);
+        let closed_ms = answer["writers_waited_ms"].as_u64().expect("a number");
+        println!(
+            "{slowest:?} at most, the gate was closed for {closed_ms} ms; {}",
+            answer["counts"]
+        );
         longest.push(slowest);
         snapshot(&guard, &["rm", &id_of(&answer)]).ok();
         if slowest <= Duration::from_millis(200) {
@@ -375,7 +378,7 @@ fn without_fifo(facts: &str) -> Vec<&str> {
 }
 
 /// A snapshot is taken, checked and restored on the file system at `at`.
-fn tell(name: &str, scratch: &Scratch) {
+fn check_on(name: &str, scratch: &Scratch) {
     let server = Server::start(scratch);
     for (alone, number) in [(true, 0), (false, 1)] {
         shell(&scratch.folder(), "find . -mindepth 1 -delete").ok();
@@ -423,7 +426,7 @@ fn a_snapshot_shares_content_where_the_file_system_can() {
         let mount = TestMount::new(Command::new("mount").args(["-o", "loop"]).arg(&image), &at);
         let scratch = Scratch(at.join("scratch"));
         fs::create_dir_all(scratch.folder()).expect("made");
-        tell(name, &scratch);
+        check_on(name, &scratch);
         drop(scratch);
         drop(mount);
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 fn status(guard: &Guard) -> Value {
-    serde_json::from_str(&guard.ask("status", &["--json"]).ok()).expect("JSON")
+    serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
 }
 
 /// Returns the bytes of unpublished content and of lost files.
@@ -70,14 +70,14 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
     let lose = |bytes: usize| {
         let mut file = File::create(guard.path("lost")).expect("there is space");
         file.write_all(&vec![b'x'; bytes]).expect("there is space");
-        guard.ask("give", &[]).ok();
+        guard.request("give", &[]).ok();
         drop(file);
     };
     lose(20 << 10);
     let mut file = File::create(guard.path("more")).expect("there is space");
     is_full(file.write_all(&[1; (12 << 10) + 1]));
     drop(file);
-    guard.ask("lost", &["--drop", "2"]).ok();
+    guard.request("lost", &["--drop", "2"]).ok();
     lose(12 << 10);
     assert_eq!(used(&guard), (0, 32 << 10));
     is_full(fs::write(guard.path("old"), "new"));
@@ -85,10 +85,10 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
     is_full(fs::write(guard.path("new"), "new"));
     assert!(guard.why().contains("latchfs guard lost"), "{}", guard.why());
     assert_eq!(fs::read(guard.path("old")).expect("readable"), b"old");
-    let kept = guard.ask("lost", &["--json"]).ok();
+    let kept = guard.request("lost", &["--json"]).ok();
     assert_eq!(kept.matches("\"number\"").count(), 2, "{kept}");
     shell(&guard.view, "mkdir d; mv old d/; chmod 600 d/old; rm d/old; rmdir d").ok();
-    guard.ask("lost", &["--drop", "1"]).ok();
+    guard.request("lost", &["--drop", "1"]).ok();
     fs::write(guard.path("new"), "new").expect("there is space again");
     guard.end();
     let guard = Guard::start(&scratch, "view", &["--max-lost", "12K"]);
@@ -107,7 +107,7 @@ fn a_change_that_never_asks_takes_a_free_lock_alone() {
         |client| ["--client", client, "--shared-storage", "--ttl", "1h", "--on-write", "wait=30m"];
     let first = Guard::start(&scratch, "one", &options("m1"));
     let second = Guard::start(&scratch, "two", &options("m2"));
-    first.ask("take", &[]).ok();
+    first.request("take", &[]).ok();
     let refused = fs::write(second.path(".git/index.lock"), "x").expect_err("it never asks");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(second.why().contains("m1 holds the lock"), "{}", second.why());
@@ -120,9 +120,9 @@ fn a_change_that_never_asks_takes_a_free_lock_alone() {
     let refused = fs::write(second.path(".git/index.lock"), "x").expect_err("it never waits");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(waiting.try_wait().expect("a child").is_none(), "the other change still waits");
-    first.ask("give", &[]).ok();
+    first.request("give", &[]).ok();
     assert!(waiting.wait().expect("it ends").success());
-    second.ask("give", &[]).ok();
+    second.request("give", &[]).ok();
     fs::write(first.path(".git/index.lock"), "x").expect("the lock is free");
     assert_eq!(status(&first)["state"], "holding");
 }

@@ -83,7 +83,7 @@ fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
     let (scratch, _server, [first, second]) = two_guards();
     let real = |name: &str| fs::read(scratch.folder().join(name)).expect("there");
     for round in 0..rounds(1, 200) {
-        first.ask("take", &[]).ok();
+        first.request("take", &[]).ok();
         fs::write(first.path("whole"), "before").expect("held");
         fs::write(first.path("in.log"), "in place").expect("held");
         fs::write(first.path("map.log"), vec![b'-'; PAGE]).expect("held");
@@ -122,10 +122,10 @@ fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
         assert_eq!(real("in.log"), b"IN place");
         assert_eq!(real("map.log"), others);
         eventually("the half is kept", || {
-            let lost = first.ask("lost", &[]).ok();
+            let lost = first.request("lost", &[]).ok();
             (lost.matches("whole").count() > round).then_some(())
         });
-        second.ask("give", &[]).ok();
+        second.request("give", &[]).ok();
     }
 }
 
@@ -137,7 +137,7 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
     let (scratch, _server, [first, second]) = two_guards();
     let mut random = File::open("/dev/urandom").expect("there");
     for round in 0..rounds(3, 100) {
-        first.ask("take", &[]).ok();
+        first.request("take", &[]).ok();
         fs::write(first.path("in.log"), "00000000").expect("held");
         let mut byte = [0];
         random.read_exact(&mut byte).expect("readable");
@@ -160,7 +160,7 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
         let real = |name: &str| fs::read(scratch.folder().join(name)).expect("there");
         assert_eq!(real("whole"), format!("m2 {round}").as_bytes(), "round {round}");
         assert_eq!(real("in.log"), in_place, "round {round}");
-        second.ask("give", &[]).ok();
+        second.request("give", &[]).ok();
     }
 }
 
@@ -181,10 +181,10 @@ fn the_fence_removes_the_stage_of_any_other_tenure() {
         fs::write(stages.join(name).join("files/1.kept"), name).expect("written");
     }
     let guard = Guard::start(&scratch, "view", &[]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let left: Vec<_> = fs::read_dir(&stages).expect("there").collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    assert_eq!(guard.ask("lost", &[]).ok().matches("kept").count(), 3);
+    assert_eq!(guard.request("lost", &[]).ok().matches("kept").count(), 3);
 }
 
 /// Anybody who may write in the folder can put something else in the place of a file that a guard
@@ -241,7 +241,7 @@ fn a_save_that_does_not_fit_leaves_the_old_file() {
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(close(file).expect_err("spoiled").raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(fs::read(small.folder().join("a")).expect("there"), b"old");
-    assert!(guard.ask("lost", &[]).ok().contains(" a\n"));
+    assert!(guard.request("lost", &[]).ok().contains(" a\n"));
     guard.end();
     drop((small, mount));
 }
@@ -357,7 +357,7 @@ fn a_program_changes_the_version_of_the_last_tenure() {
         let name = format!("counter{round}");
         fs::write(m1.path(&name), "one ").expect("the lock is free");
         let mut reader = File::open(m1.path(&name)).expect("opened");
-        m1.ask("give", &[]).ok();
+        m1.request("give", &[]).ok();
         m2.take_here();
         reader.read_exact(&mut [0; 4]).expect("read");
         assert_eq!(fs::metadata(m1.path(&name)).expect("there").len(), 4);

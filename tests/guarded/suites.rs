@@ -118,7 +118,7 @@ fn fsx_reads_what_it_wrote() {
             let output = run_within(suite_limit(), &mut command);
             assert_eq!(output.code, 0, "seed {seed}\n{}\n{}", output.out, output.err);
         }
-        guard.ask("give", &[]).ok();
+        guard.request("give", &[]).ok();
     }
 }
 

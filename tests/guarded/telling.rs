@@ -56,7 +56,7 @@ impl Drop for Events {
 }
 
 /// A guard with a server whose losses are written to a file.
-struct Told {
+struct EventRig {
     scratch: Scratch,
     server: Server,
     guard: Guard,
@@ -64,7 +64,7 @@ struct Told {
     lock: String,
 }
 
-impl Told {
+impl EventRig {
     fn start(options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let server = Server::start(&scratch);
@@ -102,58 +102,58 @@ fn refused<T>(result: io::Result<T>, errno: i32) {
 
 #[test]
 fn a_lock_that_is_given_is_no_loss() {
-    let told = Told::start(&[]);
-    fs::write(told.guard.path("a"), "1").expect("the lock is free");
-    let held = told.events.next("held");
-    told.guard.ask("give", &[]).ok();
-    let given = told.events.next("given");
+    let rig = EventRig::start(&[]);
+    fs::write(rig.guard.path("a"), "1").expect("the lock is free");
+    let held = rig.events.next("held");
+    rig.guard.request("give", &[]).ok();
+    let given = rig.events.next("given");
     assert_eq!(held["token"], given["token"]);
     assert_eq!(given["why"], "the lock was given up");
-    assert!(!told.scratch.0.join("losses").exists());
+    assert!(!rig.scratch.0.join("losses").exists());
 }
 
 #[test]
-fn a_steal_is_told() {
-    let told = Told::start(&[]);
-    let mut open = File::create(told.guard.path("a")).expect("the lock is free");
+fn a_steal_is_reported() {
+    let rig = EventRig::start(&[]);
+    let mut open = File::create(rig.guard.path("a")).expect("the lock is free");
     open.write_all(b"unpublished").expect("held");
-    let held = told.events.next("held");
-    told.latchfs(&["steal", &told.lock, "--client", "m2", "--reason", "maintenance"]);
-    let lost = told.events.next("lost");
+    let held = rig.events.next("held");
+    rig.latchfs(&["steal", &rig.lock, "--client", "m2", "--reason", "maintenance"]);
+    let lost = rig.events.next("lost");
     assert_eq!((&lost["token"], &lost["put_aside"][0]["path"]), (&held["token"], &"a".into()));
     assert_eq!(lost["why"], "the lock service ended the lease");
-    assert_eq!(told.loss(1), lost);
+    assert_eq!(rig.loss(1), lost);
     refused(open.write_all(b"more"), libc::ESTALE);
-    let why = told.guard.why();
+    let why = rig.guard.why();
     assert!(why.contains("a tenure that is over (the lock service ended the lease"), "{why}");
-    refused(fs::write(told.guard.path("b"), "1"), libc::EROFS);
-    let why = told.guard.why();
+    refused(fs::write(rig.guard.path("b"), "1"), libc::EROFS);
+    let why = rig.guard.why();
     assert!(
         why.contains("b was not changed") && why.contains("m2 holds the lock of this folder"),
         "{why}"
     );
-    told.latchfs(&["release", &told.lock, "--client", "m2"]);
-    eventually("the lock is free", || fs::write(told.guard.path("b"), "1").ok());
-    told.events.next("held");
+    rig.latchfs(&["release", &rig.lock, "--client", "m2"]);
+    eventually("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
+    rig.events.next("held");
 }
 
 #[test]
-fn an_end_by_an_administrator_is_told() {
-    let told = Told::start(&[]);
-    let open = File::create(told.guard.path("a.log")).expect("the lock is free");
-    told.events.next("held");
-    told.latchfs(&["release", "--all", "--client", "m1"]);
-    let lost = told.events.next("lost");
+fn an_end_by_an_administrator_is_reported() {
+    let rig = EventRig::start(&[]);
+    let open = File::create(rig.guard.path("a.log")).expect("the lock is free");
+    rig.events.next("held");
+    rig.latchfs(&["release", "--all", "--client", "m1"]);
+    let lost = rig.events.next("lost");
     assert_eq!(lost["why"], "the lock service ended the lease");
-    told.loss(1);
+    rig.loss(1);
     refused((&open).write_all(b"x"), libc::ESTALE);
 
-    eventually("the lock is free", || fs::write(told.guard.path("b"), "1").ok());
-    told.events.next("held");
-    let record = format!("state/{}/m1/session", told.lock.trim_start_matches("folder-"));
-    let record = fs::read_to_string(told.scratch.0.join(record)).expect("it is there");
+    eventually("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
+    rig.events.next("held");
+    let record = format!("state/{}/m1/session", rig.lock.trim_start_matches("folder-"));
+    let record = fs::read_to_string(rig.scratch.0.join(record)).expect("it is there");
     let session = record.split(' ').next().expect("a session");
-    let address = told.server.url.trim_start_matches("http://");
+    let address = rig.server.url.trim_start_matches("http://");
     let mut server = TcpStream::connect(address).expect("it listens");
     write!(server, "DELETE /sessions/{session} HTTP/1.1\r\nHost: {address}\r\n")
         .and_then(|()| write!(server, "Connection: close\r\n\r\n"))
@@ -161,49 +161,49 @@ fn an_end_by_an_administrator_is_told() {
     let mut answer = String::new();
     server.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
-    let lost = told.events.next("lost");
+    let lost = rig.events.next("lost");
     assert_eq!(lost["why"], "the lock service ended the lease");
-    assert_eq!(told.loss(2), lost);
+    assert_eq!(rig.loss(2), lost);
     // The guard opens another session by itself.
-    eventually("a new session", || fs::write(told.guard.path("b"), "2").ok());
+    eventually("a new session", || fs::write(rig.guard.path("b"), "2").ok());
 }
 
 #[test]
-fn a_server_that_is_away_past_the_lease_is_told() {
-    let told = Told::start(&["--ttl", "2s"]);
-    let open = File::create(told.guard.path("a.log")).expect("the lock is free");
-    told.events.next("held");
+fn an_outage_past_the_lease_is_reported() {
+    let rig = EventRig::start(&["--ttl", "2s"]);
+    let open = File::create(rig.guard.path("a.log")).expect("the lock is free");
+    rig.events.next("held");
     // A program is in the middle of a save, so nobody goes on in the next tenure.
-    let mut saved = File::create(told.guard.path("saved")).expect("held");
+    let mut saved = File::create(rig.guard.path("saved")).expect("held");
     saved.write_all(b"half").expect("held");
-    told.server.signal(libc::SIGSTOP);
-    let lost = told.events.next("lost");
+    rig.server.signal(libc::SIGSTOP);
+    let lost = rig.events.next("lost");
     // The deadline and the end of the session at the client come at nearly the same time.
     let ends = ["did not answer before the lease ended", "ended the lease"];
     let end = lost["why"].as_str().expect("a reason");
     assert!(ends.iter().any(|known| end == format!("the lock service {known}")), "{end}");
-    assert_eq!(told.loss(1), lost);
+    assert_eq!(rig.loss(1), lost);
     refused((&open).write_all(b"x"), libc::ESTALE);
-    let why = told.guard.why();
+    let why = rig.guard.why();
     assert!(why.contains(end), "{why}");
-    refused(fs::write(told.guard.path("b"), "1"), libc::EROFS);
-    let why = told.guard.why();
+    refused(fs::write(rig.guard.path("b"), "1"), libc::EROFS);
+    let why = rig.guard.why();
     assert!(why.contains("b was not changed") && why.contains("does not answer"), "{why}");
-    told.server.signal(libc::SIGCONT);
-    eventually("a new tenure", || fs::write(told.guard.path("b"), "1").ok());
+    rig.server.signal(libc::SIGCONT);
+    eventually("a new tenure", || fs::write(rig.guard.path("b"), "1").ok());
 }
 
 #[test]
-fn a_client_that_waits_is_told() {
-    let told = Told::start(&[]);
-    fs::write(told.guard.path("a"), "1").expect("the lock is free");
-    told.events.next("held");
+fn a_waiting_client_is_reported() {
+    let rig = EventRig::start(&[]);
+    fs::write(rig.guard.path("a"), "1").expect("the lock is free");
+    rig.events.next("held");
     let mut wait = latchfs();
-    wait.args(["wait", &told.lock, "--client", "m2", "--server", &told.server.url]);
+    wait.args(["wait", &rig.lock, "--client", "m2", "--server", &rig.server.url]);
     let mut wait = wait.stdout(Stdio::null()).spawn().expect("it starts");
-    assert_eq!(told.events.next("wanted")["client"], "m2");
-    assert_eq!(told.guard.status()["wanted_by"], "m2");
-    told.guard.ask("give", &[]).ok();
-    told.events.next("given");
+    assert_eq!(rig.events.next("wanted")["client"], "m2");
+    assert_eq!(rig.guard.status()["wanted_by"], "m2");
+    rig.guard.request("give", &[]).ok();
+    rig.events.next("given");
     assert!(wait.wait().expect("it ends").success());
 }

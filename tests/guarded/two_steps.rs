@@ -79,7 +79,7 @@ fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
     let mut random = File::open("/dev/urandom").expect("there");
     fs::write(scratch.folder().join("file"), "content").expect("written");
     for round in 0..rounds(3, 100) {
-        first.ask("take", &[]).ok();
+        first.request("take", &[]).ok();
         let mut byte = [0];
         random.read_exact(&mut byte).expect("readable");
         let view = first.view.clone();
@@ -133,7 +133,7 @@ fn names_inherit_what_their_directory_passes_on() {
     assert!(exists.contains("File exists"), "{exists}");
     let nowhere = shell(&guard.view, "rm plain/nowhere").fails();
     assert!(nowhere.contains("No such file"), "{nowhere}");
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     guard.end();
 }
 

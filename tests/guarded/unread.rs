@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 fn lost(guard: &Guard) -> Vec<Value> {
-    let lost: Value = serde_json::from_str(&guard.ask("lost", &["--json"]).ok()).expect("JSON");
+    let lost: Value = serde_json::from_str(&guard.request("lost", &["--json"]).ok()).expect("JSON");
     lost["lost"].as_array().expect("a list").clone()
 }
 
@@ -51,7 +51,7 @@ fn a_version_that_no_program_has_read_is_kept_when_it_is_replaced() {
             one.why()
         );
         let number = lost(&one)[0]["number"].to_string();
-        let said = one.ask("lost", &["--restore", &number]).ok();
+        let said = one.request("lost", &["--restore", &number]).ok();
         let name = said.trim().rsplit("as ").next().expect("a name").to_owned();
         assert_eq!(fs::read_to_string(one.path(&name)).expect("restored"), "of m2", "{way}");
     }
@@ -77,7 +77,7 @@ fn a_version_that_was_read_before_the_lock_came_is_replaced() {
     fs::write(one.path("a"), "of m1").expect("free");
     hand_over(&machines, &two, Machines::carry_all);
     fs::write(two.path("a"), "of m2").expect("held");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     machines.carry_back();
     assert_eq!(fs::read_to_string(one.path("a")).expect("arrived"), "of m2");
     eventually("the lock", || fs::write(one.path("a"), "newer").ok());

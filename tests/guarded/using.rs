@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 fn status(guard: &Guard) -> Value {
-    serde_json::from_str(&guard.ask("status", &["--json"]).ok()).expect("JSON")
+    serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
 }
 
 #[test]
@@ -61,11 +61,11 @@ fn a_change_takes_the_lock_and_give_ends_it() {
     fs::write(guard.path("a"), "1").expect("the lock is free");
     let held = status(&guard);
     assert_eq!((&held["state"], &held["tenure"]["owner"]), (&"holding".into(), &"host".into()));
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     assert_eq!(status(&guard)["state"], "reading");
-    guard.ask("take", &["--try"]).ok();
+    guard.request("take", &["--try"]).ok();
     assert!(status(&guard)["tenure"]["token"].as_u64() > held["tenure"]["token"].as_u64());
-    guard.ask("wait", &[]).ok();
+    guard.request("wait", &[]).ok();
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn without_the_lock_a_change_is_refused_with_a_sentence() {
     let refused = fs::write(guard.path("a"), "1").expect_err("the lock is not held");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(guard.why().contains("latchfs guard take"), "{}", guard.why());
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     fs::write(guard.path("a"), "1").expect("the lock is held");
 }
 
@@ -107,7 +107,7 @@ fn the_lock_of_another_machine_keeps_changes_out() {
     let refused = fs::write(second.path("a"), "two").expect_err("m1 holds the lock");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(second.why().contains("m1 holds the lock"), "{}", second.why());
-    let tried = second.ask("take", &["--try"]).exits(75);
+    let tried = second.request("take", &["--try"]).exits(75);
     assert!(tried.contains("m1 holds the lock"), "{tried}");
     let waiting = std::thread::spawn({
         let view = second.view.clone();
@@ -116,7 +116,7 @@ fn the_lock_of_another_machine_keeps_changes_out() {
     eventually("the wish of m2", || {
         status(&first)["wanted_by"].as_str().filter(|client| *client == "m2").map(drop)
     });
-    first.ask("give", &[]).ok();
+    first.request("give", &[]).ok();
     assert!(waiting.join().expect("no panic").contains("holding"));
     fs::write(second.path("a"), "two").expect("m2 holds the lock");
     assert_eq!(fs::read_to_string(scratch.folder().join("a")).expect("there"), "two");
@@ -254,14 +254,14 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
     };
     let (mut events, mut ready) = (follow("events"), follow("ready"));
     eventually("the readers", || has_read(&events).and(has_read(&ready)));
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     assert!(ready.wait().expect("it ends").success());
     let mut lines = BufReader::new(events.stdout.take().expect("piped")).lines();
     let line = lines.next().expect("a line").expect("readable");
     let held: Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(held["event"], "held");
     assert!(held["token"].as_u64() > Some(0));
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     assert!(lines.next().expect("a line").expect("readable").contains("\"given\""));
     let mut waits = follow("ready");
     eventually("the reader", || has_read(&waits).and(has_read(&events)));
@@ -392,13 +392,13 @@ fn init_says_how_much_it_has_read() {
     }
     let mut command = latchfs();
     command.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
-    let told = run(command.arg("--stage").arg(scratch.0.join("state")));
-    assert!(told.out.contains("is guarded"), "{}{}", told.out, told.err);
-    let progress = told.err.lines().filter(|line| line.starts_with("latchfs: read "));
-    assert!(progress.clone().count() > 0, "{}", told.err);
-    assert!(progress.clone().all(|line| line.contains(" files, ")), "{}", told.err);
+    let output = run(command.arg("--stage").arg(scratch.0.join("state")));
+    assert!(output.out.contains("is guarded"), "{}{}", output.out, output.err);
+    let progress = output.err.lines().filter(|line| line.starts_with("latchfs: read "));
+    assert!(progress.clone().count() > 0, "{}", output.err);
+    assert!(progress.clone().all(|line| line.contains(" files, ")), "{}", output.err);
     // A pipe gets no line that is written anew.
-    assert!(!told.err.contains('\r'), "{}", told.err);
+    assert!(!output.err.contains('\r'), "{}", output.err);
 }
 
 /// Any user who can read a folder can lock it.

@@ -97,7 +97,7 @@ fn a_change_of_names_waits_a_second_and_says_what_to_do() {
     changing.join().expect("no panic");
     let found = fs::metadata(scratch.folder().join("a")).expect("there");
     assert_eq!((found.permissions().mode() & 0o777, found.len()), (0o600, 6));
-    guard.ask("wait", &[]).ok();
+    guard.request("wait", &[]).ok();
     fs::create_dir(guard.path("dir")).expect("held");
 }
 
@@ -107,7 +107,7 @@ fn a_tenure_that_no_program_wants_any_more_ends_with_that_reason() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &["--on-write", "wait=1m"]));
     fs::write(one.path("a"), "of m1").expect("ready");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let mut saving = Command::new("sh");
     saving.args(["-c", "exec sh -c 'echo x >old'"]).current_dir(&two.view);
     let mut saving = saving.spawn().expect("it starts");

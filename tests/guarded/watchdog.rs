@@ -121,14 +121,14 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
     writer.args(["-c", "echo 2 >b"]).current_dir(&guard.view);
     let mut writer = writer.spawn().expect("it starts");
     wait_for_hanging(&guard, "fuser-0");
-    let why = guard.ask("status", &[]).exits(69);
+    let why = guard.request("status", &[]).exits(69);
     assert!(why.contains("'fuser-0' of its process") && why.contains("disk"), "{why}");
     manager.gets_no_reports();
     drop(frozen);
     assert!(writer.wait().expect("it ends").success());
     manager.gets_reports();
 
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     let frozen = FrozenDisk::freeze(&disk);
     let mut take = latchfs();
     let take = take.args(["guard", "take"]).arg(&guard.view).stdout(Stdio::null());
@@ -143,7 +143,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
 
 /// A rename that the disk delays past the deadline of its tenure is told as late.
 #[test]
-fn a_late_publish_is_told() {
+fn a_late_publish_is_reported() {
     let _stops = no_other_stops();
     let disk = Disk::new();
     let server = Server::start(&disk.scratch);

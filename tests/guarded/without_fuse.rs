@@ -31,12 +31,12 @@ impl Plain<'_> {
         command
     }
 
-    fn ask(&self, request: &str, options: &[&str]) -> Output {
+    fn request(&self, request: &str, options: &[&str]) -> Output {
         run(&mut self.command(request, options))
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.ask("status", &["--json"]).ok()).expect("JSON")
+        serde_json::from_str(&self.request("status", &["--json"]).ok()).expect("JSON")
     }
 
     /// Returns the process of the guard, if there is one.
@@ -97,25 +97,25 @@ fn handover(machines: &Machines, lock: &str) -> String {
 fn changes_between_take_and_give_reach_the_other_machine() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &[]));
-    let why = one.ask("give", &[]).exits(69);
+    let why = one.request("give", &[]).exits(69);
     assert!(why.contains("no guard runs") && why.contains("latchfs guard take"), "{why}");
-    one.ask("wait", &[]).exits(69);
+    one.request("wait", &[]).exits(69);
     assert_eq!(one.status()["state"], "reading");
-    let away = one.ask("take", &["--for", "1h"]).exits(75);
+    let away = one.request("take", &["--for", "1h"]).exits(75);
     assert!(away.contains("through a view only"), "{away}");
-    let taken = one.ask("take", &[]).ok();
+    let taken = one.request("take", &[]).ok();
     assert!(taken.contains("holding (token"), "{taken}");
     let status = one.status();
     assert_eq!(status["state"], "holding");
     // Nobody sees the first change, so that it was announced before.
     let lock = status["lock"].as_str().expect("a name").to_owned();
     assert!(handover(&machines, &lock).contains(" dirty "), "{}", handover(&machines, &lock));
-    one.ask("wait", &[]).ok();
+    one.request("wait", &[]).ok();
     fs::write(one.file("a"), "of m1").expect("written");
     fs::create_dir(one.file("dir")).expect("made");
     fs::write(one.file("dir/b"), "of m1 as well").expect("written");
     fs::remove_file(one.file("old")).expect("there");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     eventually("the end of the guard", || one.pid().is_none().then_some(()));
     assert!(handover(&machines, &lock).contains(" clean "), "{}", handover(&machines, &lock));
     let taking = begin_take(&two);
@@ -128,7 +128,7 @@ fn changes_between_take_and_give_reach_the_other_machine() {
     }
     assert!(taking.join().expect("taken").contains("holding"));
     fs::write(two.path("c"), "of m2").expect("held");
-    two.ask("give", &[]).ok();
+    two.request("give", &[]).ok();
     let taking = one.begin_take();
     eventually("m1 waits for the files of m2", || {
         let why = one.status()["not_ready"].as_str()?.to_owned();
@@ -141,7 +141,7 @@ fn changes_between_take_and_give_reach_the_other_machine() {
     assert!(taken.err.contains("waiting: the marker of m2's tenure"), "{taken:?}");
     assert!(taken.ok().contains("holding"));
     assert_eq!(fs::read_to_string(one.file("c")).expect("there"), "of m2");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
 }
 
 /// A guard that is killed has told nothing of what was changed. The next take of its machine tells
@@ -150,7 +150,7 @@ fn changes_between_take_and_give_reach_the_other_machine() {
 fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &[]));
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     fs::write(one.file("a"), "of m1").expect("written");
     one.kill();
     assert_eq!(one.status()["state"], "reading");
@@ -158,7 +158,7 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
     not_ready(&two, "m1 (token");
     machines.carry_all();
     not_ready(&two, "has not said what it changed");
-    let held = one.ask("take", &["--try"]).exits(75);
+    let held = one.request("take", &["--try"]).exits(75);
     assert!(held.contains("m2 holds the lock"), "{held}");
     eventually("the late marker", || {
         let texts = markers(&machines.first).into_iter().flat_map(fs::read_to_string);
@@ -175,12 +175,12 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
 /// The loss of the lock is told by a command, by the log and by the state, and the next take tells
 /// the other machines what was changed.
 #[test]
-fn a_lost_lock_is_told_and_the_next_take_names_what_was_changed() {
+fn a_lost_lock_is_reported_and_the_next_take_names_what_was_changed() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &[]));
-    let told = machines.first.0.join("told");
-    let on_lost = format!("echo \"$LATCHFS_EVENT\" > {}", told.display());
-    one.ask("take", &["--on-lost", &on_lost]).ok();
+    let event_file = machines.first.0.join("told");
+    let on_lost = format!("echo \"$LATCHFS_EVENT\" > {}", event_file.display());
+    one.request("take", &["--on-lost", &on_lost]).ok();
     let mut events = one.connect();
     events.write_all(b"{\"do\":\"events\"}\n").expect("taken");
     let mut events = BufReader::new(events).lines().map(|line| line.expect("an event"));
@@ -189,7 +189,7 @@ fn a_lost_lock_is_told_and_the_next_take_names_what_was_changed() {
     machines.server.signal(libc::SIGSTOP);
     assert!(events.any(|event| event.contains("\"event\":\"lost\"")), "the event");
     eventually("the command", || {
-        fs::read_to_string(&told).ok().filter(|event| event.contains("\"event\":\"lost\""))
+        fs::read_to_string(&event_file).ok().filter(|event| event.contains("\"event\":\"lost\""))
     });
     machines.server.signal(libc::SIGCONT);
     let status = one.status();
@@ -198,15 +198,15 @@ fn a_lost_lock_is_told_and_the_next_take_names_what_was_changed() {
     let log = fs::read_to_string(machines.first.0.join("state/latchfs.log")).expect("a log");
     assert!(log.contains("is lost"), "{log}");
     machines.carry_all();
-    let unsure = two.ask("take", &["--try"]).exits(75);
+    let unsure = two.request("take", &["--try"]).exits(75);
     assert!(unsure.contains("m1 (token"), "{unsure}");
     let pid = one.pid();
     assert!(pid.is_some(), "it waits for a person");
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     assert_eq!(one.pid(), pid);
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     machines.carry_all();
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
 }
 
@@ -216,7 +216,7 @@ fn a_lost_lock_is_told_and_the_next_take_names_what_was_changed() {
 fn a_give_while_a_program_writes_is_marked_later() {
     let machines = Machines::new();
     let one = plain(&machines);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let mut big = fs::File::create(one.file("big")).expect("made");
     big.write_all(&vec![b'x'; 40_000_000]).expect("written");
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -225,7 +225,7 @@ fn a_give_while_a_program_writes_is_marked_later() {
             big.write_all(b"x").expect("written");
         }
     });
-    let given = one.ask("give", &[]);
+    let given = one.request("give", &[]);
     drop(stop);
     writer.join().expect("no panic");
     assert!(given.err.contains("files were changed while the last marker"), "{given:?}");
@@ -244,11 +244,11 @@ fn an_acceptance_starts_a_guard_without_a_view() {
     let (one, two) = (plain(&machines), machines.start(2, &[]));
     fs::write(two.path("b"), "of m2").expect("the lock is free");
     two.kill();
-    let accepted = one.ask("accept", &["--reason", "m2 is broken"]);
+    let accepted = one.request("accept", &["--reason", "m2 is broken"]);
     assert!(accepted.ok().contains("holding"));
     assert_eq!(one.status()["state"], "holding");
     fs::write(one.file("a"), "of m1").expect("written");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let accepted = markers(&machines.first).into_iter().flat_map(fs::read_to_string);
     assert!(accepted.into_iter().any(|text| text.contains("m2 is broken")));
 }
@@ -258,19 +258,19 @@ fn an_acceptance_starts_a_guard_without_a_view() {
 fn a_view_and_a_guard_without_one_exclude_each_other() {
     let machines = Machines::new();
     let one = plain(&machines);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let mut view = latchfs();
     view.arg("guard").arg(one.scratch.folder()).arg(one.scratch.0.join("view"));
     let why = run(view.args(["--client", "m1", "--stage"]).arg(one.scratch.0.join("state")));
     let why = why.exits(69);
     assert!(why.contains("another guard of this machine"), "{why}");
     assert!(why.contains("'latchfs guard give "), "{why}");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     eventually("the end of the guard", || one.pid().is_none().then_some(()));
     let view = machines.start(1, &[]);
-    let why = one.ask("take", &[]).exits(69);
+    let why = one.request("take", &[]).exits(69);
     assert!(why.contains("name its view in place of the folder"), "{why}");
-    view.ask("take", &[]).ok();
+    view.request("take", &[]).ok();
     let named =
         run(latchfs().args(["guard", "status", "--client", "m1"]).arg(&view.view)).exits(64);
     assert!(named.contains("leave them out"), "{named}");
@@ -281,7 +281,7 @@ fn a_view_and_a_guard_without_one_exclude_each_other() {
 fn a_wait_for_the_lock_ends_with_its_client() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &["--keep"]));
-    two.ask("take", &[]).ok();
+    two.request("take", &[]).ok();
     let mut waiting = one.command("take", &[]);
     let mut waiting = waiting.stderr(Stdio::null()).spawn().expect("it starts");
     eventually("m2 hears of it", || (two.status()["wanted_by"] == "m1").then_some(()));
@@ -296,7 +296,7 @@ fn a_wait_for_the_lock_ends_with_its_client() {
 fn other_users_neither_take_nor_give() {
     let machines = Machines::new();
     let one = plain(&machines);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     for dir in [one.scratch.0.clone(), one.scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
@@ -331,7 +331,7 @@ for what in ['give', 'take', 'accept', 'status']:
     assert_eq!(answers.matches("only root").count(), 3, "{answers}");
     assert!(answers.contains("\"state\":\"holding\""), "{answers}");
     assert_eq!(one.status()["state"], "holding");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
 }
 
 /// Clients that send too much, nothing, or are too many do not stop the guard.
@@ -339,7 +339,7 @@ for what in ['give', 'take', 'accept', 'status']:
 fn hostile_clients_do_not_stop_the_guard() {
     let machines = Machines::new();
     let one = plain(&machines);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let answer = |mut stream: UnixStream| {
         let mut text = String::new();
         // The connection may be closed before all was read.
@@ -359,7 +359,7 @@ fn hostile_clients_do_not_stop_the_guard() {
     // Those that send nothing are closed after some seconds.
     assert_eq!(answer(half), "");
     eventually("an answer", || {
-        let asked = one.ask("status", &["--json"]);
+        let asked = one.request("status", &["--json"]);
         (asked.code == 0 && asked.out.contains("\"holding\"")).then_some(())
     });
     // Requests without a reader of the answers.
@@ -371,7 +371,7 @@ fn hostile_clients_do_not_stop_the_guard() {
         }
     }
     assert_eq!(one.status()["state"], "holding");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     eventually("the end of the guard", || one.pid().is_none().then_some(()));
 }
 
@@ -382,8 +382,8 @@ fn shared_storage_needs_a_view() {
     let server = crate::harness::Server::start(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let one = Plain { scratch: &scratch, client: "m1" };
-    let why = one.ask("take", &[]).exits(64);
+    let why = one.request("take", &[]).exits(64);
     assert!(why.contains("only a view keeps a machine"), "{why}");
     let view = Guard::start(&scratch, "view", &["--client", "m1", "--shared-storage"]);
-    view.ask("take", &[]).ok();
+    view.request("take", &[]).ok();
 }

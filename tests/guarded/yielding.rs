@@ -92,12 +92,12 @@ fn a_file_that_never_asks_leaves_the_lock_where_it_is() {
 fn a_machine_that_keeps_the_lock_gives_it_up_when_a_person_does() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &["--keep"]), machines.start(2, &[]));
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let taking = begin_take(&two);
     is_wanted(&one);
     pause(Duration::from_millis(1_500));
     assert_eq!(state(&one), "holding");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
 }
 
@@ -135,7 +135,7 @@ fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
     assert_eq!(mapped, "four456789");
     let refused = unsaved.write_all(b"more").expect_err("the tenure is over");
     assert_eq!(refused.raw_os_error(), Some(libc::ESTALE));
-    assert!(one.ask("lost", &[]).ok().contains("unsaved"));
+    assert!(one.request("lost", &[]).ok().contains("unsaved"));
     drop(python.stdin.take());
     assert!(python.wait().expect("it ends").success());
     carry_until_held(&machines, &two);
@@ -170,7 +170,7 @@ fn a_machine_that_is_not_ready_makes_way_for_one_that_is() {
     let one = machines.start(1, &["--yield", "1s"]);
     let two = machines.start(2, &["--on-write", "wait=5m"]);
     fs::write(one.path("old"), "of m1").expect("free");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let path = two.path("old");
     let writing = std::thread::spawn(move || fs::write(path, "of m2"));
     not_ready(&two, "the marker of m1's tenure");
@@ -187,7 +187,7 @@ fn a_machine_where_a_person_waits_makes_no_way() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("free");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let taking = begin_take(&two);
     not_ready(&two, "the marker of m1's tenure");
     fs::write(one.path("b"), "of m1").expect_err("m2 holds the lock");
@@ -204,7 +204,7 @@ fn who_waited_before_the_grant_gets_the_lock_next() {
     let machines = Machines::new();
     let one = machines.start(1, &["--keep"]);
     let two = machines.start(2, &["--yield", "1s"]);
-    one.ask("take", &[]).ok();
+    one.request("take", &[]).ok();
     let taking = begin_take(&two);
     is_wanted(&one);
     let lock = one.status()["lock"].as_str().expect("a name").to_owned();
@@ -218,7 +218,7 @@ fn who_waited_before_the_grant_gets_the_lock_next() {
         let status: serde_json::Value = serde_json::from_str(&run(&mut status).ok()).ok()?;
         (status["waiters"].as_array()?.len() == 2).then_some(())
     });
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
     third.join().expect("no panic").ok();
     assert!(ended_by_request(&two));

@@ -83,7 +83,7 @@ fn a_burst_of_writes_makes_one_pair_of_requests() {
     let relay = Relay::start(&server.url);
     let options = ["--client", "m1", "--ttl", "20s", "--settle", "1s", "--server", &relay.url];
     let guard = Guard::start(&scratch, "view", &options);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let writes = |name: &str| {
         let mut open = File::create(guard.path("in-place.log")).expect("held");
         for number in 0..250 {
@@ -143,7 +143,7 @@ fn a_machine_that_is_asked_hands_over_in_time() {
             }
             carry_until_held(&machines, &two);
             assert!(taking.join().expect("taken").contains("holding"));
-            two.ask("give", &[]).ok();
+            two.request("give", &[]).ok();
         }
     }
     println!("handed over after {unmarked:?} without a marker, {marked:?} with one");
@@ -192,7 +192,7 @@ fn a_machine_that_is_not_ready_hands_over_at_once() {
     let one = machines.start(1, &["--yield", "1s"]);
     let two = machines.start(2, &["--on-write", "wait=5m", "--yield", "20s"]);
     fs::write(one.path("old"), "of m1").expect("free");
-    one.ask("give", &[]).ok();
+    one.request("give", &[]).ok();
     let times = Times::of(&two);
     let path = two.path("old");
     let writing = thread::spawn(move || fs::write(path, "of m2"));

@@ -2,7 +2,7 @@
 //! memory that the bodies of many concurrent requests take together.
 
 use crate::floods::{
-    FLOOD_KIB, acquire, ask, ask_at_socket, beside_victim, peak_kib, send, serves_the_victim,
+    FLOOD_KIB, acquire, send_batch, ask_at_socket, beside_victim, peak_kib, send, serves_the_victim,
     start, submit,
 };
 use crate::server_harness::{Scratch, Server, latchfs};
@@ -77,8 +77,8 @@ fn every_length_in_a_batch_has_a_bound() {
     ]) {
         for (over, count) in [(1, max + 1), (0, max)] {
             let parts = vec![BatchItem::Submit(with_part(part, count))];
-            let told = ask_at_socket(&socket, 2 * number + over, parts);
-            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{part}: {told:?}") };
+            let replies = ask_at_socket(&socket, 2 * number + over, parts);
+            let [ItemReply::Answered(answer)] = &replies[..] else { panic!("{part}: {replies:?}") };
             match answer {
                 Ok(_) => assert_eq!(over, 0, "{part} of {count}"),
                 // The name is not remembered, which is found out only after its length.
@@ -105,7 +105,7 @@ fn every_length_in_a_batch_has_a_bound() {
 #[test]
 fn a_batch_with_a_text_over_its_bound_is_refused() {
     let server = start();
-    ask(&server, 1, vec![submit(acquire("eve", "held"))]);
+    send_batch(&server, 1, vec![submit(acquire("eve", "held"))]);
     let reason = "r".repeat(NOTE_BYTES_MAX);
     // The longest lock name consists of four components of at most 255 bytes.
     let name =
@@ -168,8 +168,8 @@ fn deceptive_names_are_refused() {
         let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
         bytes[at..at + 7].copy_from_slice(text.as_bytes());
         let (code, body) = send(&server, &bytes);
-        let told = batch_messages::decode_response(&body).expect("an answer").replies;
-        assert!(code == 200 && matches!(told[..], [ItemReply::Unavailable(_)]), "{told:?}");
+        let replies = batch_messages::decode_response(&body).expect("an answer").replies;
+        assert!(code == 200 && matches!(replies[..], [ItemReply::Unavailable(_)]), "{replies:?}");
     }
     let listed = server.curl(&["/locks"]).is(200);
     assert_eq!(listed["locks"].as_array().map(Vec::len), Some(0), "{listed}");
@@ -258,8 +258,8 @@ fn answers_that_are_not_read_have_a_share() {
                 other => panic!("{other:?}"),
             }
         };
-        let told = ask(&server, batch, (0..250).map(lock).collect());
-        assert!(told.iter().all(|reply| matches!(reply, ItemReply::Answered(Ok(_)))));
+        let replies = send_batch(&server, batch, (0..250).map(lock).collect());
+        assert!(replies.iter().all(|reply| matches!(reply, ItemReply::Answered(Ok(_)))));
     }
     serves_the_victim(&server);
     let before = peak_kib(server.pid());

@@ -5,7 +5,7 @@ use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
 use crate::patience::prompt;
 use crate::server_harness::{LATCHFS, Scratch, Server, latchfs};
-use crate::support::look;
+use crate::support::poll;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -78,7 +78,7 @@ fn send_by(mut stream: impl Read + Write, batch: &[u8]) -> (u16, Vec<u8>) {
     (code, answer.split_off(end + 4))
 }
 
-pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+pub(crate) fn send_batch(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     replies(send(server, &batch_of(from, asks)))
 }
 
@@ -178,7 +178,7 @@ fn notes_in_a_batch_have_a_bound() {
     let mut refused = 0;
     for number in 0..8 {
         let lock = format!("eve/{number}");
-        let fits = ask(&server, number + 1, vec![submit(acquire(&lock, "short"))]);
+        let fits = send_batch(&server, number + 1, vec![submit(acquire(&lock, "short"))]);
         assert!(matches!(&fits[..], [ItemReply::Answered(Ok(_))]), "{fits:?}");
         let key = LeaseKey {
             name: LockName::parse(&lock).expect("a name"),
@@ -190,7 +190,7 @@ fn notes_in_a_batch_have_a_bound() {
             Renew { key, term: None, firm: latchfs::engine::Firm::Keep, patch, acquires: false };
         let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
         for part in parts {
-            match &ask(&server, number * 10 + 100 + refused, vec![part])[..] {
+            match &send_batch(&server, number * 10 + 100 + refused, vec![part])[..] {
                 [ItemReply::Answered(Err(refusal))] => {
                     assert_eq!(refusal.kind().as_str(), "E_INVALID");
                     refused += 1;
@@ -215,21 +215,21 @@ fn answers_for_invented_senders_have_a_bound() {
     for block in 0..4 {
         let locks = (0..250).map(|number| format!("eve/{block}/{number}"));
         let asks = locks.map(|lock| submit(acquire(&lock, &note))).collect();
-        ask(&server, 1_000 + block, asks);
+        send_batch(&server, 1_000 + block, asks);
     }
     let list = || BatchItem::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
     // One request is sent before the first reading of the memory, so that the reading includes what
     // any request takes.
-    ask(&server, 1, vec![list()]);
+    send_batch(&server, 1, vec![list()]);
     let before = peak_kib(server.pid());
     for from in 0..150 {
-        let replies = ask(&server, 2_000 + from, vec![list()]);
+        let replies = send_batch(&server, 2_000 + from, vec![list()]);
         let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
     }
     // A batch with 256 list requests gets no more list entries in total than one list request may
     // get.
-    let replies = ask(&server, 3_000, (0..256).map(|_| list()).collect());
+    let replies = send_batch(&server, 3_000, (0..256).map(|_| list()).collect());
     let items = |reply: &ItemReply| match reply {
         ItemReply::Listed(page) => page.items.len(),
         _ => 0,
@@ -311,13 +311,13 @@ pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
 
 /// Runs a client once. The peak is 0 if the client ended before its memory was read.
 fn run_client_once(limit: Duration, args: &[&str]) -> Client {
-    const LOOKS_MAX: usize = 3_000;
+    const POLLS_MAX: usize = 3_000;
     let begun = boot_now();
     let mut command = Command::new(LATCHFS);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut peak = 0;
-    let status = look(LOOKS_MAX, "the end of a client", || {
+    let status = poll(POLLS_MAX, "the end of a client", || {
         if runs_latchfs(child.id()) {
             peak = peak.max(peak_kib(child.id().cast_signed()));
         }
@@ -388,7 +388,7 @@ fn requests_that_disconnect_at_once_leave_no_sessions_behind() {
         let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
         line.and_then(|count| count.parse::<u64>().ok()).expect("a number")
     };
-    look(500, "all queue places are given up", || (count("latchfs_waiters") == 0).then_some(()));
+    poll(500, "all queue places are given up", || (count("latchfs_waiters") == 0).then_some(()));
     // The server keeps one session for the queue places of all requests.
     assert!(count("latchfs_sessions") <= 1, "{} sessions are left", count("latchfs_sessions"));
 }

@@ -34,9 +34,9 @@ impl Target {
     fn serves_the_victim(&self) {
         prompt("the victim's requests", || {
             let mut victim = self.lines.connect();
-            assert_eq!(victim.ask("LOCK,victim,ann"), "SUCCESS");
-            assert_eq!(victim.ask("OWN,victim,ann"), "ann");
-            assert_eq!(victim.ask("UNLOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.request("LOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.request("OWN,victim,ann"), "ann");
+            assert_eq!(victim.request("UNLOCK,victim,ann"), "SUCCESS");
         });
     }
 
@@ -75,7 +75,7 @@ fn browser_requests_are_not_executed() {
             // The server closes the connection while it has unread input, so TCP resets the
             // connection, and the server's answer may be lost.
             assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{method}: {said}");
-            assert_eq!(target.lines.ask("OWN,build,x"), "NONE", "{method}");
+            assert_eq!(target.lines.request("OWN,build,x"), "NONE", "{method}");
         }
     }
     let came = follower.accept().expect_err("nobody was sent there");
@@ -95,19 +95,19 @@ fn other_protocols_and_foreign_followers_are_refused() {
     // The server may reset the connection, because it does not read the rest.
     let _ = stream.read_to_string(&mut said);
     assert!(matches!(&*said, "INVALID_FORMAT\n" | "INVALID_COMMAND\n" | ""), "{said}");
-    assert_eq!(target.lines.ask("OWN,stolen,x"), "NONE");
+    assert_eq!(target.lines.request("OWN,stolen,x"), "NONE");
     let mut known = target.lines.connect();
-    assert_eq!(known.ask("OWN,stolen,x"), "NONE");
-    assert_eq!(known.ask("WHAT"), "INVALID_FORMAT");
-    assert_eq!(known.ask("OWN,stolen,x"), "NONE", "a client that has shown that it is one");
+    assert_eq!(known.request("OWN,stolen,x"), "NONE");
+    assert_eq!(known.request("WHAT"), "INVALID_FORMAT");
+    assert_eq!(known.request("OWN,stolen,x"), "NONE", "a client that has shown that it is one");
     let follower = TcpListener::bind("127.0.0.2:0").expect("a port");
     follower.set_nonblocking(true).expect("a flag");
     let address = follower.local_addr().expect("bound");
-    assert_eq!(target.lines.ask(&format!("REGISTER,{address}")), "ERROR");
+    assert_eq!(target.lines.request(&format!("REGISTER,{address}")), "ERROR");
     target.serves_the_victim();
     assert_eq!(follower.accept().expect_err("nobody comes").kind(), ErrorKind::WouldBlock);
     let allowing = Target::start(&["--allow-follower", "127.0.0.2"]);
-    assert_eq!(allowing.lines.ask(&format!("REGISTER,{address}")), "REGISTERED");
+    assert_eq!(allowing.lines.request(&format!("REGISTER,{address}")), "REGISTERED");
 }
 
 /// The server stops reading an endless line, even if many connections send one, and binary data
@@ -169,13 +169,13 @@ fn two_thousand_connections_do_not_delay_the_victim() {
         (count >= held.len() as u64).then_some(())
     });
     target.has_grown_little();
-    assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
+    assert_eq!(target.lines.request("OWN,build,x"), "NONE");
     // A line that does not end is not executed.
     drop(held);
     eventually("all are gone", || {
         (target.lines.metric("latchfs_line_connections")? == 0).then_some(())
     });
-    assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
+    assert_eq!(target.lines.request("OWN,build,x"), "NONE");
 }
 
 /// Clients send requests as fast as they can and never read the answers: the server reads only as
@@ -185,7 +185,7 @@ fn unread_answers_are_not_buffered() {
     let target = Target::start(&[]);
     let name = "n".repeat(200);
     let client = "c".repeat(250);
-    assert_eq!(target.lines.ask(&format!("LOCK,{name},{client}")), "SUCCESS");
+    assert_eq!(target.lines.request(&format!("LOCK,{name},{client}")), "SUCCESS");
     let asked = format!("OWN,{name},x\n").repeat(1_000);
     thread::scope(|scope| {
         let senders: Vec<_> = (0..16)
@@ -231,7 +231,7 @@ clients = ["*"]
 
 /// After SIGHUP a follower whose token was revoked is told of no more changes.
 #[test]
-fn revoked_follower_is_told_of_nothing() {
+fn revoked_follower_is_notified_of_nothing() {
     let scratch = Scratch::new();
     let path = scratch.path().join("tokens.toml");
     let write = |text: &str| {
@@ -244,8 +244,8 @@ fn revoked_follower_is_told_of_nothing() {
     let follower = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = follower.local_addr().expect("bound");
     let mut ops = lines.connect();
-    assert_eq!(ops.ask("AUTH,the secret of the operator"), "SUCCESS");
-    assert_eq!(ops.ask(&format!("REGISTER,{address}")), "REGISTERED");
+    assert_eq!(ops.request("AUTH,the secret of the operator"), "SUCCESS");
+    assert_eq!(ops.request(&format!("REGISTER,{address}")), "REGISTERED");
     let reload = || {
         let count = || lines.server.log().matches("were read again").count();
         let before = count();
@@ -275,23 +275,23 @@ fn followers_and_their_answers_are_bounded() {
     let before = peak_kib(lines.server.pid());
     let ops = || {
         let mut talk = lines.connect();
-        assert_eq!(talk.ask("AUTH,the secret of the operator"), "SUCCESS");
+        assert_eq!(talk.request("AUTH,the secret of the operator"), "SUCCESS");
         talk
     };
     let serves_the_victim = || {
         prompt("the victim's requests", || {
             let mut victim = ops();
-            assert_eq!(victim.ask("LOCK,victim,ann"), "SUCCESS");
-            assert_eq!(victim.ask("UNLOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.request("LOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.request("UNLOCK,victim,ann"), "SUCCESS");
         });
     };
     let unreached = TcpListener::bind("127.0.0.1:0").expect("a port");
     unreached.set_nonblocking(true).expect("a flag");
     let address = unreached.local_addr().expect("bound");
-    assert_eq!(lines.ask(&format!("REGISTER,{address}")), "ERROR", "without a token");
+    assert_eq!(lines.request(&format!("REGISTER,{address}")), "ERROR", "without a token");
     let mut eve = lines.connect();
-    assert_eq!(eve.ask("AUTH,the secret of the attacker"), "SUCCESS");
-    assert_eq!(eve.ask(&format!("REGISTER,{address}")), "ERROR");
+    assert_eq!(eve.request("AUTH,the secret of the attacker"), "SUCCESS");
+    assert_eq!(eve.request(&format!("REGISTER,{address}")), "ERROR");
     serves_the_victim();
     let nobody = unreached.accept().expect_err("nobody was sent there");
     assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
@@ -312,7 +312,7 @@ fn followers_and_their_answers_are_bounded() {
                 }
             });
         }
-        answers.push(ops().ask(&format!("REGISTER,{address}")));
+        answers.push(ops().request(&format!("REGISTER,{address}")));
         serves_the_victim();
     }
     let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
@@ -320,8 +320,8 @@ fn followers_and_their_answers_are_bounded() {
     // The server accepts 64 registered followers (receivers of lock changes) at a time. It may have
     // dropped some of them during the test, so more than 64 may have registered in total.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
-    let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
-    assert_eq!(told(&mut ops()), "NONE");
+    let owner = |talk: &mut Talk| talk.request("OWN,victim,ann");
+    assert_eq!(owner(&mut ops()), "NONE");
     serves_the_victim();
     let grown = peak_kib(lines.server.pid()) - before;
     assert!(grown < FLOOD_KIB, "{grown} KiB for followers");

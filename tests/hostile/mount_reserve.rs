@@ -188,10 +188,10 @@ fn make_locks(socket: &Path, count: usize) {
             batch.len()
         );
         stream.write_all(&[head.as_bytes(), &batch].concat()).expect("it listens");
-        let told = decode_response(&answer(&mut stream)).expect("an answer");
+        let replies = decode_response(&answer(&mut stream)).expect("an answer");
         let granted = |reply: &&ItemReply| matches!(reply, ItemReply::Answered(Ok(_)));
-        let granted = told.replies.iter().filter(granted).count();
-        assert_eq!(granted, expected, "{:?}", told.replies.first());
+        let granted = replies.replies.iter().filter(granted).count();
+        assert_eq!(granted, expected, "{:?}", replies.replies.first());
     }
 }
 

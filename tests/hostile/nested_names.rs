@@ -118,15 +118,15 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     }
     for line in [QueuePolicy::Skip, QueuePolicy::Join(None)] {
         m.sh_as(BOB, BOB, "mkdir backup").ok();
-        let (body, told) = (m.scratch.path("body"), m.scratch.path("told"));
+        let (body, response) = (m.scratch.path("body"), m.scratch.path("told"));
         fs::write(&body, batch("backup/x", line)).expect("ours");
         let send = m.curl("POST /door/v1/ask");
         let script = format!("{send} --data-binary @{}", body.display());
-        let done = m.sh_as(ALICE, ALICE, &format!("{script} > {}", told.display()));
+        let done = m.sh_as(ALICE, ALICE, &format!("{script} > {}", response.display()));
         m.bob_is_served("rm -rf backup && [ ! -e backup ]", "a batch");
         done.ok();
-        let told = fs::read(&told).expect("it was written");
-        let reply = decode_response(&told).expect("an answer").replies.pop();
+        let response = fs::read(&response).expect("it was written");
+        let reply = decode_response(&response).expect("an answer").replies.pop();
         let Some(ItemReply::Unavailable(Unavailable::Denied { why })) = reply else {
             panic!("{line:?}: {reply:?}");
         };
@@ -323,12 +323,12 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
     let check = ParentCheck::of(&hers, |_| {
         move |_: &LockName, _: &ClientId, _: &[Lease]| {
             let (others, his, send) = (others.clone(), his.clone(), send.clone());
-            let (told, is_in) = channel();
+            let (granted, is_in) = channel();
             thread::spawn(move || {
                 others.submit(his, move |answer| {
                     let _ = send.send(token(answer));
                 });
-                let _ = told.send(());
+                let _ = granted.send(());
             });
             // If the engine makes the check and the grant in one step, it can't answer Bob's
             // request before the step is over, so this wait times out.
@@ -336,9 +336,9 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
             Ok(())
         }
     });
-    let (told, alices) = channel();
-    ask(&locks, hers, check, told);
-    let token = |told: &Receiver<u64>| told.recv_timeout(VICTIM_LIMIT).expect("granted");
+    let (granted, alices) = channel();
+    ask(&locks, hers, check, granted);
+    let token = |granted: &Receiver<u64>| granted.recv_timeout(VICTIM_LIMIT).expect("granted");
     token(&alices) < token(&bobs)
 }
 
@@ -352,14 +352,14 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
 /// between them.
 #[test]
 fn condition_and_grant_are_one_step() {
-    assert!(is_older(|locks, op, check, told| {
-        locks.submit_checked(op, check, move |answer| told.send(token(answer)).expect("read"));
+    assert!(is_older(|locks, op, check, granted| {
+        locks.submit_checked(op, check, move |answer| granted.send(token(answer)).expect("read"));
     }));
-    assert!(!is_older(|locks, op, check, told| {
+    assert!(!is_older(|locks, op, check, granted| {
         let locks2 = locks.clone();
         locks.check_parent(check.expect("it lies below another"), move |allowed| {
             allowed.expect("nobody holds the lock above");
-            locks2.submit(op, move |answer| told.send(token(answer)).expect("read"));
+            locks2.submit(op, move |answer| granted.send(token(answer)).expect("read"));
         });
     }));
 }

@@ -31,7 +31,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
     thread::scope(|scope| {
         let looking = scope.spawn(move || {
             let (ask, asked) = channel::<()>();
-            let (reply, told) = channel::<()>();
+            let (reply, replied) = channel::<()>();
             let partner = thread::spawn(move || {
                 while asked
                     .recv()
@@ -44,7 +44,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
                 let begun = boot_now();
                 for _ in 0..TURNS {
                     ask.send(()).expect("it listens");
-                    told.recv().expect("it answers");
+                    replied.recv().expect("it answers");
                 }
                 worst = worst.max(boot_now().since(begun).as_duration());
                 if ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {

@@ -264,8 +264,8 @@ fn memory_of_a_peer_rpc_is_bounded() {
             for _ in 0..4 {
                 assert_eq!(call("forward", &fits).stdout, malformed);
                 for name in ["forward", "status", "append"] {
-                    let told = call(name, &long).stdout;
-                    assert!(told.is_empty() || told == malformed, "{name}: {told:?}");
+                    let response = call(name, &long).stdout;
+                    assert!(response.is_empty() || response == malformed, "{name}: {response:?}");
                 }
             }
         });
@@ -343,8 +343,8 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
         let batch = encode_batch(&RequestBatch::repeatable(0, asks));
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
-        let told = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());
-        assert_eq!(told.code, 200, "{told:?}");
+        let response = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());
+        assert_eq!(response.code, 200, "{response:?}");
     }
     let (data, tokens, secret) = (path("late"), path("tokens.toml"), path("certs/peers.pem"));
     let own = ["--data", &data, "--tokens", &tokens, "--peer-listen", "127.0.0.1:0"];

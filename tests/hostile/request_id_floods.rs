@@ -37,7 +37,7 @@ impl Connection {
         Self(BufReader::new(stream))
     }
 
-    fn ask(&mut self, line: &str, header: &str, body: &[u8]) -> Answer {
+    fn request(&mut self, line: &str, header: &str, body: &[u8]) -> Answer {
         let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n");
         let length = format!("content-length: {}\r\n\r\n", body.len());
         let request = [head.as_bytes(), length.as_bytes(), body].concat();
@@ -59,7 +59,7 @@ impl Connection {
     fn acquire_or_release(&mut self, header: &str, number: usize) -> Answer {
         let method = if number.is_multiple_of(2) { "POST" } else { "DELETE" };
         let header = format!("{header}\r\nidempotency-key: own-{number}");
-        let answer = self.ask(&format!("{method} /locks/prod/own?client=ci"), &header, b"");
+        let answer = self.request(&format!("{method} /locks/prod/own?client=ci"), &header, b"");
         assert_eq!(answer.code, 200, "{}", String::from_utf8_lossy(&answer.body));
         answer
     }
@@ -92,8 +92,8 @@ fn a_flood_of_ids_takes_no_id_from_another_caller() {
         let asks: Vec<BatchItem> = keys.map(|key| keyed(&key.to_string(), Op::Settle)).collect();
         let (from, session, acknowledged) = (number as u64, None, None);
         let batch = RequestBatch { engine: 0, from, number: 1, session, acknowledged, asks };
-        let told = eve.ask("POST /door/v1/ask", EVE, &encode_batch(&batch));
-        let replies = decode_response(&told.body).expect("an answer to a batch").replies;
+        let replies = eve.request("POST /door/v1/ask", EVE, &encode_batch(&batch));
+        let replies = decode_response(&replies.body).expect("an answer to a batch").replies;
         let done = |reply: &ItemReply| matches!(reply, ItemReply::Answered(Ok(_)));
         assert!(replies.iter().all(done), "{:?}", replies.iter().find(|reply| !done(reply)));
     };

@@ -92,13 +92,13 @@ fn batch_of(
 /// Sends an encoded batch of commands with the credentials of `who`; returns the replies to the
 /// commands.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
-    let (sent, told) = (scratch.join("batch"), scratch.join("told"));
+    let (sent, replies) = (scratch.join("batch"), scratch.join("told"));
     fs::write(&sent, encode_batch(batch)).expect("it is ours");
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", who, "--data-binary"]);
-    curl.arg(format!("@{}", sent.display())).arg("-o").arg(&told);
+    curl.arg(format!("@{}", sent.display())).arg("-o").arg(&replies);
     let done = curl.arg(format!("{}/door/v1/ask", server.url)).status().expect("curl is there");
-    let bytes = fs::read(&told).unwrap_or_default();
+    let bytes = fs::read(&replies).unwrap_or_default();
     assert!(done.success(), "{}", String::from_utf8_lossy(&bytes));
     decode_response(&bytes).expect("an answer to a batch").replies
 }
@@ -142,19 +142,19 @@ fn planted_answers_reach_no_other_caller() {
     for (number, key) in (1..).zip(keys) {
         let lock = format!("sandbox/{number}");
         let asks = vec![keyed(key, acquire(&lock, "eve"))];
-        let told = eve_asks(&server, scratch.path(), number, asks);
+        let replies = eve_asks(&server, scratch.path(), number, asks);
         assert!(
-            matches!(&told[..], [ItemReply::Answered(Ok(_))]),
-            "its own locks it may: {told:?}"
+            matches!(&replies[..], [ItemReply::Answered(Ok(_))]),
+            "its own locks it may: {replies:?}"
         );
     }
     let planted = digest("DELETE", "/locks/prod/db", "undeploy-1");
     for (number, key) in (1..).zip(["undeploy-1", &planted]) {
         let asks = vec![keyed(key, release(&format!("sandbox/{number}"), "eve"))];
-        let told = eve_asks(&server, scratch.path(), 10 + number, asks);
+        let replies = eve_asks(&server, scratch.path(), 10 + number, asks);
         assert!(
-            matches!(&told[..], [ItemReply::Answered(Ok(_))]),
-            "its own locks it may: {told:?}"
+            matches!(&replies[..], [ItemReply::Answered(Ok(_))]),
+            "its own locks it may: {replies:?}"
         );
     }
 
@@ -179,9 +179,9 @@ fn keys_of_others_reveal_no_answers() {
     let victims = victim(&server, "POST", key, "/locks/prod/db").is(200);
     let stored = digest("POST", "/locks/prod/db", "deploy-1");
     let asks = vec![keyed(&stored, acquire("sandbox/y", "eve"))];
-    let told = eve_asks(&server, scratch.path(), 1, asks);
-    let [ItemReply::Answered(Ok(Outcome::Granted(eves)))] = &told[..] else {
-        panic!("its own locks it may: {told:?}");
+    let replies = eve_asks(&server, scratch.path(), 1, asks);
+    let [ItemReply::Answered(Ok(Outcome::Granted(eves)))] = &replies[..] else {
+        panic!("its own locks it may: {replies:?}");
     };
     assert_ne!(victims["token"], eves.token.as_u64(), "she was told the victim's answer");
     let status = server.curl(&["-H", EVE, "/locks/sandbox/y"]).is(200);
@@ -191,8 +191,11 @@ fn keys_of_others_reveal_no_answers() {
         keyed("deploy-1", acquire("prod/db", "eve")),
         keyed("deploy-1", acquire("sandbox/x", "ci")),
     ];
-    let told = eve_asks(&server, scratch.path(), 2, asks);
-    assert!(told.iter().all(|told| matches!(told, ItemReply::Unavailable(_))), "{told:?}");
+    let replies = eve_asks(&server, scratch.path(), 2, asks);
+    assert!(
+        replies.iter().all(|replies| matches!(replies, ItemReply::Unavailable(_))),
+        "{replies:?}"
+    );
     let eve = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/prod/db?client=ci"]);
     eve.is(403);
     let own = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/sandbox/x"]);
@@ -226,21 +229,21 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     let asks = vec![BatchItem::Submit(acquire("sandbox/x", "eve").into())];
     let (number, session) = (u64::MAX, Some(session));
     let batch = RequestBatch { engine: 0, from: 7, number, session, acknowledged: None, asks };
-    let told = send(&server, scratch.path(), EVE, &batch);
-    assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
-    let told = victims(2, session, acquire("prod/db", "ci"));
-    assert!(matches!(&told[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{told:?}");
+    let replies = send(&server, scratch.path(), EVE, &batch);
+    assert!(matches!(&replies[..], [ItemReply::Answered(Ok(_))]), "what it may: {replies:?}");
+    let replies = victims(2, session, acquire("prod/db", "ci"));
+    assert!(matches!(&replies[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{replies:?}");
     // Only the victim itself can use up the request numbers of its session: it sends the highest
     // number, and a later request with a lower one is refused.
     victims(u64::MAX, session, acquire("prod/y", "ci"));
-    let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
-    let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
+    let replies = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
+    let [ItemReply::Answered(Err(refusal))] = &replies[..] else { panic!("{replies:?}") };
     assert!(refusal.to_string().contains("came late"), "{refusal}");
     // Once the session is over, a delayed batch is not carried out without its numbers.
     let end = EndSession { session: session.expect("open"), end: SessionEnd::Closed };
     victims(3, None, Op::EndSession(end));
-    let told = victims(4, session, acquire("prod/z", "ci"));
-    let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
+    let replies = victims(4, session, acquire("prod/z", "ci"));
+    let [ItemReply::Answered(Err(refusal))] = &replies[..] else { panic!("{replies:?}") };
     assert!(refusal.to_string().contains("is over"), "{refusal}");
 }
 
@@ -271,8 +274,8 @@ fn a_key_reused_for_another_request_is_refused() {
 }
 
 /// Returns the token in the reply to one item of a batch.
-fn token_of(told: &ItemReply) -> Option<Token> {
-    let ItemReply::Answered(Ok(outcome)) = told else { return None };
+fn token_of(replies: &ItemReply) -> Option<Token> {
+    let ItemReply::Answered(Ok(outcome)) = replies else { return None };
     outcome.clone().first().tenure().map(|tenure| tenure.token)
 }
 
@@ -290,38 +293,40 @@ fn keys_of_one_front_end_are_unknown_to_another() {
         said.strip_prefix("latchfs: line protocol listening on ").expect("an address").trim_end();
     let key = "Idempotency-Key: deploy-1";
     let batch = |number, part| {
-        let mut told = batch_of(&server, scratch.path(), VICTIM, number, vec![part]);
-        told.pop().expect("an answer")
+        let mut replies = batch_of(&server, scratch.path(), VICTIM, number, vec![part]);
+        replies.pop().expect("an answer")
     };
     let over_http = victim(&server, "POST", key, "/locks/prod/db").is(200);
     // A batch whose key an HTTP request has used is executed, because batches and HTTP requests
     // have separate namespaces of keys.
-    let told = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
-    let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &told else { panic!("{told:?}") };
+    let replies = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
+    let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &replies else {
+        panic!("{replies:?}")
+    };
     assert_ne!(over_http["token"], granted.token.as_u64());
     assert_eq!(victim(&server, "GET", key, "/locks/prod/other").is(200)["phase"], "held");
     // A batch that is repeated gets the first answer to the batch, and an HTTP request that is
     // repeated gets the first response to the HTTP request.
-    let told = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
-    assert_eq!(token_of(&told), Some(granted.token));
+    let replies = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
+    assert_eq!(token_of(&replies), Some(granted.token));
     let again = victim(&server, "POST", key, "/locks/prod/db");
     assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
     assert_eq!(again.is(200)["token"], over_http["token"]);
     // The batch endpoint and the HTTP API refuse a different request with a used key, with the
     // error kind `E_INVALID`.
     for (number, op) in [(3, release("prod/other", "ci")), (4, acquire("prod/third", "ci"))] {
-        let told = batch(number, keyed("deploy-1", op));
-        let ItemReply::Answered(Err(refusal)) = &told else { panic!("{told:?}") };
+        let replies = batch(number, keyed("deploy-1", op));
+        let ItemReply::Answered(Err(refusal)) = &replies else { panic!("{replies:?}") };
         assert_eq!(refusal.kind().as_str(), "E_INVALID");
     }
     let refused = victim(&server, "DELETE", key, "/locks/prod/db").is(422);
     assert_eq!(refused["kind"], "E_INVALID");
     let mut talk = Talk::to(line);
-    assert_eq!(talk.ask("AUTH,the secret of the victim"), "SUCCESS");
-    assert_eq!(talk.ask("LOCK,prod/db,ci"), "FAIL", "it is held, whoever was told so");
-    assert_eq!(talk.ask("UNLOCK,prod/db,ci"), "SUCCESS");
-    assert_eq!(talk.ask("UNLOCK,prod/db,ci"), "FAIL");
-    assert_eq!(talk.ask("OWN,prod/third,ci"), "NONE");
+    assert_eq!(talk.request("AUTH,the secret of the victim"), "SUCCESS");
+    assert_eq!(talk.request("LOCK,prod/db,ci"), "FAIL", "it is held, whoever was told so");
+    assert_eq!(talk.request("UNLOCK,prod/db,ci"), "SUCCESS");
+    assert_eq!(talk.request("UNLOCK,prod/db,ci"), "FAIL");
+    assert_eq!(talk.request("OWN,prod/third,ci"), "NONE");
 }
 
 /// One credential uses one key at two nodes of a cluster. An identical request gets the first
@@ -362,12 +367,12 @@ fn keys_are_shared_by_nodes_but_not_by_front_ends() {
         }
     }
     let part = || vec![keyed("deploy-1", acquire("prod/other", "ci"))];
-    let told = batch_of(&follower, scratch.path(), VICTIM, 1, part());
-    let [ItemReply::Answered(Ok(Outcome::Granted(granted)))] = &told[..] else {
-        panic!("{told:?}");
+    let replies = batch_of(&follower, scratch.path(), VICTIM, 1, part());
+    let [ItemReply::Answered(Ok(Outcome::Granted(granted)))] = &replies[..] else {
+        panic!("{replies:?}");
     };
-    let told = batch_of(&leader, scratch.path(), VICTIM, 1, part());
-    assert_eq!(token_of(&told[0]), Some(granted.token), "{told:?}");
+    let replies = batch_of(&leader, scratch.path(), VICTIM, 1, part());
+    assert_eq!(token_of(&replies[0]), Some(granted.token), "{replies:?}");
     // The client `RIVAL` sends the same key with other credentials. Both nodes treat it as another
     // key, and refuse the rival's request because the lock is held.
     for server in [&leader, &follower] {

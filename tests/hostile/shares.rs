@@ -68,8 +68,8 @@ fn limits_of_all_callers_are_lowered_by_an_option() {
         (&"E_LIMIT".into(), Some("3 locks are held, which is the limit; release some"),)
     );
     let op = acquire("d", "x", QueuePolicy::Skip, Mode::Exclusive);
-    let told = crate::floods::ask(&server, 1, vec![submit(op)]);
-    let [ItemReply::Answered(Err(full))] = &told[..] else { panic!("{told:?}") };
+    let replies = crate::floods::send_batch(&server, 1, vec![submit(op)]);
+    let [ItemReply::Answered(Err(full))] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(full.kind().as_str(), "E_LIMIT", "a mount of this server: {full}");
     let wait = |lock: &str, client: &str| {
         let path = format!("/locks/{lock}?client={client}&wait=60s");

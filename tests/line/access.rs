@@ -34,9 +34,9 @@ fn token_is_limited_to_its_clients_and_locks() {
     for line in
         ["LOCK,team/a,laptop1", "OWN,team/a,x", "UNLOCK,team/a,laptop1", "REGISTER,127.0.0.1:9"]
     {
-        assert_eq!(lines.ask(line), "ERROR", "{line}");
+        assert_eq!(lines.request(line), "ERROR", "{line}");
     }
-    assert_eq!(lines.ask("FOO,a,b"), "INVALID_COMMAND");
+    assert_eq!(lines.request("FOO,a,b"), "INVALID_COMMAND");
     let mut talk = lines.connect();
     for (line, word) in [
         ("AUTH,the secret of laptop1", "SUCCESS"),
@@ -51,7 +51,7 @@ fn token_is_limited_to_its_clients_and_locks() {
         ("UNLOCK,team/a,laptop1:bob", "SUCCESS"),
         ("AUTH,a guess of some length", "FAIL"),
     ] {
-        assert_eq!(talk.ask(line), word, "{line}");
+        assert_eq!(talk.request(line), word, "{line}");
     }
     assert_eq!(talk.word(), None, "a guess costs a connection");
 }

@@ -21,14 +21,14 @@ pub(crate) enum After {
 /// A follower that replies `ACK` to every `SYNC` line, and records the line for the test.
 pub(crate) struct Follower {
     pub(crate) address: String,
-    told: Receiver<String>,
+    next_message: Receiver<String>,
 }
 
 impl Follower {
     pub(crate) fn start(after: After) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
-        let (send, told) = channel();
+        let (send, next_message) = channel();
         // The thread is not joined; it ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -45,12 +45,12 @@ impl Follower {
                 }
             }
         });
-        Self { address, told }
+        Self { address, next_message }
     }
 
     /// Waits for the next `SYNC` line that the server sends to the follower, and returns it.
     #[track_caller]
-    pub(crate) fn told(&self) -> String {
-        self.told.recv_timeout(COMMAND_LIMIT).expect("a message")
+    pub(crate) fn next_message(&self) -> String {
+        self.next_message.recv_timeout(COMMAND_LIMIT).expect("a message")
     }
 }

@@ -7,38 +7,38 @@ use crate::talk::Lines;
 use std::net::TcpListener;
 
 fn register(lines: &Lines, address: &str) {
-    assert_eq!(lines.ask(&format!("REGISTER,{address}")), "REGISTERED");
+    assert_eq!(lines.request(&format!("REGISTER,{address}")), "REGISTERED");
 }
 
 fn every_change(after: After) {
     let lines = Lines::start(&["--grace", "0s"]);
-    assert_eq!(lines.ask("LOCK,before,z"), "SUCCESS");
+    assert_eq!(lines.request("LOCK,before,z"), "SUCCESS");
     let follower = Follower::start(after);
     register(&lines, &follower.address);
-    assert_eq!(follower.told(), "SYNC,LOCK,before,z", "what is held already comes first");
+    assert_eq!(follower.next_message(), "SYNC,LOCK,before,z", "what is held already comes first");
     let mut talk = lines.connect();
     for number in 0..50 {
-        assert_eq!(talk.ask(&format!("LOCK,lock{number},a")), "SUCCESS");
-        assert_eq!(talk.ask(&format!("LOCK,lock{number},b")), "FAIL");
-        assert_eq!(talk.ask(&format!("UNLOCK,lock{number},a")), "SUCCESS");
+        assert_eq!(talk.request(&format!("LOCK,lock{number},a")), "SUCCESS");
+        assert_eq!(talk.request(&format!("LOCK,lock{number},b")), "FAIL");
+        assert_eq!(talk.request(&format!("UNLOCK,lock{number},a")), "SUCCESS");
     }
     for number in 0..50 {
-        assert_eq!(follower.told(), format!("SYNC,LOCK,lock{number},a"));
-        assert_eq!(follower.told(), format!("SYNC,UNLOCK,lock{number},a"));
+        assert_eq!(follower.next_message(), format!("SYNC,LOCK,lock{number},a"));
+        assert_eq!(follower.next_message(), format!("SYNC,UNLOCK,lock{number},a"));
     }
     // The server sends the follower a `SYNC` line when a lock expires, and when a release over HTTP
     // passes a lock to the next waiter.
-    assert_eq!(talk.ask("LOCK,short,a,1s"), "SUCCESS");
-    assert_eq!(follower.told(), "SYNC,LOCK,short,a");
-    assert_eq!(follower.told(), "SYNC,UNLOCK,short,a");
+    assert_eq!(talk.request("LOCK,short,a,1s"), "SUCCESS");
+    assert_eq!(follower.next_message(), "SYNC,LOCK,short,a");
+    assert_eq!(follower.next_message(), "SYNC,UNLOCK,short,a");
     let server = &lines.server;
     server.curl(&["-X", "POST", "/locks/queue?client=a"]).is(200);
     let waits = server.open(&["-X", "POST", "/locks/queue?client=b&wait=60s"]);
     server.in_line("queue", 1);
     server.curl(&["-X", "DELETE", "/locks/queue?client=a"]).is(200);
     waits.reply().is(200);
-    for told in ["SYNC,LOCK,queue,a", "SYNC,UNLOCK,queue,a", "SYNC,LOCK,queue,b"] {
-        assert_eq!(follower.told(), told);
+    for next_message in ["SYNC,LOCK,queue,a", "SYNC,UNLOCK,queue,a", "SYNC,LOCK,queue,b"] {
+        assert_eq!(follower.next_message(), next_message);
     }
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
     eventually("all are acknowledged", || {
@@ -61,10 +61,10 @@ fn registering_again_starts_over() {
     let lines = Lines::start(&[]);
     let follower = Follower::start(After::GoesOn);
     register(&lines, &follower.address);
-    assert_eq!(lines.ask("LOCK,a,x"), "SUCCESS");
-    assert_eq!(follower.told(), "SYNC,LOCK,a,x");
+    assert_eq!(lines.request("LOCK,a,x"), "SUCCESS");
+    assert_eq!(follower.next_message(), "SYNC,LOCK,a,x");
     register(&lines, &follower.address);
-    assert_eq!(follower.told(), "SYNC,LOCK,a,x");
+    assert_eq!(follower.next_message(), "SYNC,LOCK,a,x");
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
 }
 
@@ -86,10 +86,10 @@ fn dead_followers_are_dropped() {
     register(&lines, &follower.address);
     assert_eq!(lines.metric("latchfs_line_followers"), Some(3));
     for number in 0..100 {
-        assert_eq!(lines.ask(&format!("LOCK,lock{number},a")), "SUCCESS");
+        assert_eq!(lines.request(&format!("LOCK,lock{number},a")), "SUCCESS");
     }
     for number in 0..100 {
-        assert_eq!(follower.told(), format!("SYNC,LOCK,lock{number},a"));
+        assert_eq!(follower.next_message(), format!("SYNC,LOCK,lock{number},a"));
     }
     eventually("the gone one is dropped", || {
         (lines.metric("latchfs_line_dropped_total")? >= 1).then_some(())
@@ -99,6 +99,6 @@ fn dead_followers_are_dropped() {
     });
     let log = lines.server.log();
     assert!(log.contains(&gone) && log.contains("has to register again"), "{log}");
-    assert_eq!(lines.ask("LOCK,last,a"), "SUCCESS");
-    assert_eq!(follower.told(), "SYNC,LOCK,last,a");
+    assert_eq!(lines.request("LOCK,last,a"), "SUCCESS");
+    assert_eq!(follower.next_message(), "SYNC,LOCK,last,a");
 }

@@ -43,7 +43,7 @@ fn each_line_has_one_answer() {
         Ok(())
     });
     tried.unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!(lines.ask("OWN,never-named,x"), WORDS[2], "it goes on");
+    assert_eq!(lines.request("OWN,never-named,x"), WORDS[2], "it goes on");
 }
 
 #[test]
@@ -55,5 +55,5 @@ fn endless_line_ends_the_connection() {
     // The server closes the connection while it has unread input, so TCP resets the connection, and
     // the server's answer may be lost.
     assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{said}");
-    assert_eq!(lines.ask("OWN,build,x"), "NONE");
+    assert_eq!(lines.request("OWN,build,x"), "NONE");
 }

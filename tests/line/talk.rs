@@ -29,8 +29,8 @@ impl Lines {
 
     /// Sends one line on a new connection, and returns the server's reply to it.
     #[track_caller]
-    pub(crate) fn ask(&self, line: &str) -> String {
-        self.connect().ask(line)
+    pub(crate) fn request(&self, line: &str) -> String {
+        self.connect().request(line)
     }
 
     /// Returns the value of a metric on the server's metrics page.
@@ -77,7 +77,7 @@ impl Talk {
     }
 
     #[track_caller]
-    pub(crate) fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn request(&mut self, line: &str) -> String {
         self.send(format!("{line}\n").as_bytes());
         self.word().unwrap_or_else(|| panic!("no answer to {line}"))
     }

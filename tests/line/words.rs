@@ -37,7 +37,7 @@ fn replies_of_the_original_protocol() {
         ("STEAL,a,b", "INVALID_COMMAND"),
         ("lock,a,b", "INVALID_COMMAND"),
     ] {
-        assert_eq!(lines.ask(line), word, "{line}");
+        assert_eq!(lines.request(line), word, "{line}");
     }
     let status = lines.server.curl(&["/locks/team/build"]).is(200);
     assert_eq!(
@@ -55,7 +55,7 @@ fn many_lines_on_one_connection_are_answered_in_order() {
     let words: Vec<_> = std::iter::from_fn(|| talk.word()).collect();
     let all = ["SUCCESS", "x", "INVALID_COMMAND", "SUCCESS", "NONE", "SUCCESS"];
     assert_eq!(words, all, "the last line needs no end");
-    assert_eq!(lines.ask("OWN,cut,y"), "x");
+    assert_eq!(lines.request("OWN,cut,y"), "x");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn one_of_64_clients_gets_each_lock() {
             move || {
                 let mut talk = lines.connect();
                 start.wait();
-                let ask = |lock: usize| talk.ask(&format!("LOCK,lock{lock},client{number}"));
+                let ask = |lock: usize| talk.request(&format!("LOCK,lock{lock},client{number}"));
                 (0..LOCKS).map(ask).map(|word| word == "SUCCESS").collect()
             }
         };
@@ -81,7 +81,7 @@ fn one_of_64_clients_gets_each_lock() {
         let wins = |client: &usize| won[*client].get(lock) == Some(&true);
         let winners: Vec<_> = (0..CLIENTS).filter(wins).collect();
         let [winner] = winners[..] else { panic!("lock{lock} has {} owners", winners.len()) };
-        assert_eq!(lines.ask(&format!("OWN,lock{lock},x")), format!("client{winner}"));
+        assert_eq!(lines.request(&format!("OWN,lock{lock},x")), format!("client{winner}"));
     }
 }
 
@@ -90,43 +90,43 @@ fn one_of_64_clients_gets_each_lock() {
 fn locks_are_shared_with_http() {
     let lines = Lines::start(&[]);
     lines.server.curl(&["-X", "POST", "/locks/build?client=web"]).is(200);
-    assert_eq!(lines.ask("OWN,build,x"), "web");
-    assert_eq!(lines.ask("LOCK,build,x"), "FAIL");
-    assert_eq!(lines.ask("UNLOCK,build,web"), "SUCCESS");
-    assert_eq!(lines.ask("LOCK,build,x"), "SUCCESS");
+    assert_eq!(lines.request("OWN,build,x"), "web");
+    assert_eq!(lines.request("LOCK,build,x"), "FAIL");
+    assert_eq!(lines.request("UNLOCK,build,web"), "SUCCESS");
+    assert_eq!(lines.request("LOCK,build,x"), "SUCCESS");
     lines.server.curl(&["-X", "POST", "/locks/build?client=web"]).is(409);
 }
 
 #[test]
 fn lock_expires_and_grace_reserves_it_for_its_owner() {
     let lines = Lines::start(&["--grace", "1h"]);
-    assert_eq!(lines.ask("LOCK,build,a,1s"), "SUCCESS");
+    assert_eq!(lines.request("LOCK,build,a,1s"), "SUCCESS");
     eventually("grace", || {
         let status = lines.server.curl(&["/locks/build"]).json();
         (status["phase"] == "grace").then_some(())
     });
-    assert_eq!(lines.ask("LOCK,build,b"), "FAIL");
-    assert_eq!(lines.ask("OWN,build,b"), "a", "nobody else may take it");
-    assert_eq!(lines.ask("RENEW,build,a,1h"), "SUCCESS", "its owner may come back");
+    assert_eq!(lines.request("LOCK,build,b"), "FAIL");
+    assert_eq!(lines.request("OWN,build,b"), "a", "nobody else may take it");
+    assert_eq!(lines.request("RENEW,build,a,1h"), "SUCCESS", "its owner may come back");
     let lines = Lines::start(&["--grace", "0s"]);
-    assert_eq!(lines.ask("LOCK,build,a,1s"), "SUCCESS");
-    eventually("the end", || (lines.ask("OWN,build,b") == "NONE").then_some(()));
-    assert_eq!(lines.ask("UNLOCK,build,a"), "FAIL");
-    assert_eq!(lines.ask("LOCK,build,b"), "SUCCESS");
+    assert_eq!(lines.request("LOCK,build,a,1s"), "SUCCESS");
+    eventually("the end", || (lines.request("OWN,build,b") == "NONE").then_some(()));
+    assert_eq!(lines.request("UNLOCK,build,a"), "FAIL");
+    assert_eq!(lines.request("LOCK,build,b"), "SUCCESS");
 }
 
 #[test]
 fn draining_server_only_releases_locks() {
     let mut lines = Lines::start(&[]);
     let mut talk = lines.connect();
-    assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
+    assert_eq!(talk.request("LOCK,build,a"), "SUCCESS");
     // A server that is asked to exit waits a moment for open event streams. This event stream makes
     // it wait, so that the line protocol's port still accepts requests during the shutdown.
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
-    assert_eq!(talk.ask("LOCK,other,a"), "ERROR");
-    assert_eq!(talk.ask("UNLOCK,build,a"), "SUCCESS");
+    assert_eq!(talk.request("LOCK,other,a"), "ERROR");
+    assert_eq!(talk.request("UNLOCK,build,a"), "SUCCESS");
     assert_eq!(talk.word(), None, "then the connection ends");
     assert_eq!(lines.server.wait(), Some(0));
 }

@@ -61,7 +61,7 @@ fn a_command_runs_under_a_lock_of_a_server() {
         latchfs(&a, &url, "c", &["status", "build"]).ok().contains("waiting").then_some(())
     });
     assert!(second.is_silent());
-    first.tell("go");
+    first.send_line("go");
     assert_eq!(first.ended(), 7);
     second.says("mine");
     assert_eq!(second.ended(), 0);

@@ -136,14 +136,14 @@ fn a_restarted_server_keeps_locks_and_queues() {
     a.sh("mkdir dir").ok();
     served.kill();
     assert_ne!(b.sh("ls").code, 0, "nobody is there");
-    served.again();
+    served.restart();
     a.is("connected");
     b.is("connected");
     assert_eq!(eventually("it still waits", || waits(&b)), token);
     assert_ne!(b.sh("mkdir dir").code, 0, "held");
-    first.tell("write");
+    first.send_line("write");
     first.says("OK");
-    first.tell("close");
+    first.send_line("close");
     first.says("None");
     second.says("mine");
     a.sh("rmdir dir").ok();
@@ -165,12 +165,12 @@ fn a_server_stopped_for_longer_than_a_ttl_expires_sessions() {
     assert_ne!(b.sh("ls").code, 0);
     assert!(boot_now().since(begun) < SOON);
     a.is("lost");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("ESTALE");
     served.signal(libc::SIGCONT);
     a.is("connected");
     b.is("connected");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("ESTALE");
     b.sh("flock -w 10 x true").ok();
     a.sh("mkdir y && rmdir y").ok();
@@ -193,20 +193,20 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     };
     let mut holder = a.python(HOLDER, &["x"]);
     holder.says("mine");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("OK");
     a.machine.cable(false);
     eventually("the server ends the session", || (phase()? == "grace").then_some(()));
     a.machine.cable(true);
     a.is("connected");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("ESTALE");
     assert_eq!(phase().as_deref(), Some("grace"), "nothing was renewed");
     // In the grace period the client renews the lock by its name. The open file that has lost the
     // lock does not get it back by that.
     a.sh("touch x && echo 60s > x").ok();
     assert_eq!(phase().as_deref(), Some("held"));
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("ESTALE");
 }
 
@@ -230,12 +230,12 @@ fn a_stopped_mount_fails_stale_writes_when_it_resumes() {
     let b = b.mount(&server.url(), "");
     let mut holder = a.python(HOLDER, &["x"]);
     holder.says("mine");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("OK");
     a.daemon.signal(libc::SIGSTOP);
     b.sh("flock -w 20 x true").ok();
     b.sh("mkdir x").ok();
-    holder.tell("write");
+    holder.send_line("write");
     a.daemon.signal(libc::SIGCONT);
     holder.says("ESTALE");
     a.is("connected");
@@ -255,10 +255,10 @@ fn a_short_loss_of_the_network_loses_nothing() {
     holder.says("mine");
     a.machine.cable(false);
     assert_ne!(a.sh("ls").code, 0);
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("ETIMEDOUT");
     a.machine.cable(true);
     a.is("connected");
-    holder.tell("write");
+    holder.send_line("write");
     holder.says("OK");
 }

@@ -105,27 +105,27 @@ fn power_cycle(
     };
     match which {
         0 => {
-            waiters.tell("release");
+            waiters.send_line("release");
             pause(20);
             server.kill();
             pause(300);
-            server.again();
+            server.restart();
             "released before"
         }
         1 => {
             server.kill();
             pause(50);
-            waiters.tell("release");
+            waiters.send_line("release");
             pause(300);
-            server.again();
+            server.restart();
             "released meanwhile"
         }
         _ => {
             server.kill();
             pause(300);
-            server.again();
+            server.restart();
             pause(300);
-            waiters.tell("release");
+            waiters.send_line("release");
             "released after"
         }
     }
@@ -191,9 +191,9 @@ impl Waiting {
     /// Acquires all three locks and starts all waiters. Returns the `run` commands among them.
     #[track_caller]
     fn all_wait(&mut self) -> Vec<Run> {
-        self.waiters.tell("hold");
+        self.waiters.send_line("hold");
         self.waiters.says("held");
-        self.waiters.tell("wait");
+        self.waiters.send_line("wait");
         let runs = (0..RUNS).map(|number| Run::start(&self.client, &self.url, number)).collect();
         let wanted = [EACH, EACH, RUNS];
         eventually("all wait", || {
@@ -239,6 +239,6 @@ fn a_waiter_that_is_never_served_is_detected() {
     let mut all = Waiting::new();
     let runs = all.all_wait();
     all.server.kill();
-    all.server.again();
+    all.server.restart();
     all_end(&all.waiters, runs, "the round without a release", &mut Count::default());
 }

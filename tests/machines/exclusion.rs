@@ -92,14 +92,14 @@ fn open_files_exclude_across_machines() {
     let forms = ["flock_ex", "flock_sh", "fcntl_ex", "fcntl_sh", "ofd_ex", "ofd_sh"];
     for held in forms {
         for tried in forms {
-            on_a.tell(&format!("take {held} x"));
+            on_a.send_line(&format!("take {held} x"));
             on_a.says("OK");
-            on_b.tell(&format!("take {tried} x"));
+            on_b.send_line(&format!("take {tried} x"));
             let both_share = held.ends_with("sh") && tried.ends_with("sh");
             assert_eq!(on_b.line() == "OK", both_share, "{held} and {tried}");
             assert_ne!(b.sh("mkdir x").code, 0, "held by {held}");
             for program in [&mut on_a, &mut on_b] {
-                program.tell("drop");
+                program.send_line("drop");
                 program.says("dropped");
             }
             crate::net::eventually("free", || (a.sh("ls").ok().is_empty()).then_some(()));
@@ -135,7 +135,7 @@ fn the_line_is_fair_across_machines() {
     }
     for place in 0..line.len() {
         assert!(line[place + 1..].iter().all(|later| place > 2 || later.is_silent()));
-        line[place].tell("go");
+        line[place].send_line("go");
         line[place].says("done");
         if let Some(next) = line.get(place + 1) {
             next.says("mine");

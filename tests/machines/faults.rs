@@ -32,13 +32,13 @@ impl Victim {
         match fault {
             "a power cycle" => {
                 self.daemon.kill();
-                self.daemon.again();
+                self.daemon.restart();
                 Duration::ZERO
             }
             "refused connections" => {
                 self.daemon.kill();
                 let lasted = chance.linger(&self.machine);
-                self.daemon.again();
+                self.daemon.restart();
                 lasted
             }
             "a black hole" => {

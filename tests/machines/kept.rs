@@ -58,9 +58,9 @@ fn a_change_made_elsewhere_is_seen_at_once() {
     for number in 0..CHANGES {
         for what in ["make", "take"] {
             let line = format!("{what} n{}", number % 7);
-            seer.tell(&line);
+            seer.send_line(&line);
             seer.says("looking");
-            maker.tell(&line);
+            maker.send_line(&line);
             let made: u64 = maker.line().parse().expect("a time");
             let seen: u64 = seer.line().parse().expect("a time");
             latencies.push(seen.saturating_sub(made) / 1_000);
@@ -117,7 +117,7 @@ fn no_stale_lookup_is_cached() {
         each("release", &made);
         crate::net::eventually("nothing", || right(&[]).then_some(()));
     }
-    looker.tell("stop");
+    looker.send_line("stop");
     looker.says("stopped");
 }
 

@@ -27,8 +27,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Calls `look` until it returns a value; fails after a limit.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const LOOKS_MAX: usize = 1_500;
-    support::look(LOOKS_MAX, what, look)
+    const POLLS_MAX: usize = 1_500;
+    support::poll(POLLS_MAX, what, look)
 }
 
 /// A test network: machines on one switch, and a scratch directory for all of their files.
@@ -276,7 +276,7 @@ impl Daemon {
 
     /// Starts the daemon again with the same arguments.
     #[track_caller]
-    pub(crate) fn again(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let (machine, args) = (self.machine.clone(), std::mem::take(&mut self.args));
         let environment = std::mem::take(&mut self.environment);
         *self = Self::start_with(&machine, args, self.word, environment);
@@ -428,7 +428,7 @@ impl Program {
     }
 
     /// Sends a line of input to the program.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it reads");
     }

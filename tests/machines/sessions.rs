@@ -13,7 +13,7 @@ const SESSIONS: usize = 1_000;
 const ROUNDS: usize = 12;
 
 /// Sends a batch of commands by curl on the server's machine; returns the replies to the commands.
-fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+fn send_batch(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
     let bytes = encode_batch(&RequestBatch {
         engine: 0,
@@ -54,7 +54,7 @@ fn a_thousand_idle_sessions_are_kept() {
     let asks: Vec<_> = (0..SESSIONS).map(open).collect();
     let sessions: Vec<SessionId> = asks
         .chunks(ASKS_MAX)
-        .flat_map(|asks| ask(&server, asks.to_vec()))
+        .flat_map(|asks| send_batch(&server, asks.to_vec()))
         .map(|reply| match reply {
             ItemReply::Answered(Ok(Outcome::SessionOpened(id))) => id,
             other => panic!("not opened: {other:?}"),
@@ -74,7 +74,7 @@ fn a_thousand_idle_sessions_are_kept() {
         let keep: Vec<_> =
             sessions.iter().map(|id| BatchItem::Submit(Op::KeepAlive(*id).into())).collect();
         for asks in keep.chunks(ASKS_MAX) {
-            for reply in ask(&server, asks.to_vec()) {
+            for reply in send_batch(&server, asks.to_vec()) {
                 let kept = matches!(reply, ItemReply::Answered(Ok(Outcome::KeptAlive(_))));
                 assert!(kept, "round {round}: {reply:?}");
             }

@@ -466,9 +466,9 @@ fn settling_when_nothing_is_due_changes_nothing() {
         let idle = due.since(settled.clock()).as_nanos().min(at.since(settled.clock()).as_nanos());
         if idle > 1 {
             let early = settled.clock() + Span::from_nanos(dice.next() % (idle - 1));
-            let told = events.1.len();
+            let reported = events.1.len();
             settled.apply(early, &Op::Settle.into(), &mut events.1).expect("never refused");
-            assert_eq!(events.1.len(), told, "nothing was due");
+            assert_eq!(events.1.len(), reported, "nothing was due");
         }
         let answers =
             (plain.apply(*at, command, &mut events.0), settled.apply(*at, command, &mut events.1));

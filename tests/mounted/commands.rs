@@ -302,10 +302,11 @@ fn a_wait_tells_that_the_daemon_is_stopped() {
     let mut wait = Command::new(LATCHFS);
     m.within(wait.args(["wait", "build", "--wait", "1h"])).current_dir("/").stderr(Stdio::piped());
     let mut wait = wait.spawn().expect("the program is there");
-    let mut told = BufReader::new(wait.stderr.take().expect("piped")).lines().map_while(Result::ok);
-    assert!(told.next().is_some_and(|line| line.contains("waiting for lock 'build', place 1")));
+    let mut progress =
+        BufReader::new(wait.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(progress.next().is_some_and(|line| line.contains("waiting for lock 'build', place 1")));
     signal(m.pid(), libc::SIGSTOP);
-    let line = told.next().expect("it goes on");
+    let line = progress.next().expect("it goes on");
     signal(m.pid(), libc::SIGCONT);
     assert!(line.contains("as if it were stopped; this waits until it goes on"), "{line}");
     m.sh("rmdir build").ok();

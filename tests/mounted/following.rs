@@ -262,7 +262,7 @@ fn each_reader_has_its_own_position() {
 /// A reader of `.latchfs/events` that is too slow gets a line of kind `lost` with the number of
 /// missed events, and blocks no other client.
 #[test]
-fn a_slow_reader_is_told_how_many_events_it_missed() {
+fn a_slow_reader_learns_how_many_events_it_missed() {
     let m = mount();
     py_events(
         &m,

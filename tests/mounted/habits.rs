@@ -26,22 +26,22 @@ fn a_wait_tells_its_progress() {
             Job::new(&m, &format!("exec latchfs {flags} run build {options} echo {word} 2>&1"))
         };
         let mut second = run("", "second");
-        let told = |job: &Job, place: &str| {
+        let waits_at = |job: &Job, place: &str| {
             let line = job.line();
             let begins = format!("latchfs: waiting for lock 'build', {place}: it is held by ");
             assert!(line.starts_with(&begins), "{line}");
             assert!(line.contains(" since 20") && !line.contains('\x1b'), "{line}");
             line
         };
-        assert!(told(&second, "place 1").ends_with(" (note: nightly)"));
+        assert!(waits_at(&second, "place 1").ends_with(" (note: nightly)"));
         let mut third = run("", "third");
-        told(&third, "place 2");
+        waits_at(&third, "place 2");
         let quiet = run("-q", "quiet");
         waiters(&m, 3);
         signal(second.pid(), libc::SIGINT);
         assert_eq!(second.ends(), None, "SIGINT ends it");
         waiters(&m, 2);
-        told(&third, "place 1");
+        waits_at(&third, "place 1");
         signal(first.pid(), libc::SIGTERM);
         assert_eq!(first.ends(), Some(0));
         third.says("third");

@@ -39,8 +39,8 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 /// calls.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const LOOKS_MAX: usize = 1_000;
-    support::look(LOOKS_MAX, what, look)
+    const POLLS_MAX: usize = 1_000;
+    support::poll(POLLS_MAX, what, look)
 }
 
 /// Creates the users [`ALICE`] and [`BOB`] unless they exist.

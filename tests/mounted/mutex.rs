@@ -20,8 +20,8 @@ fn open(m: &Mount, name: &str) -> Mutex {
 }
 
 #[track_caller]
-fn next<T>(told: &Receiver<T>) -> T {
-    told.recv_timeout(LIMIT).expect("it is told")
+fn next<T>(notices: &Receiver<T>) -> T {
+    notices.recv_timeout(LIMIT).expect("it is told")
 }
 
 /// The example in the documentation of `latchfs::mutex` works.
@@ -115,8 +115,8 @@ fn a_timed_wait_has_a_place_in_the_queue() {
         });
     };
     let [holder, timed, other] = [(); 3].map(|()| open(&m, "build"));
-    let (tell, told) = channel();
-    let (first, second) = (tell.clone(), tell);
+    let (send, notices) = channel();
+    let (first, second) = (send.clone(), send);
     let guard = holder.lock().expect("granted");
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -137,7 +137,7 @@ fn a_timed_wait_has_a_place_in_the_queue() {
         assert!(!waits.join().expect("no panic"), "its time is over");
         in_line(2);
         drop(guard);
-        assert_eq!((next(&told), next(&told)), ("the one with a limit", "the one without"));
+        assert_eq!((next(&notices), next(&notices)), ("the one with a limit", "the one without"));
     });
 }
 
@@ -171,12 +171,12 @@ fn a_thread_may_lock_again() {
 fn a_listener_is_notified() {
     let m = mount();
     let (holder, mutex) = (open(&m, "build"), open(&m, "build"));
-    let (tell, told) = channel();
-    mutex.listen(move |notice| tell.send(notice).expect("the test listens"));
+    let (send, notices) = channel();
+    mutex.listen(move |notice| send.send(notice).expect("the test listens"));
     let guard = holder.lock().expect("granted");
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock().expect("granted").token());
-        assert_eq!(next(&told), Notice::Waiting);
+        assert_eq!(next(&notices), Notice::Waiting);
         // The thread is in the lock's queue already, so it is granted the lock before any client
         // that queues later.
         eventually("a waiter", || {
@@ -185,10 +185,10 @@ fn a_listener_is_notified() {
         });
         drop(guard);
         let token = waits.join().expect("no panic");
-        assert_eq!(next(&told), Notice::Granted { token });
+        assert_eq!(next(&notices), Notice::Granted { token });
     });
     drop(mutex);
-    assert!(told.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
+    assert!(notices.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
 }
 
 /// If another client steals the lock while a mutex is locked, the listeners of the mutex are
@@ -197,15 +197,15 @@ fn a_listener_is_notified() {
 fn a_loss_is_reported() {
     let m = mount();
     let mutex = open(&m, "build");
-    let (tell, told) = channel();
+    let (send, notices) = channel();
     let (tell_unexpected, unexpected) = channel();
-    mutex.listen(move |notice| tell.send(notice).expect("the test listens"));
+    mutex.listen(move |notice| send.send(notice).expect("the test listens"));
     mutex.on_unexpected(move |what| tell_unexpected.send(what).expect("the test listens"));
     let guard = mutex.lock().expect("granted");
     let token = guard.token();
-    assert_eq!(next(&told), Notice::Granted { token });
+    assert_eq!(next(&notices), Notice::Granted { token });
     m.latchfs(&["steal", "build", "--reason", "a test"]).ok();
-    assert_eq!(next(&told), Notice::Lost { token });
+    assert_eq!(next(&notices), Notice::Lost { token });
     assert_eq!(next(&unexpected), Unexpected::Lost { token });
     assert!(!guard.is_held());
     let error = mutex.lock().expect_err("lost");
@@ -222,16 +222,16 @@ fn a_loss_is_reported() {
 fn an_unrequested_hold_is_reported() {
     let m = mount();
     let mutex = open(&m, "build");
-    let (tell, told) = channel();
-    mutex.on_unexpected(move |what| tell.send(what).expect("the test listens"));
+    let (send, notices) = channel();
+    mutex.on_unexpected(move |what| send.send(what).expect("the test listens"));
     drop(mutex.lock().expect("granted"));
     let file = File::create(m.dir().join("build")).expect("it is free");
     let token = m.token("build");
     let guard = mutex.lock().expect("a plain lease is taken over");
-    assert_eq!(next(&told), Unexpected::Granted { token });
+    assert_eq!(next(&notices), Unexpected::Granted { token });
     assert!(guard.is_held());
     drop((guard, file));
-    assert!(told.try_recv().is_err(), "told once");
+    assert!(notices.try_recv().is_err(), "told once");
 }
 
 /// The token of a mutex guard is always the token of the guard's own lease and never that of

@@ -87,9 +87,9 @@ for n in range(1_000_000):
     except OSError:
         break";
     let mut worker = m.within(worker.args(["-c", script]).current_dir("/")).spawn().expect("runs");
-    let told = m.scratch().join("told");
-    let told = || std::fs::read_to_string(&told).unwrap_or_default();
-    eventually("some work", || (told().lines().count() > 2_000).then_some(()));
+    let work_log = m.scratch().join("told");
+    let work_log = || std::fs::read_to_string(&work_log).unwrap_or_default();
+    eventually("some work", || (work_log().lines().count() > 2_000).then_some(()));
     m.crash();
     assert!(worker.wait().expect("our child").success());
     m.start();
@@ -102,7 +102,7 @@ for n in range(1_000_000):
         .collect();
     let mut promised = BTreeMap::new();
     let mut greatest = 0;
-    for line in told().lines() {
+    for line in work_log().lines() {
         let words: Vec<_> = line.split(' ').collect();
         let token = words[2].parse().expect("a number");
         greatest = greatest.max(token);
@@ -319,7 +319,7 @@ fn begins_at(m: &Mount, name: &str, started_secs: i64) {
 
 /// With `--grant-at-once`, which says that no earlier holder is left, locks are granted at once.
 #[test]
-fn state_none_grants_at_once_if_told_so() {
+fn state_none_grants_at_once_on_request() {
     let mut last = 0;
     let mut m = Setup::new().with("--state none --grant-at-once").no_state().prepare();
     for _ in 0..3 {

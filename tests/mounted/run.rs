@@ -219,8 +219,8 @@ fn a_slot_runs_once() {
     assert_eq!(run("echo done").ok(), "done\n");
     let again = run("echo twice");
     assert_eq!((again.code, &*again.out, &*again.err), (0, "", ""), "cron mails what it prints");
-    let told = m.latchfs(&["run", "backup", "--slot", "monday", "-v", "-E", "9", "true"]);
-    assert!(told.exits(9).contains("nothing is left to do: lock 'backup@monday' is held by"));
+    let output = m.latchfs(&["run", "backup", "--slot", "monday", "-v", "-E", "9", "true"]);
+    assert!(output.exits(9).contains("nothing is left to do: lock 'backup@monday' is held by"));
     for empty in ["", " "] {
         let said = m.latchfs(&["run", "backup", "--slot", empty, "--", "true"]).exits(64);
         assert!(said.contains("the key of a slot is empty; name what runs once"), "{said}");

@@ -98,8 +98,8 @@ impl Cluster {
 
     /// Returns the reply of a node to one line, sent on a new connection.
     #[track_caller]
-    pub(crate) fn ask(&self, at: usize, line: &str) -> String {
-        Talk::to(&self.nodes[at].lines).ask(line)
+    pub(crate) fn request(&self, at: usize, line: &str) -> String {
+        Talk::to(&self.nodes[at].lines).request(line)
     }
 
     /// Stops a node as if it were cut off, or lets it go on.

@@ -25,8 +25,8 @@ fn status(server: &Server, name: &str) -> Value {
 }
 
 #[track_caller]
-fn next<T>(told: &Receiver<T>) -> T {
-    told.recv_timeout(LIMIT).expect("an event")
+fn next<T>(events: &Receiver<T>) -> T {
+    events.recv_timeout(LIMIT).expect("an event")
 }
 
 // "a lock could have only one holder and multiple waiters at same time. The waiters will be queued,
@@ -268,7 +268,7 @@ fn a_node_that_starts_again_has_its_locks() {
 fn a_listener_is_notified_in_order() {
     let server = Server::start(&[]);
     let mount = Mount::of(&server, "box");
-    let (send, told) = channel::<LockEvent>();
+    let (send, events) = channel::<LockEvent>();
     let listener = Listener::start(mount.dir(), "team/", None, move |event| {
         let _ = send.send(event);
     });
@@ -279,7 +279,7 @@ fn a_listener_is_notified_in_order() {
     }
     let mut last = None;
     for number in 0..100 {
-        let event = next(&told);
+        let event = next(&events);
         assert_eq!(event.name, format!("team/lock{number}"));
         assert_eq!((event.kind.as_str(), event.client.as_str()), ("granted", "a"));
         assert!(last < Some(event.number), "{event:?} after {last:?}");
@@ -288,7 +288,7 @@ fn a_listener_is_notified_in_order() {
     // A listener that is dropped hears nothing more.
     drop(listener);
     post(&server, "team/after", "client=a");
-    assert!(told.recv_timeout(LIMIT).is_err(), "the thread has ended");
+    assert!(events.recv_timeout(LIMIT).is_err(), "the thread has ended");
 }
 
 /// A reader goes on where another one has ended: it misses nothing, and sees nothing twice.

@@ -24,16 +24,16 @@ fn a_lock_taken_at_a_follower_is_seen_at_all_nodes() {
     let cluster = Cluster::of_three(&[]);
     let (follower, other) = cluster.followers();
     let leader = cluster.leader();
-    assert_eq!(cluster.ask(follower, "LOCK,build,a"), "SUCCESS");
+    assert_eq!(cluster.request(follower, "LOCK,build,a"), "SUCCESS");
     // There is no "small window where a follower might serve stale data": an answer comes after a
     // majority has the entry, and a read asks the leader.
     for at in [leader, other, follower] {
-        assert_eq!(cluster.ask(at, "OWN,build,x"), "a");
-        assert_eq!(cluster.ask(at, "LOCK,build,b"), "FAIL");
+        assert_eq!(cluster.request(at, "OWN,build,x"), "a");
+        assert_eq!(cluster.request(at, "LOCK,build,b"), "FAIL");
     }
-    assert_eq!(cluster.ask(other, "UNLOCK,build,b"), "FAIL");
-    assert_eq!(cluster.ask(other, "UNLOCK,build,a"), "SUCCESS");
-    assert_eq!(cluster.ask(follower, "OWN,build,x"), "NONE");
+    assert_eq!(cluster.request(other, "UNLOCK,build,b"), "FAIL");
+    assert_eq!(cluster.request(other, "UNLOCK,build,a"), "SUCCESS");
+    assert_eq!(cluster.request(follower, "OWN,build,x"), "NONE");
 }
 
 // "(iii) multiple clients able to tryLock, tryUnLock, and ownTheLock"
@@ -83,16 +83,16 @@ fn stale_owner_comes_from_the_follower_alone() {
     let token = cluster.nodes[follower].server.curl(&["-X", "POST", "/locks/build?client=a"]);
     let token = token.is(200)["token"].clone();
     eventually("the follower has applied it", || {
-        (cluster.ask(follower, "OWN,build,x,stale") == "a").then_some(())
+        (cluster.request(follower, "OWN,build,x,stale") == "a").then_some(())
     });
     let leader = cluster.leader();
     cluster.silence(leader, true);
     cluster.silence(other, true);
-    assert_eq!(cluster.ask(follower, "OWN,build,x,stale"), "a");
-    assert_eq!(cluster.ask(follower, "OWN,build,x,stale,token"), format!("a,{token}"));
-    assert_eq!(cluster.ask(follower, "OWN,free,x,stale"), "NONE");
-    assert_eq!(cluster.ask(follower, "OWN,build,x"), "TIMEOUT");
-    assert_eq!(cluster.ask(follower, "LOCK,other,x"), "TIMEOUT");
+    assert_eq!(cluster.request(follower, "OWN,build,x,stale"), "a");
+    assert_eq!(cluster.request(follower, "OWN,build,x,stale,token"), format!("a,{token}"));
+    assert_eq!(cluster.request(follower, "OWN,free,x,stale"), "NONE");
+    assert_eq!(cluster.request(follower, "OWN,build,x"), "TIMEOUT");
+    assert_eq!(cluster.request(follower, "LOCK,other,x"), "TIMEOUT");
     let client = LineClient::new(&cluster.nodes[follower].lines, "x").expect("a client");
     assert_eq!(client.own_the_lock_stale("build").expect("answered").as_deref(), Some("a"));
     assert_eq!(client.own_the_lock("build").expect_err("unknown").kind(), ErrorKind::TimedOut);
@@ -110,12 +110,12 @@ fn registered_follower_receives_each_change() {
     let (follower, _) = cluster.followers();
     let registered = Follower::start(After::Ends);
     let register = format!("REGISTER,{}", registered.address);
-    assert_eq!(cluster.ask(follower, &register), "NOT_LEADER");
-    assert_eq!(cluster.ask(cluster.leader(), &register), "REGISTERED");
-    assert_eq!(cluster.ask(follower, "LOCK,build,a"), "SUCCESS");
-    assert_eq!(registered.told(), "SYNC,LOCK,build,a");
-    assert_eq!(cluster.ask(follower, "UNLOCK,build,a"), "SUCCESS");
-    assert_eq!(registered.told(), "SYNC,UNLOCK,build,a");
+    assert_eq!(cluster.request(follower, &register), "NOT_LEADER");
+    assert_eq!(cluster.request(cluster.leader(), &register), "REGISTERED");
+    assert_eq!(cluster.request(follower, "LOCK,build,a"), "SUCCESS");
+    assert_eq!(registered.next_message(), "SYNC,LOCK,build,a");
+    assert_eq!(cluster.request(follower, "UNLOCK,build,a"), "SUCCESS");
+    assert_eq!(registered.next_message(), "SYNC,UNLOCK,build,a");
 }
 
 // "Preemption (LOCK): Success if the lock (key) does not exist in the lockMap. Failure otherwise."
@@ -142,7 +142,7 @@ fn rules_and_response_codes() {
         ("OWN", "INVALID_FORMAT"),
         ("STEAL,build,a", "INVALID_COMMAND"),
     ] {
-        assert_eq!(lines.ask(line), reply, "{line}");
+        assert_eq!(lines.request(line), reply, "{line}");
     }
 }
 
@@ -167,7 +167,7 @@ fn refused_requests_are_errors() {
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
-    assert_eq!(talk.ask("LOCK,build,a"), "ERROR");
+    assert_eq!(talk.request("LOCK,build,a"), "ERROR");
     assert_eq!(lines.server.wait(), Some(0));
 }
 
@@ -175,22 +175,22 @@ fn refused_requests_are_errors() {
 #[test]
 fn token_is_an_optional_last_field() {
     let lines = Lines::start(&["--grace", "0s"]);
-    let granted = lines.ask("LOCK,build,a,token");
+    let granted = lines.request("LOCK,build,a,token");
     let token = granted.strip_prefix("SUCCESS,").expect(&granted).to_owned();
-    assert_eq!(lines.ask("OWN,build,b,token"), format!("a,{token}"));
-    assert_eq!(lines.ask("OWN,build,b"), "a");
+    assert_eq!(lines.request("OWN,build,b,token"), format!("a,{token}"));
+    assert_eq!(lines.request("OWN,build,b"), "a");
     // A refusal names the tenure that is in the way.
-    assert_eq!(lines.ask("LOCK,build,b,token"), format!("FAIL,{token}"));
-    assert_eq!(lines.ask("LOCK,build,b"), "FAIL");
-    assert_eq!(lines.ask(&format!("RENEW,build,a,{token}")), "SUCCESS");
-    assert_eq!(lines.ask(&format!("RENEW,build,a,1h,{token}")), "SUCCESS");
-    assert_eq!(lines.ask(&format!("UNLOCK,build,a,{token}")), "SUCCESS");
+    assert_eq!(lines.request("LOCK,build,b,token"), format!("FAIL,{token}"));
+    assert_eq!(lines.request("LOCK,build,b"), "FAIL");
+    assert_eq!(lines.request(&format!("RENEW,build,a,{token}")), "SUCCESS");
+    assert_eq!(lines.request(&format!("RENEW,build,a,1h,{token}")), "SUCCESS");
+    assert_eq!(lines.request(&format!("UNLOCK,build,a,{token}")), "SUCCESS");
     // A late copy ends no newer tenure of the same client.
-    assert_eq!(lines.ask("LOCK,build,a,1m"), "SUCCESS");
-    assert_eq!(lines.ask(&format!("UNLOCK,build,a,{token}")), "FAIL");
-    assert_eq!(lines.ask(&format!("RENEW,build,a,{token}")), "FAIL");
-    assert_eq!(lines.ask("UNLOCK,build,a"), "SUCCESS");
-    assert_eq!(lines.ask("UNLOCK,build,a,x"), "INVALID_FORMAT");
+    assert_eq!(lines.request("LOCK,build,a,1m"), "SUCCESS");
+    assert_eq!(lines.request(&format!("UNLOCK,build,a,{token}")), "FAIL");
+    assert_eq!(lines.request(&format!("RENEW,build,a,{token}")), "FAIL");
+    assert_eq!(lines.request("UNLOCK,build,a"), "SUCCESS");
+    assert_eq!(lines.request("UNLOCK,build,a,x"), "INVALID_FORMAT");
 }
 
 // "The project subject mentioned checking if a request is "pending". [...] A more advanced
@@ -247,12 +247,14 @@ fn pending_requests_are_listed_with_age_and_place() {
 #[test]
 fn followers_elect_another_leader() {
     let mut cluster = Cluster::of_three(&[]);
-    assert_eq!(cluster.ask(0, "LOCK,build,a,1h"), "SUCCESS");
+    assert_eq!(cluster.request(0, "LOCK,build,a,1h"), "SUCCESS");
     let leader = cluster.leader();
     let gone = cluster.nodes.remove(leader);
     gone.server.signal(libc::SIGKILL);
-    eventually("another leader", || (cluster.ask(0, "LOCK,after,b") == "SUCCESS").then_some(()));
-    assert_eq!(cluster.ask(1, "OWN,build,x"), "a");
+    eventually("another leader", || {
+        (cluster.request(0, "LOCK,after,b") == "SUCCESS").then_some(())
+    });
+    assert_eq!(cluster.request(1, "OWN,build,x"), "a");
 }
 
 // "Network: Communication is unencrypted (plaintext), and there is no client authentication. This
@@ -267,11 +269,11 @@ fn clients_can_be_authenticated() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&path, mode).expect("it is ours");
     let lines = Lines::start(&["--tokens", &path.display().to_string()]);
-    assert_eq!(lines.ask("LOCK,build,a"), "ERROR");
+    assert_eq!(lines.request("LOCK,build,a"), "ERROR");
     let mut talk = lines.connect();
-    assert_eq!(talk.ask(&format!("AUTH,{secret}")), "SUCCESS");
-    assert_eq!(talk.ask("LOCK,build,b"), "ERROR", "the token is for another client");
-    assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
+    assert_eq!(talk.request(&format!("AUTH,{secret}")), "SUCCESS");
+    assert_eq!(talk.request("LOCK,build,b"), "ERROR", "the token is for another client");
+    assert_eq!(talk.request("LOCK,build,a"), "SUCCESS");
 }
 
 // The clients of contrib/examples have the seed's three operations.

@@ -63,11 +63,12 @@ fn a_server_without_credentials_resets_at_its_socket_alone() {
     let server = Server::with_socket(&[]);
     acquire(&server, "build", "a");
     let refused = server.curl(&["-X", "POST", "/reset?client=b&reason=x&all=true"]).is(403);
-    let is_told = |said: &str| said.contains("--server unix:PATH") && said.contains("--tokens");
-    assert!(is_told(refused["detail"].as_str().unwrap_or_default()), "{refused}");
+    let names_the_remedy =
+        |said: &str| said.contains("--server unix:PATH") && said.contains("--tokens");
+    assert!(names_the_remedy(refused["detail"].as_str().unwrap_or_default()), "{refused}");
     let reset = ["cluster", "reset", "--all", "--reason", "x", "--server"];
     let (code, said) = latchfs(&[&reset[..], &[&server.url]].concat());
-    assert!(code == Some(77) && is_told(&said), "{code:?} {said}");
+    assert!(code == Some(77) && names_the_remedy(&said), "{code:?} {said}");
     let socket = server.socket();
     let as_other = |method: &str, path: &str| {
         let user = ["--reuid=4242", "--regid=4242", "--clear-groups", "curl", "-sS", "-X", method];
@@ -77,7 +78,7 @@ fn a_server_without_credentials_resets_at_its_socket_alone() {
         String::from_utf8(output.stdout).expect("text")
     };
     let refused = as_other("POST", "/reset?client=b&reason=x&all=true");
-    assert!(refused.ends_with("403") && is_told(&refused), "{refused}");
+    assert!(refused.ends_with("403") && names_the_remedy(&refused), "{refused}");
     assert!(as_other("POST", "/locks/other?client=b").ends_with("200"), "as at the port");
     assert_eq!(server.curl(&["/locks/build"]).is(200)["holder"], "a", "nothing was reset");
     let (code, said) = latchfs(&[&reset[..], &[&socket]].concat());

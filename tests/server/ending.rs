@@ -3,7 +3,7 @@
 use crate::harness::Server;
 
 #[test]
-fn waiters_and_event_streams_are_told_of_the_shutdown() {
+fn waiters_and_event_streams_are_notified_of_the_shutdown() {
     let mut server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let waits = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
@@ -13,8 +13,8 @@ fn waiters_and_event_streams_are_told_of_the_shutdown() {
     // At a shutdown the server first sends the event `closing` on each event stream, and then keeps
     // running for a moment.
     assert_eq!(events.until("closing").kind, "closing");
-    let told = waits.reply().is(503);
-    assert_eq!(told["kind"], "E_CONSISTENCY_UNAVAILABLE");
+    let answer = waits.reply().is(503);
+    assert_eq!(answer["kind"], "E_CONSISTENCY_UNAVAILABLE");
     assert!(events.try_event().is_none());
     assert_eq!(server.wait(), Some(0));
 }

@@ -155,7 +155,7 @@ fn stop_when_stolen(program: fn(&Scratch) -> Command) {
 }
 
 /// Checks that SIGTERM makes the example end its command at once, and then its session.
-fn stop_when_told(program: fn(&Scratch) -> Command) {
+fn stop_on_request(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
     let alive = begins(&dir);
@@ -230,7 +230,7 @@ macro_rules! checked {
 
             #[test]
             fn a_signal_stops_the_command() {
-                stop_when_told($program);
+                stop_on_request($program);
             }
 
             #[test]

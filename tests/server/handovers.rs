@@ -30,27 +30,36 @@ fn every_answer_about_a_remembered_name_tells_the_last_handover() {
     assert_eq!(hand_over(&server, &first, "dirty", 2, 200), said);
     let late = hand_over(&server, &first, "clean", 2, 412);
     assert_eq!(late["kind"], "E_FENCING_MISMATCH", "{late}");
-    let told = |previous: &Value| {
+    let handover_of = |previous: &Value| {
         let part = |key: &str| previous[key].clone();
         json!([part("seq"), part("token"), part("client"), part("end"), part("handover")])
     };
     let own = |end| json!([1, first["token"], "a", end, "dirty"]);
     let refused = server.curl(&["-X", "POST", "/locks/folder?client=b"]).is(409);
-    assert_eq!(told(&refused["previous"]), own("open"), "{refused}");
+    assert_eq!(handover_of(&refused["previous"]), own("open"), "{refused}");
     let status = server.curl(&["/locks/folder"]).is(200);
-    assert_eq!(told(&status["previous"]), own("open"), "{status}");
+    assert_eq!(handover_of(&status["previous"]), own("open"), "{status}");
     let waiter = server.open(&["-X", "POST", "/locks/folder?client=b&wait=60s"]);
     server.in_line("folder", 1);
     server.curl(&["-X", "DELETE", "/locks/folder?client=a"]).is(200);
     let second = waiter.reply().is(200);
-    assert_eq!(told(&second["previous"]), json!([2, first["token"], "a", "released", "dirty"]));
+    assert_eq!(
+        handover_of(&second["previous"]),
+        json!([2, first["token"], "a", "released", "dirty"])
+    );
     let path = format!("/locks/folder?client=b&token={}", second["token"]);
     server.curl(&["-X", "DELETE", &format!("{path}&handover=clean")]).is(400);
     server.curl(&["-X", "DELETE", "/locks/folder?client=b&handover=clean&counter=1"]).is(400);
     server.curl(&["-X", "DELETE", &format!("{path}&handover=clean&counter=1")]).is(200);
-    assert_eq!(told(&previous(&server)), json!([2, second["token"], "b", "released", "clean"]));
+    assert_eq!(
+        handover_of(&previous(&server)),
+        json!([2, second["token"], "b", "released", "clean"])
+    );
     let third = acquire(&server, "c");
-    assert_eq!(told(&third["previous"]), json!([3, second["token"], "b", "released", "clean"]));
+    assert_eq!(
+        handover_of(&third["previous"]),
+        json!([3, second["token"], "b", "released", "clean"])
+    );
 }
 
 #[test]

@@ -267,8 +267,8 @@ fn target_at(url: &str, path: &str) -> Vec<String> {
 /// Polls `look` until it returns a value; fails after a limit.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const LOOKS_MAX: usize = 1_000;
-    support::look(LOOKS_MAX, what, look)
+    const POLLS_MAX: usize = 1_000;
+    support::poll(POLLS_MAX, what, look)
 }
 
 impl Drop for Server {

@@ -65,7 +65,7 @@ impl Raw {
 
     /// Reads the next frame; returns `None` if the server has closed the connection.
     #[track_caller]
-    fn hear(&mut self) -> Option<Frame> {
+    fn next_frame(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         match self.0.read_exact(&mut head) {
             Ok(()) => {}
@@ -85,7 +85,7 @@ impl Raw {
     #[track_caller]
     fn until(&mut self, kind: u8) -> Option<Frame> {
         loop {
-            let frame = self.hear()?;
+            let frame = self.next_frame()?;
             if frame.kind == PING && frame.flags & ACK == 0 {
                 self.say(PING, ACK, 0, &frame.payload);
             }
@@ -167,7 +167,7 @@ fn connection_without_requests_is_closed() {
     let begun = tls_that_never_begins();
     assert!(idle.until(GOAWAY).is_some(), "it is told");
     assert!(idle.until(GOAWAY).is_some() && idle.until(GOAWAY).is_none(), "and then it ends");
-    while slow.hear().is_some() {}
+    while slow.next_frame().is_some() {}
     begun.ended();
 }
 

@@ -304,8 +304,8 @@ fn steal_needs_a_reason_and_begins_after_a_delay() {
     assert!(stolen["begins_in_ms"].as_u64().is_some_and(|left| left <= 1_000), "{stolen}");
     let refused = server.curl(&["-X", "POST", "/locks/team/build?client=c"]).is(409);
     assert_eq!(refused["reason"], "steal_grace");
-    let told = events.until("stolen");
-    assert_eq!((&told.data["by"], &told.data["reason"]), (&json!("b"), &json!("host died")));
+    let stolen = events.until("stolen");
+    assert_eq!((&stolen.data["by"], &stolen.data["reason"]), (&json!("b"), &json!("host died")));
     // A PUT to a path that ends in `/steal` steals nothing: it acquires the lock whose name ends in
     // `/steal`.
     let lock = server.curl(&["-X", "PUT", "/locks/team/steal?client=c"]).is(200);

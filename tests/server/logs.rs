@@ -78,7 +78,7 @@ fn lines_have_the_time_and_the_order_of_their_events() {
     let mut talk = Talk::to(&server.url).expect("it listens");
     let mut ask = |method: &str, client: &str, number: usize| {
         let path = format!("/locks/n{number}?client={client}");
-        talk.ask(method, &path).expect("it answers")
+        talk.request(method, &path).expect("it answers")
     };
     for number in 0..LOCKS {
         assert_eq!(ask("POST", "a", number).0, 200);
@@ -280,7 +280,7 @@ fn each_line_of_a_json_log_is_one_object() {
 
 /// A wrong `RUST_LOG` changes nothing, and a sentence says so.
 #[test]
-fn wrong_rust_log_is_told() {
+fn wrong_rust_log_is_reported() {
     let mut command = Command::new(LATCHFS);
     command.args(["ls", "--server", "http://127.0.0.1:1"]).env("RUST_LOG", "info,latchfs=nonsense");
     let lines = run(&mut command).exits(69);
@@ -306,7 +306,7 @@ fn reset_of_30_000_locks_has_few_lines() {
                 let mut talk = Talk::to(url).expect("it listens");
                 for number in 0..LOCKS / CLIENTS {
                     let path = format!("/locks/c{client}n{number}?client=c{client}&ttl=1h");
-                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                    assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
                 }
             });
         }

@@ -65,7 +65,7 @@ impl Browser {
         seen
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         let stdin = self.child.stdin.as_mut().expect("piped");
         stdin.write_all(b"done\n").expect("the script waits");
     }
@@ -86,10 +86,10 @@ fn page_works_in_a_browser() {
     let mut browser = Browser::start(&url, "everything");
     browser.until("kill");
     drop(server);
-    browser.go_on();
+    browser.resume();
     browser.until("restart");
     let _server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
-    browser.go_on();
+    browser.resume();
     browser.until("done");
     for name in ["light", "dark", "phone", "steal", "lost"] {
         let picture = target().join(format!("screenshots/page-{name}.png"));
@@ -113,7 +113,7 @@ fn page_of_a_node_shows_all_nodes() {
     browser.until("kill");
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
-    browser.go_on();
+    browser.resume();
     browser.until("done");
     for name in ["nodes", "nodes-phone", "nodes-silent"] {
         let picture = target().join(format!("screenshots/page-{name}.png"));
@@ -132,14 +132,14 @@ fn page_without_a_majority_says_that_it_does_not_know() {
     let mut browser = Browser::start(&nodes.leader.url, "minority");
     browser.until("kill");
     nodes.learner.signal(libc::SIGSTOP);
-    browser.go_on();
+    browser.resume();
     browser.until("restart");
     nodes.learner.signal(libc::SIGCONT);
-    browser.go_on();
+    browser.resume();
     browser.until("kill the leader");
     nodes.leader.signal(libc::SIGKILL);
     nodes.leader.wait();
-    browser.go_on();
+    browser.resume();
     browser.until("done");
 }
 

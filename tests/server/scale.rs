@@ -42,7 +42,7 @@ impl Connection {
     }
 
     /// Sends a request, and returns the status and the body of the response.
-    async fn ask(&mut self, request: &str) -> (u16, String) {
+    async fn request(&mut self, request: &str) -> (u16, String) {
         let text = format!("{request} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.0.get_mut().write_all(text.as_bytes()).await.expect("the connection is open");
         let (mut line, mut status, mut length) = (String::new(), 0, 0);
@@ -63,7 +63,7 @@ impl Connection {
 
     /// Sends a request that must succeed, and returns the body of the response.
     async fn done(&mut self, request: &str) -> String {
-        let (status, body) = self.ask(request).await;
+        let (status, body) = self.request(request).await;
         assert!(status < 300, "{request}: {status} {body}");
         body
     }
@@ -129,7 +129,7 @@ fn fifteen_thousand_idle_connections() {
             let mut open = Vec::with_capacity(COUNT / OPENERS);
             for number in (opener..COUNT).step_by(OPENERS) {
                 let mut connection = Connection::open(address, number).await;
-                connection.ask(&format!("GET /locks/idle{number}")).await;
+                connection.request(&format!("GET /locks/idle{number}")).await;
                 open.push(connection);
             }
             open
@@ -159,7 +159,7 @@ fn a_hundred_thousand_sessions_over_a_thousand_connections() {
             let mut sessions = Vec::with_capacity(SESSIONS_OF_EACH);
             for place in 0..SESSIONS_OF_EACH {
                 let path = format!("POST /sessions?client=c{number}-{place}&ttl=10m");
-                let (status, body) = connection.ask(&path).await;
+                let (status, body) = connection.request(&path).await;
                 assert_eq!(status, 201, "{body}");
                 let opened: serde_json::Value = serde_json::from_str(&body).expect("JSON");
                 sessions.push(opened["session"].as_u64().expect("the id of a session"));

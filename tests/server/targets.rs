@@ -71,8 +71,8 @@ fn mount_takes_precedence_over_the_server_variable() {
     let mut named = Command::new(LATCHFS);
     named.args(["run", "job", "--try", "--", "true"]).env("LATCHFS_DIR", mount.path());
     run(named.env("LATCHFS_SERVER", &server.url)).exits(75);
-    let told = mount.command("", &["status", "fst/job", "--client", "ci"]).exits(64);
-    assert!(told.contains("--server URL"), "{told}");
+    let output = mount.command("", &["status", "fst/job", "--client", "ci"]).exits(64);
+    assert!(output.contains("--server URL"), "{output}");
 }
 
 /// A command that runs under the lock of a server finds the server, even if `LATCHFS_DIR` is
@@ -92,15 +92,15 @@ fn command_under_a_lock_finds_the_server_of_the_lock() {
 fn mount_uses_the_server_variable() {
     let server = Server::start(&[]);
     let mount = Mount(Scratch::new());
-    let told = mount.command(&server.url, &["mount", "fst", "--background"]);
-    assert!(told.err.contains("which LATCHFS_SERVER names"), "{}", told.err);
-    told.ok();
+    let output = mount.command(&server.url, &["mount", "fst", "--background"]);
+    assert!(output.err.contains("which LATCHFS_SERVER names"), "{}", output.err);
+    output.ok();
     std::fs::create_dir(mount.path().join("build")).expect("the lock is free");
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
     let own = Mount(Scratch::new());
     let args = ["mount", "fst", "--state", "none", "--grant-at-once", "--background"];
-    let told = own.command(&server.url, &args);
-    assert!(told.err.contains("is ignored"), "{}", told.err);
-    told.ok();
+    let output = own.command(&server.url, &args);
+    assert!(output.err.contains("is ignored"), "{}", output.err);
+    output.ok();
     std::fs::create_dir(own.path().join("build")).expect("the lock is free in its own engine");
 }

@@ -187,9 +187,9 @@ fn repeat_gets_a_grant_made_without_a_connection() {
     let mut events = server.events(&["/events"]);
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     let granted = events.until("granted");
-    let told = server.curl(&wait).is(200);
-    assert_eq!(told["token"], granted.data["token"]);
-    assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], told["token"]);
+    let answer = server.curl(&wait).is(200);
+    assert_eq!(answer["token"], granted.data["token"]);
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], answer["token"]);
 }
 
 /// A queue place expires if its request is not repeated, and a late repeat of the request is

@@ -115,7 +115,7 @@ fn seeds_that_once_showed_a_bug_violate_nothing() {
 /// Clients also set handovers, and another cluster is restored from a backup at the end.
 #[test]
 fn handovers_are_kept_through_faults_and_restores() {
-    let (next, wrong, told) = (AtomicU64::new(1), Mutex::new(vec![]), AtomicU64::new(0));
+    let (next, wrong, handovers) = (AtomicU64::new(1), Mutex::new(vec![]), AtomicU64::new(0));
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ fn handovers_are_kept_through_faults_and_restores() {
                 return;
             }
             let report = run(&SimOptions { handovers: true, ..options(seed, FRESH_SECONDS) });
-            told.fetch_add(report.handovers, Ordering::Relaxed);
+            handovers.fetch_add(report.handovers, Ordering::Relaxed);
             let found = report.violations.iter().map(|found| format!("seed {seed}: {found}"));
             wrong.lock().expect("nobody panics").extend(found);
         }
@@ -131,9 +131,9 @@ fn handovers_are_kept_through_faults_and_restores() {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     assert_eq!(wrong.into_inner().expect("nobody panics"), Vec::<String>::new());
-    let told = told.into_inner();
-    println!("{HANDOVER_SEEDS} seeds: {told} grants told of the last handover");
-    assert!(told > 5 * HANDOVER_SEEDS, "{told}");
+    let handovers = handovers.into_inner();
+    println!("{HANDOVER_SEEDS} seeds: {handovers} grants told of the last handover");
+    assert!(handovers > 5 * HANDOVER_SEEDS, "{handovers}");
 }
 
 /// The commit determines which further seeds are run; without git, the version of latchfs does.
@@ -154,8 +154,8 @@ fn seeds_of_the_commit_violate_nothing() {
 #[test]
 fn a_seed_always_gives_the_same_run() {
     for seed in [3, 9] {
-        let again = || run(&SimOptions { trace: true, ..options(seed, SECONDS) });
-        let (one, two): (SimReport, SimReport) = (again(), again());
+        let rerun = || run(&SimOptions { trace: true, ..options(seed, SECONDS) });
+        let (one, two): (SimReport, SimReport) = (rerun(), rerun());
         let differ = one.trace.iter().zip(&two.trace).find(|(one, two)| one != two);
         assert_eq!(differ, None, "seed {seed}");
         assert_eq!(one, two, "seed {seed}");

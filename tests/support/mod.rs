@@ -119,10 +119,10 @@ pub(crate) fn signal(pid: i32, number: i32) {
     assert!(result == 0 || is_gone, "kill {pid}: {error}");
 }
 
-/// Polls up to `looks_max` times until `look` returns a value, and returns that value.
+/// Polls up to `polls_max` times until `look` returns a value, and returns that value.
 #[track_caller]
-pub(crate) fn look<T>(looks_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..looks_max {
+pub(crate) fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..polls_max {
         if let Some(seen) = look() {
             return seen;
         }

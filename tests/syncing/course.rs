@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::harness::Scratch;
 use crate::ledger::{Ledger, Work, logs_in, run_turn};
 use crate::random::Random;
-use crate::support::look;
+use crate::support::poll;
 use crate::sync_tool::SyncTool;
 use crate::toy_sync::{Stat, files_in, is_conflict_copy};
 use latchfs::time::boot_now;
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The number of polls until all folders have the same content.
-const LOOKS_MAX: usize = 30_000;
+const POLLS_MAX: usize = 30_000;
 /// The number of polls for which all folders must have the same content. Another version may still
 /// be on its way to a machine that has sent none yet.
 const SAME_LOOKS: usize = 10;
@@ -88,7 +88,7 @@ impl FolderDigests {
 pub(crate) fn wait_until_same(folders: &[PathBuf]) {
     let mut known: Vec<_> = folders.iter().map(|_| FolderDigests::default()).collect();
     let mut same = 0;
-    look(LOOKS_MAX, "the same files in all folders", || {
+    poll(POLLS_MAX, "the same files in all folders", || {
         let digests = known.iter_mut().zip(folders).map(|(known, folder)| known.of(folder));
         let digests: Vec<_> = digests.collect();
         same = if digests.iter().all(|one| *one == digests[0]) { same + 1 } else { 0 };

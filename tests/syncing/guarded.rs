@@ -82,7 +82,7 @@ impl Access for Guarded<'_> {
     }
 
     fn give(&mut self, machine: usize) {
-        self.guard(machine).ask("give", &[]).ok();
+        self.guard(machine).request("give", &[]).ok();
     }
 
     fn give_up_while_arriving(&mut self, machine: usize) -> bool {

@@ -104,7 +104,7 @@ fn a_deletion_in_a_busy_folder_arrives() {
 /// A machine that changes the folder itself overwrites what a tenure has left. Nobody goes on
 /// without knowing it.
 #[test]
-fn a_version_from_past_the_view_is_told_and_can_be_accepted() {
+fn a_version_from_past_the_view_is_reported_and_can_be_accepted() {
     let machines = machines(2);
     let mut pair = Pair::start(&machines, |folder| write(&folder.join("a"), "before"));
     pair.tenure(0, |view| write(&view.join("a"), "of m0"));
@@ -140,9 +140,9 @@ fn a_guard_tells_syncthing_of_the_paths_of_each_marker() {
     tool.stop_watching(0);
     let carry = format!("syncthing={}", tool.home(0).display());
     let guard = Guard::start(&machines[0], "view", &["--client", "m0", "--carry", &carry]);
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     write(&guard.view.join("a"), "after");
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     let has_arrived = || fs::read_to_string(folders[1].join("a")).is_ok_and(|it| it == "after");
     eventually("the change", || has_arrived().then_some(()));
     let markers = |folder: &Path| {

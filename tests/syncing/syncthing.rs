@@ -1,7 +1,7 @@
 //! Syncthing on several machines, each an instance with a home of its own. They listen on loopback
 //! alone, know each other by address, and are driven by their REST interface.
 
-use crate::support::{look, run, signal};
+use crate::support::{poll, run, signal};
 use crate::sync_tool::SyncTool;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The number of polls until an instance answers, or has connected.
-const LOOKS_MAX: usize = 3_000;
+const POLLS_MAX: usize = 3_000;
 /// How long an instance may take for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// The speed of a slow machine, in KiB a second.
@@ -149,7 +149,7 @@ impl Instance {
         command.args(["serve", "--no-browser", "--no-restart", "--home"]).arg(&self.home);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("open")).stderr(log);
         self.child = Some(command.spawn().expect("syncthing is there"));
-        look(LOOKS_MAX, "an answer of Syncthing", || {
+        poll(POLLS_MAX, "an answer of Syncthing", || {
             if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok()?) {
                 panic!("Syncthing ended: {status}");
             }
@@ -184,13 +184,13 @@ impl Instance {
     }
 
     #[track_caller]
-    fn ask(&self, method: &str, path: &str, body: &Value) -> String {
+    fn expect(&self, method: &str, path: &str, body: &Value) -> String {
         self.request(method, path, body).unwrap_or_else(|error| panic!("Syncthing: {error}"))
     }
 
     fn set_speed(&self, kib_per_second: u64) {
         let speed = json!({"maxRecvKbps": kib_per_second});
-        self.ask("PATCH", "/rest/config/options", &speed);
+        self.expect("PATCH", "/rest/config/options", &speed);
     }
 
     fn log_end(&self) -> String {
@@ -238,17 +238,17 @@ impl Syncthing {
     /// Has a machine find changes of its folder only when it is told to look, or after an hour.
     pub(crate) fn stop_watching(&self, machine: usize) {
         let off = json!({"fsWatcherEnabled": false});
-        self.instances[machine].ask("PATCH", "/rest/config/folders/shared", &off);
+        self.instances[machine].expect("PATCH", "/rest/config/folders/shared", &off);
     }
 }
 
 impl SyncTool for Syncthing {
     fn stop(&mut self, machine: usize) {
-        self.instances[machine].ask("POST", "/rest/system/pause", &Value::Null);
+        self.instances[machine].expect("POST", "/rest/system/pause", &Value::Null);
     }
 
     fn resume(&mut self, machine: usize) {
-        self.instances[machine].ask("POST", "/rest/system/resume", &Value::Null);
+        self.instances[machine].expect("POST", "/rest/system/resume", &Value::Null);
     }
 
     fn changed(&mut self, machine: usize) {
@@ -266,7 +266,7 @@ impl SyncTool for Syncthing {
     fn kill_while_receiving(&mut self, machine: usize, name: &str) -> bool {
         let instance = &mut self.instances[machine];
         let part = instance.folder.join(format!(".syncthing.{name}.tmp"));
-        look(LOOKS_MAX, "a file that is being received", || part.exists().then_some(()));
+        poll(POLLS_MAX, "a file that is being received", || part.exists().then_some(()));
         instance.kill();
         let is_hit = part.exists();
         instance.start();

@@ -15,7 +15,7 @@ fn instances_keep_to_loopback_and_have_the_values_of_new_folders() {
     wait_until_same(&folders);
     assert_eq!(fs::read_to_string(folders[1].join("a")).expect("there"), "content");
     for instance in &tool.instances {
-        let config = instance.ask("GET", "/rest/config", &Value::Null);
+        let config = instance.expect("GET", "/rest/config", &Value::Null);
         let config: Value = serde_json::from_str(&config).expect("JSON");
         let folder = &config["folders"][0];
         assert_eq!(folder["maxConflicts"], 10);

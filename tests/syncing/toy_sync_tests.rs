@@ -47,7 +47,7 @@ impl Trial {
     }
 
     /// Lets time pass. Time in which nothing can happen is skipped.
-    fn go_on(&mut self, span: Duration) {
+    fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         let mut looks = 0;
         while self.now < end {
@@ -69,12 +69,12 @@ impl Trial {
 
     /// Goes on until nothing is under way.
     fn arrive(&mut self) {
-        self.go_on(4 * STEP);
+        self.run_for(4 * STEP);
         for _ in 0..100 {
             if self.carrier.deliveries.is_empty() {
                 return;
             }
-            self.go_on(DELAYS.longest);
+            self.run_for(DELAYS.longest);
         }
         panic!("{} versions are still under way", self.carrier.deliveries.len());
     }
@@ -113,9 +113,9 @@ fn a_change_arrives_after_its_delay_and_keeps_its_time_and_mode() {
     fs::create_dir(trial.path(0, "dir")).expect("made");
     trial.write(0, "dir/a", "one");
     fs::set_permissions(trial.path(0, "dir/a"), fs::Permissions::from_mode(0o640)).expect("ours");
-    trial.go_on(DELAYS.shortest);
+    trial.run_for(DELAYS.shortest);
     assert_eq!((trial.read(1, "dir/a"), trial.read(2, "dir/a")), (None, None));
-    trial.go_on(DELAYS.longest + 3 * STEP);
+    trial.run_for(DELAYS.longest + 3 * STEP);
     let [first, second] = [0, 1].map(|machine| fs::metadata(trial.path(machine, "dir/a")));
     let [first, second] = [first.expect("there"), second.expect("there")];
     let known = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec(), of.mode(), of.len());
@@ -130,7 +130,7 @@ fn paths_arrive_in_any_order() {
         trial.write(0, "first", "1");
         trial.write(0, "second", "2");
         while trial.all(1).is_empty() {
-            trial.go_on(STEP);
+            trial.run_for(STEP);
         }
         trial.read(1, "first").is_some()
     };
@@ -196,7 +196,7 @@ fn deletions_take_longer() {
         trial.write(0, "a", "x");
         trial.arrive();
         fs::remove_file(trial.path(0, "a")).expect("there");
-        trial.go_on(DELAYS.longest + 5 * STEP);
+        trial.run_for(DELAYS.longest + 5 * STEP);
         trial.read(1, "a").is_some()
     });
     let late = late.count();
@@ -248,7 +248,7 @@ fn a_stopped_machine_sends_and_receives_nothing() {
     trial.carrier.replicas[1].is_stopped = true;
     trial.write(0, "a", "from the first");
     trial.write(1, "b", "from the second");
-    trial.go_on(3 * DELAYS.longest);
+    trial.run_for(3 * DELAYS.longest);
     assert_eq!(trial.read(2, "a").as_deref(), Some("from the first"));
     assert_eq!((trial.read(1, "a"), trial.read(0, "b")), (None, None));
     trial.carrier.replicas[1].is_stopped = false;
@@ -263,11 +263,11 @@ fn a_machine_passes_on_what_it_has_received() {
     let mut trial = Trial::new(3, 8);
     trial.carrier.replicas[2].is_stopped = true;
     trial.write(0, "a", "x");
-    trial.go_on(2 * DELAYS.longest);
+    trial.run_for(2 * DELAYS.longest);
     assert_eq!(trial.read(1, "a").as_deref(), Some("x"));
     trial.carrier.replicas[0].is_stopped = true;
     trial.carrier.replicas[2].is_stopped = false;
-    trial.go_on(2 * DELAYS.longest);
+    trial.run_for(2 * DELAYS.longest);
     assert_eq!(trial.read(2, "a").as_deref(), Some("x"));
 }
 
@@ -277,7 +277,7 @@ fn an_older_version_that_comes_last_changes_nothing() {
     for seed in 0..20 {
         let mut trial = Trial::new(2, seed);
         trial.write(0, "a", "old");
-        trial.go_on(4 * STEP);
+        trial.run_for(4 * STEP);
         trial.write(0, "a", "newer");
         trial.arrive();
         assert_eq!(trial.read(1, "a").as_deref(), Some("newer"));
@@ -294,7 +294,7 @@ fn some_versions_are_delivered_twice() {
     for number in 0..20 {
         trial.write(0, &format!("file {number}"), "x");
     }
-    trial.go_on(4 * STEP);
+    trial.run_for(4 * STEP);
     let to_second = trial.carrier.deliveries.iter().filter(|delivery| delivery.to == 1).count();
     assert!(to_second > 20, "{to_second}");
     trial.arrive();
@@ -332,7 +332,7 @@ fn random_changes(seed: u64) -> Vec<String> {
             }
         }
         let span = random.between(STEP, DELAYS.longest);
-        trial.go_on(span);
+        trial.run_for(span);
     }
     for replica in &mut trial.carrier.replicas {
         replica.is_stopped = false;

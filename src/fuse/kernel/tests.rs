@@ -564,7 +564,7 @@ fn operations_on_names_reach_the_file_system() {
 /// A program changes a page through a shared mapping, and the kernel writes the page back.
 #[test]
 #[allow(unsafe_code)]
-fn the_writeback_of_a_mapping_is_told_from_a_write() {
+fn the_writeback_of_a_mapping_is_distinguished_from_a_write() {
     let Some(view) = View::new() else { return };
     let file = view.open("plain");
     view.fs.taken();

@@ -113,7 +113,7 @@ impl SeedClient {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    pub(super) fn ask(&mut self, command: &str) -> Value {
+    pub(super) fn request(&mut self, command: &str) -> Value {
         self.send(command);
         self.answer()
     }
@@ -121,7 +121,7 @@ impl SeedClient {
     /// Carries a command out, and returns the record after it.
     #[track_caller]
     pub(super) fn does(&mut self, command: &str) -> Value {
-        let answer = self.ask(command);
+        let answer = self.request(command);
         assert!(answer.get("error").is_none(), "{command}: {answer}");
         answer["ok"].clone()
     }
@@ -129,7 +129,7 @@ impl SeedClient {
     /// Returns the class and the errno of the error of a command.
     #[track_caller]
     pub(super) fn fails(&mut self, command: &str) -> (String, String) {
-        let answer = self.ask(command);
+        let answer = self.request(command);
         let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
         assert!(answer.get("error").is_some(), "{command}: {answer}");
         (text("error"), text("errno"))

@@ -288,7 +288,7 @@ fn refused_until_the_grace_is_over(laptops: &Laptops, two: &Guard) -> Option<(Va
     let mut thief = SeedClient::on(two);
     let (held, expiry) = expiring(laptops, two);
     sleep_until(expiry + Span::from_millis(2_900));
-    let early = thief.ask("replace");
+    let early = thief.request("replace");
     if boot_now() > expiry + Span::from_millis(2_990) {
         return None;
     }
@@ -407,7 +407,7 @@ for broken in ({'holder_nonce': 7}, {'session_id': 'x' * 200}, {'fencing_token':
 fn a_record_follows_its_schema_and_the_default_policy() {
     let laptops = Laptops::new();
     let guard = laptops.default_guard();
-    guard.ask("take", &[]).ok();
+    guard.request("take", &[]).ok();
     let shown = read(&guard);
     let policy = ["lease_duration_ms", "renew_interval_ms", "max_clock_skew_ms", "steal_grace_ms"];
     assert_eq!(policy.map(|field| number(&shown, field)), [30_000, 10_000, 2_000, 1_000]);
@@ -548,6 +548,6 @@ fn only_a_record_is_written_and_only_by_its_rules() {
     fs::write(guard.path("notes"), "new").expect("the lock is free");
     assert_eq!(read(&guard)["fencing_token"], guard.status()["tenure"]["token"]);
     assert_eq!(errno(File::create_new(&record)), libc::EEXIST);
-    guard.ask("give", &[]).ok();
+    guard.request("give", &[]).ok();
     assert!(!record.exists());
 }
