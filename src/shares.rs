@@ -285,8 +285,8 @@ impl Charges {
         self.part_of(uid).grow(more)
     }
 
-    /// Changes the number of places to `amount`, even beyond the limits. What is added is the
-    /// user's; what is freed was that of the last user who was charged.
+    /// Changes the number of places to `amount`, even beyond the limits. Added places are charged
+    /// to the user; freed places were those of the last user who was charged.
     pub(crate) fn set(&mut self, uid: u32, amount: usize) {
         let before = self.amount();
         if amount > before {

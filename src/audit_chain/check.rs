@@ -2,8 +2,8 @@
 //!
 //! Checks the files of an audit log in a directory.
 
-use super::chain::{AUDIT_VERSION, ChainedLine, ReadLine, RecordHash};
-use crate::audit_chain::chain::AuditHead;
+use super::hash_chain::{AUDIT_VERSION, ChainedLine, ReadLine, RecordHash};
+use crate::audit_chain::hash_chain::AuditHead;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ pub(crate) struct AuditFault {
     pub(crate) file: String,
     /// The number of the line in the file, from 1; 0 for the file as a whole.
     pub(crate) line: u64,
-    /// What is wrong with the line, as a clause.
+    /// The fault of the line, as a clause.
     pub(crate) what: String,
 }
 
@@ -41,14 +41,14 @@ impl fmt::Display for AuditFault {
 pub(crate) struct AuditReport {
     /// The faults, in the order of the lines.
     pub(crate) faults: Vec<AuditFault>,
-    /// What is worth to be told and no fault, as sentences.
+    /// Remarks that are no faults, as sentences.
     pub(crate) notes: Vec<String>,
     /// The number of lines that belong to the chain.
     pub(crate) chained: u64,
 }
 
-/// What the next line must be.
-enum Expected {
+/// The next line that the chain permits.
+enum ExpectedLine {
     /// The chain has not begun.
     First,
     /// A line with this number, which names one of these digests.
@@ -61,7 +61,7 @@ enum Expected {
 pub(crate) struct AuditCheck {
     head: Option<AuditHead>,
     report: AuditReport,
-    expected: Expected,
+    expected: ExpectedLine,
     /// Where the last line of the chain is, and its number.
     last: (String, u64, u64),
     /// The digest of the line that the head names, once it was read.
@@ -87,7 +87,7 @@ impl AuditCheck {
         Self {
             head,
             report: AuditReport::default(),
-            expected: Expected::First,
+            expected: ExpectedLine::First,
             last: (String::new(), 0, 0),
             named: None,
             torn: None,
@@ -125,11 +125,11 @@ impl AuditCheck {
                         "has version {found}, and this latchfs knows version {AUDIT_VERSION}"
                     );
                     self.fault(at, what);
-                    self.expected = Expected::Any;
+                    self.expected = ExpectedLine::Any;
                 }
                 ReadLine::Unreadable => {
                     self.fault(at, "is no line of the chain: it was changed or inserted");
-                    self.expected = Expected::Any;
+                    self.expected = ExpectedLine::Any;
                 }
             }
         }
@@ -140,11 +140,11 @@ impl AuditCheck {
         self.report.chained += 1;
         match &self.expected {
             _ if !line.is_whole => self.fault(at, "was changed after it was written"),
-            Expected::First => self.first(at, line),
-            Expected::Next(event, _) if line.event < *event => {
+            ExpectedLine::First => self.first(at, line),
+            ExpectedLine::Next(event, _) if line.event < *event => {
                 return self.fault(at, format!("repeats event {}", line.event));
             }
-            Expected::Next(event, _) if line.event > *event => {
+            ExpectedLine::Next(event, _) if line.event > *event => {
                 let missing = line.event - event;
                 let says = format!(
                     "has event {}, and event {event} should come there: {missing} lines before it \
@@ -153,10 +153,10 @@ impl AuditCheck {
                 );
                 self.fault(at, says);
             }
-            Expected::Next(_, before) if !before.contains(&line.previous) => {
+            ExpectedLine::Next(_, before) if !before.contains(&line.previous) => {
                 self.fault(at, "does not continue the line before it: that one was replaced");
             }
-            Expected::Any | Expected::Next(..) => {}
+            ExpectedLine::Any | ExpectedLine::Next(..) => {}
         }
         let here = AuditFault { file: at.0.to_owned(), line: at.1, what: String::new() };
         if self.head.as_ref().is_some_and(|head| head.last.event == line.event) {
@@ -164,8 +164,8 @@ impl AuditCheck {
         }
         // A changed line is one fault, and not another one of the line after it.
         self.expected = match line.event.checked_add(1) {
-            Some(next) => Expected::Next(next, [line.named.clone(), line.own.clone()]),
-            None => Expected::Any,
+            Some(next) => ExpectedLine::Next(next, [line.named.clone(), line.own.clone()]),
+            None => ExpectedLine::Any,
         };
         self.last = (at.0.to_owned(), at.1, line.event);
     }

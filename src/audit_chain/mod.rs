@@ -8,15 +8,15 @@
 //! The head has a version too. Another version is refused by a sentence that names both.
 //!
 //! A writer syncs its lines before it writes the head. So after a crash the head is at most older
-//! than the log. This module computes and checks; the files are those of its callers. `chain` makes
-//! lines and the head, and `check` finds faults.
+//! than the log. This module computes and checks; the files are those of its callers.
+//! `hash_chain` makes lines and the head, and `check` finds faults.
 
-mod chain;
+mod hash_chain;
 mod check;
 
-pub(crate) use crate::audit_chain::chain::AuditHead;
 pub(crate) use crate::audit_chain::check::{AUDIT_NAME, check_files};
-pub(crate) use chain::{AuditChain, ChainEntry, ChainLink, first_event, last_link};
+pub(crate) use crate::audit_chain::hash_chain::AuditHead;
 #[cfg(test)]
 pub(crate) use check::AuditCheck;
 pub(crate) use check::AuditReport;
+pub(crate) use hash_chain::{AuditChain, ChainEntry, ChainLink, first_event, last_link};

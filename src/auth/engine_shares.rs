@@ -251,7 +251,7 @@ impl LimitedTable {
     }
 
     /// Returns a function that counts what the callers with this grant have; `None` if they can't
-    /// be told from all others.
+    /// be distinguished from all others.
     fn counter_of<'a>(&'a self, grant: &'a Grant) -> Option<Counter<'a>> {
         let field: fn(Usage) -> usize = match self.0 {
             ShareOf::Locks => |usage| usage.leases,

@@ -310,7 +310,7 @@ pub(crate) enum Extent {
     Short,
     /// As far as it concerns what belongs to the user.
     Own,
-    /// What the modes and ACLs of the files allow.
+    /// The permission that the modes and ACLs of the files give.
     Modes,
     /// Nothing.
     No,
@@ -342,25 +342,25 @@ impl Extent {
 /// The rights to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FolderRule {
-    /// What the request does, as in "only root may ...".
+    /// The request as a verb, as in "only root may ...".
     pub(crate) name: &'static str,
     /// The requests that do this: through the file `ctl` of a view, through the socket of a guard
     /// without a view, by reading a file in `.latchfs`, or by an act on a file in `.latchfs/locks`.
     pub(crate) requests: &'static [&'static str],
-    /// What root may do.
+    /// The permission of root.
     pub(crate) root: Extent,
-    /// What the user may do who started the guard.
+    /// The permission of the user who started the guard.
     pub(crate) guard: Extent,
-    /// What the owner of the tenure may do, if the tenure is not held for all programs.
+    /// The permission of the owner of the tenure, if the tenure is not held for all programs.
     pub(crate) owner: Extent,
-    /// What any other user may do.
+    /// The permission of any other user.
     pub(crate) other: Extent,
 }
 
 macro_rules! folder_acts {
     ($($act:ident $name:literal $root:ident $guard:ident $owner:ident $other:ident
         [$($request:literal)+];)+) => {
-        /// What a request to a guard does.
+        /// The kinds of requests to a guard.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum FolderAct {
             $(#[doc = $name] $act,)+

@@ -12,7 +12,7 @@ use crate::cli::lock::{held_lock, lock_commands};
 use crate::cli::mount::mount_helper;
 use crate::cli::mount::{mount_command, umount};
 use crate::cli::run::run_command;
-use crate::cli::serve::{access_options, cluster, serve_command};
+use crate::cli::serve::{access_options, cluster_command, serve_command};
 use crate::cli::show::{audit, events, ls, top};
 use crate::log_output;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -199,7 +199,7 @@ enum CliCommand {
     Cert(access_options::CertArgs),
     /// Show the nodes of the cluster, and change its members
     #[command(after_long_help = CLUSTER_EXAMPLES)]
-    Cluster(cluster::ClusterArgs),
+    Cluster(cluster_command::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
@@ -299,7 +299,7 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Mount(args) => mount_command::run(args),
         CliCommand::Serve(args) => serve_command::run(args),
         CliCommand::Cert(args) => access_options::run(args),
-        CliCommand::Cluster(args) => cluster::run(args),
+        CliCommand::Cluster(args) => cluster_command::run(args),
         CliCommand::Umount(args) => umount::run(args),
         CliCommand::Ls(args) => ls::run(args),
         CliCommand::Status(args) => lock_commands::status(args),

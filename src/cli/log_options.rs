@@ -50,7 +50,7 @@ impl LogLocksArgs {
     }
 }
 
-/// What a command logs.
+/// The logging options of a command.
 pub(super) struct LogScope {
     /// Whether the command is a daemon, which logs the level `info`; others only log warnings.
     pub(super) is_daemon: bool,

@@ -219,7 +219,7 @@ pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
 const GAP: &str = "  ";
 /// The width to which a column is shortened at most.
 const COLUMN_MIN: usize = 8;
-/// What stands for the rest of a shortened cell.
+/// The mark for the rest of a shortened cell.
 const REST: char = '\u{2026}';
 
 /// Returns the columns and lines of the terminal on standard output; `None` if that is no terminal.

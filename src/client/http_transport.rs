@@ -190,7 +190,7 @@ impl Transport for Http {
     }
 
     fn line(&self) -> Box<dyn ServerConnection> {
-        Box::new(Connection { target: Arc::clone(&self.0), runtime: None, sender: None })
+        Box::new(HttpConnection { target: Arc::clone(&self.0), runtime: None, sender: None })
     }
 
     fn follow(
@@ -306,13 +306,13 @@ impl HttpTarget {
 }
 
 /// One connection, and the event loop that runs it while its thread waits.
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     pub(super) target: Arc<HttpTarget>,
     pub(super) runtime: Option<Runtime>,
     pub(super) sender: Option<HttpSender>,
 }
 
-impl ServerConnection for Connection {
+impl ServerConnection for HttpConnection {
     fn send_batch(
         &mut self,
         batch: &RequestBatch,
@@ -336,7 +336,7 @@ impl ServerConnection for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for HttpConnection {
     fn drop(&mut self) {
         // Dropping the runtime would wait for the end of a look-up of the server's name.
         if let Some(runtime) = self.runtime.take() {
@@ -345,7 +345,7 @@ impl Drop for Connection {
     }
 }
 
-impl Connection {
+impl HttpConnection {
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
         // The server may have closed an idle connection, which the client notices only when it
         // sends on the connection.

@@ -3,9 +3,9 @@
 //!
 //! Retry with backoff: a batch that may have acquired a lock is sent again after pauses that
 //! double, under the same number, by which the server recognizes it, until its answer is known,
-//! however long the server is unreachable. A caller whose deadline passes is told that there is no
-//! answer; a lock that is granted after that is released. A part of a batch that the server could
-//! not decide is repeated in the batches that follow: see [`RequestQueue`].
+//! however long the server is unreachable. A caller whose deadline passes gets the error that there
+//! is no answer; a lock that is granted after that is released. A part of a batch that the server
+//! could not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 

@@ -72,8 +72,8 @@ pub(super) struct RequestQueue {
     acquisitions: BTreeMap<Token, u32>,
 }
 
-/// A granted lock, or a place in the queue of a lock, of which a caller has been told and which it
-/// may use from now on.
+/// A granted lock, or a place in the queue of a lock, which was reported to a caller, and which the
+/// caller may use from now on.
 struct Delivered {
     name: LockName,
     hold: Ownership,
@@ -502,7 +502,7 @@ mod tests {
         for ask in [BatchItem::Now, release(Some(7)), release(None), BatchItem::About] {
             queue.push(asked(ask));
         }
-        assert_eq!(queue.give_up().len(), 4, "all are told");
+        assert_eq!(queue.give_up().len(), 4, "all get an answer");
         let left: Vec<_> = queue.take().into_iter().map(|asked| asked.ask).collect();
         assert_eq!(left, [release_of(Some(7), Some(0))]);
     }

@@ -3,7 +3,7 @@
 //!
 //! Probes a server, for `doctor`: how far a connection gets, and the time that the server reports.
 
-use super::http_transport::{Connection, Http, HttpTarget, runtime};
+use super::http_transport::{Http, HttpConnection, HttpTarget, runtime};
 use crate::client::http_transport::{ServerConnection, TransportError};
 use crate::net::connections::with_causes;
 use crate::service::RttSample;
@@ -134,7 +134,7 @@ pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     heard.ok_or_else(|| Stuck::Silent("it was not asked".to_owned()))
 }
 
-fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<Connection, Stuck> {
+fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<HttpConnection, Stuck> {
     let patience = PATIENCE.as_duration();
     let in_time = |why: &str| format!("{why} within {PATIENCE}");
     let sender = runtime.block_on(async {
@@ -148,7 +148,7 @@ fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<Connection, Stu
         }
     })?;
     let (target, runtime, sender) = (Arc::clone(target), Some(runtime), Some(sender));
-    Ok(Connection { target, runtime, sender })
+    Ok(HttpConnection { target, runtime, sender })
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct ServerEvents {
     /// The index of the server that is read.
     at: usize,
     stream: ResponseBody,
-    /// What was received and not read yet.
+    /// The bytes that were received and not read yet.
     received: Vec<u8>,
     /// The id of the last event that was read.
     last: Option<String>,

@@ -56,7 +56,7 @@ pub(super) struct ClientState {
     error: Mutex<Option<TransportError>>,
     /// Why the last server that answered could not decide a request; `None` if it did.
     unable: Mutex<Option<Unavailable>>,
-    pub(super) counts: Counts,
+    pub(super) counts: PipelineCounts,
     /// The id of the engine in use; 0 if it has none, or is not known yet.
     engine: AtomicU64,
     /// Whether the engine's id is known: with several servers, from the first one that answered.
@@ -67,7 +67,7 @@ pub(super) struct ClientState {
 
 /// Counters of requests and their outcomes.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct PipelineCounts {
     pub(super) batches: AtomicU64,
     pub(super) asks: AtomicU64,
     pub(super) repeats: AtomicU64,
@@ -112,7 +112,7 @@ impl ClientState {
             session_lost: Mutex::default(),
             error: Mutex::default(),
             unable: Mutex::default(),
-            counts: Counts::default(),
+            counts: PipelineCounts::default(),
             engine: AtomicU64::new(0),
             met: Mutex::new(false),
             keeper: OnceLock::new(),
@@ -155,9 +155,9 @@ impl ClientState {
         Ok(response.stamp.engine)
     }
 
-    /// Returns the response `response` of a server. If one of its replies says that the server could
-    /// not decide a request, and the client has several servers, returns an error instead, and the
-    /// next try goes to another server.
+    /// Returns the response of a server. If one of its replies says that the server could not
+    /// decide a request, and the client has several servers, returns an error instead, and the next
+    /// try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,

@@ -40,12 +40,12 @@ pub(super) struct ServerFaults {
     /// The number of batches that arrived at the server.
     pub(super) arrived: AtomicU64,
     /// The current fault of the server.
-    fault: Mutex<Option<Fault>>,
+    fault: Mutex<Option<ServerFault>>,
 }
 
 /// A fault of a server that is reachable.
 #[derive(Clone)]
-enum Fault {
+enum ServerFault {
     /// The server executes no request, and reports the reason.
     Unable(Unavailable),
     /// The server executes requests, but replies that their outcome is unknown, because its log was
@@ -55,7 +55,7 @@ enum Fault {
     Unauthorized,
 }
 
-impl Fault {
+impl ServerFault {
     fn unsure() -> Unavailable {
         Unavailable::Log { why: "too slow".into() }
     }
@@ -126,10 +126,10 @@ impl ServerConnection for NearLine {
         let batch = BatchServer::read(&bytes).expect("as it was written");
         let fault = weather.fault.lock().clone();
         let parts = batch.asks.len();
-        if let Some(Fault::Unauthorized) = fault {
+        if let Some(ServerFault::Unauthorized) = fault {
             return Err(TransportError::Denied("unknown token".to_owned()));
         }
-        if let Some(Fault::Unable(why)) = &fault {
+        if let Some(ServerFault::Unable(why)) = &fault {
             let stamp = self.near.batch_server.lock().stamp();
             let replies = vec![ItemReply::Unavailable(why.clone()); parts];
             return Ok(BatchResponse { stamp, replies });
@@ -138,9 +138,9 @@ impl ServerConnection for NearLine {
         let then = move |response| drop(send.send(response));
         batch_server.execute(&"batch:a".into(), batch, Limits::new(), |_, _| {}, then);
         let response = response.recv().expect("the server answers");
-        if let Some(Fault::Unsure) = fault {
+        if let Some(ServerFault::Unsure) = fault {
             let stamp = self.near.batch_server.lock().stamp();
-            let replies = vec![ItemReply::Unavailable(Fault::unsure()); parts];
+            let replies = vec![ItemReply::Unavailable(ServerFault::unsure()); parts];
             return Ok(BatchResponse { stamp, replies });
         }
         let lost = |count: u64| count.checked_sub(1);
@@ -462,7 +462,7 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
         let no = submit(&client, Op::Renew(renew)).expect("known without the server");
         assert!(matches!(*no.expect_err("over").reason, Reason::Expired { .. }));
         let granted_at = served.join().expect("served");
-        assert!(lost_at <= granted_at, "the loss is told before the next grant");
+        assert!(lost_at <= granted_at, "the loss is reported before the next grant");
         granted_at
     });
     assert!(granted_at > Time::ZERO);
@@ -543,10 +543,10 @@ fn wait_until_free(world: &ClientFixture, watch: &mut EventWatch, of: &str) {
 fn a_release_is_repeated_until_the_server_has_carried_it_out() {
     let full = Unavailable::State { full: true, why: "no space left on device".into() };
     let faults = [
-        Fault::Unable(full),
-        Fault::Unable(Unavailable::NoQuorum { why: "too few nodes".into() }),
-        Fault::Unable(Unavailable::Denied { why: "other rights".into() }),
-        Fault::Unauthorized,
+        ServerFault::Unable(full),
+        ServerFault::Unable(Unavailable::NoQuorum { why: "too few nodes".into() }),
+        ServerFault::Unable(Unavailable::Denied { why: "other rights".into() }),
+        ServerFault::Unauthorized,
     ];
     for fault in faults {
         let world = world();
@@ -576,9 +576,9 @@ fn a_lock_granted_without_an_answer_is_released() {
     let world = world();
     let client = world.connect("a", "30s");
     let mut watch = world.local.subscribe(None);
-    *world.weather.fault.lock() = Some(Fault::Unsure);
+    *world.weather.fault.lock() = Some(ServerFault::Unsure);
     let no = submit(&client, mkdir("build", "a"));
-    assert_eq!(no, Err(Fault::unsure()), "the caller is told that it is not known");
+    assert_eq!(no, Err(ServerFault::unsure()), "the caller learns that it is not known");
     assert_eq!(world.holders("build"), ["a"]);
     *world.weather.fault.lock() = None;
     wait_until_free(&world, &mut watch, "build");
@@ -619,9 +619,9 @@ fn the_leases_of_a_session_are_listed_page_by_page() {
 }
 
 /// An engine in memory that reports an engine id, as the engine of a cluster does.
-struct Named(Arc<Local>, u64);
+struct WithEngineId(Arc<Local>, u64);
 
-impl LockService for Named {
+impl LockService for WithEngineId {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         self.0.submit(command, retry, then);
     }
@@ -659,9 +659,9 @@ impl LockService for Named {
     }
 }
 
-impl StaleReads for Named {}
+impl StaleReads for WithEngineId {}
 
-impl BackendStatus for Named {
+impl BackendStatus for WithEngineId {
     fn about(&self) -> About {
         self.0.about()
     }
@@ -681,7 +681,7 @@ fn local() -> Arc<Local> {
 
 /// Returns a server in front of an engine with the id `engine`.
 fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
-    let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
+    let locks = Locks::new(Arc::new(WithEngineId(Arc::clone(local), engine)));
     let weather = Arc::new(ServerFaults::default());
     let batch_server = Mutex::new(BatchServer::new(locks));
     let near = Arc::new(Near { batch_server, weather: Arc::clone(&weather) });
@@ -752,8 +752,9 @@ fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
         let after = engine.inspect(Engine::next_token);
         assert_eq!(after, before + 1, "one grant");
     }
-    // Without a token a repeated release could end a later lease; with one, the retry would be told
-    // that there is nothing to release. The release takes effect once, and the retry reports that.
+    // Without a token a repeated release could end a later lease; with one, the answer to the retry
+    // would be that there is nothing to release. The release takes effect once, and the retry
+    // reports that.
     for (lock, token) in [("held", None), ("build", Some(tokens[0]))] {
         let key = LeaseKey { name: name(lock), client: client_id("a"), token };
         one.weather.answers_lost.store(1, Ordering::Release);
@@ -820,7 +821,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
         mint(&restored);
     }
     for node in [&one, &two] {
-        let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
+        let locks = Locks::new(Arc::new(WithEngineId(Arc::clone(&restored), 9)));
         *node.near.batch_server.lock() = BatchServer::new(locks);
     }
     // The client detects the new engine when it sends the next request.

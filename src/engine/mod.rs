@@ -31,7 +31,7 @@
 //!
 //! The folders and files in reading order:
 //!
-//! - `values` has what the engine is told and answers, and the parts of its state.
+//! - `values` has the commands and answers of the engine, and the parts of its state.
 //! - `state` puts these together, with the invariants that tests check after each command.
 //! - `rules` changes the state: `apply` calls the rule of each command.
 //! - `query` reads it, and `usage` counts how much each client has.

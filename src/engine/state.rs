@@ -28,7 +28,7 @@ pub struct Rules {
     /// The maximum number of waiters in one queue: clients do not wait long enough for a longer
     /// one.
     pub waiters_max: usize,
-    /// The maximum number of holders of one shared lock: each acquire looks at all of them.
+    /// The maximum number of holders of one shared lock: each acquire scans all of them.
     pub holders_max: usize,
     /// The maximum number of open sessions: one per mount or HTTP client.
     pub sessions_max: usize,

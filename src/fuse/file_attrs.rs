@@ -85,7 +85,7 @@ impl NodeState {
 }
 
 /// Derives the file attributes of locks from their state in the lock service.
-pub(crate) struct Attributes {
+pub(crate) struct LockAttributes {
     service: Locks,
     callers: Arc<Callers>,
     content: Content,
@@ -95,7 +95,7 @@ pub(crate) struct Attributes {
     mounter: u32,
 }
 
-impl Attributes {
+impl LockAttributes {
     /// Returns the source of attributes for a mount that the user `mounter` makes now.
     pub(crate) fn new(
         service: Locks,

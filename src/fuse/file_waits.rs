@@ -593,7 +593,7 @@ mod tests {
         assert!(!inner.register(3, &name("b"), None), "asking again changes nothing");
         assert_eq!(woken(&mut inner, &ended("a")), [10, 20]);
         assert_eq!(woken(&mut inner, &ended("a")), [0; 0]);
-        assert!(inner.register(1, &name("a"), Some(11)), "told until it is read");
+        assert!(inner.register(1, &name("a"), Some(11)), "reported until it is read");
         assert_eq!(woken(&mut inner, &ended("b")), [30]);
     }
 

@@ -13,7 +13,7 @@ use crate::engine::{
 };
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport, README};
 use crate::fuse::credentials::Caller;
-use crate::fuse::file_attrs::{Attributes, LINKS, NodeState};
+use crate::fuse::file_attrs::{LINKS, LockAttributes, NodeState};
 use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::{Errno, FileAttr, LockRequest, NameIn, NodeEntry};
 use crate::fuse::kernel::interrupts::groups_of;
@@ -38,7 +38,7 @@ pub(crate) struct LockNodes {
     /// Access to the lock service.
     pub(crate) locks: LockAccess,
     /// The file attributes of locks.
-    pub(crate) attrs: Attributes,
+    pub(crate) attrs: LockAttributes,
     /// The processes that made and last renewed the leases.
     pub(crate) users: LeaseUsers,
     inodes: Mutex<InodeTable>,
@@ -46,7 +46,7 @@ pub(crate) struct LockNodes {
 
 impl LockNodes {
     /// Returns the inodes of a new mount, of which the kernel knows none yet.
-    pub(crate) fn new(locks: LockAccess, attrs: Attributes, users: LeaseUsers) -> Self {
+    pub(crate) fn new(locks: LockAccess, attrs: LockAttributes, users: LeaseUsers) -> Self {
         Self { locks, attrs, users, inodes: Mutex::default() }
     }
 

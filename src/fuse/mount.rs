@@ -10,7 +10,7 @@ use crate::fuse::control_files::mount_pages::MountPages;
 use crate::fuse::control_files::wait_files::WaitFiles;
 use crate::fuse::credentials;
 use crate::fuse::credentials::Callers;
-use crate::fuse::file_attrs::Attributes;
+use crate::fuse::file_attrs::LockAttributes;
 use crate::fuse::file_waits::{FileWaits, Polls};
 use crate::fuse::kernel::handles::Shares;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
@@ -134,7 +134,7 @@ impl SharedParts {
         let callers = Arc::new(Callers::new(config));
         let locks = LockAccess::new(service.clone(), refusals);
         let (of, content) = (Arc::clone(&callers), config.content);
-        let attrs = Attributes::new(service.clone(), of, content, own_uid());
+        let attrs = LockAttributes::new(service.clone(), of, content, own_uid());
         let users = LeaseUsers::new(service.clone(), Arc::clone(&callers));
         let nodes = Arc::new(LockNodes::new(locks, attrs, users));
         let cache = KernelCache::new(Arc::clone(&nodes));

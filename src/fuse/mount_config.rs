@@ -12,7 +12,7 @@ pub struct MountConfig {
     pub dir: PathBuf,
     /// The host part of the name of every client of this mount.
     pub client: ClientId,
-    /// How callers are told apart as clients, besides the host.
+    /// Which callers are one client, besides the host.
     pub owner: Owner,
     /// The ttl of a lease unless a program sets one.
     pub ttl: Ttl,

@@ -440,7 +440,7 @@ impl RepeatedOpens {
     /// Whether the kernel is to repeat an open, by the thread `tid` of the user `uid`, of a name
     /// that has vanished. If so, the next open of that thread is not repeated again.
     pub(crate) fn repeats(&self, uid: u32, tid: u32) -> bool {
-        // Threads of foreign pid namespaces can't be told apart.
+        // Threads of foreign pid namespaces can't be distinguished.
         if tid == 0 || self.done(tid) {
             return false;
         }

@@ -974,7 +974,8 @@ impl LockService for SilentAfterGrant {
 
 forward_status_to_engine!(SilentAfterGrant);
 
-/// In an earlier version the lock stayed held, although the program was told that it was not.
+/// In an earlier version the lock stayed held, although the program had got the answer that it was
+/// not.
 #[test]
 fn a_link_that_fails_after_its_grant_leaves_no_lease() {
     let engine = Local::in_memory(Rules::default()).expect("it starts");

@@ -33,7 +33,7 @@ pub(super) struct LineQueue(Arc<QueueShared>);
 struct QueueShared {
     style: LineStyle,
     limits: Mutex<LineLimits>,
-    state: Mutex<QueueState>,
+    state: Mutex<LineQueueState>,
     /// Notified when the queue is no longer empty, or when the thread must look at the limits.
     added: Condvar,
     /// Notified when the thread has written lines.
@@ -41,7 +41,7 @@ struct QueueShared {
 }
 
 #[derive(Default)]
-struct QueueState {
+struct LineQueueState {
     lines: Vec<u8>,
     /// The number of these lines.
     count: u64,
@@ -96,7 +96,7 @@ impl LineQueue {
         let mut state = self.0.state.lock();
         state.is_end = true;
         self.0.added.notify_one();
-        let waits = |state: &mut QueueState| state.is_end || state.writes;
+        let waits = |state: &mut LineQueueState| state.is_end || state.writes;
         self.0.written.wait_while_for(&mut state, waits, patience);
     }
 }
@@ -323,7 +323,7 @@ mod tests {
     use log::{LevelFilter, Log as _};
     use std::sync::mpsc::{Receiver, Sender};
 
-    /// A reader that takes nothing until it is told to.
+    /// A reader that takes nothing until the test permits it.
     struct Blocked {
         begins: Receiver<()>,
         is_open: bool,

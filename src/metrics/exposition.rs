@@ -228,28 +228,28 @@ const OTHERS: &str = "other";
 /// The last count of the locks, and the prefixes that have a label.
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    counted: Counts,
+    counted: LockCounts,
     /// When the next count may begin.
     stale_at: Time,
 }
 
 /// The number of locks and waiters by phase and by prefix.
 #[derive(Debug, Default)]
-struct Counts {
+struct LockCounts {
     /// Free, held, in grace.
     phases: [u64; 3],
     /// Those of names without a prefix, and of prefixes without a label.
-    single: Count,
-    others: Count,
-    prefixes: Vec<(String, Count)>,
+    single: PrefixCount,
+    others: PrefixCount,
+    prefixes: Vec<(String, PrefixCount)>,
     /// The number of prefixes, at the beginning of the list, that had a label before.
     known: usize,
     /// The prefix of the last lock: all locks with one prefix follow each other.
-    run: Option<(String, Count)>,
+    run: Option<(String, PrefixCount)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Count {
+struct PrefixCount {
     locks: u64,
     waiters: u64,
 }
@@ -268,10 +268,11 @@ impl Census {
     }
 }
 
-impl Counts {
+impl LockCounts {
     /// Counts all locks. The prefixes that have a label keep it.
     fn recount(&self, locks: &Locks) -> Self {
-        let known = self.prefixes.iter().map(|(prefix, _)| (prefix.clone(), Count::default()));
+        let known =
+            self.prefixes.iter().map(|(prefix, _)| (prefix.clone(), PrefixCount::default()));
         let mut counts = Self { prefixes: known.collect(), ..Self::default() };
         counts.known = counts.prefixes.len();
         let mut after = None;
@@ -292,10 +293,10 @@ impl Counts {
                 if self.run.as_ref().is_none_or(|(run, _)| run != prefix) {
                     self.end_run();
                 }
-                &mut self.run.get_or_insert_with(|| (prefix.to_owned(), Count::default())).1
+                &mut self.run.get_or_insert_with(|| (prefix.to_owned(), PrefixCount::default())).1
             }
         };
-        count.add(Count { locks: 1, waiters });
+        count.add(PrefixCount { locks: 1, waiters });
     }
 
     /// Enters the count of the last prefix. If more prefixes are new than labels are left, those
@@ -341,7 +342,7 @@ impl Counts {
     }
 }
 
-impl Count {
+impl PrefixCount {
     const fn add(&mut self, other: Self) {
         self.locks += other.locks;
         self.waiters += other.waiters;
@@ -409,9 +410,10 @@ mod census_tests {
     use super::*;
 
     /// Counts one lock for each name of a list in order.
-    fn count(before: &Counts, names: &[String]) -> Counts {
-        let known = before.prefixes.iter().map(|(prefix, _)| (prefix.clone(), Count::default()));
-        let mut counts = Counts { prefixes: known.collect(), ..Counts::default() };
+    fn count(before: &LockCounts, names: &[String]) -> LockCounts {
+        let known =
+            before.prefixes.iter().map(|(prefix, _)| (prefix.clone(), PrefixCount::default()));
+        let mut counts = LockCounts { prefixes: known.collect(), ..LockCounts::default() };
         counts.known = counts.prefixes.len();
         for name in names {
             counts.add(&LockName::parse(name).expect("valid"), Phase::Held, 2);
@@ -420,7 +422,7 @@ mod census_tests {
         counts
     }
 
-    fn prefixes(counts: &Counts) -> Vec<&str> {
+    fn prefixes(counts: &LockCounts) -> Vec<&str> {
         counts.prefixes.iter().map(|(prefix, _)| prefix.as_str()).collect()
     }
 
@@ -430,7 +432,7 @@ mod census_tests {
         let mut names: Vec<_> = (0..PREFIXES_MAX).map(|n| format!("a{n:02}/x")).collect();
         names.insert(0, "a".to_owned());
         names.extend(["b/x", "b/y", "c/x", "c/y", "c/z"].map(str::to_owned));
-        let first = count(&Counts::default(), &names);
+        let first = count(&LockCounts::default(), &names);
         assert_eq!(first.prefixes.len(), PREFIXES_MAX);
         assert!(prefixes(&first).contains(&"b") && prefixes(&first).contains(&"c"));
         let (others, single) = (first.others, first.single);

@@ -116,7 +116,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             }
             // The metrics are read again after a pause even without a change, since openraft may
             // publish the parts of one change one after the other.
-            let looks_again = async {
+            let checks_again = async {
                 // The only member of a cluster can't lose the leadership, so it sleeps until the
                 // metrics change.
                 if self.alone.load(Ordering::SeqCst) && role.is_leader() {
@@ -128,7 +128,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             let changed = tokio::select! {
                 biased;
                 changed = news.changed() => changed,
-                again = looks_again => again,
+                checked = checks_again => checked,
             };
             if changed.is_err() {
                 return self.enter(LeadershipRole::Ended);

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The maximum number of events kept for readers. A reader further behind is told how many it lost.
+/// The maximum number of events kept for readers. A reader further behind learns how many it lost.
 /// At 100,000 events a second, more than the kernel of one machine can cause, the ring covers 80
 /// ms.
 pub const FEED_EVENTS_MAX: usize = 8_192;
@@ -255,7 +255,7 @@ pub enum EventStart {
 }
 
 /// For how many times as many events as are kept their places are known: a reader that is further
-/// behind than the events is told how many it has lost.
+/// behind than the events learns how many it has lost.
 const PLACES_PER_EVENT: u64 = 8;
 
 /// The places of the last events of a node.

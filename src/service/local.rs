@@ -10,8 +10,8 @@
 //! Commands that must take effect although the journal cannot record them now: even while the disk
 //! is full, a process may close its files or die.
 //!
-//! What this process says about a hold-off of its engine: one log line when it begins to serve,
-//! one when locks are granted, and a part of the text that says where the state is.
+//! The log line of this process about a hold-off of its engine: one log line when it begins to
+//! serve, one when locks are granted, and a part of the text that says where the state is.
 
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::counters::{Count, Histogram, ServiceCounters};

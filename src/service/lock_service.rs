@@ -165,7 +165,7 @@ pub enum Unavailable {
 /// The cause of [`Unavailable::NoQuorum`] while a node has no contact with a majority.
 const NO_MAJORITY: &str = "no majority of the nodes answers";
 
-/// What ends the lack of a majority, as the end of a sentence.
+/// The remedy for the lack of a majority, as the end of a sentence.
 pub const MAJORITY_ADVICE: &str = "start nodes until a majority answers; if the data of so many \
     is lost for good that none can, 'latchfs cluster recover' begins a new cluster with a node \
     that is left";

@@ -585,7 +585,7 @@ fn look_up(
 ) {
     let names: Vec<_> = std::iter::once(name.clone()).chain(name.parents()).collect();
     let (views, missing) = (vec![None; names.len()], names.len());
-    let seen = Seen { views, missing, then: Some(Box::new(then)) };
+    let seen = PendingViews { views, missing, then: Some(Box::new(then)) };
     let seen = Arc::new(Mutex::new(seen));
     for (place, name) in names.iter().enumerate() {
         let seen = Arc::clone(&seen);
@@ -607,7 +607,7 @@ fn look_up(
 
 /// The views of several locks that were requested at the same time, as far as the answers have
 /// arrived.
-struct Seen {
+struct PendingViews {
     views: Vec<Option<Result<LockView, Unavailable>>>,
     missing: usize,
     then: Option<Then<Result<Vec<LockView>, Unavailable>>>,

@@ -63,11 +63,11 @@ pub enum Entered {
 pub struct QueueWaits {
     locks: Locks,
     own: Weak<Self>,
-    state: Mutex<WaitState>,
+    state: Mutex<QueueWaitState>,
 }
 
 #[derive(Default)]
-struct WaitState {
+struct QueueWaitState {
     /// The subscription to events, which exists while any request waits.
     watch: Option<EventWatch>,
     places: HashMap<Ticket, QueuePlace>,
@@ -167,7 +167,7 @@ impl QueueWaits {
         watch
     }
 
-    /// Looks for the end of the wait with this ticket among the events in `before`: the wait may
+    /// Searches for the end of the wait with this ticket among the events in `before`: the wait may
     /// have ended after the request was queued and before its ticket was tracked.
     fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
         loop {
@@ -190,7 +190,7 @@ impl QueueWaits {
     fn on_events(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let mut unclear = Vec::new();
-        let WaitState { watch: Some(watch), places, .. } = &mut *state else { return };
+        let QueueWaitState { watch: Some(watch), places, .. } = &mut *state else { return };
         loop {
             let batch = watch.take(EVENTS_MAX);
             if batch.lost > 0 {

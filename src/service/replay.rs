@@ -71,7 +71,7 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
     // A later handover of the same tenure or of another one may be among the missing records. Its
-    // client had been told that it was set.
+    // client had got the answer that it was set.
     if !clean && !same_boot && replay.engine.remembered() > 0 {
         start_records.insert(0, vec![known_version(), ENDS_UNKNOWN]);
     }

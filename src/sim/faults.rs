@@ -1,9 +1,9 @@
 //! Fault injection: nodes crash, disks fail, the network has partitions and periods of heavy loss,
 //! wall clocks jump, leadership moves, and voters are replaced. The seed decides which and when.
 
-use super::world::World;
+use super::world::SimWorld;
 use crate::raft::store::snapshot::NodeId;
-use crate::sim::checks::client_history::Promise;
+use crate::sim::checks::client_history::SafetyProperty;
 use crate::sim::checks::recorder::CoveragePoint;
 use crate::sim::clients::client::SimClient;
 use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
@@ -25,7 +25,7 @@ const RETIRE_PATIENCE: Span = Span::from_millis(500);
 const END_PATIENCE: Span = Span::from_millis(700);
 
 /// Injects random faults until `until`, then repairs everything.
-pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
+pub(super) async fn rage(world: &Arc<SimWorld>, clients: u64, until: Time) {
     let dice = world.dice.clone();
     while now() < until {
         sleep(dice.millis(50, 900)).await;
@@ -62,7 +62,7 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
 
 /// Adds a node and lets it replace a random voter. Either step may time out, and then the node may
 /// be removed again.
-async fn replace(world: &Arc<World>) {
+async fn replace(world: &Arc<SimWorld>) {
     let Some(leader) = world.leader() else { return };
     let fresh = world.add();
     world.start(fresh).await;
@@ -95,7 +95,7 @@ async fn replace(world: &Arc<World>) {
 }
 
 /// Removes the machines that are no longer members, according to the committed membership.
-pub(super) async fn retire(world: &Arc<World>) {
+pub(super) async fn retire(world: &Arc<SimWorld>) {
     let Some(leader) = world.leader() else { return };
     let current = leader.requests.raft.ensure_linearizable(ReadPolicy::ReadIndex);
     if !matches!(SimTypeConfig::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
@@ -109,7 +109,7 @@ pub(super) async fn retire(world: &Arc<World>) {
 }
 
 /// Repairs the network and starts every node that is down.
-async fn calm(world: &Arc<World>) {
+async fn calm(world: &Arc<SimWorld>) {
     world.record.note(format_args!("all is mended"));
     world.net.mend(NetworkFaults::MENDED);
     for id in world.nodes() {
@@ -119,7 +119,7 @@ async fn calm(world: &Arc<World>) {
     }
 }
 
-async fn crash_for(world: &Arc<World>, nodes: &[NodeId], time: Span) {
+async fn crash_for(world: &Arc<SimWorld>, nodes: &[NodeId], time: Span) {
     for id in nodes {
         world.crash(*id);
     }
@@ -127,7 +127,7 @@ async fn crash_for(world: &Arc<World>, nodes: &[NodeId], time: Span) {
     restart(world).await;
 }
 
-async fn restart(world: &Arc<World>) {
+async fn restart(world: &Arc<SimWorld>) {
     for id in world.nodes() {
         if world.host(id).is_none() {
             world.start(id).await;
@@ -135,7 +135,7 @@ async fn restart(world: &Arc<World>) {
     }
 }
 
-async fn fail_disk(world: &Arc<World>, id: NodeId) {
+async fn fail_disk(world: &Arc<SimWorld>, id: NodeId) {
     world.record.note(format_args!("the disk of node {id} fails"));
     let disk = world.seat(id).disk.clone();
     disk.fail();
@@ -146,7 +146,7 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
     {
         let state = host.describe();
         let what = format_args!("node {id} still runs {failed_for} after a failed sync: {state}");
-        world.record.violation(Promise::FailedNodesEnd, what);
+        world.record.violation(SafetyProperty::FailedNodesEnd, what);
     }
     // The machine restarts with its disk repaired, as if an operator had replaced the disk of a
     // real node.
@@ -156,7 +156,7 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
 
 /// Keeps the current network fault for a while, in which a node may crash and restart, then repairs
 /// the network.
-async fn bear(world: &Arc<World>) {
+async fn bear(world: &Arc<SimWorld>) {
     sleep(world.dice.millis(50, 750)).await;
     if world.dice.percent(30) {
         let any = *world.dice.pick(&world.nodes());
@@ -167,7 +167,7 @@ async fn bear(world: &Arc<World>) {
 }
 
 /// Partitions nodes and clients at random into two sides that cannot reach each other.
-async fn split(world: &Arc<World>, clients: u64) {
+async fn split(world: &Arc<SimWorld>, clients: u64) {
     let mut ends = world.nodes();
     ends.extend((1..=clients).map(SimClient::end));
     let (left, right): (Vec<End>, Vec<End>) = ends.iter().partition(|_| world.dice.percent(50));
@@ -177,7 +177,7 @@ async fn split(world: &Arc<World>, clients: u64) {
     bear(world).await;
 }
 
-async fn isolate(world: &Arc<World>, id: NodeId) {
+async fn isolate(world: &Arc<SimWorld>, id: NodeId) {
     let others: Vec<_> = world.nodes().into_iter().filter(|other| *other != id).collect();
     world.record.note(format_args!("node {id} is alone"));
     cut(world, &[id], &others);
@@ -187,7 +187,7 @@ async fn isolate(world: &Arc<World>, id: NodeId) {
 
 /// Drops messages in one direction: from one node to another, or from all nodes to one client,
 /// whose requests then arrive but get no answer.
-async fn cut_one_way(world: &Arc<World>, clients: u64) {
+async fn cut_one_way(world: &Arc<SimWorld>, clients: u64) {
     let nodes = world.nodes();
     let (from, to) = if world.dice.percent(50) {
         (vec![*world.dice.pick(&nodes)], *world.dice.pick(&nodes))
@@ -199,11 +199,11 @@ async fn cut_one_way(world: &Arc<World>, clients: u64) {
     bear(world).await;
 }
 
-fn cut(world: &World, from: &[End], to: &[End]) {
+fn cut(world: &SimWorld, from: &[End], to: &[End]) {
     world.net.cut(from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))));
 }
 
-async fn storm(world: &Arc<World>) {
+async fn storm(world: &Arc<SimWorld>) {
     let loss = world.dice.below(30);
     let doubled = world.dice.below(30);
     let late_ms = 5 + world.dice.below(45);

@@ -2,10 +2,10 @@
 
 use super::faults;
 use super::planted_bugs::{PlantedBug, planted};
-use super::world::World;
+use super::world::SimWorld;
 use crate::engine::{Engine, HandoverEnd, Rules};
 use crate::raft::store::snapshot::{InheritedState, Proposal};
-use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::client_history::{SafetyProperty, Violation};
 use crate::sim::checks::handover_history::{HandoverHistory, Restore};
 use crate::sim::checks::promises;
 use crate::sim::checks::recorder::CoveragePoint;
@@ -80,7 +80,7 @@ pub struct SimReport {
     pub unknown: u64,
     /// How often each kind of event occurred.
     pub parts: BTreeMap<CoveragePoint, u64>,
-    /// Number of grants that told of the last handover.
+    /// Number of grants that reported the last handover.
     pub handovers: u64,
 }
 
@@ -89,7 +89,7 @@ pub fn run(options: &SimOptions) -> SimReport {
     let mut runtime = SimRuntime::with_seed(options.seed);
     let dice = SeededRandom::new(options.seed);
     let report = runtime.block_on(async {
-        let world = World::new(&dice, options.nodes, Record::new(options.trace));
+        let world = SimWorld::new(&dice, options.nodes, Record::new(options.trace));
         let first = vec![Proposal::Begin(world.cluster, Rules::default())];
         if !options.handovers {
             simulate(options, &world, first, &[]).await;
@@ -103,11 +103,11 @@ pub fn run(options: &SimOptions) -> SimReport {
         let before = report(&world);
         let known = world.record.handovers(std::mem::take);
         // Another cluster, whose clients go on from what those of the lost one know.
-        let world = World::new(&dice, options.nodes, Record::new(options.trace));
+        let world = SimWorld::new(&dice, options.nodes, Record::new(options.trace));
         let tokens_from = inherited.baseline.tokens_from;
         world.record.handovers(|history| {
             let restore = Some(Restore { backup_at, tokens_from });
-            *history = HandoverHistory { restore, told: vec![], ..known };
+            *history = HandoverHistory { restore, reports: vec![], ..known };
         });
         let first = inherited.proposals(world.cluster).collect();
         let time = Span::from_millis(options.time.as_millis() / 2);
@@ -120,15 +120,15 @@ pub fn run(options: &SimOptions) -> SimReport {
 }
 
 /// Returns the report of one cluster.
-fn report(world: &World) -> SimReport {
+fn report(world: &SimWorld) -> SimReport {
     let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
     let history = world.record.history(std::mem::take);
     world.record.violations(promises::check(&history));
-    let (found, told) =
-        world.record.handovers(|seen| (seen.check(&history.resets), seen.told.len() as u64));
+    let (found, reports) =
+        world.record.handovers(|seen| (seen.check(&history.resets), seen.reports.len() as u64));
     world.record.violations(found);
     let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
-    let (trace, lines, handovers) = (lines, count, told);
+    let (trace, lines, handovers) = (lines, count, reports);
     SimReport {
         violations,
         trace,
@@ -162,7 +162,12 @@ impl SimReport {
 
 /// Runs a cluster whose log begins with the proposals `first`, with clients that compete for locks,
 /// and with clients that set handovers, which have the numbers `folders`.
-async fn simulate(options: &SimOptions, world: &Arc<World>, first: Vec<Proposal>, folders: &[u64]) {
+async fn simulate(
+    options: &SimOptions,
+    world: &Arc<SimWorld>,
+    first: Vec<Proposal>,
+    folders: &[u64],
+) {
     for id in world.nodes() {
         world.start(id).await;
     }
@@ -177,7 +182,7 @@ async fn simulate(options: &SimOptions, world: &Arc<World>, first: Vec<Proposal>
     for client in clients {
         if let Err(error) = client.await {
             let what = format_args!("a client ended: {error}");
-            world.record.violation(Promise::NoPanic, what);
+            world.record.violation(SafetyProperty::NoPanic, what);
         }
     }
     recover(world).await;
@@ -185,7 +190,7 @@ async fn simulate(options: &SimOptions, world: &Arc<World>, first: Vec<Proposal>
 
 /// Takes a backup at a random moment within `time`. Returns when it was requested, and what a
 /// cluster takes over from it; `None` if no node could take one.
-async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, InheritedState)> {
+async fn take_backup(world: Arc<SimWorld>, time: Span) -> Option<(Time, InheritedState)> {
     sleep(world.dice.millis(time.as_millis() / 4, time.as_millis())).await;
     for _ in 0..BACKUP_TRIES {
         sleep(LOOK_AGAIN).await;
@@ -214,7 +219,7 @@ async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, InheritedSt
 }
 
 /// Initializes a cluster of all nodes, and writes its first entries.
-async fn begin(world: &Arc<World>, first: Vec<Proposal>) {
+async fn begin(world: &Arc<SimWorld>, first: Vec<Proposal>) {
     if let Some(first) = world.host(1) {
         first.initialize(&world.nodes()).await;
     }
@@ -231,7 +236,7 @@ async fn begin(world: &Arc<World>, first: Vec<Proposal>) {
 
 /// Checks after the repair of all faults that the nodes reach the same state and that every lock
 /// can be read.
-async fn recover(world: &Arc<World>) {
+async fn recover(world: &Arc<SimWorld>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
     SimClient::new(world, CLIENTS + 1).read_all_locks(until).await;
@@ -241,14 +246,14 @@ async fn recover(world: &Arc<World>) {
 
 /// Waits until there is a leader and all nodes have applied the same entries, and compares their
 /// states.
-async fn settle(world: &Arc<World>, until: Time) {
+async fn settle(world: &Arc<SimWorld>, until: Time) {
     faults::retire(world).await;
     let mut standings = standings(world);
     while world.leader().is_none() || !have_applied_the_same(&standings) {
         if now() > until {
             return world
                 .record
-                .violation(Promise::Recovers, format_args!("the cluster does not recover"));
+                .violation(SafetyProperty::Recovers, format_args!("the cluster does not recover"));
         }
         sleep(LOOK_AGAIN).await;
         faults::retire(world).await;
@@ -256,13 +261,13 @@ async fn settle(world: &Arc<World>, until: Time) {
     }
     if standings.windows(2).any(|pair| pair[0] != pair[1]) {
         let what = format_args!("nodes that have applied the same entries end in different states");
-        world.record.violation(Promise::SameState, what);
+        world.record.violation(SafetyProperty::SameState, what);
     }
 }
 
 /// Returns the last applied entry of each node and its state after it. `None`: the node is not
 /// running.
-fn standings(world: &Arc<World>) -> Vec<Option<(Option<u64>, Vec<u8>)>> {
+fn standings(world: &Arc<SimWorld>) -> Vec<Option<(Option<u64>, Vec<u8>)>> {
     world.nodes().into_iter().map(|id| Some(world.host(id)?.state())).collect()
 }
 

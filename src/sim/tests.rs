@@ -5,7 +5,7 @@
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
-use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::client_history::{SafetyProperty, Violation};
 use crate::time::Span;
 use std::panic::catch_unwind;
 
@@ -16,7 +16,7 @@ const SEEDS_MAX: u64 = 120;
 /// The violation message that identifies a bug.
 struct Sentence {
     bug: &'static str,
-    promise: Promise,
+    promise: SafetyProperty,
     /// Texts that the message contains in this order, with any text between them.
     words: &'static [&'static str],
 }
@@ -45,7 +45,7 @@ fn shows(
     with: impl Fn(&dyn Fn() -> Option<Violation>) -> Option<Violation>,
 ) {
     let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
-    let handovers = own.promise == Promise::HandoversAreKept;
+    let handovers = own.promise == SafetyProperty::HandoversAreKept;
     for seed in first..first + SEEDS_MAX {
         // A planted bug may also make a node panic at its start. A run with such a panic counts as
         // one that has not found the bug.
@@ -71,7 +71,7 @@ macro_rules! bugs {
             $words:expr $(, from seed $first:literal)?;
     )*) => {
         const SENTENCES: &[Sentence] = &[$(
-            Sentence { bug: stringify!($bug), promise: Promise::$promise, words: &$words },
+            Sentence { bug: stringify!($bug), promise: SafetyProperty::$promise, words: &$words },
         )*];
 
         $(#[test]

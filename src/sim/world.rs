@@ -5,7 +5,7 @@ use crate::raft::node::node_pipeline::RequestPipeline;
 use crate::raft::store::snapshot::{ClusterId, NodeId};
 use crate::sim::checks::recorder::CoveragePoint;
 use crate::sim::checks::recorder::Record;
-use crate::sim::machines::virtual_disk::Disk;
+use crate::sim::machines::virtual_disk::VirtualDisk;
 use crate::sim::machines::virtual_environment::SeededRandom;
 use crate::sim::machines::virtual_environment::SimTypeConfig;
 use crate::sim::machines::virtual_environment::VirtualClock;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// All shared state of a simulation.
-pub(super) struct World {
+pub(super) struct SimWorld {
     pub(super) dice: SeededRandom,
     pub(super) net: VirtualNetwork,
     pub(super) record: Arc<Record>,
@@ -29,7 +29,7 @@ pub(super) struct World {
 
 /// A machine: the parts that outlive the node which runs on it.
 pub(super) struct Seat {
-    pub(super) disk: Disk,
+    pub(super) disk: VirtualDisk,
     pub(super) clock: VirtualClock,
     /// Offset of the machine's wall clock from its steady clock, in milliseconds. Leases must not
     /// depend on it.
@@ -42,12 +42,12 @@ pub(super) struct Seat {
 pub(super) struct Host {
     pub(super) id: NodeId,
     pub(super) run: u64,
-    pub(super) world: Arc<World>,
+    pub(super) world: Arc<SimWorld>,
     pub(super) requests: RequestPipeline<SimTypeConfig>,
     pub(super) stopped: AtomicBool,
 }
 
-impl World {
+impl SimWorld {
     pub(super) fn new(dice: &SeededRandom, nodes: u64, record: Record) -> Arc<Self> {
         let (net, record) = (VirtualNetwork::new(dice), Arc::new(record));
         let cluster = ClusterId(u128::from(dice.below(u64::MAX)));
@@ -62,7 +62,7 @@ impl World {
     /// Adds a machine, on which no node runs yet, and returns its id.
     pub(super) fn add(&self) -> NodeId {
         let id = self.machines.fetch_add(1, Ordering::Relaxed) + 1;
-        let (disk, clock) = (Disk::new(&self.dice), VirtualClock::new(&self.dice));
+        let (disk, clock) = (VirtualDisk::new(&self.dice), VirtualClock::new(&self.dice));
         let wall_ahead_ms = Arc::new(AtomicI64::new(0));
         let seat = Seat { disk, clock, wall_ahead_ms, host: Mutex::default(), runs: 0.into() };
         self.seats.lock().insert(id, Arc::new(seat));
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn slow_network_is_no_lost_majority() {
         const SLOW: NetworkFaults = NetworkFaults { loss: 0, doubled: 0, late_ms: 40 };
-        let is_lost = |world: &Arc<World>| {
+        let is_lost = |world: &Arc<SimWorld>| {
             let hosts = world.nodes().into_iter().filter_map(|id| world.host(id));
             hosts.map(|host| host.requests.is_lost()).collect::<Vec<_>>()
         };
         SimRuntime::with_seed(1).block_on(async move {
-            let world = World::new(&SeededRandom::new(1), 3, Record::new(false));
+            let world = SimWorld::new(&SeededRandom::new(1), 3, Record::new(false));
             for id in world.nodes() {
                 world.start(id).await;
             }

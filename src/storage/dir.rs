@@ -4,7 +4,7 @@
 
 use super::atomic_file;
 use super::atomic_file::{Durable, TEMPORARY, crash, write_new, write_parts};
-use super::locked_dir::{PlaceError, Role};
+use super::locked_dir::{LockedDirError, Role};
 use crate::storage::manifest::{NumberFile, NumberFileError, VERSION};
 use log::warn;
 use std::fs::File;
@@ -212,7 +212,7 @@ fn generation_in(name: &str) -> Option<(&str, u64)> {
 #[derive(Debug)]
 pub enum StateError {
     /// The directory cannot be locked, read or written.
-    Place(PlaceError),
+    Place(LockedDirError),
     /// The content of a file is inconsistent.
     Damaged {
         /// The damaged file.
@@ -293,8 +293,8 @@ impl fmt::Display for StateError {
     }
 }
 
-impl From<PlaceError> for StateError {
-    fn from(error: PlaceError) -> Self {
+impl From<LockedDirError> for StateError {
+    fn from(error: LockedDirError) -> Self {
         Self::Place(error)
     }
 }

@@ -7,7 +7,7 @@ use super::header::BootId;
 use super::header::{HEADER_BYTES, Header, Type};
 use super::journal::Records;
 #[cfg(test)]
-use super::journal::{Journal, LastJournal, Space};
+use super::journal::{Journal, JournalSpace, LastJournal};
 use super::recovery::recover;
 use super::state_dir::Recovered;
 use crate::storage::dir::StateError;
@@ -40,7 +40,7 @@ pub(crate) fn journal(records: &[Vec<u8>]) -> Vec<u8> {
     let at = LastJournal { generation: 1, salt, end, allocated: end, next_seq: 1 };
     let mut journal = Journal::at(file, path.clone(), &at);
     for record in records {
-        journal.append(record, Space::Ordinary).expect("there is room");
+        journal.append(record, JournalSpace::Ordinary).expect("there is room");
     }
     journal.trim();
     let bytes = std::fs::read(&path).expect("ours");

@@ -42,7 +42,7 @@ const FULL_FOR: Span = Span::from_millis(50);
 
 /// The disk space that a record may use on a full disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Space {
+pub(super) enum JournalSpace {
     /// The record must leave [`RESERVE_BYTES`] of allocated space after it.
     Ordinary,
     /// The record may also use the last [`RESERVE_BYTES`] of allocated space, because it only ends
@@ -142,7 +142,7 @@ impl Journal {
         self.end
     }
 
-    pub(super) fn append(&mut self, record: &[u8], space: Space) -> io::Result<()> {
+    pub(super) fn append(&mut self, record: &[u8], space: JournalSpace) -> io::Result<()> {
         if let Some((kind, why)) = &self.broken {
             return Err(io::Error::new(*kind, why.clone()));
         }
@@ -155,7 +155,7 @@ impl Journal {
         // write fails, `cut_back` removes the part that was written.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
-        if space == Space::Ordinary {
+        if space == JournalSpace::Ordinary {
             self.allocate(end + RESERVE_BYTES)?;
         }
         if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {

@@ -23,7 +23,7 @@ pub enum Role {
 
 /// Why a directory cannot be used.
 #[derive(Debug)]
-pub struct PlaceError {
+pub struct LockedDirError {
     role: Role,
     path: PathBuf,
     cause: LockDirError,
@@ -48,7 +48,7 @@ enum LockDirError {
 }
 
 /// The number of attempts to lock a directory, over two seconds in all. A daemon that has just
-/// unmounted, or was told to stop, may still be writing when the next one starts.
+/// unmounted, or was asked to stop, may still be writing when the next one starts.
 const TAKE_TRIES: u32 = 100;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
@@ -76,17 +76,17 @@ impl Role {
         }
     }
 
-    fn error(self, path: &Path, cause: LockDirError) -> PlaceError {
-        PlaceError { role: self, path: path.to_path_buf(), cause }
+    fn error(self, path: &Path, cause: LockDirError) -> LockedDirError {
+        LockedDirError { role: self, path: path.to_path_buf(), cause }
     }
 
     /// Returns the error for a path that is not a directory.
-    pub(crate) fn not_a_directory(self, path: &Path) -> PlaceError {
+    pub(crate) fn not_a_directory(self, path: &Path) -> LockedDirError {
         self.error(path, LockDirError::NotADirectory)
     }
 
     /// Converts an I/O error on `path`.
-    pub(crate) fn io(self, path: &Path, error: io::Error) -> PlaceError {
+    pub(crate) fn io(self, path: &Path, error: io::Error) -> LockedDirError {
         let cause = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 LockDirError::DiskFull(error)
@@ -103,7 +103,7 @@ impl Role {
     /// Locks a directory for this process. Returns its canonical path, which stays valid for
     /// messages when the daemon changes its working directory, and the file that holds the lock
     /// until it is closed.
-    pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), PlaceError> {
+    pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), LockedDirError> {
         let path = fs::canonicalize(path).map_err(|error| self.io(path, error))?;
         if let Some(kind) = remote_kind(&path) {
             return Err(self.error(&path, LockDirError::Remote(kind)));
@@ -117,7 +117,7 @@ impl Role {
     }
 
     /// Locks the directory, or returns the process that has locked it.
-    fn lock(self, dir: &Path) -> Result<File, PlaceError> {
+    fn lock(self, dir: &Path) -> Result<File, LockedDirError> {
         let path = dir.join("lock");
         let at = |error| self.io(&path, error);
         let mut options = OpenOptions::new();
@@ -150,7 +150,7 @@ impl Role {
     }
 }
 
-impl fmt::Display for PlaceError {
+impl fmt::Display for LockedDirError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, option, path) = (self.role.what(), self.role.option(), self.path.display());
         match &self.cause {
@@ -195,7 +195,7 @@ impl fmt::Display for PlaceError {
     }
 }
 
-impl error::Error for PlaceError {
+impl error::Error for LockedDirError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match &self.cause {
             LockDirError::NotWritable(error)

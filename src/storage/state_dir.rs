@@ -10,7 +10,7 @@
 use super::atomic_file::Durable;
 use super::dir::Dir;
 use super::header::{BootId, HEADER_BYTES, Header, Type};
-use super::journal::{Journal, Records, Space};
+use super::journal::{Journal, JournalSpace, Records};
 use super::manifest::{Base, Manifest, SealedJournal, SnapshotClaim};
 use super::{atomic_file, recovery};
 use crate::storage::dir::StateError;
@@ -108,13 +108,13 @@ impl StateDir {
     /// Appends a record. After an error no part of the record remains, and the next one can be
     /// appended; only if the remains cannot be removed are all further records refused.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
-        self.journal.append(record, Space::Ordinary)
+        self.journal.append(record, JournalSpace::Ordinary)
     }
 
     /// Appends a record that only ends leases or waits: on a full disk it uses the space that other
     /// records leave free.
     pub fn append_reserved(&mut self, record: &[u8]) -> io::Result<()> {
-        self.journal.append(record, Space::Reserve)
+        self.journal.append(record, JournalSpace::Reserve)
     }
 
     /// Removes the last record, so that the next one replaces it. Until then recovery may still

@@ -1,7 +1,7 @@
 //! Tests of recovery: the crashes that the files survive, and the damage that a start reports.
 
 use super::atomic_file::crash;
-use super::journal::{Journal, LastJournal, Space};
+use super::journal::{Journal, JournalSpace, LastJournal};
 use super::*;
 use crate::storage::journal::RESERVE_BYTES;
 use std::fs::{self, OpenOptions};
@@ -800,7 +800,7 @@ fn a_journal_that_cannot_be_truncated_accepts_no_more_records() {
     assert_eq!(sealed, 0, "a memfd can be sealed");
     let last = LastJournal { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
     let mut journal = Journal::at(file, PathBuf::from("journal.1"), &last);
-    for space in [Space::Reserve, Space::Ordinary] {
+    for space in [JournalSpace::Reserve, JournalSpace::Ordinary] {
         let first = journal.append(&[b'x'; 100], space).expect_err("it may not grow").to_string();
         let next = journal.append(b"y", space).expect_err("it is broken").to_string();
         assert!(next.starts_with(&first) && next.contains("could not be cut back"), "{next}");

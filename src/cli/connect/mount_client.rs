@@ -111,7 +111,7 @@ pub(super) fn show_place(status: &mut Value, you: &Value) {
 
 /// The control file `.latchfs/ctl` of a mount.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct ControlFile {
+pub(in crate::cli) struct ControlFileClient {
     dir: PathBuf,
     /// Whether a request has timed out: later ones of the command do not wait again.
     silent: Arc<AtomicBool>,
@@ -119,7 +119,7 @@ pub(in crate::cli) struct ControlFile {
     is_asking: Arc<AtomicBool>,
 }
 
-impl ControlFile {
+impl ControlFileClient {
     /// Returns the control file of the mount at `dir`.
     pub(in crate::cli) fn of(dir: PathBuf) -> Self {
         Self { dir, silent: Arc::default(), is_asking: Arc::default() }
@@ -151,7 +151,7 @@ impl ControlFile {
     }
 }
 
-impl LockClient for ControlFile {
+impl LockClient for ControlFileClient {
     fn wait(&self, request: &Value) -> CliResult<Value> {
         // A program can't end while a daemon that was stopped has its request, so this waits until
         // the daemon goes on, beyond any limit of the wait.

@@ -10,7 +10,7 @@
 //! without contacting another node, and so even without a majority.
 
 use super::credential_options::{CREDENTIAL_VARIABLES, ServerKeyArgs};
-use super::mount_client::{ControlFile, LockClient, PAGE, show_place};
+use super::mount_client::{ControlFileClient, LockClient, PAGE, show_place};
 use super::remote_client::RemoteClient;
 use crate::cli::argument_types::{not_a_name, own_client, parsed, variable};
 use crate::cli::connect::credential_options::ask_first;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Timeout of the request that ends all holds of a client: the server looks through all locks.
+/// Timeout of the request that ends all holds of a client: the server scans all locks.
 const RELEASE_ALL_PATIENCE: Span = Span::from_secs(60);
 
 /// The options that select the mount or server of a command.
@@ -130,7 +130,7 @@ impl TargetArgs {
     pub(in crate::cli) fn lock_client(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
-            None => Ok(Arc::new(ControlFile::of(self.mount()?))),
+            None => Ok(Arc::new(ControlFileClient::of(self.mount()?))),
         }
     }
 
@@ -143,7 +143,7 @@ impl TargetArgs {
             return Ok(CommandTarget { ask: Arc::new(direct), place, name });
         }
         let MountedLock { dir, name } = self.lock(name)?;
-        let ask = Arc::new(ControlFile::of(dir.clone()));
+        let ask = Arc::new(ControlFileClient::of(dir.clone()));
         Ok(CommandTarget { ask, place: CommandPlace::Mount(dir), name })
     }
 
@@ -181,9 +181,9 @@ impl TargetArgs {
         Ok(RemoteClient::new(access, client))
     }
 
-    /// Returns the client of a server that a folder names. Whoever can write to the folder can name
-    /// another one there, so it gets the user's credentials only if the user's configuration names
-    /// it too: `LATCHFS_SERVER`, or the selected profile.
+    /// Returns the client of a server that a folder names. Anyone who can write to the folder can
+    /// name another one there, so it gets the user's credentials only if the user's configuration
+    /// names it too: `LATCHFS_SERVER`, or the selected profile.
     pub(in crate::cli) fn direct_to_server_of_folder(&self, url: &str) -> CliResult<RemoteClient> {
         if self.key.is_configured(url)? {
             return self.direct_to(url);

@@ -4,7 +4,7 @@
 //! Checks of the Syncthing on this machine that carries a guarded folder: settings with which
 //! versions are lost or files never arrive.
 //!
-//! What the server of a guarded folder says: its version, its clock, its engine, and the last
+//! The answer of the server of a guarded folder: its version, its clock, its engine, and the last
 //! tenure of the folder. It is asked without a session, so that nothing changes.
 
 use crate::cli::argument_types::host;
@@ -41,7 +41,7 @@ pub(super) struct FolderSite {
     pub(super) client: String,
     /// The record of the folder; `None` if the folder of a dead view is not known.
     pub(super) record: Option<FolderRecord>,
-    /// What the guard says of its state, if it runs.
+    /// The guard's report of its state, if it runs.
     pub(super) status: Option<Value>,
     /// The servers that the guard uses, or used when it was killed.
     pub(super) server: Option<String>,
@@ -283,7 +283,7 @@ const PATIENCE: Span = Span::from_secs(5);
 /// which a steal is refused.
 const SKEW_MAX: Span = Span::from_secs(1);
 
-/// What the server has said.
+/// The answer of the server.
 #[derive(Default)]
 pub(super) struct ServerAnswer {
     pub(super) findings: Vec<FolderFinding>,
@@ -358,7 +358,7 @@ pub(super) fn query_servers(
     Ok(answer)
 }
 
-/// What the first server that answers has said, with its URL.
+/// The answer of the first server that answers, with its URL.
 struct Heard {
     url: String,
     sample: RttSample,

@@ -1,14 +1,14 @@
 //! The `doctor` command: checks everything that a mount or a server needs, and reports each problem
 //! with its fix. With `--strict` it checks one guarded folder.
 //!
-//! `machine`, `mounts`, `servers` and `nodes` make the checks, `finding` is what they find, and
-//! `report` runs them and prints it. `strict` checks a guarded folder, which `folder_site` finds
-//! with its server.
+//! `machine`, `mounts`, `servers` and `node_checks` make the checks, `finding` is what they find,
+//! and `report` runs them and prints it. `strict` checks a guarded folder, which `folder_site`
+//! finds with its server.
 
 mod finding;
 mod servers;
 mod mounts;
-mod nodes;
+mod node_checks;
 mod folder_site;
 mod machine;
 mod strict;

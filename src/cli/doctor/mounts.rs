@@ -6,7 +6,7 @@ use super::finding::Finding;
 use super::servers;
 use crate::base::said;
 use crate::cli::argument_types::state_dir;
-use crate::cli::connect::mount_client::{ControlFile, LockClient};
+use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::exit::CliResult;
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
 use crate::fuse::kernel::{mount_seal, mountinfo};
@@ -53,7 +53,7 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
     let shown = dir.display();
     match mountinfo::probe(dir) {
         Life::Live => {
-            let about = ControlFile::of(dir.into()).about().unwrap_or_default();
+            let about = ControlFileClient::of(dir.into()).about().unwrap_or_default();
             let version = about["version"].as_str().map(str::to_owned);
             abouts.push(about);
             match version {

@@ -1,7 +1,7 @@
 //! `latchfs doctor --strict`: checks a guarded folder, the state of its guard, and what it needs
 //! from this machine, the server and the sync tool.
 //!
-//! Looks for programs that have a database of a guarded folder open past the view.
+//! Finds programs that have a database of a guarded folder open past the view.
 //!
 //! Mends what `doctor --strict` finds, as far as that needs no decision of a person. No lock is
 //! freed.
@@ -261,7 +261,7 @@ pub(super) struct MendedFinding {
     pub(super) check: &'static str,
     /// Whether it was mended.
     pub(super) is_done: bool,
-    /// What was done, or why nothing was.
+    /// The action that was taken, or why none was.
     pub(super) says: String,
 }
 

@@ -1,4 +1,4 @@
-//! `--carry`: after each marker a sync tool, or a command, is told which paths have changed, so
+//! `--carry`: after each marker a sync tool, or a command, is notified of the changed paths, so
 //! that it need not find them by itself first.
 
 use crate::base::said;
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// The maximum number of paths of which the sync tool is told one by one. Beyond it, it is told of
-/// the whole folder.
+/// The maximum number of paths of which the sync tool is notified one by one. Beyond it, it is
+/// notified of the whole folder.
 const CARRY_PATHS_MAX: usize = 500;
 /// The maximum length of Syncthing's configuration in bytes.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
@@ -28,7 +28,7 @@ const SCAN_PATIENCE: Span = Span::from_secs(300);
 /// How long Syncthing may take to name its ignore patterns.
 const PATTERNS_PATIENCE: Span = Span::from_secs(2);
 
-/// The sync tool that is told of changes.
+/// The sync tool that is notified of changes.
 #[derive(Debug, Clone)]
 pub(in crate::cli) enum Carry {
     /// Syncthing on this machine, with its configuration in this directory.
@@ -48,7 +48,7 @@ impl Carry {
         }
     }
 
-    /// Starts the thread that tells the tool. Returns the call after each marker.
+    /// Starts the thread that notifies the tool. Returns the call after each marker.
     pub(in crate::cli) fn start(self, folder: &Path) -> CliResult<OnMarked> {
         if let Self::Syncthing(dir) = &self {
             Syncthing::find(dir.as_deref(), folder).map_err(CliError::usage)?;
@@ -69,7 +69,7 @@ impl Carry {
         Ok(Box::new(move |paths| pending.add(paths)))
     }
 
-    /// Tells the tool of some paths, or of the whole folder if there are none.
+    /// Notifies the tool of some paths, or of the whole folder if there are none.
     fn notify(&self, folder: &Path, paths: &BTreeSet<String>) -> Result<(), String> {
         match self {
             Self::Syncthing(dir) => Syncthing::find(dir.as_deref(), folder)?.scan(paths),
@@ -78,7 +78,7 @@ impl Carry {
     }
 }
 
-/// Starts to tell the sync tool of changes, if that is wanted, and has the barrier of a guard ask
+/// Starts to notify the sync tool of changes, if that is wanted, and has the barrier of a guard ask
 /// the Syncthing of this machine for its ignore patterns.
 pub(in crate::cli) fn connect<D: Disk>(
     carry: Option<&Carry>,
@@ -106,7 +106,7 @@ pub(in crate::cli) fn tool_patterns(dir: Option<&Path>, folder: &Path) -> ToolPa
     Some(Syncthing::parse(&text, folder).and_then(|syncthing| syncthing.patterns()))
 }
 
-/// The paths of which the tool was not told yet.
+/// The paths of which the tool was not notified yet.
 #[derive(Default)]
 struct PendingPaths {
     paths: Mutex<Option<BTreeSet<String>>>,
@@ -173,7 +173,7 @@ struct Syncthing {
 }
 
 impl Syncthing {
-    /// Looks for the Syncthing that shares the folder.
+    /// Finds the Syncthing that shares the folder.
     fn find(dir: Option<&Path>, folder: &Path) -> Result<Self, String> {
         let dirs = config_dirs(dir);
         let mut texts = dirs.iter().filter_map(|dir| read_config(dir));

@@ -4,7 +4,7 @@
 use crate::cli::argument_types::absolute;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
-use crate::cli::connect::mount_client::{ControlFile, LockClient};
+use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
@@ -149,7 +149,7 @@ pub(in crate::cli) fn server_of_mount(dir: &Path) -> CliResult<String> {
             "no latchfs is mounted at {shown}; mount one by 'latchfs mount {shown} --server URL'"
         )));
     }
-    let about = ControlFile::of(real).about()?;
+    let about = ControlFileClient::of(real).about()?;
     about["server"]["url"].as_str().map(str::to_owned).ok_or_else(|| {
         CliError::usage(format!(
             "the mount {shown} has its own engine, and a guard can use a mount on a server only; \

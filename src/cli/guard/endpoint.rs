@@ -88,7 +88,7 @@ fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
     let mut views = views()?;
     views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
     let shows = |view: &MountPoint| {
-        let status = view_requests::request(view, &json!({"do": "status"}), Waits::Never);
+        let status = view_requests::request(view, &json!({"do": "status"}), AnswerWait::Never);
         status.is_ok_and(|status| status["folder"].as_str().map(Path::new) == Some(folder))
     };
     Ok(views.into_iter().find(shows).map(GuardEndpoint::View))
@@ -190,7 +190,7 @@ impl GuardEndpoint {
     pub(in crate::cli) fn request(
         &self,
         request: &Value,
-        waits: Waits,
+        waits: AnswerWait,
         start: Option<&[OsString]>,
     ) -> CliResult<Value> {
         match self {
@@ -212,7 +212,7 @@ impl GuardEndpoint {
             #[cfg(target_os = "linux")]
             Self::View(view) => view_requests::wait(view),
             Self::Folder(_) => {
-                self.request(&json!({"do": "wait"}), Waits::UntilStopped, None).map(drop)
+                self.request(&json!({"do": "wait"}), AnswerWait::UntilStopped, None).map(drop)
             }
         }
     }
@@ -224,7 +224,7 @@ impl GuardEndpoint {
         {
             return Ok(folder.status());
         }
-        self.request(&json!({"do": "status"}), Waits::Never, None)
+        self.request(&json!({"do": "status"}), AnswerWait::Never, None)
     }
 
     /// Returns the server that knows the lock of a folder whose guard does not run; `None` if the
@@ -350,14 +350,14 @@ impl PlainFolder {
         &self,
         connection: &FolderConnection,
         request: &Value,
-        waits: Waits,
+        waits: AnswerWait,
     ) -> CliResult<Value> {
         connection.send(request).map_err(|error| self.failed(&error))?;
         let mut reported = String::new();
         loop {
             match connection.receive(ANSWER_PATIENCE).map_err(|error| self.failed(&error))? {
                 Some(answer) => return parsed(&answer),
-                None if waits == Waits::Never => {
+                None if waits == AnswerWait::Never => {
                     let dir = self.dir.display();
                     return Err(CliError::unavailable(format!(
                         "the guard of {dir} has not answered for {ANSWER_PATIENCE}; look for its \
@@ -371,7 +371,8 @@ impl PlainFolder {
 
     fn report_progress(&self, reported: &mut String) {
         let Ok(Some(connection)) = self.connect() else { return };
-        let Ok(status) = self.request(&connection, &json!({"do": "status"}), Waits::Never) else {
+        let Ok(status) = self.request(&connection, &json!({"do": "status"}), AnswerWait::Never)
+        else {
             return;
         };
         let waits_for = progress_of(&status);
@@ -411,7 +412,7 @@ impl FolderConnection {
 
 /// How long a request waits for the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Waits {
+pub(in crate::cli) enum AnswerWait {
     /// The guard must answer at once.
     Never,
     /// The guard may take its time, as long as its process was not stopped.

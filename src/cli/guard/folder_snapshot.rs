@@ -4,7 +4,7 @@
 use crate::cli::argument_types::absolute;
 use crate::cli::argument_types::{DurationArg, default_ttl};
 use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::guard::endpoint::Waits;
+use crate::cli::guard::endpoint::AnswerWait;
 use crate::cli::guard::endpoint::{EndpointArgs, GuardEndpoint};
 use crate::cli::guard::stored_snapshots;
 use crate::cli::output;
@@ -114,7 +114,7 @@ pub(in crate::cli) fn run(args: &FolderSnapshotArgs) -> CliResult {
 fn send_request(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
     match endpoint {
         GuardEndpoint::Folder(folder) => stored_snapshots::execute(folder, request),
-        GuardEndpoint::View(_) => endpoint.request(request, Waits::UntilStopped, None),
+        GuardEndpoint::View(_) => endpoint.request(request, AnswerWait::UntilStopped, None),
     }
 }
 

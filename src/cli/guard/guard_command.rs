@@ -38,9 +38,9 @@ enum GuardCommand {
     /// Give the folder's lock up
     Give(guard_requests::GiveArgs),
     /// Wait until this machine holds the folder's lock and everything is here
-    Wait(guard_requests::WaitArgs),
+    Wait(guard_requests::GuardWaitArgs),
     /// Show the state of a guard
-    Status(guard_requests::StatusArgs),
+    Status(guard_requests::GuardStatusArgs),
     /// Print which user may make which request
     Permissions(PermissionsArgs),
     /// List, restore or drop what was kept out of the folder

@@ -96,7 +96,7 @@ pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
     // A guard that runs would go on under the id that it knows.
     let locked = match &args.stage {
         _ if record.has_copies() => None,
-        // The guard that is going to use this directory is told now if it can't.
+        // If the guard can't use this directory, that is reported now.
         Some(dir) if args.alone => {
             let client = args.client.clone().map_or_else(host, Ok)?;
             let host = (client.as_str(), ChangedThrough::Folder);
@@ -216,9 +216,9 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
     written.and(decider.close())
 }
 
-/// How often a terminal is told, and when anything is told first.
+/// How often progress is reported on a terminal, and when it is reported first.
 const REPORT_EVERY: Span = Span::from_secs(1);
-/// How often a file or a pipe is told.
+/// How often progress is reported to a file or a pipe.
 const REPORT_SELDOM: Span = Span::from_secs(10);
 
 /// The progress of `guard init`. On a terminal it is one line, which is removed at the end.

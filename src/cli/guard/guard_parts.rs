@@ -210,7 +210,7 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
     let host = (client.as_str(), ChangedThrough::Folder);
     let opened = StatePlace::open(folder, &record, &place.state()?, host);
     let opened = opened.map_err(|error| unavailable(&error))?;
-    // What the guard makes has explicit permissions.
+    // The files that the guard makes have explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
     let terms = Terms { client: client.clone(), ttl: start.ttl.0, grace: GRACE_OF_FOLDER };
     let decider = start.decider.open(&record, &opened.host, terms.clone())?;

@@ -5,7 +5,7 @@ use crate::cli::argument_types::ttl;
 #[cfg(target_os = "linux")]
 use crate::cli::exit::CliError;
 use crate::cli::exit::CliResult;
-use crate::cli::guard::endpoint::Waits;
+use crate::cli::guard::endpoint::AnswerWait;
 use crate::cli::guard::endpoint::{EndpointArgs, GuardEndpoint};
 use crate::cli::guard::guard_parts;
 use crate::cli::guard::guard_parts::{PlaceArgs, StartArgs};
@@ -67,14 +67,14 @@ pub(in crate::cli) struct GiveArgs {
 
 /// The arguments of `latchfs guard wait`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct WaitArgs {
+pub(in crate::cli) struct GuardWaitArgs {
     #[command(flatten)]
     at: EndpointArgs,
 }
 
 /// The arguments of `latchfs guard status`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct StatusArgs {
+pub(in crate::cli) struct GuardStatusArgs {
     #[command(flatten)]
     at: EndpointArgs,
     /// Print JSON
@@ -123,7 +123,7 @@ pub(in crate::cli) fn take(args: &TakeArgs) -> CliResult {
     if let Some(length) = args.away {
         request["for_ms"] = json!(length.span().as_millis());
     }
-    let status = endpoint.request(&request, Waits::UntilStopped, Some(&own_arguments()))?;
+    let status = endpoint.request(&request, AnswerWait::UntilStopped, Some(&own_arguments()))?;
     let until = status["away_until"].as_str().map(output::harmless);
     let until = until.map(|until| format!(", until {until}")).unwrap_or_default();
     output::line(&format!("latchfs: holding (token {}){until}", status["tenure"]["token"]))
@@ -155,13 +155,13 @@ pub(in crate::cli) fn accept(args: &AcceptArgs) -> CliResult {
     if let Some(copy) = &args.from {
         request["from"] = json!(inside(copy)?);
     }
-    let status = endpoint.request(&request, Waits::UntilStopped, Some(&own_arguments()))?;
+    let status = endpoint.request(&request, AnswerWait::UntilStopped, Some(&own_arguments()))?;
     output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
 }
 
 pub(in crate::cli) fn give(args: &GiveArgs) -> CliResult {
     let request = json!({"do": "give", "from": args.from});
-    let answer = args.at.find()?.request(&request, Waits::UntilStopped, None)?;
+    let answer = args.at.find()?.request(&request, AnswerWait::UntilStopped, None)?;
     if answer["untold"] == true {
         output::say(
             "files were changed while the last marker was written; end the programs that change \
@@ -172,11 +172,11 @@ pub(in crate::cli) fn give(args: &GiveArgs) -> CliResult {
     output::line("latchfs: given up")
 }
 
-pub(in crate::cli) fn wait(args: &WaitArgs) -> CliResult {
+pub(in crate::cli) fn wait(args: &GuardWaitArgs) -> CliResult {
     args.at.find()?.wait()
 }
 
-pub(in crate::cli) fn status(args: &StatusArgs) -> CliResult {
+pub(in crate::cli) fn status(args: &GuardStatusArgs) -> CliResult {
     let found = args.at.find()?;
     let endpoint = if args.at.place().is_given() { found } else { found.or_view()? };
     let status = endpoint.status()?;
@@ -257,7 +257,7 @@ pub(in crate::cli) fn lost(args: &LostArgs) -> CliResult {
         (None, None) => json!({"do": "lost"}),
     };
     let place = args.at.find()?;
-    let send = |request: &Value| place.request(request, Waits::UntilStopped, None);
+    let send = |request: &Value| place.request(request, AnswerWait::UntilStopped, None);
     let mut answer = send(&request)?;
     let mut last = u64::MAX;
     while let Some(before) = answer["next"].as_u64().filter(|next| *next < last) {

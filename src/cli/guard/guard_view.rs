@@ -90,7 +90,7 @@ pub(in crate::cli) struct ViewArgs {
     foreign: ForeignArg,
     /// For which programs the lock is held
     #[arg(long, value_enum, default_value = "host")]
-    owner: OwnerArg,
+    owner: FolderOwnerArg,
     /// Whether machines that share the storage hold the lock one after the other, or all at once
     #[arg(long, value_enum, default_value = "exclusive")]
     mode: ModeArg,
@@ -177,7 +177,7 @@ enum ForeignArg {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum OwnerArg {
+enum FolderOwnerArg {
     /// For all programs of this machine
     Host,
     /// For the programs of one user
@@ -277,7 +277,7 @@ fn check_storage(args: &ViewArgs, record: &FolderRecord) -> CliResult {
              none: copies that a sync tool carries have one writer at a time; leave the option out",
         ));
     }
-    if args.mode == ModeArg::Shared && !matches!(args.owner, OwnerArg::Host) {
+    if args.mode == ModeArg::Shared && !matches!(args.owner, FolderOwnerArg::Host) {
         return Err(CliError::usage(
             "with --mode shared all programs of this machine may change the folder; leave --owner \
              out",
@@ -467,9 +467,9 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             foreign: args.foreign == ForeignArg::Accept,
         },
         owner: match args.owner {
-            OwnerArg::Host => OwnerKind::Host,
-            OwnerArg::User => OwnerKind::User,
-            OwnerArg::Session => OwnerKind::Session,
+            FolderOwnerArg::Host => OwnerKind::Host,
+            FolderOwnerArg::User => OwnerKind::User,
+            FolderOwnerArg::Session => OwnerKind::Session,
         },
         in_place: guard_parts::patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
         settle: args.settle.span(),

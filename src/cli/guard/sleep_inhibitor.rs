@@ -1,5 +1,5 @@
-//! Hears from logind that this machine is about to sleep, and delays the sleep for a moment, by one
-//! delay inhibitor of the process. Without a system bus nothing is told.
+//! Receives the signal of logind that this machine is about to sleep, and delays the sleep for a
+//! moment, by one delay inhibitor of the process. Without a system bus there are no signals.
 
 use crate::time::{Span, Time, boot_now};
 use nix::sys::socket::UnixAddr;

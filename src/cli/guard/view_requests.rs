@@ -2,10 +2,10 @@
 //! a child process.
 //!
 //! The daemon behind the view of a guarded folder, as `/proc` shows it. Nothing here touches the
-//! view, so that it can be told why a daemon does not answer.
+//! view, so that it can report why a daemon does not answer.
 
 use crate::cli::exit::{CliError, CliResult};
-use crate::cli::guard::endpoint::{Waits, parsed, progress_of};
+use crate::cli::guard::endpoint::{AnswerWait, parsed, progress_of};
 use crate::cli::output;
 use crate::fuse::kernel::child_call::{ANSWER_BYTES_MAX, ChildCall};
 use crate::fuse::kernel::mountinfo::MountPoint;
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::{fmt, fs, io};
 
 /// How long a guard may take to answer a question about its state, and how long a request waits
-/// before this process looks whether the guard was stopped.
+/// before this process checks whether the guard was stopped.
 const ANSWER_PATIENCE: Span = Span::from_millis(1_500);
 
 /// Sends a request to the guard of a view, and returns its answer.
 pub(in crate::cli) fn request(
     view: &MountPoint,
     request: &Value,
-    waits: Waits,
+    waits: AnswerWait,
 ) -> CliResult<Value> {
     parsed(&in_child(view, waits, || exchange(&view.dir, request))?)
 }
@@ -34,13 +34,13 @@ pub(in crate::cli) fn request(
 /// Waits until this machine holds the lock of the folder and everything is here.
 pub(in crate::cli) fn wait(view: &MountPoint) -> CliResult {
     let path = view.dir.join(".latchfs/ready");
-    in_child(view, Waits::UntilStopped, || read(File::open(path)?)).map(drop)
+    in_child(view, AnswerWait::UntilStopped, || read(File::open(path)?)).map(drop)
 }
 
 /// Runs an operation on a view in a child process, and returns what it has read.
 fn in_child(
     view: &MountPoint,
-    waits: Waits,
+    waits: AnswerWait,
     work: impl FnOnce() -> io::Result<Vec<u8>>,
 ) -> CliResult<Vec<u8>> {
     let dir = view.dir.display();
@@ -55,7 +55,7 @@ fn in_child(
             Err(error) => return Err(failed(error)),
         }
         let state = DaemonState::of(view);
-        if waits == Waits::Never || state.is_stopped() {
+        if waits == AnswerWait::Never || state.is_stopped() {
             return Err(CliError::unavailable(format!(
                 "the guard of {dir} has not answered for {ANSWER_PATIENCE}: {state}; then \
                  'latchfs umount {dir}' removes the view"
@@ -77,7 +77,9 @@ fn dead(view: &MountPoint) -> CliError {
 /// Says on standard error what a request waits for, whenever that has changed.
 fn report_progress(view: &MountPoint, reported: &mut String) {
     let request = json!({"do": "status"});
-    let Ok(answer) = in_child(view, Waits::Never, || exchange(&view.dir, &request)) else { return };
+    let Ok(answer) = in_child(view, AnswerWait::Never, || exchange(&view.dir, &request)) else {
+        return;
+    };
     let waits_for = progress_of(&serde_json::from_slice(&answer).unwrap_or_default());
     if !waits_for.is_empty() && waits_for != *reported {
         output::progress(&format!("waiting: {waits_for}"));

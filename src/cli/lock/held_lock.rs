@@ -230,7 +230,7 @@ pub(in crate::cli) struct LeaseValidity {
 
 impl LeaseValidity {
     /// Returns the validity of a lease that another thread watches: the time in nanoseconds of the
-    /// boot clock, and how often that thread looks.
+    /// boot clock, and how often that thread polls.
     pub(in crate::cli) const fn of(sure: Arc<AtomicU64>, period: Span) -> Self {
         Self { sure, period }
     }
@@ -419,11 +419,11 @@ struct WaitOver {
     ended: Condvar,
 }
 
-/// What the queue of a lock shows of one waiter.
+/// The place of one waiter in the queue of a lock, as last reported.
 #[derive(Default)]
 struct QueueWatch {
-    /// When the waiter joined the queue, on the boot clock; by it the waiter is told from others of
-    /// the same client.
+    /// When the waiter joined the queue, on the boot clock; it distinguishes the waiter from others
+    /// of the same client.
     joined: Option<Time>,
     last_line: String,
 }

@@ -31,7 +31,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How often the command looks whether the holder of a stolen lock has stopped.
+/// How often the command checks whether the holder of a stolen lock has stopped.
 const STEAL_LOOK: Duration = Duration::from_millis(250);
 /// The wait for the old holder above which the command says how not to wait.
 const STEAL_HINT: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@
 //! until they close them, and keeps its state directory meanwhile. The next mount with that
 //! directory ends it and takes over.
 
-use crate::cli::connect::mount_client::{ControlFile, LockClient as _};
+use crate::cli::connect::mount_client::{ControlFileClient, LockClient as _};
 use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
@@ -115,7 +115,7 @@ fn may_be_of(mount: &MountPoint, pid: i32) -> bool {
         Life::Dead => false,
         Life::Silent => true,
         Life::Live => {
-            let about = ControlFile::of(mount.dir.clone()).about();
+            let about = ControlFileClient::of(mount.dir.clone()).about();
             about.map_or(true, |about| about["pid"].as_i64() == Some(pid.into()))
         }
     }

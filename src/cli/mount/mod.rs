@@ -2,7 +2,7 @@
 //!
 //! `mount_command` opens the engine or connects to a server, mounts, and shuts both down in order;
 //! `background` runs it as a daemon, and `mount_helper` for mount(8) and `/etc/fstab`. `umount`
-//! removes mounts, also of a daemon that hangs, which `daemon_process` looks at.
+//! removes mounts, also of a daemon that hangs, which `daemon_process` inspects.
 
 pub(super) mod background;
 #[cfg(target_os = "linux")]

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 use super::daemon_process::DaemonProcess;
 #[cfg(target_os = "linux")]
-use crate::cli::connect::mount_client::{ControlFile, LockClient};
+use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::fuse::kernel::device::{self, Gone};
@@ -130,7 +130,7 @@ fn take_away(dir: &Path) -> CliResult {
 #[cfg(target_os = "linux")]
 fn daemon_that_ends_with(mount: &MountPoint) -> Option<DaemonProcess> {
     let of_view = device::daemon_of(&mount.source).map(|daemon| i64::from(daemon.pid));
-    let about = || ControlFile::of(mount.dir.clone()).about().ok()?["pid"].as_i64();
+    let about = || ControlFileClient::of(mount.dir.clone()).about().ok()?["pid"].as_i64();
     let pid = of_view.or_else(about)?;
     DaemonProcess::open(pid.try_into().ok()?).filter(|daemon| daemon.fuse_devices() == 1)
 }

@@ -16,7 +16,7 @@ use super::children::{Signals, wake};
 use super::supervisor::{Inheritance, SupervisedLease};
 use super::{children, supervisor};
 use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::guard::endpoint::{FolderConnection, GuardEndpoint, Waits};
+use crate::cli::guard::endpoint::{AnswerWait, FolderConnection, GuardEndpoint};
 use crate::cli::guard::guard_parts::PlaceArgs;
 use crate::cli::lock::held_lock::LeaseValidity;
 use crate::cli::run::run_command::{
@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, thread};
 
-/// The interval between two looks at the state of the guard.
+/// The interval at which the state of the guard is polled.
 const LOOK: Span = Span::from_millis(100);
 /// How long a watcher may take to answer a request.
 const ANSWER_PATIENCE: Span = Span::from_secs(10);
@@ -108,7 +108,8 @@ impl GuardTarget {
             let left = until.map(|until| until.since(boot_now()).as_millis());
             let wait = left.unwrap_or(u64::MAX);
             let request = json!({"do": "take", "wait_ms": wait});
-            let status = self.endpoint.request(&request, Waits::UntilStopped, Some(&self.start))?;
+            let status =
+                self.endpoint.request(&request, AnswerWait::UntilStopped, Some(&self.start))?;
             let token = status["tenure"]["token"].as_u64();
             let name = status["lock"].as_str().unwrap_or_default().to_owned();
             let was_held = before["state"] == "holding" && before["tenure"] == status["tenure"];
@@ -302,8 +303,8 @@ fn end(link: Option<&mut GuardLink>, (token, took): (u64, bool)) -> io::Result<(
     link.exchange(&json!({"do": "end_use", "token": token, "give": took})).map(drop)
 }
 
-/// How long the watcher waits for the answer of a guard without a view. Who waits for the watcher
-/// has a bound of its own.
+/// How long the watcher waits for the answer of a guard without a view. The caller that waits for
+/// the watcher has a bound of its own.
 const END_PATIENCE: Span = Span::from_secs(24 * 3_600);
 
 /// A connection with a guard, which lasts as long as the program uses the lock.
@@ -368,7 +369,7 @@ impl GuardLink {
 /// How long before the end of the lease the command gets SIGTERM, if the lease is long. With a
 /// short lease that is a fifth of it.
 const ENDS_BEFORE: Span = Span::from_secs(10);
-/// The lease that is told to the front process. A guard renews its lease itself.
+/// The lease that is reported to the front process. A guard renews its lease itself.
 const UNUSED_TTL_MS: u64 = 0;
 
 pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {

@@ -328,7 +328,7 @@ fn acquire(
     }
 }
 
-/// What `run` knows of a lock while its command runs.
+/// The state of a lock that `run` holds while its command runs.
 pub(in crate::cli) struct Watched<'a> {
     /// Until when the lock is surely held.
     pub(in crate::cli) known: LeaseValidity,

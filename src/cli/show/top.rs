@@ -52,7 +52,7 @@ pub(in crate::cli) struct TopArgs {
     every: Span,
 }
 
-/// What one refresh has found.
+/// The results of one refresh.
 struct TopFrame {
     locks: Vec<Value>,
     rates: Option<EventRates>,

@@ -14,7 +14,7 @@ use crate::engine::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token,
 };
 use crate::engine::values::lock::{
-    Lock, QueuedWaiter, Slot, Tenancy, Wish, admits, own_among, sessions_of,
+    LeaseRequest, Lock, LockEntry, QueuedWaiter, Tenancy, admits, own_among, sessions_of,
 };
 use crate::engine::values::name::{ClientId, LockName};
 use crate::engine::values::refusal::{Limit, Reason, Refusal, Way};
@@ -35,8 +35,8 @@ impl Engine {
         }
         let (held, max) = (self.locks.len(), self.state.rules.locks_max);
         let lock = match self.locks.slot(&ask.name) {
-            Slot::Taken(lock) => lock,
-            Slot::Free(free) => {
+            LockEntry::Taken(lock) => lock,
+            LockEntry::Free(free) => {
                 self.state.limit(held, max, Limit::Locks)?;
                 self.state.fits(&ask.name, ask, &NOTHING_SAID)?;
                 self.state.remember_name(ask);
@@ -482,7 +482,7 @@ pub(in crate::engine) struct Facts<L> {
 impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
     /// Decides whether the request `wish` renews a lease of this lock, may share the lock, or
     /// conflicts with a lease.
-    pub(super) fn stance(&self, wish: Wish<'_>) -> ConflictCheck<'a> {
+    pub(super) fn stance(&self, wish: LeaseRequest<'_>) -> ConflictCheck<'a> {
         let (foremost, ends) = self.foremost();
         if self.mode == Mode::Exclusive && foremost.acquired_at > self.now {
             return ConflictCheck::Conflict(
@@ -547,7 +547,7 @@ impl LockView {
         let leases = self.holders.iter().map(|holder| (&holder.lease, holder.ends));
         let has_line = !self.waiters.is_empty();
         let facts = Facts { leases, mode: self.mode, has_line, now: self.at };
-        let wish = Wish { client, hold, mode, takes_over };
+        let wish = LeaseRequest { client, hold, mode, takes_over };
         match facts.stance(wish) {
             ConflictCheck::Conflict(lease, way) => {
                 let mut holders = self.holders.iter();

@@ -4,7 +4,7 @@ use crate::engine::state::{Engine, EngineState};
 use crate::engine::values::command::{Acquire, Answer, Forget, LeaseKey, Outcome};
 use crate::engine::values::details::REMEMBERED_MAX;
 use crate::engine::values::event::{Event, EventKind};
-use crate::engine::values::handover::Memory;
+use crate::engine::values::handover::NameMemory;
 use crate::engine::values::handover::{
     Handover, HandoverEnd, LastHandover, Previous, RememberedName,
 };
@@ -120,7 +120,7 @@ impl EngineState {
     ) {
         self.usage.learn_name(&owner);
         let (previous, stolen) = (Arc::new(previous), None);
-        self.remembered.0.insert(name, Memory { owner, previous, stolen });
+        self.remembered.0.insert(name, NameMemory { owner, previous, stolen });
     }
 
     /// Refuses a handover that the tenure of `lease` may not set now. `key` is the key that the

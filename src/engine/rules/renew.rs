@@ -535,7 +535,7 @@ impl Engine {
         let lease = lock.leases_mut().iter_mut().find(|lease| lease.acquired_at > now)?;
         memory.stolen = None;
         self.state.unregister_lease(&key.name, lease);
-        // The new holder may count on its lease for as long as it was told. A lease that it has
+        // The new holder may count on its lease for as long as its grant says. A lease that it has
         // released already ends with its begin.
         let is_released = self.state.ends(lease.life).grace_until == lease.acquired_at;
         if let (true, Lifetime::Own { expires_at, .. }) = (is_released, &mut lease.life) {

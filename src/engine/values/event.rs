@@ -214,7 +214,7 @@ pub struct LockView {
     pub hold_off: Option<HoldOff>,
 }
 
-/// What is in the way of a request for a lock.
+/// The obstacle to a request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle<'a> {
     /// A holder conflicts with the request in this way.

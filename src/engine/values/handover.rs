@@ -100,11 +100,11 @@ pub struct RememberedName {
 
 /// All remembered names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::engine) struct RememberedNames(pub(in crate::engine) BTreeMap<LockName, Memory>);
+pub(in crate::engine) struct RememberedNames(pub(in crate::engine) BTreeMap<LockName, NameMemory>);
 
 /// The record of one remembered name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct Memory {
+pub(in crate::engine) struct NameMemory {
     /// The client to which the name is charged.
     pub(in crate::engine) owner: ClientId,
     /// Shared with the answers that carry it.

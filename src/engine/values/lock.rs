@@ -87,7 +87,7 @@ pub(in crate::engine) struct QueuedWaiter {
 
 /// The parts of a request that decide whether it conflicts with the leases of a lock.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Wish<'a> {
+pub(in crate::engine) struct LeaseRequest<'a> {
     /// The client that makes the request.
     pub(in crate::engine) client: &'a ClientId,
     /// The owner of the lease within the client: the client as a whole, one program or one open
@@ -99,7 +99,7 @@ pub(in crate::engine) struct Wish<'a> {
     pub(in crate::engine) takes_over: Option<Token>,
 }
 
-impl<'a> From<&'a Acquire> for Wish<'a> {
+impl<'a> From<&'a Acquire> for LeaseRequest<'a> {
     fn from(ask: &'a Acquire) -> Self {
         let Acquire { client, hold, mode, takes_over, .. } = ask;
         Self { client, hold: *hold, mode: *mode, takes_over: *takes_over }
@@ -177,7 +177,7 @@ impl Lock {
     }
 
     /// Returns the lease that the request `wish` would renew or take over.
-    pub(in crate::engine) fn own(&self, wish: Wish<'_>) -> Option<&Lease> {
+    pub(in crate::engine) fn own(&self, wish: LeaseRequest<'_>) -> Option<&Lease> {
         own_among(&self.leases().iter(), wish)
     }
 
@@ -196,7 +196,7 @@ pub(in crate::engine) const fn admits(have: Mode, want: Mode) -> bool {
 /// Returns the lease, among those of one lock, that the request `wish` would renew or take over.
 pub(in crate::engine) fn own_among<'a>(
     leases: &(impl Iterator<Item = &'a Lease> + Clone),
-    wish: Wish<'_>,
+    wish: LeaseRequest<'_>,
 ) -> Option<&'a Lease> {
     let of_client = || leases.clone().filter(|lease| lease.holder == *wish.client);
     let is_own = |lease: &&Lease| {
@@ -293,7 +293,7 @@ pub(in crate::engine) struct LockTable {
 }
 
 /// The entry of a lock name in the table, like the entry of a map in std.
-pub(in crate::engine) enum Slot<'a> {
+pub(in crate::engine) enum LockEntry<'a> {
     /// The lock is in the table.
     Taken(&'a mut Lock),
     /// The lock is not in the table.
@@ -315,10 +315,10 @@ pub(in crate::engine) struct VacantSlot<'a> {
 impl LockTable {
     /// Returns the entry of `name`. With a million locks the lookup is the main cost, so the caller
     /// does it once.
-    pub(in crate::engine) fn slot(&mut self, name: &LockName) -> Slot<'_> {
+    pub(in crate::engine) fn slot(&mut self, name: &LockName) -> LockEntry<'_> {
         match self.locks.entry(name.clone()) {
-            Entry::Occupied(slot) => Slot::Taken(slot.into_mut()),
-            Entry::Vacant(slot) => Slot::Free(VacantSlot { slot, below: &mut self.below }),
+            Entry::Occupied(slot) => LockEntry::Taken(slot.into_mut()),
+            Entry::Vacant(slot) => LockEntry::Free(VacantSlot { slot, below: &mut self.below }),
         }
     }
 
@@ -333,8 +333,8 @@ impl LockTable {
     /// Returns the lock of this name, inserting an empty one if there is none.
     pub(in crate::engine) fn get_or_new(&mut self, name: &LockName) -> &mut Lock {
         match self.slot(name) {
-            Slot::Taken(lock) => lock,
-            Slot::Free(free) => free.put(Box::default()),
+            LockEntry::Taken(lock) => lock,
+            LockEntry::Free(free) => free.put(Box::default()),
         }
     }
 

@@ -1,9 +1,9 @@
-//! What the engine is told, what it answers, and what it keeps.
+//! The commands of the engine, its answers, and the parts of its state.
 //!
 //! `name` has the names of locks and clients, `lease` what is held, with its terms and its token,
 //! and `lock` one lock with its queue; `details` is what a holder stores with it, within limits.
 //! `handover` is what is remembered of a name beyond a tenure, and `hold_off` a time in which
-//! nothing is granted. `event` has what happened and what a lock looks like, `refusal` why
+//! nothing is granted. `event` has what happened and how a lock appears to clients, `refusal` why
 //! something was refused, with its sentence, and `command` the commands and their outcomes.
 //! `deadlines` and `idempotency` are parts of the state: what is due when, with the sessions, and
 //! the answers to repeats.

@@ -143,7 +143,7 @@ fn run_in_child(
             libc::syscall(libc::SYS_close_range, 0, kept - 1, 0);
         }
         libc::syscall(libc::SYS_close_range, kept + 1, libc::c_uint::MAX, 0);
-        // The parent may have ended before the child asked to be told of that.
+        // The parent may have ended before the child asked for a signal at its end.
         libc::getppid() != parent
     };
     if !is_orphan {

@@ -19,14 +19,14 @@ use std::time::Duration;
 /// The sending half of the channel. Dropping it without a value tells the receiving half that no
 /// value will come.
 #[derive(Debug)]
-pub(crate) struct Promise<T>(Arc<Mutex<Slot<T>>>);
+pub(crate) struct Promise<T>(Arc<Mutex<PromiseSlot<T>>>);
 
 /// The receiving half of the channel. It yields `None` if the promise was dropped without a value.
 #[derive(Debug)]
-pub(crate) struct Pending<T>(Arc<Mutex<Slot<T>>>);
+pub(crate) struct Pending<T>(Arc<Mutex<PromiseSlot<T>>>);
 
 #[derive(Debug)]
-enum Slot<T> {
+enum PromiseSlot<T> {
     Empty(Option<Waker>),
     Kept(T),
     Over,
@@ -34,7 +34,7 @@ enum Slot<T> {
 
 /// Returns a promise and the future of its value.
 pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
-    let slot = Arc::new(Mutex::new(Slot::Empty(None)));
+    let slot = Arc::new(Mutex::new(PromiseSlot::Empty(None)));
     (Promise(Arc::clone(&slot)), Pending(slot))
 }
 
@@ -42,12 +42,12 @@ impl<T> Promise<T> {
     /// Delivers the value. The task that waits for it resumes on this thread, before the call
     /// returns.
     pub(crate) fn keep(self, value: T) {
-        self.settle(Slot::Kept(value));
+        self.settle(PromiseSlot::Kept(value));
     }
 
-    fn settle(&self, settled: Slot<T>) {
+    fn settle(&self, settled: PromiseSlot<T>) {
         let mut slot = self.0.lock();
-        let Slot::Empty(waker) = &mut *slot else { return };
+        let PromiseSlot::Empty(waker) = &mut *slot else { return };
         let waker = waker.take();
         *slot = settled;
         drop(slot);
@@ -59,7 +59,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.settle(Slot::Over);
+        self.settle(PromiseSlot::Over);
     }
 }
 
@@ -68,13 +68,13 @@ impl<T> Future for Pending<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut slot = self.0.lock();
-        if let Slot::Empty(waker) = &mut *slot {
+        if let PromiseSlot::Empty(waker) = &mut *slot {
             *waker = Some(context.waker().clone());
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *slot, Slot::Over) {
-            Slot::Kept(value) => Poll::Ready(Some(value)),
-            Slot::Empty(_) | Slot::Over => Poll::Ready(None),
+        match std::mem::replace(&mut *slot, PromiseSlot::Over) {
+            PromiseSlot::Kept(value) => Poll::Ready(Some(value)),
+            PromiseSlot::Empty(_) | PromiseSlot::Over => Poll::Ready(None),
         }
     }
 }
@@ -95,12 +95,12 @@ pub(crate) struct SlowCalls(Arc<CallQueue>);
 struct CallQueue {
     /// The threads that make calls, by the users of these.
     at_work: UserTable,
-    state: Mutex<QueueState>,
+    state: Mutex<TaskQueueState>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct QueueState {
+struct TaskQueueState {
     /// The calls that wait for a thread, with their users.
     calls: VecDeque<(u32, Call)>,
     threads: usize,
@@ -170,7 +170,7 @@ impl CallQueue {
 
     /// Returns the oldest call of a user who may have one more thread. Others wait: the thread that
     /// ends a call makes the next one.
-    fn next_call(&self, state: &mut QueueState) -> Option<(TableShare, Call)> {
+    fn next_call(&self, state: &mut TaskQueueState) -> Option<(TableShare, Call)> {
         let ready = state.calls.iter().position(|(uid, _)| self.may_begin(*uid))?;
         let (uid, call) = state.calls.remove(ready)?;
         Some((self.at_work.take_always(uid, 1), call))

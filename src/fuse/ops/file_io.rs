@@ -14,7 +14,7 @@ use crate::fuse::open_files::{MessageEnd, OpenAccess, OpenFile};
 use crate::fuse::ops::lease_change::{
     ChangedLeases, LeaseChange, LeaseChanges, meant_by_open, of_message, too_long,
 };
-use crate::fuse::ops::lease_change::{Message, parse};
+use crate::fuse::ops::lease_change::{WrittenMessage, parse};
 use crate::fuse::ops::setattr::{renew_at_close, truncate_at_open};
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::lease_users::ProcessHandle;
@@ -45,7 +45,7 @@ impl FileIo {
     }
 
     /// Opens a lock that the kernel has looked up already. If its name has vanished since, the
-    /// kernel is told so once.
+    /// answer says so once.
     pub(crate) async fn open(
         &self,
         caller: &Caller,
@@ -135,7 +135,7 @@ impl FileIo {
         let process = self
             .process_of(caller, &message, &mut meant)
             .map_err(|(errno, why)| refused((errno, format!("lock '{name}': {why}"))))?;
-        let is_text = message == Message::Text;
+        let is_text = message == WrittenMessage::Text;
         if is_text && is_far(open, offset) {
             return Err(refused((Errno::EFBIG, too_long(name, offset))));
         }
@@ -162,10 +162,12 @@ impl FileIo {
     fn process_of(
         &self,
         caller: &Caller,
-        message: &Message,
+        message: &WrittenMessage,
         meant: &mut ChangedLeases,
     ) -> Result<Option<Arc<ProcessHandle>>, (Errno, String)> {
-        let Message::Options(LeaseOptions { pid, token, .. }) = message else { return Ok(None) };
+        let WrittenMessage::Options(LeaseOptions { pid, token, .. }) = message else {
+            return Ok(None);
+        };
         let process = match pid {
             Some(pid) => Some(Arc::new(self.bindings.named(caller, *pid)?)),
             None => None,
@@ -180,7 +182,7 @@ impl FileIo {
 
     /// Refuses a write through an open file whose lease was attached to a session that is over. The
     /// server may still keep the lease in grace, where its client may renew it, but the program
-    /// that took the lock has been told that the lock is lost.
+    /// that took the lock has been notified that the lock is lost.
     fn check_not_lost(
         &self,
         caller: &Caller,

@@ -402,7 +402,7 @@ impl ChangedLease {
 
 /// Returns the change of the lease that a written message requests, given its offset and open file.
 pub(crate) fn of_message(
-    message: Message,
+    message: WrittenMessage,
     data: &[u8],
     offset: u64,
     open: &OpenFile,
@@ -413,14 +413,14 @@ pub(crate) fn of_message(
         ..LeaseChange::default()
     };
     match message {
-        Message::Renew => renewal,
-        Message::Options(options) => {
+        WrittenMessage::Renew => renewal,
+        WrittenMessage::Options(options) => {
             let LeaseOptions { ttl, grace, note, mode, pid, token: _ } = options;
             let makes_firm = ttl.is_some() || grace.is_some() || pid.is_some();
             let firm = if makes_firm { Firm::Make } else { Firm::Keep };
             LeaseChange { renews: Some(firm), ttl, grace, mode, note, ..renewal }
         }
-        Message::Text => {
+        WrittenMessage::Text => {
             let text: Arc<[u8]> = data.into();
             // A program that created the lock by this open, or that opened the file for reading
             // too, expects to read back the content that it wrote.
@@ -448,7 +448,7 @@ pub(crate) fn too_long(name: &LockName, bytes: u64) -> String {
 
 /// The meaning of the bytes of one write to a lock's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Message {
+pub(crate) enum WrittenMessage {
     /// The text is only white space: the write renews the lease.
     Renew,
     /// The write renews the lease, and changes it by the contained options.
@@ -458,27 +458,27 @@ pub(crate) enum Message {
 }
 
 /// Returns the message in `data`, or an error text that says why it is invalid.
-pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
-    let Ok(text) = std::str::from_utf8(data) else { return Ok(Message::Text) };
+pub(crate) fn parse(data: &[u8]) -> Result<WrittenMessage, String> {
+    let Ok(text) = std::str::from_utf8(data) else { return Ok(WrittenMessage::Text) };
     let text = text.trim();
     match text {
-        "" => Ok(Message::Renew),
+        "" => Ok(WrittenMessage::Renew),
         _ if text.starts_with('{') => parse_object(text),
         _ if looks_like_a_duration(text) => {
             let ttl = Ttl::parse(text).map_err(|error| format!("'{}': {error}", short(text)))?;
-            Ok(Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
+            Ok(WrittenMessage::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
         }
         _ => match text.strip_prefix("pid=") {
             // Only `pid=` with a number and nothing else is an option. Other text that begins with
             // `pid=`, such as `pid=12 host=x`, is content.
             Some(digits) if is_number(digits) => {
                 let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
-                Ok(Message::Options(LeaseOptions {
+                Ok(WrittenMessage::Options(LeaseOptions {
                     pid: Some(checked_pid(pid)?),
                     ..LeaseOptions::default()
                 }))
             }
-            _ => Ok(Message::Text),
+            _ => Ok(WrittenMessage::Text),
         },
     }
 }
@@ -487,20 +487,20 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn parse_object(text: &str) -> Result<Message, String> {
+fn parse_object(text: &str) -> Result<WrittenMessage, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         format!("a text that begins with '{{' is read as JSON, and this is none: {error}")
     })?;
-    let Value::Object(object) = value else { return Ok(Message::Text) };
+    let Value::Object(object) = value else { return Ok(WrittenMessage::Text) };
     let ours =
         |key: &String| matches!(key.as_str(), "ttl" | "grace" | "note" | "token" | "pid" | "mode");
     if !object.keys().all(ours) {
-        return Ok(Message::Text);
+        return Ok(WrittenMessage::Text);
     }
     if object.is_empty() {
-        return Ok(Message::Renew);
+        return Ok(WrittenMessage::Renew);
     }
-    options_of(&object).map(Message::Options)
+    options_of(&object).map(WrittenMessage::Options)
 }
 
 #[cfg(test)]
@@ -513,7 +513,7 @@ mod tests {
 
     fn options(text: &str) -> LeaseOptions {
         match parse(text.as_bytes()) {
-            Ok(Message::Options(options)) => options,
+            Ok(WrittenMessage::Options(options)) => options,
             other => panic!("{text:?} is {other:?}"),
         }
     }
@@ -533,17 +533,17 @@ mod tests {
     #[test]
     fn empty_write_is_a_renewal() {
         for empty in ["", "\n", "  \t\n", "{}"] {
-            assert_eq!(parse(empty.as_bytes()), Ok(Message::Renew), "{empty:?}");
+            assert_eq!(parse(empty.as_bytes()), Ok(WrittenMessage::Renew), "{empty:?}");
         }
     }
 
     #[test]
     fn texts_that_programs_write_are_content() {
         for text in ["1234", "1234\n", "host:1234", "hello", "s", "12 s", "[1]", "pid=12 host=x"] {
-            assert_eq!(parse(text.as_bytes()), Ok(Message::Text), "{text:?}");
+            assert_eq!(parse(text.as_bytes()), Ok(WrittenMessage::Text), "{text:?}");
         }
-        assert_eq!(parse(b"\xff\xfe"), Ok(Message::Text));
-        assert_eq!(parse(br#"{"pid":1,"hostname":"x"}"#), Ok(Message::Text));
+        assert_eq!(parse(b"\xff\xfe"), Ok(WrittenMessage::Text));
+        assert_eq!(parse(br#"{"pid":1,"hostname":"x"}"#), Ok(WrittenMessage::Text));
     }
 
     #[test]
@@ -596,7 +596,7 @@ mod tests {
         fn every_good_ttl_is_read(secs in 1_u64..=86_400) {
             let read = parse(format!("{secs}s\n").as_bytes());
             let ttl = Ttl::new(Span::from_secs(secs)).expect("within bounds");
-            let want = Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() });
+            let want = WrittenMessage::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() });
             prop_assert_eq!(read, Ok(want));
         }
     }

@@ -127,7 +127,7 @@ impl Links {
             Err(errno) => Err(errno),
         };
         if linked.is_err() {
-            // The program is told that it does not have the lock.
+            // The answer to the program is that it does not have the lock.
             service.service().give_back(Op::Release(Release::of(new)));
         }
         linked

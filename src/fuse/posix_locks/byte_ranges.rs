@@ -15,7 +15,7 @@ const RANGES_MAX: usize = 512;
 
 /// A byte range; both `start` and `end` are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct ByteRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
@@ -23,15 +23,15 @@ pub(crate) struct Span {
 /// A locked range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
-    pub(crate) span: Span,
+    pub(crate) span: ByteRange,
     pub(crate) mode: Mode,
     /// The lock owner, with the open file and the process that locked the range.
-    pub(crate) owner: Owner,
+    pub(crate) owner: PosixOwner,
 }
 
 /// The owner of a lock, as the kernel describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct PosixOwner {
     /// The kernel's number for the owner: a process (fcntl) or an open file (flock, OFD). The
     /// kernel reuses the number as soon as the owner is gone.
     pub(crate) id: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Owner {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Range>);
 
-impl Span {
+impl ByteRange {
     /// The span of the whole file.
     pub(crate) const WHOLE: Self = Self { start: 0, end: TO_END };
 
@@ -71,7 +71,7 @@ impl Ranges {
     }
 
     /// Returns the first range that conflicts with a lock of `span` in `mode` by the owner `id`.
-    pub(crate) fn conflict(&self, id: u64, span: Span, mode: Mode) -> Option<&Range> {
+    pub(crate) fn conflict(&self, id: u64, span: ByteRange, mode: Mode) -> Option<&Range> {
         self.conflicts(id, span, mode).next()
     }
 
@@ -79,7 +79,7 @@ impl Ranges {
     pub(crate) fn conflicts(
         &self,
         id: u64,
-        span: Span,
+        span: ByteRange,
         mode: Mode,
     ) -> impl Iterator<Item = &Range> {
         self.0.iter().filter(move |range| {
@@ -89,7 +89,7 @@ impl Ranges {
     }
 
     /// Returns the first range of the owner `id` that overlaps `span`.
-    pub(crate) fn first_of(&self, id: u64, span: Span) -> Option<&Range> {
+    pub(crate) fn first_of(&self, id: u64, span: ByteRange) -> Option<&Range> {
         self.0.iter().find(|range| range.owner.id == id && range.span.meets(span))
     }
 
@@ -102,7 +102,7 @@ impl Ranges {
 
     /// Locks `span` in `mode` for `owner`. The caller has checked that no other owner's range
     /// conflicts.
-    pub(crate) fn lock(&mut self, owner: Owner, span: Span, mode: Mode) {
+    pub(crate) fn lock(&mut self, owner: PosixOwner, span: ByteRange, mode: Mode) {
         assert!(self.conflict(owner.id, span, mode).is_none(), "a range follows conflict()");
         self.unlock(owner.id, span);
         // Merges the new range with adjacent ranges of the same owner and mode.
@@ -123,7 +123,7 @@ impl Ranges {
     }
 
     /// Locks `span` in `mode` for `owner` unless that conflicts. Returns whether it was locked.
-    pub(crate) fn lock_if_free(&mut self, owner: Owner, span: Span, mode: Mode) -> bool {
+    pub(crate) fn lock_if_free(&mut self, owner: PosixOwner, span: ByteRange, mode: Mode) -> bool {
         let free = self.conflict(owner.id, span, mode).is_none();
         if free {
             self.lock(owner, span, mode);
@@ -133,7 +133,7 @@ impl Ranges {
 
     /// Unlocks `span` for the owner `id`. If that would split a range and exceed the limit, the
     /// middle of the range stays locked until the rest is unlocked or the file is closed.
-    pub(crate) fn unlock(&mut self, id: u64, span: Span) {
+    pub(crate) fn unlock(&mut self, id: u64, span: ByteRange) {
         let splits =
             |r: &&Range| r.owner.id == id && r.span.start < span.start && span.end < r.span.end;
         if self.0.len() >= RANGES_MAX && self.0.iter().any(|range| splits(&range)) {
@@ -144,11 +144,11 @@ impl Ranges {
         self.0 = rest;
         for range in mine {
             if range.span.start < span.start {
-                let left = Span { start: range.span.start, end: span.start - 1 };
+                let left = ByteRange { start: range.span.start, end: span.start - 1 };
                 self.insert(Range { span: left, ..range });
             }
             if range.span.end > span.end {
-                let right = Span { start: span.end + 1, end: range.span.end };
+                let right = ByteRange { start: span.end + 1, end: range.span.end };
                 self.insert(Range { span: right, ..range });
             }
         }
@@ -170,12 +170,12 @@ mod tests {
     use super::*;
     use Mode::{Exclusive, Shared};
 
-    fn owner(id: u64) -> Owner {
-        Owner { id, fh: id * 10, pid: 1 }
+    fn owner(id: u64) -> PosixOwner {
+        PosixOwner { id, fh: id * 10, pid: 1 }
     }
 
-    fn span(start: u64, end: u64) -> Span {
-        Span { start, end }
+    fn span(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
     }
 
     fn shown(ranges: &Ranges) -> String {
@@ -195,7 +195,7 @@ mod tests {
         ranges.lock(owner(2), span(12, 14), Shared);
         ranges.unlock(1, span(15, 49));
         assert_eq!(shown(&ranges), "1w0-9 1r10-14 2r12-14 1w50-99");
-        ranges.unlock(1, Span::WHOLE);
+        ranges.unlock(1, ByteRange::WHOLE);
         assert_eq!(shown(&ranges), "2r12-14");
         assert_eq!(ranges.mode(), Shared);
     }
@@ -220,7 +220,7 @@ mod tests {
             locked += 1;
         }
         assert_eq!(locked as usize, RANGES_MAX - 1);
-        ranges.lock(owner(1), Span::WHOLE, Exclusive);
+        ranges.lock(owner(1), ByteRange::WHOLE, Exclusive);
         assert_eq!(ranges.0.len(), 1);
         (1..100_000).for_each(|n| ranges.unlock(1, span(2 * n, 2 * n)));
         assert_eq!(ranges.0.len(), RANGES_MAX);
@@ -235,7 +235,7 @@ mod tests {
         let mut ranges = Ranges::default();
         ranges.lock(owner(2), span(50, 59), Exclusive);
         ranges.lock(owner(3), span(10, 19), Shared);
-        let first = |mode| ranges.conflict(1, Span::WHOLE, mode).map(|r| r.owner.id);
+        let first = |mode| ranges.conflict(1, ByteRange::WHOLE, mode).map(|r| r.owner.id);
         assert_eq!(first(Exclusive), Some(3));
         assert_eq!(first(Shared), Some(2));
         assert!(ranges.conflict(2, span(50, 59), Exclusive).is_none(), "one's own is no conflict");

@@ -15,7 +15,7 @@ use crate::fuse::kernel::task::{Pending, pending};
 use crate::fuse::lock_access::flat;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFile;
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span, TO_END};
+use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, TO_END};
 use crate::fuse::posix_locks::lock_session::{LockSession, LockingParts, SessionSlot, call_of};
 use crate::fuse::posix_locks::table::{Ask, Table, Waits};
 use crate::fuse::refusals::Act;
@@ -28,13 +28,13 @@ use std::sync::{Arc, OnceLock};
 const MODE_OF_NEW: u32 = 0o644;
 
 /// Returns the byte range of a request.
-const fn span_of(asked: &LockRequest) -> Span {
-    Span { start: asked.start, end: asked.end }
+const fn span_of(asked: &LockRequest) -> ByteRange {
+    ByteRange { start: asked.start, end: asked.end }
 }
 
 /// Returns the lock owner of a request.
-const fn owner_of(asked: &LockRequest) -> Owner {
-    Owner { id: asked.owner, fh: asked.fh, pid: asked.pid }
+const fn owner_of(asked: &LockRequest) -> PosixOwner {
+    PosixOwner { id: asked.owner, fh: asked.fh, pid: asked.pid }
 }
 
 /// The flock(2), fcntl(2) and OFD locks of one mount. Their session with the engine is opened when

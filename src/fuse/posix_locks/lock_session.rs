@@ -415,13 +415,13 @@ fn call_in(line: &str) -> Call {
 /// A table, and the effects of its decisions that are not performed yet.
 #[derive(Debug)]
 pub(crate) struct EffectQueue<T, E> {
-    inner: Mutex<QueueState<T, E>>,
+    inner: Mutex<EffectQueueState<T, E>>,
     /// Notified after each batch of effects that was performed.
     progress: Condvar,
 }
 
 #[derive(Debug)]
-struct QueueState<T, E> {
+struct EffectQueueState<T, E> {
     table: T,
     waiting: Vec<E>,
     /// How many batches of waiting effects were taken from the queue to be performed.
@@ -444,7 +444,7 @@ fn me() -> Me {
 /// Which thread performs the effects of a decision.
 #[derive(Debug)]
 #[must_use = "a decision must be carried out"]
-pub(crate) enum Turn<E> {
+pub(crate) enum EffectTurn<E> {
     /// No thread performs effects now, so the calling thread does, and begins with these.
     Ours(Vec<E>),
     /// The calling thread has nothing to do: the decision has no effects, or an outer call on this
@@ -454,7 +454,7 @@ pub(crate) enum Turn<E> {
     Theirs(u64),
 }
 
-impl<E> Turn<E> {
+impl<E> EffectTurn<E> {
     /// Returns the value for a caller that must not wait for another thread to perform the effects.
     pub(crate) fn unless_theirs(self) -> Self {
         match self {
@@ -467,7 +467,7 @@ impl<E> Turn<E> {
 impl<T, E> EffectQueue<T, E> {
     pub(crate) fn new(table: T) -> Self {
         let (waiting, rounds, done, performer) = (Vec::new(), 0, 0, None);
-        let inner = Mutex::new(QueueState { table, waiting, rounds, done, performer });
+        let inner = Mutex::new(EffectQueueState { table, waiting, rounds, done, performer });
         Self { inner, progress: Condvar::new() }
     }
 
@@ -478,40 +478,47 @@ impl<T, E> EffectQueue<T, E> {
 
     /// Runs `decide` on the table. Its effects are queued behind all earlier ones, and
     /// [`EffectQueue::clear`] performs them.
-    pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut T, &mut Vec<E>) -> R) -> (R, Turn<E>) {
+    pub(crate) fn decide<R>(
+        &self,
+        decide: impl FnOnce(&mut T, &mut Vec<E>) -> R,
+    ) -> (R, EffectTurn<E>) {
         let mut inner = self.inner.lock();
         let mut effects = Vec::new();
         let decided = decide(&mut inner.table, &mut effects);
         if effects.is_empty() {
-            return (decided, Turn::None);
+            return (decided, EffectTurn::None);
         }
         let me = me();
         let turn = match inner.performer {
             None => {
                 inner.performer = Some(me);
-                Turn::Ours(effects)
+                EffectTurn::Ours(effects)
             }
             Some(performer) => {
                 inner.waiting.extend(effects);
-                if performer == me { Turn::None } else { Turn::Theirs(inner.rounds + 1) }
+                if performer == me {
+                    EffectTurn::None
+                } else {
+                    EffectTurn::Theirs(inner.rounds + 1)
+                }
             }
         };
         (decided, turn)
     }
 
     /// Performs the effects of a decision, with no mutex held. The effects are done when the call
-    /// returns, so that a program that is told that a lock is free can take it at once. The
+    /// returns, so that a program that learns that a lock is free can take it at once. The
     /// exception is a call from within an effect: then the outer call performs the effects later.
-    pub(crate) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
+    pub(crate) fn clear(&self, turn: EffectTurn<E>, mut perform: impl FnMut(E)) {
         let mut effects = match turn {
-            Turn::None => return,
+            EffectTurn::None => return,
             // Waits only for the batch that contains the effects of this decision: other threads
             // may keep adding more.
-            Turn::Theirs(round) => {
+            EffectTurn::Theirs(round) => {
                 let mut inner = self.inner.lock();
                 return self.progress.wait_while(&mut inner, |inner| inner.done < round);
             }
-            Turn::Ours(effects) => effects,
+            EffectTurn::Ours(effects) => effects,
         };
         loop {
             effects.into_iter().for_each(&mut perform);
@@ -525,7 +532,7 @@ impl<T, E> EffectQueue<T, E> {
     }
 }
 
-impl<T, E> QueueState<T, E> {
+impl<T, E> EffectQueueState<T, E> {
     /// Returns the next batch of effects. Returns `None` if no effects wait, and records that no
     /// thread performs effects any more.
     fn next(&mut self) -> Option<Vec<E>> {

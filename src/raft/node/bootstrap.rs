@@ -43,7 +43,7 @@ const ASK_PATIENCE: Span = Span::from_secs(5);
 /// The pause between two rounds of questions, before jitter.
 const ASK_PAUSE: Span = Span::from_millis(250);
 
-/// What an empty node does once the other nodes have answered.
+/// The action of an empty node once the other nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FirstStart {
     Begin,

@@ -216,7 +216,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     /// Handles the end of a connection on which the node `leader` has sent entries.
     pub(crate) async fn leader_connection_closed(&self, leader: NodeId) {
         // A leader has more than one connection, and all of them end with its process.
-        let Ok(_only_look) = self.looks_for_leader.try_lock() else { return };
+        let Ok(_only_check) = self.leader_check.try_lock() else { return };
         let Some(vote) = self.vote_for(leader) else { return };
         let Some(head_start) = self.head_start(leader) else { return };
         if !self.has_ended(leader).await {

@@ -46,8 +46,8 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
     /// Whether this node is the only member, and so its own quorum.
     pub(in crate::raft) alone: Arc<AtomicBool>,
     pub(in crate::raft) transport: Arc<TransportOf<C>>,
-    /// Locked while this node looks whether the process of the leader has ended.
-    pub(super) looks_for_leader: Arc<Turn<()>>,
+    /// Locked while this node checks whether the process of the leader has ended.
+    pub(super) leader_check: Arc<Turn<()>>,
     pub(in crate::raft) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -129,7 +129,7 @@ impl<C: ClusterTypes> PipelineParts<C> {
             role,
             alone,
             transport,
-            looks_for_leader: Arc::default(),
+            leader_check: Arc::default(),
             environment,
         };
         (pipeline, PipelineTasks { watcher, proposer })
@@ -149,8 +149,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Forwarder::new(self.raft.clone(), transport, environment)
     }
 
-    /// Whether this node is the only member of its cluster: then no client has been told of
-    /// anything newer than its applied state. For a read, call it while the replica is locked.
+    /// Whether this node is the only member of its cluster: then no client has been sent anything
+    /// newer than its applied state. For a read, call it while the replica is locked.
     pub(in crate::raft) fn is_alone(&self) -> bool {
         self.alone.load(Ordering::SeqCst)
     }

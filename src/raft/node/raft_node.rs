@@ -1,7 +1,7 @@
 //! The lock service of a Raft node: the calls that the front ends make.
 //!
 //! A read makes no log entry. A lone node answers from its applied state, since no client has been
-//! told anything newer. Such a read waits only for earlier requests for the same lock, and if a
+//! sent anything newer. Such a read waits only for earlier requests for the same lock, and if a
 //! deadline has passed, for the entry that applies it. With peers, a read waits until this node has
 //! applied the leader's read index (`linearizable_read`).
 

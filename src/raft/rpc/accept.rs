@@ -136,7 +136,7 @@ pub(in crate::raft) async fn accept(
             };
             match places.take(&from, 1) {
                 Ok(place) => {
-                    let caller = Caller::new(address.ip(), certificate);
+                    let caller = PeerCaller::new(address.ip(), certificate);
                     speak(stream, &caller, Arc::clone(&who), memory).await;
                     drop(place);
                     if let Some(leader) = caller.leader.get() {
@@ -165,7 +165,7 @@ async fn shake_hands(
     // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
     let accepting = async {
-        // Another node that looks whether this one still listens sends nothing.
+        // Another node that checks whether this one still listens sends nothing.
         if stream.peek(&mut [0]).await? == 0 {
             return Ok(None);
         }
@@ -194,14 +194,14 @@ async fn shake_hands(
 }
 
 /// The node at the other end of a connection.
-struct Caller {
+struct PeerCaller {
     address: IpAddr,
     certificate: PeerCertificate,
     /// The id of the node, once it has sent entries as only a leader does.
     leader: OnceLock<NodeId>,
 }
 
-impl Caller {
+impl PeerCaller {
     fn new(address: IpAddr, certificate: PeerCertificate) -> Arc<Self> {
         Arc::new(Self { address, certificate, leader: OnceLock::new() })
     }
@@ -209,7 +209,7 @@ impl Caller {
 
 async fn speak<S>(
     stream: S,
-    caller: &Arc<Caller>,
+    caller: &Arc<PeerCaller>,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
 ) where
@@ -241,7 +241,7 @@ async fn speak<S>(
 
 async fn answer(
     request: Request<Incoming>,
-    caller: &Caller,
+    caller: &PeerCaller,
     who: Arc<impl RpcHandler>,
     memory: &CallMemory,
 ) -> Response<Full<Bytes>> {

@@ -12,7 +12,7 @@ use crate::raft::node_environment::{ClusterName, ClusterVersion, NodeAddress, ho
 use crate::raft::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use crate::raft::rpc::mutual_tls::{PeerFiles, PeerTls};
 use crate::raft::rpc::network::{RpcConnection, RpcFailure, RpcIdentity};
-use crate::raft::store::data_dir::{DataError, Identity, PeerError};
+use crate::raft::store::data_dir::{DataError, NodeIdentity, PeerError};
 use crate::raft::store::snapshot::{ClusterId, NodeId};
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Time, Wall, boot_now, steady_now};
@@ -117,7 +117,7 @@ impl Peering {
 
 impl ListeningPeers {
     /// Returns the identity with which this node calls others.
-    pub(in crate::raft) fn caller(&self, of: Identity, version: ClusterVersion) -> RpcIdentity {
+    pub(in crate::raft) fn caller(&self, of: NodeIdentity, version: ClusterVersion) -> RpcIdentity {
         let (cluster, node) = (Some(of.cluster), of.node);
         let (tls, name) = (Some(self.tls.clone()), self.name.clone());
         RpcIdentity { cluster, node, tls, name, version, contacts: Arc::default() }

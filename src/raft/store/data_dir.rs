@@ -25,7 +25,7 @@ use crate::base::said;
 use crate::net::certificates::PemError;
 use crate::raft::store::snapshot::{ClusterId, NodeId};
 use crate::storage::atomic_file::{Durable, make_dir, replace, with_sum};
-use crate::storage::locked_dir::{PlaceError, Role};
+use crate::storage::locked_dir::{LockedDirError, Role};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -62,14 +62,14 @@ Don't edit or copy these files while a daemon runs, and never start two nodes fr
 #[derive(Debug)]
 pub(in crate::raft) struct Data {
     path: PathBuf,
-    pub(in crate::raft) identity: Identity,
+    pub(in crate::raft) identity: NodeIdentity,
     /// The file that holds the flock of the directory: closing it releases the lock.
     _lock: File,
 }
 
 /// The persistent identity of a node, as stored in the file `node`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::raft) struct Identity {
+pub(in crate::raft) struct NodeIdentity {
     pub(in crate::raft) cluster: ClusterId,
     pub(in crate::raft) node: NodeId,
     pub(in crate::raft) stage: NodeStage,
@@ -165,7 +165,7 @@ impl Data {
     }
 
     fn enter(&mut self, stage: NodeStage) -> Result<(), DataError> {
-        write_identity(&self.path, Identity { stage, ..self.identity })?;
+        write_identity(&self.path, NodeIdentity { stage, ..self.identity })?;
         self.identity.stage = stage;
         Ok(())
     }
@@ -179,8 +179,8 @@ pub(in crate::raft) fn first() -> (ClusterId, NodeId) {
 }
 
 /// Stores the identity of a new node in its directory.
-fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity, DataError> {
-    let identity = Identity { cluster, node, stage: NodeStage::New };
+fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<NodeIdentity, DataError> {
+    let identity = NodeIdentity { cluster, node, stage: NodeStage::New };
     write_identity(path, identity)?;
     // The README is only for human readers, so an error is ignored.
     let _ = fs::write(path.join("README"), README);
@@ -188,19 +188,19 @@ fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity,
 }
 
 /// Returns the content of the file `node`: readable text with a checksum.
-fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
+fn identity_text(NodeIdentity { cluster, node, stage }: NodeIdentity) -> String {
     let stage = stage.as_str();
     let text = format!("latchfs data {VERSION}\ncluster {cluster}\nnode {node}\nstage {stage}\n");
     with_sum(&text)
 }
 
-fn write_identity(path: &Path, identity: Identity) -> Result<(), DataError> {
+fn write_identity(path: &Path, identity: NodeIdentity) -> Result<(), DataError> {
     let file = path.join("node");
     let written = replace(&file, &[identity_text(identity).as_bytes()], Durable::Yes);
     written.map(drop).map_err(|error| DataError::io(&file, error))
 }
 
-fn read_identity(path: &Path) -> Result<Option<Identity>, DataError> {
+fn read_identity(path: &Path) -> Result<Option<NodeIdentity>, DataError> {
     let file = path.join("node");
     let text = match fs::read(&file) {
         Ok(text) => text,
@@ -220,13 +220,13 @@ fn read_identity(path: &Path) -> Result<Option<Identity>, DataError> {
     identity.map(Some).ok_or_else(|| DataError::damaged(&file, "it has the wrong sum"))
 }
 
-fn parse_identity(text: &str) -> Option<Identity> {
+fn parse_identity(text: &str) -> Option<NodeIdentity> {
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let cluster = ClusterId(u128::from_str_radix(field("cluster")?, 16).ok()?);
     let stages = [NodeStage::New, NodeStage::Begun, NodeStage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
-    let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
+    let identity = NodeIdentity { cluster, node: field("node")?.parse().ok()?, stage };
     // Each identity has exactly one encoding. So the comparison of the text with the encoding of
     // the parsed identity checks the checksum and every space.
     (identity_text(identity) == text).then_some(identity)
@@ -236,7 +236,7 @@ fn parse_identity(text: &str) -> Option<Identity> {
 #[derive(Debug)]
 pub enum DataError {
     /// The directory can't be locked, read or written.
-    Place(PlaceError),
+    Place(LockedDirError),
     /// The directory contains a file that belongs to another kind of directory, such as the
     /// journal of a node without Raft.
     Foreign(PathBuf),
@@ -339,8 +339,8 @@ impl fmt::Display for DataError {
     }
 }
 
-impl From<PlaceError> for DataError {
-    fn from(error: PlaceError) -> Self {
+impl From<LockedDirError> for DataError {
+    fn from(error: LockedDirError) -> Self {
         Self::Place(error)
     }
 }
@@ -543,7 +543,7 @@ impl FatalError {
 /// Returns the bytes of the file `node` of a node that has begun, for a fixture.
 #[cfg(test)]
 pub(in crate::raft) fn node_file(cluster: ClusterId, node: NodeId) -> Vec<u8> {
-    identity_text(Identity { cluster, node, stage: NodeStage::Begun }).into_bytes()
+    identity_text(NodeIdentity { cluster, node, stage: NodeStage::Begun }).into_bytes()
 }
 
 #[cfg(test)]
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn identity_is_read_back_and_a_changed_text_is_rejected() {
-        let identity = Identity { cluster: ClusterId(7), node: 12, stage: NodeStage::Begun };
+        let identity = NodeIdentity { cluster: ClusterId(7), node: 12, stage: NodeStage::Begun };
         let text = identity_text(identity);
         assert_eq!(parse_identity(&text), Some(identity));
         for at in 0..text.len() {

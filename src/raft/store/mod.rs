@@ -1,4 +1,4 @@
-//! What a node keeps on its disk.
+//! The files of a node on its disk.
 //!
 //! `data_dir` is its directory, with the errors that keep a node from starting; `log` holds the
 //! entries of openraft, and `snapshot` what replaces those that are applied, with the encoding of

@@ -353,7 +353,7 @@ pub enum Listen {
 }
 
 /// A bound socket that accepts connections.
-pub(super) enum Listener {
+pub(super) enum HttpListener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener, UserGrants),
 }
@@ -434,11 +434,11 @@ pub(super) enum BoundListener {
 
 impl BoundListener {
     /// Registers the listener with the event loop of the current thread.
-    pub(super) fn here(self) -> io::Result<Listener> {
+    pub(super) fn here(self) -> io::Result<HttpListener> {
         Ok(match self {
-            Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            Self::Tcp(listener) => HttpListener::Tcp(tokio::net::TcpListener::from_std(listener)?),
             Self::Unix(listener, users) => {
-                Listener::Unix(tokio::net::UnixListener::from_std(listener)?, users)
+                HttpListener::Unix(tokio::net::UnixListener::from_std(listener)?, users)
             }
         })
     }
@@ -448,7 +448,7 @@ impl BoundListener {
 /// has identified.
 pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<Arc<Grant>>);
 
-impl Acceptor for Listener {
+impl Acceptor for HttpListener {
     type Connection = AcceptedConnection;
 
     async fn accept(&self) -> io::Result<AcceptedConnection> {

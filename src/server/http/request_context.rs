@@ -41,12 +41,12 @@ use tokio::sync::oneshot;
 
 /// The proof of its identity that a caller has sent.
 #[derive(Clone)]
-pub(super) struct Caller {
+pub(super) struct HttpCaller {
     authorization: Option<HeaderValue>,
     pub(super) origin: Arc<ConnectionOrigin>,
 }
 
-impl Caller {
+impl HttpCaller {
     /// Returns the caller that sent these headers.
     pub(super) fn of(headers: &HeaderMap, origin: Arc<ConnectionOrigin>) -> Self {
         Self { authorization: headers.get(AUTHORIZATION).cloned(), origin }
@@ -65,7 +65,7 @@ impl Caller {
 
 /// Returns the permissions (grant) of a caller: by its bearer token, by its certificate, or as
 /// anonymous.
-fn grant_of(gate: &Authenticator, caller: &Caller) -> HandlerResult<Arc<Grant>> {
+fn grant_of(gate: &Authenticator, caller: &HttpCaller) -> HandlerResult<Arc<Grant>> {
     let certified = caller.origin.certified.as_ref();
     let secret = match &caller.authorization {
         Some(header) if gate.knows_tokens() => {
@@ -127,7 +127,7 @@ pub(super) struct RequestContext {
     /// The permissions of the caller.
     pub(super) grant: Arc<Grant>,
     /// The proof of the caller's identity.
-    pub(super) caller: Caller,
+    pub(super) caller: HttpCaller,
     /// The identity to which the request is charged.
     pub(super) identity: Identity,
     /// The parameters that the endpoint accepts.

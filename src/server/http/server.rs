@@ -13,8 +13,8 @@ use crate::metrics::MetricsPage;
 use crate::net::connections::accept_until;
 use crate::server::http::app_state::RequestCounts;
 use crate::server::http::connection::{AcceptedStream, BoundListener, Listen, ServerStream};
-use crate::server::http::routes::dispatch;
 use crate::server::http::routes::route_table::counted_endpoints;
+use crate::server::http::routes::router;
 use crate::service::{AuditEntry, Locks};
 use crate::shares::{LoweredLimits, SharePercent};
 use axum::Router;
@@ -150,7 +150,7 @@ impl HttpServer {
         app.release_on_node_removal = config.release_on_node_removal;
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
-        let router = dispatch::router(&app);
+        let router = router::router(&app);
         let mut addresses = Vec::new();
         for (listener, address) in bound {
             let accepting = accept(Arc::clone(&app), router.clone(), listener, workers.choice());

@@ -57,16 +57,16 @@ pub(super) enum LinePhase {
 }
 
 /// Counts one pending request, until it is dropped.
-struct PendingRequest<'a>(&'a AtomicUsize);
+struct CountedRequest<'a>(&'a AtomicUsize);
 
-impl<'a> PendingRequest<'a> {
+impl<'a> CountedRequest<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for PendingRequest<'_> {
+impl Drop for CountedRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ impl LineService {
         (origin, secret): (&ConnectionOrigin, Option<&[u8]>),
         request: LineRequest,
     ) -> LineReply {
-        let _pending = PendingRequest::new(&self.pending);
+        let _pending = CountedRequest::new(&self.pending);
         let operation = request.operation();
         let caller = AuditedCaller { grant, origin };
         if let Err(denial) = grant.may_begin(operation) {

@@ -232,8 +232,8 @@ impl LineFollowers {
     }
 }
 
-/// Returns the message that tells registered followers about an event; `None` if followers are not
-/// told. They are not told of an expired lease, because during the grace period the lock still
+/// Returns the message that notifies registered followers of an event; `None` if there is none.
+/// They are not notified of an expired lease, because during the grace period the lock still
 /// belongs to its holder.
 fn message_of(event: &Event) -> Option<String> {
     match &event.what {

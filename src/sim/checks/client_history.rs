@@ -109,7 +109,7 @@ pub struct ObservedQueuePlace {
     /// The client that waited in the queue.
     pub who: Who,
     /// When the client learned that it was queued.
-    pub told: Time,
+    pub queued_at: Time,
     /// The queue ticket: the lowest one is served first.
     pub ticket: u64,
     /// The token of the grant that ended the wait, if the client learned of it.
@@ -188,7 +188,7 @@ impl History {
                  {who}, for lock {lock}",
                 if first == who { "the same" } else { "another" }
             );
-            self.violations.push(Violation::new(Promise::TokensAreUnique, what));
+            self.violations.push(Violation::new(SafetyProperty::TokensAreUnique, what));
         }
     }
 
@@ -250,7 +250,7 @@ impl History {
         let first = self.replies.entry(of).or_insert_with(|| answer.to_owned());
         if first != answer {
             let what = format!("request {key} of {who} came to {first}, and then to {answer}");
-            self.violations.push(Violation::new(Promise::OneEffect, what));
+            self.violations.push(Violation::new(SafetyProperty::OneEffect, what));
         }
     }
 }
@@ -258,7 +258,7 @@ impl History {
 /// A promise that a check verifies. Every check has its own, so that a test which plants a bug can
 /// require the right one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Promise {
+pub enum SafetyProperty {
     /// An exclusive lock has at most one holder at a time.
     OneHolder,
     /// Waiters are served in the order in which they joined the queue.
@@ -308,7 +308,7 @@ pub enum Promise {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The promise that was broken.
-    pub promise: Promise,
+    pub promise: SafetyProperty,
     /// When a check detected the violation during the run. `None` if the check ran outside a
     /// simulation.
     pub at: Option<Time>,
@@ -317,7 +317,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    pub(in crate::sim) const fn new(promise: Promise, what: String) -> Self {
+    pub(in crate::sim) const fn new(promise: SafetyProperty, what: String) -> Self {
         Self { promise, at: None, what }
     }
 }

@@ -1,10 +1,10 @@
-//! The history of handovers: which client set which one, and what each grant told of the last one;
-//! and its check.
+//! The history of handovers: which client set which one, and what each grant reported of the last
+//! one; and its check.
 
 use super::client_history::{ObservedReset, Token, Who};
 use super::promises::UNKNOWN_FOR;
 use crate::engine::{HandoverEnd, LastHandover, SessionId};
-use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::client_history::{SafetyProperty, Violation};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(in crate::sim) struct SentHandover {
     pub(in crate::sim) counter: u64,
     pub(in crate::sim) sent: Time,
     /// When the client learned that it was set.
-    pub(in crate::sim) told: Option<Time>,
+    pub(in crate::sim) confirmed: Option<Time>,
 }
 
 /// A request that ends tenures.
@@ -42,9 +42,9 @@ pub(in crate::sim) enum EndKind {
     Steal { name: usize, by: Option<Token> },
 }
 
-/// The last handover, as a grant told of it.
+/// The last handover, as a grant reported it.
 #[derive(Debug)]
-pub(in crate::sim) struct ToldPrevious {
+pub(in crate::sim) struct ReportedPrevious {
     pub(in crate::sim) name: usize,
     /// The token of the grant.
     pub(in crate::sim) token: Token,
@@ -66,21 +66,21 @@ pub(in crate::sim) struct Restore {
     pub(in crate::sim) tokens_from: Token,
 }
 
-/// All handovers of a simulation, and what the grants told of them.
+/// All handovers of a simulation, and what the grants reported of them.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct HandoverHistory {
     /// The handovers by their text.
     pub(in crate::sim) sent: BTreeMap<Arc<str>, SentHandover>,
     /// All requests that end tenures.
     pub(in crate::sim) ends: Vec<EndRequest>,
-    pub(in crate::sim) told: Vec<ToldPrevious>,
+    pub(in crate::sim) reports: Vec<ReportedPrevious>,
     pub(in crate::sim) restore: Option<Restore>,
 }
 
 impl EndRequest {
     /// Returns how the tenure of a grant ended if the request has ended it; `None` if the request
     /// does not concern that tenure.
-    fn end_of(&self, tenure: &ToldPrevious) -> Option<HandoverEnd> {
+    fn end_of(&self, tenure: &ReportedPrevious) -> Option<HandoverEnd> {
         match self.kind {
             EndKind::Release(token) => (token == tenure.token).then_some(HandoverEnd::Released),
             EndKind::EndSession(id) => (tenure.session == Some(id)).then_some(HandoverEnd::Session),
@@ -98,26 +98,27 @@ impl EndRequest {
 }
 
 impl HandoverHistory {
-    /// Returns every grant that told another handover than the last one that was set before.
+    /// Returns every grant that reported another handover than the last one that was set before.
     pub(in crate::sim) fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
-        let wrong = self.told.iter().filter_map(|told| self.wrong(told, resets));
-        wrong.map(|what| Violation::new(Promise::HandoversAreKept, what)).collect()
+        let wrong = self.reports.iter().filter_map(|report| self.wrong(report, resets));
+        wrong.map(|what| Violation::new(SafetyProperty::HandoversAreKept, what)).collect()
     }
 
     /// Whether a handover that was set before a grant must be known to it.
-    fn counts(&self, sent: &SentHandover, told: &ToldPrevious) -> bool {
-        let is_known = sent.told.is_some_and(|at| at < told.asked);
+    fn counts(&self, sent: &SentHandover, report: &ReportedPrevious) -> bool {
+        let is_known = sent.confirmed.is_some_and(|at| at < report.asked);
         // Handovers that the lost cluster has set after the backup are lost.
         let is_restored = self.restore.is_none_or(|restore| {
-            sent.token >= restore.tokens_from || sent.told.is_some_and(|at| at < restore.backup_at)
+            sent.token >= restore.tokens_from
+                || sent.confirmed.is_some_and(|at| at < restore.backup_at)
         });
-        sent.name == told.name && is_known && is_restored
+        sent.name == report.name && is_known && is_restored
     }
 
-    fn wrong(&self, told: &ToldPrevious, resets: &[ObservedReset]) -> Option<String> {
-        let ToldPrevious { name, token, last, .. } = told;
+    fn wrong(&self, report: &ReportedPrevious, resets: &[ObservedReset]) -> Option<String> {
+        let ReportedPrevious { name, token, last, .. } = report;
         let of = format!("the grant of name {name} under token {token}");
-        let before = self.sent.values().filter(|sent| self.counts(sent, told));
+        let before = self.sent.values().filter(|sent| self.counts(sent, report));
         let newest = before.max_by_key(|sent| (sent.token, sent.counter));
         let Some(last) = last else {
             let SentHandover { token, counter, .. } = newest?;
@@ -126,7 +127,7 @@ impl HandoverHistory {
         let text = &last.handover.text;
         let seen = self.sent.get(text).filter(|sent| {
             let is_same = sent.token == last.token.as_u64() && *sent.who == *last.client.as_str();
-            sent.name == *name && is_same && sent.sent < told.answered
+            sent.name == *name && is_same && sent.sent < report.answered
         });
         let Some(seen) = seen else {
             return Some(format!("{of} tells a handover that no client has set: {last:?}"));
@@ -141,14 +142,14 @@ impl HandoverHistory {
         {
             return Some(format!("{of} tells a handover older than the last one: {last:?}"));
         }
-        let why = self.wrong_end(told, (seen, last.end), resets)?;
+        let why = self.wrong_end(report, (seen, last.end), resets)?;
         Some(format!("{of} tells that {why}: {last:?}"))
     }
 
     /// Returns what is wrong with the end of the tenure that has set the handover `seen`.
     fn wrong_end(
         &self,
-        told: &ToldPrevious,
+        report: &ReportedPrevious,
         (seen, end): (&SentHandover, HandoverEnd),
         resets: &[ObservedReset],
     ) -> Option<&'static str> {
@@ -160,7 +161,7 @@ impl HandoverHistory {
             HandoverEnd::Open => return Some("a tenure before it still runs"),
             _ => {}
         }
-        let Some(tenure) = self.told.iter().find(|grant| grant.token == seen.token) else {
+        let Some(tenure) = self.reports.iter().find(|grant| grant.token == seen.token) else {
             return Some("it knows a tenure that no client had");
         };
         let requests =
@@ -170,10 +171,10 @@ impl HandoverHistory {
         let own = requests.clone().filter(|(_, end)| *end != HandoverEnd::Stolen);
         let known =
             own.filter_map(|(request, end)| Some((request.done?, end))).min_by_key(|of| of.0);
-        let known = known.filter(|(at, _)| *at < told.asked);
+        let known = known.filter(|(at, _)| *at < report.asked);
         // The tenure ended after it had set the handover and before the grant was answered, and at
         // the latest when its client knew that it had ended it.
-        let (from, by) = (seen.sent, known.map_or(told.answered, |(at, _)| at));
+        let (from, by) = (seen.sent, known.map_or(report.answered, |(at, _)| at));
         let resets = resets.iter().filter(|reset| reset.means(&seen.who));
         let is_reset = resets.filter(|reset| reset.from < by && from < reset.by()).count() > 0;
         let is_requested = requests.clone().any(|(of, how)| how == end && of.may_act(from, by));

@@ -1,4 +1,4 @@
-//! What is recorded of a simulation, and the promises that it is checked for.
+//! The record of a simulation, and the properties that it is checked for.
 //!
 //! `client_history` and `handover_history` record what clients saw, `recorder` is the record of a
 //! whole run. `promises` checks them all, also that the history is linearizable.

@@ -12,7 +12,7 @@ use super::client_history::{
     Belief, History, Lock, LockStep, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Token,
     Who,
 };
-use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::client_history::{SafetyProperty, Violation};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -86,7 +86,7 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
                      ({:?}, token {}) from {from}",
                     one.mode, one.token, two.who, two.mode, two.token,
                 );
-                found.push(Violation::new(Promise::OneHolder, what));
+                found.push(Violation::new(SafetyProperty::OneHolder, what));
             }
         }
         open.push((two, its_end));
@@ -111,7 +111,7 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
                     "place {ticket} in the queue of lock {lock} was served before place {before}: \
                      tokens {token} and {later}"
                 );
-                found.push(Violation::new(Promise::FirstComeFirstServed, what));
+                found.push(Violation::new(SafetyProperty::FirstComeFirstServed, what));
             }
             Some((_, _, later)) if later > token => {}
             _ => highest = Some((lock, ticket, token)),
@@ -150,13 +150,13 @@ fn overtaken(
     for place in history.places.iter().filter(|place| place.lock == lock) {
         let Some(token) = place.served else { continue };
         let Some((_, (asked, other))) = grants.range(..token).next_back() else { continue };
-        if *asked > place.told {
-            let ObservedQueuePlace { who, told, .. } = place;
+        if *asked > place.queued_at {
+            let ObservedQueuePlace { who, queued_at, .. } = place;
             let what = format!(
-                "{who} waited for lock {lock} since {told}, and was served with token {token} \
+                "{who} waited for lock {lock} since {queued_at}, and was served with token {token} \
                  after token {other}, which was asked for at {asked}"
             );
-            found.push(Violation::new(Promise::FirstComeFirstServed, what));
+            found.push(Violation::new(SafetyProperty::FirstComeFirstServed, what));
         }
     }
 }
@@ -166,7 +166,7 @@ fn overtaken(
 fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
     for reset in &history.resets {
         let Some(answered) = reset.to else { continue };
-        let waited = history.places.iter().filter(|place| place.told < reset.from);
+        let waited = history.places.iter().filter(|place| place.queued_at < reset.from);
         let waited: BTreeSet<_> = waited.filter_map(|place| place.served).collect();
         for (lock, acts) in &history.acts {
             let had = acts.iter().filter(|act| act.to.is_some_and(|to| to < reset.from));
@@ -180,7 +180,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
                             "{who} holds lock {lock} (token {token}) at {}, after the reset of {}",
                             act.from, reset.from
                         );
-                        found.push(Violation::new(Promise::ResetTakesAll, what));
+                        found.push(Violation::new(SafetyProperty::ResetTakesAll, what));
                     }
                 }
             }
@@ -210,7 +210,7 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
         let Some((_, who)) = history.tenures.get(&token) else { continue };
         let Some(since) = history.open.get(&(lock, who.clone())) else {
             let what = format!("{who} has lock {lock} (token {token}), unasked");
-            found.push(Violation::new(Promise::OnlyWhatWasAsked, what));
+            found.push(Violation::new(SafetyProperty::OnlyWhatWasAsked, what));
             continue;
         };
         acts.push(LockStep { from: *since, to: None, what: appeared(history, lock, token, who) });
@@ -221,9 +221,10 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     let (promise, what) = match search(acts.clone(), &lapses) {
         SearchResult::Order => return,
         SearchResult::None(stuck) => blame(history, lock, &acts, &lapses, &stuck),
-        SearchResult::TooLong => {
-            (Promise::SearchEnds, format!("the search for an order of lock {lock} takes too long"))
-        }
+        SearchResult::TooLong => (
+            SafetyProperty::SearchEnds,
+            format!("the search for an order of lock {lock} takes too long"),
+        ),
     };
     found.push(Violation::new(promise, what));
 }
@@ -240,7 +241,7 @@ fn blame(
     acts: &[LockStep],
     lapses: &[Lapse],
     stuck: &str,
-) -> (Promise, String) {
+) -> (SafetyProperty, String) {
     let fits = |acts: Vec<LockStep>, lapses: &[Lapse]| search(acts, lapses) == SearchResult::Order;
     let is_read = |act: &LockStep| matches!(act.what, StepKind::Seen(_));
     let reads_are_wrong = fits(acts.iter().filter(|act| !is_read(act)).cloned().collect(), lapses);
@@ -255,7 +256,7 @@ fn blame(
     });
     match (reads_are_wrong, early, kept_token) {
         (true, None, _) => (
-            Promise::ReadsAreCurrent,
+            SafetyProperty::ReadsAreCurrent,
             format!("all answers for lock {lock} but the reads fit an order: {stuck}"),
         ),
         (false, Some(Lapse { token, .. }), _) => {
@@ -267,18 +268,18 @@ fn blame(
                 false => "which was not renewed",
             };
             (
-                Promise::LeasesLast,
+                SafetyProperty::LeasesLast,
                 format!(
                     "the lease of lock {lock} with token {token}, {which}, ended before {until}"
                 ),
             )
         }
         (false, None, Some(token)) => (
-            Promise::UpgradesMintTokens,
+            SafetyProperty::UpgradesMintTokens,
             format!("an upgrade of lock {lock} may have kept token {token}: {stuck}"),
         ),
         _ => (
-            Promise::Linearizable,
+            SafetyProperty::Linearizable,
             format!("there is no order in which lock {lock} can have been so: {stuck}"),
         ),
     }
@@ -439,7 +440,7 @@ impl Cell {
 
     /// Whether an operation never changes the state of the lock. The search applies such an
     /// operation as soon as it is possible.
-    const fn only_looks(what: &StepKind) -> bool {
+    const fn is_read_only(what: &StepKind) -> bool {
         matches!(
             what,
             StepKind::Kept(_) | StepKind::NotKept(_) | StepKind::Seen(_) | StepKind::InTheWay(_)
@@ -554,7 +555,7 @@ impl SearchState {
             let by = self.deadline(acts);
             let can = |at: &usize| {
                 let what = &acts[*at].what;
-                Cell::only_looks(what) && !self.is_done(*at) && !self.cell.after(what).is_empty()
+                Cell::is_read_only(what) && !self.is_done(*at) && !self.cell.after(what).is_empty()
             };
             let open = (self.first..acts.len()).take_while(|at| acts[*at].from <= by);
             let Some(at) = open.into_iter().find(can) else { return };
@@ -582,9 +583,9 @@ mod tests {
         history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
     }
 
-    fn waited(history: &mut History, who: &str, told: u64, ticket: u64, served: Token) {
-        let (told, served) = (at(told), Some(served));
-        history.place(ObservedQueuePlace { lock: 0, who: who.into(), told, ticket, served });
+    fn waited(history: &mut History, who: &str, queued_at: u64, ticket: u64, served: Token) {
+        let (queued_at, served) = (at(queued_at), Some(served));
+        history.place(ObservedQueuePlace { lock: 0, who: who.into(), queued_at, ticket, served });
     }
 
     fn granted(history: &mut History, from: u64, to: u64, token: Token, who: &str) {
@@ -615,7 +616,7 @@ mod tests {
 
     /// Asserts that the history breaks `promise` once `plant` has changed it.
     #[track_caller]
-    fn breaks(promise: Promise, plant: impl FnOnce(&mut History)) {
+    fn breaks(promise: SafetyProperty, plant: impl FnOnce(&mut History)) {
         let mut history = right();
         plant(&mut history);
         let found: BTreeSet<_> = check(&history).into_iter().map(|v| v.promise).collect();
@@ -629,28 +630,28 @@ mod tests {
 
     #[test]
     fn each_planted_violation_is_found() {
-        breaks(Promise::OneHolder, |h| believed(h, 2, "bob", 8, 12));
+        breaks(SafetyProperty::OneHolder, |h| believed(h, 2, "bob", 8, 12));
         // An overlap of tokens that are not adjacent: cat holds the lock at the same time as ann,
         // and bob does not.
-        breaks(Promise::OneHolder, |h| believed(h, 3, "cat", 3, 4));
-        breaks(Promise::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
-        breaks(Promise::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
-        breaks(Promise::ReadsAreCurrent, |h| acted(h, 7, 8, StepKind::Seen(vec![])));
-        breaks(Promise::LeasesLast, |h| {
+        breaks(SafetyProperty::OneHolder, |h| believed(h, 3, "cat", 3, 4));
+        breaks(SafetyProperty::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
+        breaks(SafetyProperty::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
+        breaks(SafetyProperty::ReadsAreCurrent, |h| acted(h, 7, 8, StepKind::Seen(vec![])));
+        breaks(SafetyProperty::LeasesLast, |h| {
             granted(h, 30, 31, 4, "dan");
             h.secure(4, at(50));
             granted(h, 35, 36, 5, "eve");
         });
-        breaks(Promise::UpgradesMintTokens, |h| {
+        breaks(SafetyProperty::UpgradesMintTokens, |h| {
             h.tenure(0, 4, &"dan".into());
             acted(h, 30, 31, StepKind::Granted(4, Sharing::Shared));
             let (from, to, mode) = (4, 4, Sharing::Alone);
             acted(h, 32, 33, StepKind::Changed { from, to, mode });
         });
-        breaks(Promise::Linearizable, |h| granted(h, 6, 7, 4, "dan"));
-        breaks(Promise::Linearizable, |h| acted(h, 20, 21, StepKind::Kept(2)));
-        breaks(Promise::Linearizable, |h| acted(h, 3, 4, StepKind::NotKept(1)));
-        breaks(Promise::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
+        breaks(SafetyProperty::Linearizable, |h| granted(h, 6, 7, 4, "dan"));
+        breaks(SafetyProperty::Linearizable, |h| acted(h, 20, 21, StepKind::Kept(2)));
+        breaks(SafetyProperty::Linearizable, |h| acted(h, 3, 4, StepKind::NotKept(1)));
+        breaks(SafetyProperty::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
     }
 
     /// Regression test for seed 7000298: the checker took a mode change that was requested after a
@@ -677,7 +678,7 @@ mod tests {
 
     #[test]
     fn a_search_that_does_not_end_is_found() {
-        breaks(Promise::SearchEnds, |h| {
+        breaks(SafetyProperty::SearchEnds, |h| {
             // No client got an answer for any of the grants that the loop adds. Since each may have
             // happened or not, the search has very many combinations to try.
             for token in 40..64 {
@@ -689,8 +690,8 @@ mod tests {
 
     #[test]
     fn a_queue_out_of_order_is_found() {
-        breaks(Promise::FirstComeFirstServed, |h| waited(h, "dan", 6, 0, 9));
-        breaks(Promise::FirstComeFirstServed, |h| {
+        breaks(SafetyProperty::FirstComeFirstServed, |h| waited(h, "dan", 6, 0, 9));
+        breaks(SafetyProperty::FirstComeFirstServed, |h| {
             waited(h, "dan", 6, 7, 9);
             granted(h, 7, 20, 8, "eve");
         });
@@ -703,7 +704,7 @@ mod tests {
             history.free(3, at(15));
             acted(history, 20, 21, StepKind::Seen(vec![4]));
         };
-        breaks(Promise::OnlyWhatWasAsked, appears);
+        breaks(SafetyProperty::OnlyWhatWasAsked, appears);
         let mut asked = right();
         appears(&mut asked);
         asked.left_open(0, &"dan".into(), at(16));
@@ -719,7 +720,7 @@ mod tests {
             check(&history)
         };
         assert_eq!(ends(25), vec![]);
-        assert_eq!(ends(20)[0].promise, Promise::Linearizable);
+        assert_eq!(ends(20)[0].promise, SafetyProperty::Linearizable);
     }
 
     #[test]
@@ -732,7 +733,7 @@ mod tests {
             let mut history = right();
             history.resets.push(reset(kept));
             acted(&mut history, 22, 23, StepKind::Seen(vec![3]));
-            check(&history).iter().any(|found| found.promise == Promise::ResetTakesAll)
+            check(&history).iter().any(|found| found.promise == SafetyProperty::ResetTakesAll)
         };
         assert!(survives(&[]) && survives(&["ann"]));
         assert!(!survives(&["cat"]));
@@ -742,7 +743,7 @@ mod tests {
         let mode = Sharing::Shared;
         unknown.act(0, at(22), None, StepKind::Changed { from: 3, to: 3, mode });
         assert_eq!(check(&unknown), vec![]);
-        breaks(Promise::ResetTakesAll, |h| {
+        breaks(SafetyProperty::ResetTakesAll, |h| {
             waited(h, "dan", 19, 9, 30);
             h.resets.push(reset(&[]));
             granted(h, 19, 30, 30, "dan");
@@ -785,7 +786,7 @@ mod tests {
         history.tenure(0, 3, &"cat".into());
         acted(&mut history, 5, 6, StepKind::Stolen(3));
         believed(&mut history, 3, "cat", 6, 9);
-        assert_eq!(check(&history)[0].promise, Promise::OneHolder);
+        assert_eq!(check(&history)[0].promise, SafetyProperty::OneHolder);
         history.steals.push((0, at(5), 3));
         assert_eq!(check(&history), vec![]);
     }

@@ -7,7 +7,7 @@ use super::client_history::History;
 use super::handover_history::HandoverHistory;
 use crate::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
 use crate::raft::store::snapshot::{Commands, LogId, NodeId, Vote};
-use crate::sim::checks::client_history::{Promise, Violation};
+use crate::sim::checks::client_history::{SafetyProperty, Violation};
 use crate::sim::machines::virtual_disk::DiskCrash;
 use crate::sim::machines::virtual_environment::{Leader, now};
 use crate::time::{Span, Time};
@@ -128,7 +128,7 @@ impl Record {
     }
 
     /// Reports a violation.
-    pub(in crate::sim) fn violation(&self, promise: Promise, what: fmt::Arguments<'_>) {
+    pub(in crate::sim) fn violation(&self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
         self.0.lock().violation(promise, what);
     }
 
@@ -181,7 +181,7 @@ impl Record {
         };
         if let Some(differs) = differs {
             let what = format_args!("node {node} has diverged from another: {differs}");
-            record.violation(Promise::SameState, what);
+            record.violation(SafetyProperty::SameState, what);
         }
     }
 
@@ -236,14 +236,14 @@ impl Record {
                  disk is {last:?}; {}",
                 why_lost(promised, last, crash)
             );
-            record.violation(Promise::EntriesAreKept, what);
+            record.violation(SafetyProperty::EntriesAreKept, what);
         }
         let voted = record.votes.get(&node).copied();
         if voted.map(order) > known.map(order) {
             let what = format_args!(
                 "node {node} has forgotten its vote: {voted:?}, and on its disk is {known:?}"
             );
-            record.violation(Promise::VotesAreKept, what);
+            record.violation(SafetyProperty::VotesAreKept, what);
         }
     }
 
@@ -261,7 +261,7 @@ impl Record {
             let what = format_args!(
                 "node {node} has answered request {key} of {caller}, and no node has applied it"
             );
-            record.violation(Promise::AnswersAreApplied, what);
+            record.violation(SafetyProperty::AnswersAreApplied, what);
         }
     }
 
@@ -370,7 +370,7 @@ impl RecorderState {
         self.tail.push_back(line);
     }
 
-    fn violation(&mut self, promise: Promise, what: fmt::Arguments<'_>) {
+    fn violation(&mut self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
         self.note(format_args!("WRONG: {promise:?}: {what}"));
         let of_kind = self.violations.iter().filter(|violation| violation.promise == promise);
         if of_kind.count() < VIOLATIONS_MAX {
@@ -391,7 +391,7 @@ impl RecorderState {
             let most = truly + Span::from_nanos(truly.as_nanos() / 1_000) + TIME_AHEAD_MAX;
             if passed > most {
                 self.violation(
-                    Promise::TimeIsNotAhead,
+                    SafetyProperty::TimeIsNotAhead,
                     format_args!(
                         "the time of the entries advanced by {passed} within {truly}, {}",
                         match has_led {
@@ -421,7 +421,7 @@ impl RecorderState {
             let what = format_args!(
                 "request {mark} of {caller} had an effect under two ids: {first}, {key}"
             );
-            self.violation(Promise::OneEffect, what);
+            self.violation(SafetyProperty::OneEffect, what);
         }
     }
 
@@ -472,7 +472,7 @@ impl RecorderState {
                     let again = format!("{first:?}, and then {answer:?}");
                     let what =
                         format_args!("request {key} of {caller} was carried out twice: {again}");
-                    self.violation(Promise::OneEffect, what);
+                    self.violation(SafetyProperty::OneEffect, what);
                 }
                 _ => {}
             }

@@ -18,11 +18,11 @@ use crate::engine::{
     RequestOrder, SessionId, Tenure, Token, Ttl,
 };
 use crate::raft::store::snapshot::NodeId;
-use crate::sim::checks::client_history::{Belief, Lock, Promise, Sharing, StepKind, Who};
+use crate::sim::checks::client_history::{Belief, Lock, SafetyProperty, Sharing, StepKind, Who};
 use crate::sim::machines::virtual_environment::{VirtualClock, now, sleep};
 use crate::sim::machines::virtual_links::{End, NodeReply, NodeRequest};
 use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::sim::world::World;
+use crate::sim::world::SimWorld;
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ const TRIES: u32 = 8;
 const TTL_MAX: Span = Span::from_millis(2_500);
 /// A simulated client process.
 pub(in crate::sim) struct SimClient {
-    pub(in crate::sim) world: Arc<World>,
+    pub(in crate::sim) world: Arc<SimWorld>,
     pub(in crate::sim) end: End,
     pub(in crate::sim) clock: VirtualClock,
     /// The client id. A client that restarts gets a new one.
@@ -63,7 +63,7 @@ pub(in crate::sim) struct RequestResult {
 }
 
 impl SimClient {
-    pub(in crate::sim) fn new(world: &Arc<World>, number: u64) -> Self {
+    pub(in crate::sim) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
         let clock = VirtualClock::new(&world.dice);
         let node = *world.dice.pick(&world.nodes());
         let (end, who) = (100 + number, format!("c{number}.0").into());
@@ -122,7 +122,7 @@ impl SimClient {
             while self.read_lock(lock).await.is_none() {
                 if now() > until {
                     let what = format_args!("lock {lock} can't be seen at the end");
-                    self.world.record.violation(Promise::Recovers, what);
+                    self.world.record.violation(SafetyProperty::Recovers, what);
                     break;
                 }
             }

@@ -21,11 +21,11 @@ use crate::engine::{
 use crate::sim::checks::client_history::{
     Lock, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Who,
 };
-use crate::sim::checks::handover_history::{EndKind, EndRequest, SentHandover, ToldPrevious};
+use crate::sim::checks::handover_history::{EndKind, EndRequest, ReportedPrevious, SentHandover};
 use crate::sim::clients::client::{ClientLease, less, sharing};
 use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
 use crate::sim::machines::virtual_links::NodeRequest;
-use crate::sim::world::World;
+use crate::sim::world::SimWorld;
 use crate::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
@@ -269,7 +269,7 @@ fn named(name: usize) -> LockName {
 
 impl HandoverClient {
     /// Returns the client with this number, which no other client of the simulation has.
-    pub(in crate::sim) fn new(world: &Arc<World>, number: u64) -> Self {
+    pub(in crate::sim) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
         Self { client: SimClient::new(world, number), sent: 0 }
     }
 
@@ -333,7 +333,7 @@ impl HandoverClient {
         LeaseTerms::Own(ttl, Grace::NONE)
     }
 
-    /// Records what a grant told of the last handover.
+    /// Records the last handover that a grant reported.
     fn begun(
         &self,
         name: usize,
@@ -349,8 +349,9 @@ impl HandoverClient {
             Lifetime::Session(id) => (Some(id), self.client.session_secured()),
         };
         self.client.world.record.handovers(|history| {
-            let told = ToldPrevious { name, token, asked, answered, session, lasts_until, last };
-            history.told.push(told);
+            let report =
+                ReportedPrevious { name, token, asked, answered, session, lasts_until, last };
+            history.reports.push(report);
         });
         let client = self.client.id();
         let key = LeaseKey { name: named(name), client, token: Some(tenure.token) };
@@ -405,7 +406,7 @@ impl HandoverClient {
         let who = Arc::clone(&self.client.who);
         let text: Arc<str> = format!("{who} sets {}", self.sent).into();
         let OwnTenure { name, token, counter, .. } = *tenure;
-        let sent = SentHandover { name, who, token, counter, sent: now(), told: None };
+        let sent = SentHandover { name, who, token, counter, sent: now(), confirmed: None };
         self.client.world.record.handovers(|history| {
             history.sent.insert(Arc::clone(&text), sent);
         });
@@ -416,7 +417,7 @@ impl HandoverClient {
         if is_done(came.answer.as_ref()) {
             self.client.world.record.handovers(|history| {
                 let sent = history.sent.get_mut(&handover.text).expect("it was sent");
-                sent.told = Some(came.to);
+                sent.confirmed = Some(came.to);
             });
         }
     }
@@ -464,8 +465,8 @@ impl SimClient {
         ticket: Ticket,
         ask: &Acquire,
     ) {
-        let (who, told, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
-        let mut place = ObservedQueuePlace { lock, who, told, ticket: number, served: None };
+        let (who, queued_at, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
+        let mut place = ObservedQueuePlace { lock, who, queued_at, ticket: number, served: None };
         let enough = now() + self.world.dice.millis(300, 5_000);
         while now() < enough {
             sleep(LOOK_AGAIN).await;

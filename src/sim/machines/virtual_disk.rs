@@ -66,7 +66,7 @@ impl DiskContents {
 
 /// The disk of one machine. Cheap to clone. It outlives the nodes that run on it.
 #[derive(Clone)]
-pub(in crate::sim) struct Disk {
+pub(in crate::sim) struct VirtualDisk {
     state: Arc<Mutex<DiskState>>,
     dice: SeededRandom,
 }
@@ -112,11 +112,11 @@ enum Health {
 /// A handle by which one run of a node uses the disk. Its calls fail once that run has ended.
 #[derive(Clone)]
 pub(in crate::sim) struct OpenDisk {
-    disk: Disk,
+    disk: VirtualDisk,
     run: u64,
 }
 
-impl Disk {
+impl VirtualDisk {
     pub(in crate::sim) fn new(dice: &SeededRandom) -> Self {
         let state = DiskState {
             seen: DiskContents::default(),
@@ -277,7 +277,7 @@ impl OpenDisk {
     }
 }
 
-impl Disk {
+impl VirtualDisk {
     /// Returns how long a snapshot takes to be read or written: up to seconds, if it is a large
     /// one.
     fn snapshot_takes(&self) -> Span {
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_crashed_node_cannot_read_its_disk() {
-        let disk = Disk::new(&SeededRandom::new(1));
+        let disk = VirtualDisk::new(&SeededRandom::new(1));
         let dead = disk.open();
         assert!(dead.read(|_| ()).is_ok());
         disk.crash();

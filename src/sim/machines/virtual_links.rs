@@ -13,7 +13,7 @@ use crate::raft::cluster_types::{
 use crate::raft::store::snapshot::{NodeId, Snapshot, Vote};
 use crate::sim::checks::recorder::CoveragePoint;
 use crate::sim::machines::virtual_environment::{SeededRandom, SimTypeConfig, sleep};
-use crate::sim::world::{Host, World};
+use crate::sim::world::{Host, SimWorld};
 use crate::time::{Span, Time};
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
@@ -37,7 +37,7 @@ async fn for_ever<T>() -> T {
     std::future::pending().await
 }
 
-impl World {
+impl SimWorld {
     /// Sends a request to a node and returns its reply. `None`: no reply came in time.
     pub(in crate::sim) fn request(
         self: &Arc<Self>,
@@ -73,7 +73,7 @@ impl World {
 
 /// The transport by which one run of a node sends requests to other nodes.
 pub(in crate::sim) struct VirtualTransport {
-    pub(in crate::sim) world: Arc<World>,
+    pub(in crate::sim) world: Arc<SimWorld>,
     pub(in crate::sim) from: NodeId,
     pub(in crate::sim) run: u64,
 }

@@ -11,13 +11,13 @@ use crate::raft::node::node_pipeline::{PipelineParts, PipelineTasks};
 use crate::raft::store::data_dir::FatalError;
 use crate::raft::store::snapshot::NodeId;
 use crate::service::Unavailable;
-use crate::sim::checks::client_history::Promise;
+use crate::sim::checks::client_history::SafetyProperty;
 use crate::sim::checks::recorder::CoveragePoint;
 use crate::sim::machines::virtual_disk::VirtualLog;
 use crate::sim::machines::virtual_environment::{Leader, SimTypeConfig, sleep};
 use crate::sim::machines::virtual_links::{NodeReply, NodeRequest};
 use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::sim::world::{Host, World};
+use crate::sim::world::{Host, SimWorld};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::impls::BasicNode;
@@ -56,7 +56,7 @@ fn config() -> Config {
     }
 }
 
-impl World {
+impl SimWorld {
     /// Starts the node of a machine. A failure is a violation.
     pub(in crate::sim) async fn start(self: &Arc<Self>, id: NodeId) {
         match start(self, id).await {
@@ -67,7 +67,7 @@ impl World {
             }
             Err(why) => {
                 let what = format_args!("node {id} does not start: {why}");
-                self.record.violation(Promise::NodesStart, what);
+                self.record.violation(SafetyProperty::NodesStart, what);
             }
         }
     }
@@ -75,7 +75,7 @@ impl World {
 
 /// Builds a node from the contents of its machine's disk, by the rules of a real start.
 async fn start(
-    world: &Arc<World>,
+    world: &Arc<SimWorld>,
     id: NodeId,
 ) -> Result<(Arc<Host>, PipelineTasks<SimTypeConfig>), String> {
     let seat = world.seat(id);
@@ -130,7 +130,7 @@ impl Host {
         let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
         if let Err(error) = self.requests.raft.initialize(members).await {
             let what = format_args!("the cluster can't begin: {error}");
-            self.world.record.violation(Promise::NodesStart, what);
+            self.world.record.violation(SafetyProperty::NodesStart, what);
         }
     }
 
@@ -181,11 +181,11 @@ impl Host {
         match ended {
             Err(panic) => {
                 let what = format_args!("the proposer of node {id} has panicked: {panic}");
-                record.violation(Promise::NoPanic, what);
+                record.violation(SafetyProperty::NoPanic, what);
             }
             Ok(Err(_)) if self.runs() && self.is_well() => {
                 let what = format_args!("openraft has panicked on node {id}");
-                record.violation(Promise::NoPanic, what);
+                record.violation(SafetyProperty::NoPanic, what);
             }
             Ok(Err(why)) if self.runs() => {
                 record.count(CoveragePoint::FailedNodeEnd);

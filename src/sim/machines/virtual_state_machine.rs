@@ -11,7 +11,7 @@ use crate::raft::store::snapshot::{Commands, Entry};
 use crate::raft::store::snapshot::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
 use crate::raft::write::state_machine::Replica;
 use crate::service::audit::audit_log::Audit;
-use crate::sim::checks::client_history::Promise;
+use crate::sim::checks::client_history::SafetyProperty;
 use crate::sim::checks::recorder::CoveragePoint;
 use crate::sim::checks::recorder::Record;
 use crate::sim::machines::virtual_environment::{SimTypeConfig, now};
@@ -51,7 +51,7 @@ impl Drop for PanicRecorder<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let what = format_args!("node {} has panicked while it applied an entry", self.1);
-            self.0.violation(Promise::NoPanic, what);
+            self.0.violation(SafetyProperty::NoPanic, what);
         }
     }
 }
@@ -73,7 +73,7 @@ async fn put(
             "node {node} could not start: its log begins after {purged:?}, and its snapshot ends \
              at {there:?}"
         );
-        record.violation(Promise::NodesStart, what);
+        record.violation(SafetyProperty::NodesStart, what);
     }
     Ok(())
 }

@@ -13,9 +13,9 @@ use crate::engine::{
     Release, Ticket, Token,
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::table_state::{
-    Ask, Asking, Call, Early, Effect, File, Found, Held, LinkedLeases, No, Recall, Table, Turn,
+    Ask, Asking, Attempt, Call, Early, Effect, File, Found, Held, LinkedLeases, No, Recall, Table,
     Waits, Wants, answer,
 };
 use std::collections::HashSet;
@@ -28,9 +28,9 @@ impl<R> Table<R> {
         &self,
         ino: u64,
         id: u64,
-        span: Span,
+        span: ByteRange,
         mode: Mode,
-    ) -> Option<(Span, Mode, u32)> {
+    ) -> Option<(ByteRange, Mode, u32)> {
         let file = self.files.get(&ino)?;
         let clash = |held: &&Held| {
             !held.unclaimed
@@ -38,17 +38,22 @@ impl<R> Table<R> {
                 && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
         };
         if let Some(held) = file.holds.iter().find(clash) {
-            return Some((Span::WHOLE, held.mode, held.owner.pid));
+            return Some((ByteRange::WHOLE, held.mode, held.owner.pid));
         }
         let range = file.bundle.as_ref()?.ranges.conflict(id, span, mode)?;
         Some((range.span, range.mode, range.owner.pid))
     }
 
     /// Returns the first lock of the owner `id` itself that overlaps `span`.
-    pub(crate) fn own_lock(&self, ino: u64, id: u64, span: Span) -> Option<(Span, Mode, u32)> {
+    pub(crate) fn own_lock(
+        &self,
+        ino: u64,
+        id: u64,
+        span: ByteRange,
+    ) -> Option<(ByteRange, Mode, u32)> {
         let file = self.files.get(&ino)?;
         if let Some(held) = file.holds.iter().find(|held| !held.unclaimed && held.owner.id == id) {
-            return Some((Span::WHOLE, held.mode, held.owner.pid));
+            return Some((ByteRange::WHOLE, held.mode, held.owner.pid));
         }
         let range = file.bundle.as_ref()?.ranges.first_of(id, span)?;
         Some((range.span, range.mode, range.owner.pid))
@@ -65,7 +70,7 @@ impl<R> Table<R> {
 
     /// Returns the owner of the lease with this token. Only a process that opened or locked the
     /// file, or a descendant of one, may remove the lock.
-    pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
+    pub(crate) fn holder(&self, token: Token) -> Option<PosixOwner> {
         let file = self.files.get(self.tenures.get(&token)?)?;
         file.held_under(token).map(|held| held.owner)
     }
@@ -137,7 +142,7 @@ impl<R> Table<R> {
     pub(super) fn lock_range(
         &mut self,
         mut asking: Asking<R>,
-        turn: Turn,
+        turn: Attempt,
         todo: &mut Vec<Effect<R>>,
     ) {
         let ino = asking.ask.ino;
@@ -149,7 +154,8 @@ impl<R> Table<R> {
             if bundles().any(|other| other.gone || other.ticket.is_none()) {
                 return file.behind.push(asking);
             }
-            let waits = bundles().next().is_some() || turn == Turn::New && !file.queue.is_empty();
+            let waits =
+                bundles().next().is_some() || turn == Attempt::New && !file.queue.is_empty();
             if waits && asking.ask.takes_over.is_none() {
                 return self.enqueue(asking, todo);
             }
@@ -163,7 +169,7 @@ impl<R> Table<R> {
                 // [`Table::refused`]): the old lock is released before the request waits for the
                 // new one.
                 if let Some(bundle) = &mut file.bundle {
-                    bundle.ranges.unlock(owner.id, Span::WHOLE);
+                    bundle.ranges.unlock(owner.id, ByteRange::WHOLE);
                 }
                 self.enqueue(asking, todo);
                 return self.fit_bundle(ino, todo);
@@ -284,11 +290,11 @@ impl<R> Table<R> {
 
 impl<R> Table<R> {
     /// Unlocks the byte range `span` for the owner `id`.
-    pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
-        if span != Span::WHOLE {
+    pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: ByteRange, todo: &mut Vec<Effect<R>>) {
+        if span != ByteRange::WHOLE {
             self.bundle_up(ino, id, todo);
         }
-        if span == Span::WHOLE {
+        if span == ByteRange::WHOLE {
             self.release_orphaned_links(ino, |owner| owner.id == id, todo);
         }
         let Some(file) = self.files.get_mut(&ino) else { return };
@@ -307,7 +313,7 @@ impl<R> Table<R> {
     /// has decided the release.
     pub(crate) fn unlock_and_reply(
         &mut self,
-        (ino, id, span): (u64, u64, Span),
+        (ino, id, span): (u64, u64, ByteRange),
         reply: R,
         todo: &mut Vec<Effect<R>>,
     ) {
@@ -330,7 +336,7 @@ impl<R> Table<R> {
     /// locks of the process on the file.
     pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
-        self.unlock(ino, id, Span::WHOLE, todo);
+        self.unlock(ino, id, ByteRange::WHOLE, todo);
     }
 
     /// Handles RELEASE, which the kernel sends when an open file is gone: releases all that was

@@ -14,17 +14,17 @@ use crate::engine::{
     QueuePolicy, Reason, Refusal, Release, SessionId, Ticket, Token,
 };
 use crate::fuse::kernel::handles::{Numbered, Numbers};
-use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
+use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, Ranges};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A program's request for a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) ino: u64,
-    pub(crate) owner: Owner,
+    pub(crate) owner: PosixOwner,
     /// The thread that makes the request, to be watched for signals while it waits.
     pub(crate) tid: u32,
-    pub(crate) span: Span,
+    pub(crate) span: ByteRange,
     pub(crate) mode: Mode,
     /// The name of the lock whose file is locked.
     pub(crate) name: LockName,
@@ -156,7 +156,7 @@ pub(crate) struct File<R> {
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) number: u64,
-    pub(crate) owner: Owner,
+    pub(crate) owner: PosixOwner,
     pub(crate) name: LockName,
     pub(crate) client: ClientId,
     pub(crate) token: Token,
@@ -213,7 +213,7 @@ pub(crate) struct Early {
 
 /// Whether a lock request is new, or has waited in the file's queue before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Attempt {
     New,
     Next,
 }
@@ -251,11 +251,11 @@ impl<R> File<R> {
         let place = self.holds.iter().position(|held| held.owner.id == id)?;
         let held = self.holds.remove(place);
         if let Some(bundle) = &mut self.bundle {
-            bundle.ranges.lock_if_free(held.owner, Span::WHOLE, held.mode);
+            bundle.ranges.lock_if_free(held.owner, ByteRange::WHOLE, held.mode);
             return Some(held);
         }
         let mut ranges = Ranges::default();
-        ranges.lock(held.owner, Span::WHOLE, held.mode);
+        ranges.lock(held.owner, ByteRange::WHOLE, held.mode);
         self.bundle = Some(Bundle { held, ranges });
         None
     }
@@ -461,7 +461,7 @@ impl Held {
             ino,
             owner: self.owner,
             tid: 0,
-            span: Span::WHOLE,
+            span: ByteRange::WHOLE,
             mode: Mode::Shared,
             name,
             client,
@@ -488,13 +488,13 @@ struct LinkedLease {
     /// The number of the lease of the lock from which the link was made.
     of: u64,
     /// The owner of that lock.
-    owner: Owner,
+    owner: PosixOwner,
     /// The lease that `ln` made, under its present name and token.
     key: LeaseKey,
 }
 
 /// The linked leases, by their tokens, and by the files and the lease numbers of their locks: a
-/// file that is unlocked or closed looks only at its own.
+/// file that is unlocked or closed checks only its own.
 #[derive(Debug, Default)]
 pub(crate) struct LinkedLeases {
     leases: BTreeMap<Token, LinkedLease>,
@@ -582,7 +582,7 @@ impl<R> Table<R> {
     pub(super) fn release_orphaned_links(
         &mut self,
         ino: u64,
-        gone: impl Fn(&Owner) -> bool,
+        gone: impl Fn(&PosixOwner) -> bool,
         todo: &mut Vec<Effect<R>>,
     ) {
         let of_file = self.links.of_file(ino);
@@ -695,18 +695,24 @@ impl<R> Table<R> {
         let gives_up = |of: u64| of == id || ask.line == Waits::No;
         self.abandon(ino, |a| a.reply.is_none() && gives_up(a.ask.owner.id), todo);
         self.drop_holds(ino, |held| held.unclaimed && gives_up(held.owner.id), todo);
-        self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
+        self.begin(Asking::new(ask, Some(reply), Wants::Hold), Attempt::New, todo);
     }
 
     /// Decides a lock request within this mount if it can, and otherwise submits it to the engine.
-    pub(super) fn begin(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn begin(
+        &mut self,
+        mut asking: Asking<R>,
+        turn: Attempt,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let Ask { ino, owner, span, mode, .. } = asking.ask;
         let file = self.file(ino);
         if file.is_awaited_by(owner.id) {
             return file.behind.push(asking);
         }
-        let first = turn == Turn::Next || asking.ask.takes_over.is_some() || file.queue.is_empty();
-        if span != Span::WHOLE || file.bundle.is_some() || !first {
+        let first =
+            turn == Attempt::Next || asking.ask.takes_over.is_some() || file.queue.is_empty();
+        if span != ByteRange::WHOLE || file.bundle.is_some() || !first {
             return self.lock_range(asking, turn, todo);
         }
         if let Some(place) = file.holds.iter().position(|held| held.owner.id == owner.id) {
@@ -783,7 +789,7 @@ impl<R> Table<R> {
             Placed::Yes(asking) => answer(asking, Ok(()), todo),
             // Another owner of this mount took the lock while the engine processed the request.
             Placed::Again(asking) if asking.reply.is_some() => {
-                self.begin(asking, Turn::Next, todo);
+                self.begin(asking, Attempt::Next, todo);
             }
             Placed::Again(_) => {}
         }
@@ -807,8 +813,8 @@ impl<R> Table<R> {
     ) -> Placed<R> {
         let number = asking.number;
         let Ask { ino, owner, mode, span, .. } = asking.ask;
-        // A request without a reply was interrupted by a signal: its program was told that it did
-        // not get the lock.
+        // A request without a reply was interrupted by a signal: its program got the answer that it
+        // does not have the lock.
         let claimed = asking.reply.is_some();
         let client = asking.ask.client.clone();
         let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
@@ -888,7 +894,7 @@ impl<R> Table<R> {
             && call(tid) == Call::Flock
         {
             // As below: the caller then releases the lease if no range is left.
-            bundle.ranges.unlock(owner, Span::WHOLE);
+            bundle.ranges.unlock(owner, ByteRange::WHOLE);
         }
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
@@ -931,7 +937,7 @@ impl<R> Table<R> {
         let behind = self.files.get_mut(&ino).map(|file| std::mem::take(&mut file.behind));
         for asking in behind.unwrap_or_default() {
             if asking.reply.is_some() {
-                self.begin(asking, Turn::New, todo);
+                self.begin(asking, Attempt::New, todo);
             } else {
                 self.files.entry(ino).or_default().behind.push(asking);
             }
@@ -940,7 +946,7 @@ impl<R> Table<R> {
             let place = file.queue.iter().position(|asking| file.may_retry(asking));
             let Some(place) = place else { break };
             let Some(asking) = file.queue.remove(place) else { break };
-            self.begin(asking, Turn::Next, todo);
+            self.begin(asking, Attempt::Next, todo);
         }
     }
 

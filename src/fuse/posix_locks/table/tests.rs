@@ -5,14 +5,14 @@ use crate::engine::{
     LockName, LockView, Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, QueuePolicy,
     Release, TenureEnd, Token,
 };
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::table_state::CallOf;
 use crate::fuse::posix_locks::table::*;
-use crate::time::{Span as Length, Time};
+use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A mount with its engine, and the replies to each program.
-struct Rig {
+struct TableRig {
     engine: Engine,
     table: Table<u32>,
     reply: BTreeMap<u32, Result<(), No>>,
@@ -23,7 +23,7 @@ struct Rig {
 }
 
 /// An answer that has not reached the table yet.
-struct Late {
+struct LateReply {
     cookie: u64,
     ino: u64,
     of: (Ownership, LockName, ClientId),
@@ -32,8 +32,8 @@ struct Late {
 
 const FILE: u64 = 7;
 
-fn span(start: u64, end: u64) -> Span {
-    Span { start, end }
+fn span(start: u64, end: u64) -> ByteRange {
+    ByteRange { start, end }
 }
 
 fn name(ino: u64) -> LockName {
@@ -42,10 +42,10 @@ fn name(ino: u64) -> LockName {
 
 /// Returns the request of program `n`, whose owner id and file handle are `n` too.
 fn request(n: u32, mode: Mode, line: Waits) -> Ask {
-    let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
+    let owner = PosixOwner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
     let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
-    let (ino, span) = (FILE, Span::WHOLE);
+    let (ino, span) = (FILE, ByteRange::WHOLE);
     let (name, takes_over) = (name(FILE), None);
     Ask { ino, owner, tid: n, span, mode, name, client, patch, takes_over, line, call }
 }
@@ -54,10 +54,10 @@ fn on(ino: u64, ask: Ask) -> Ask {
     Ask { ino, name: name(ino), ..ask }
 }
 
-impl Rig {
+impl TableRig {
     fn new() -> Self {
         let mut engine = Engine::default();
-        let grace = Grace::new(Length::ZERO).expect("valid");
+        let grace = Grace::new(Span::ZERO).expect("valid");
         let client = ClientId::parse("host").expect("valid");
         let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
         let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
@@ -172,7 +172,7 @@ impl Rig {
     }
 
     /// Submits requests to the engine and delivers its events, but holds back the answers.
-    fn carry(&mut self, todo: Vec<Effect<u32>>) -> Vec<Late> {
+    fn carry(&mut self, todo: Vec<Effect<u32>>) -> Vec<LateReply> {
         let (mut late, mut todo) = (Vec::new(), VecDeque::from(todo));
         while let Some(effect) = todo.pop_front() {
             let mut next = Vec::new();
@@ -180,7 +180,7 @@ impl Rig {
                 Effect::Submit { cookie, ino, ask } => {
                     let of = (ask.hold, ask.name.clone(), ask.client.clone());
                     let answer = self.apply(Op::Acquire(*ask), &mut next);
-                    late.push(Late { cookie, ino, of, answer });
+                    late.push(LateReply { cookie, ino, of, answer });
                 }
                 Effect::Tell(op, _) => drop(self.apply(*op, &mut next)),
                 Effect::Reply(program, result) => drop(self.reply.insert(program, result)),
@@ -196,7 +196,7 @@ impl Rig {
     }
 
     /// Requests a lock, and holds back the answer.
-    fn lock_late(&mut self, ask: Ask) -> Vec<Late> {
+    fn lock_late(&mut self, ask: Ask) -> Vec<LateReply> {
         let program = ask.owner.pid;
         self.reply.remove(&program);
         let mut todo = Vec::new();
@@ -204,9 +204,9 @@ impl Rig {
         self.carry(todo)
     }
 
-    fn unlock_late(&mut self, program: u32) -> Vec<Late> {
+    fn unlock_late(&mut self, program: u32) -> Vec<LateReply> {
         let mut todo = Vec::new();
-        self.table.unlock(FILE, u64::from(program), Span::WHOLE, &mut todo);
+        self.table.unlock(FILE, u64::from(program), ByteRange::WHOLE, &mut todo);
         self.carry(todo)
     }
 
@@ -219,8 +219,8 @@ impl Rig {
     }
 
     /// Delivers late answers to the table, and performs all effects that follow without delay.
-    fn answered(&mut self, late: Vec<Late>) {
-        for Late { cookie, ino, of, answer } in late {
+    fn answered(&mut self, late: Vec<LateReply>) {
+        for LateReply { cookie, ino, of, answer } in late {
             let mut todo = Vec::new();
             self.table.answered(cookie, ino, of, answer, &mut todo);
             self.run_on(todo);
@@ -246,7 +246,7 @@ impl Rig {
         self.reply.get(&program).cloned()
     }
 
-    fn unlock(&mut self, program: u32, span: Span) {
+    fn unlock(&mut self, program: u32, span: ByteRange) {
         let mut todo = Vec::new();
         self.table.unlock(FILE, u64::from(program), span, &mut todo);
         self.run(todo);
@@ -281,12 +281,12 @@ fn busy(reply: impl std::borrow::Borrow<Option<Result<(), No>>>) -> bool {
 
 #[test]
 fn waiters_are_served_in_order() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     assert_eq!(rig.lock(request(1, Exclusive, Waits::No)), GOT);
     assert!(busy(rig.lock(request(2, Exclusive, Waits::No))));
     assert_eq!(rig.lock(request(3, Exclusive, Waits::Yes)), None);
     assert_eq!(rig.lock(request(4, Exclusive, Waits::Yes)), None);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert_eq!((rig.reply(3), rig.reply(4)), (GOT, None));
     rig.closed(3);
     assert_eq!(rig.reply(4), GOT);
@@ -294,7 +294,7 @@ fn waiters_are_served_in_order() {
     assert!(rig.table.files.is_empty());
 }
 
-impl Rig {
+impl TableRig {
     /// Makes the lock of the file exclusive for the programs' client, as a write of a text does.
     fn write(&mut self) -> LeaseKey {
         self.lease_of(FILE)
@@ -316,12 +316,12 @@ impl Rig {
 
 #[test]
 fn file_takes_its_own_lease_over_before_all_waiters() {
-    let spans = [Span::WHOLE, span(3, 5)];
+    let spans = [ByteRange::WHOLE, span(3, 5)];
     let kinds =
         [Waits::No, Waits::Yes].map(|line| spans.map(|of| spans.map(|own| (line, of, own))));
     for (line, of_waiter, span) in kinds.into_iter().flatten().flatten() {
         for mode in [Exclusive, Shared] {
-            let mut rig = Rig::new();
+            let mut rig = TableRig::new();
             let written = rig.write();
             for waiter in [2, 3] {
                 let asked = Ask { span: of_waiter, ..request(waiter, Exclusive, Waits::Yes) };
@@ -349,8 +349,8 @@ fn file_takes_its_own_lease_over_before_all_waiters() {
 
 #[test]
 fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
-    for span in [Span::WHOLE, span(3, 5)] {
-        let mut rig = Rig::new();
+    for span in [ByteRange::WHOLE, span(3, 5)] {
+        let mut rig = TableRig::new();
         let written = rig.write();
         let term = LeaseTerms::Session(rig.table.session());
         let share =
@@ -374,9 +374,9 @@ fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
 
 #[test]
 fn linked_lease_ends_with_the_lock() {
-    let kinds = [Span::WHOLE, span(3, 5)].map(|span| [0, 1, 2, 3].map(|end| (span, end)));
+    let kinds = [ByteRange::WHOLE, span(3, 5)].map(|span| [0, 1, 2, 3].map(|end| (span, end)));
     for (span, end) in kinds.into_iter().flatten() {
-        let mut rig = Rig::new();
+        let mut rig = TableRig::new();
         assert_eq!(rig.lock(Ask { span, ..request(1, Shared, Waits::No) }), GOT);
         let token = rig.view(&name(FILE)).holders[0].lease.token;
         let other = rig.lease_of(FILE + 1);
@@ -388,7 +388,7 @@ fn linked_lease_ends_with_the_lock() {
         let ask = Move { from, to, over: IfExists::Refuse };
         rig.apply(Op::Move(ask), &mut todo).expect("it can be moved");
         rig.run(todo);
-        let is_linked = |rig: &Rig| !rig.view(&name(FILE + 3)).holders.is_empty();
+        let is_linked = |rig: &TableRig| !rig.view(&name(FILE + 3)).holders.is_empty();
         // Another owner locks the file too, or the lock is removed by its name before its file is
         // closed.
         match end {
@@ -401,7 +401,7 @@ fn linked_lease_ends_with_the_lock() {
                 rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
                 rig.run(todo);
                 assert!(is_linked(&rig) && !rig.table.is_idle());
-                if removed == 2 { rig.unlock(1, Span::WHOLE) } else { rig.closed(1) }
+                if removed == 2 { rig.unlock(1, ByteRange::WHOLE) } else { rig.closed(1) }
             }
         }
         assert!(!is_linked(&rig), "{span:?} {end}");
@@ -411,7 +411,7 @@ fn linked_lease_ends_with_the_lock() {
     }
 }
 
-impl Rig {
+impl TableRig {
     /// Moves the lock of the file to the name `to`, as another program would.
     fn move_to(&mut self, to: &LockName) -> Vec<Effect<u32>> {
         let holder = self.view(&name(FILE)).holders.first().map(|holder| holder.lease.clone());
@@ -426,10 +426,10 @@ impl Rig {
 
 #[test]
 fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     let mut release = Vec::new();
-    rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
+    rig.table.unlock(FILE, 1, ByteRange::WHOLE, &mut release);
     assert!(!rig.table.is_idle(), "the events of the release are heard");
     let todo = rig.move_to(&name(FILE + 1));
     let Some(Effect::Tell(op, _)) = release.pop() else { panic!("no release: {release:?}") };
@@ -440,7 +440,7 @@ fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
 }
 
 /// Returns the effects of an unlock by owner 1, of which program 9 awaits the result.
-fn unlock_and_reply(rig: &mut Rig, span: Span) -> Vec<Effect<u32>> {
+fn unlock_and_reply(rig: &mut TableRig, span: ByteRange) -> Vec<Effect<u32>> {
     let mut todo = Vec::new();
     rig.table.unlock_and_reply((FILE, 1, span), 9, &mut todo);
     todo
@@ -448,16 +448,16 @@ fn unlock_and_reply(rig: &mut Rig, span: Span) -> Vec<Effect<u32>> {
 
 #[test]
 fn unlock_is_answered_with_its_release() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let is_release =
         |op: &Op| matches!(op, Op::Release(Release { open: Some(open), .. }) if open.number == 1);
     rig.lock(request(1, Exclusive, Waits::No));
     rig.lock(request(2, Exclusive, Waits::Yes));
-    let todo = unlock_and_reply(&mut rig, Span::WHOLE);
+    let todo = unlock_and_reply(&mut rig, ByteRange::WHOLE);
     assert!(matches!(&todo[..], [Effect::Tell(op, Some(9))] if is_release(op)), "{todo:?}");
     rig.run(todo);
     assert_eq!(rig.reply(2), GOT);
-    let todo = unlock_and_reply(&mut rig, Span::WHOLE);
+    let todo = unlock_and_reply(&mut rig, ByteRange::WHOLE);
     assert!(
         matches!(todo[..], [Effect::Reply(9, Ok(()))]),
         "there was nothing to release: {todo:?}"
@@ -472,28 +472,28 @@ fn unlock_is_answered_with_its_release() {
 
 #[test]
 fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     rig.lock(request(2, Exclusive, Waits::Yes));
     rig.lock(request(3, Exclusive, Waits::Yes));
     rig.interrupt(2);
     assert_eq!(rig.reply(2), Some(Err(No::Interrupted)));
     assert_eq!(rig.lock(request(2, Exclusive, Waits::Yes)), None, "it asks again");
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert_eq!((rig.reply(2), rig.reply(3)), (GOT, None), "and was still the first");
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     rig.closed(3);
     assert!(rig.table.files.is_empty());
 }
 
 #[test]
 fn place_of_a_waiter_that_does_not_return_expires() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     rig.lock(request(2, Exclusive, Waits::Yes));
     rig.lock(request(3, Exclusive, Waits::Yes));
     rig.interrupt(2);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert_eq!(rig.reply(3), None, "2 may still come back");
     rig.expire(2);
     assert_eq!(rig.reply(3), GOT);
@@ -503,7 +503,7 @@ fn place_of_a_waiter_that_does_not_return_expires() {
     rig.lock(request(2, Exclusive, Waits::Yes));
     rig.interrupt(2);
     rig.closed(2);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
 }
 
@@ -511,8 +511,8 @@ fn place_of_a_waiter_that_does_not_return_expires() {
 /// given up leaves the held lock as it was, and leaves nothing behind.
 #[test]
 fn an_interrupted_upgrade_keeps_what_was_held() {
-    for part in [Span::WHOLE, span(0, 9)] {
-        let mut rig = Rig::new();
+    for part in [ByteRange::WHOLE, span(0, 9)] {
+        let mut rig = TableRig::new();
         let own = |mode, line| Ask { span: part, ..request(1, mode, line) };
         assert_eq!(rig.lock(own(Shared, Waits::No)), GOT);
         rig.reply.clear();
@@ -547,7 +547,7 @@ fn an_interrupted_upgrade_keeps_what_was_held() {
 
 #[test]
 fn ranges_share_one_hold_of_the_engine() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let part = |n, from, to| Ask { span: span(from, to), ..request(n, Exclusive, Waits::No) };
     assert_eq!(rig.lock(part(1, 0, 9)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
@@ -556,7 +556,7 @@ fn ranges_share_one_hold_of_the_engine() {
     assert_eq!(rig.view(&name(FILE)).holders.len(), 1);
     let waits = Ask { line: Waits::Yes, ..part(3, 5, 14) };
     assert_eq!(rig.lock(waits), None);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert_eq!(rig.reply(3), None);
     rig.closed(2);
     assert_eq!(rig.reply(3), GOT);
@@ -566,24 +566,24 @@ fn ranges_share_one_hold_of_the_engine() {
 
 #[test]
 fn a_whole_lock_can_be_given_back_in_parts() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     rig.unlock(1, span(10, 19));
     let part = |n, from, to| Ask { span: span(from, to), ..request(n, Exclusive, Waits::No) };
     assert!(busy(rig.lock(part(2, 0, 3))));
     assert_eq!(rig.lock(part(2, 12, 13)), GOT);
     assert_eq!(
-        rig.table.conflict(FILE, 3, Span::WHOLE, Exclusive),
+        rig.table.conflict(FILE, 3, ByteRange::WHOLE, Exclusive),
         Some((span(0, 9), Exclusive, 1))
     );
-    rig.unlock(1, Span::WHOLE);
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     assert!(rig.table.files.is_empty());
 }
 
 #[test]
 fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Shared, Waits::No));
     rig.lock(request(2, Shared, Waits::No));
     assert!(busy(rig.lock(request(1, Exclusive, Waits::No))));
@@ -591,9 +591,9 @@ fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
     assert_eq!(rig.lock(request(1, Exclusive, Waits::Yes)), None);
     let upgrade = rig.lock(request(2, Exclusive, Waits::Yes));
     assert_eq!(upgrade, Some(Err(No::Deadlock)), "each would wait for the other");
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     assert_eq!(rig.reply(1), GOT);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert!(rig.table.files.is_empty());
 
     rig.lock(flock(1, Shared, Waits::No));
@@ -601,7 +601,7 @@ fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
     assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
     assert!(!rig.table.holds(FILE, 1), "flock has given the old lock back first");
     assert_eq!(rig.lock(flock(1, Exclusive, Waits::Yes)), None);
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     assert_eq!(rig.reply(1), GOT);
     rig.closed(1);
     assert!(rig.table.files.is_empty());
@@ -611,21 +611,21 @@ fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
 /// does not conflict with itself.
 #[test]
 fn whole_file_lock_next_to_ranges_can_be_upgraded_and_downgraded() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let part = |n, from, to| Ask { span: span(from, to), ..request(n, Shared, Waits::No) };
     assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
     assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     assert_eq!(rig.lock(request(1, Exclusive, Waits::Yes)), None);
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     assert_eq!(rig.reply(1), GOT);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert!(rig.table.files.is_empty());
 
     assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     assert_eq!(rig.lock(part(2, 10, 19)), GOT);
     rig.unlock(1, span(0, 9));
-    rig.unlock(2, Span::WHOLE);
+    rig.unlock(2, ByteRange::WHOLE);
     let writes = |from, to| Ask { mode: Exclusive, ..part(3, from, to) };
     assert_eq!(rig.lock(writes(0, 9)), GOT);
     assert!(busy(rig.lock(writes(10, 19))), "the rest of it is still held");
@@ -636,10 +636,10 @@ fn whole_file_lock_next_to_ranges_can_be_upgraded_and_downgraded() {
 
 #[test]
 fn deadlock_over_two_files_is_refused() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(on(1, request(1, Exclusive, Waits::No)));
     let other_file = |n| Ask {
-        owner: Owner { fh: 50 + u64::from(n), ..request(n, Shared, Waits::No).owner },
+        owner: PosixOwner { fh: 50 + u64::from(n), ..request(n, Shared, Waits::No).owner },
         ..request(n, Exclusive, Waits::Yes)
     };
     rig.lock(on(2, request(2, Exclusive, Waits::No)));
@@ -659,14 +659,14 @@ fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
 /// remove the second.
 #[test]
 fn giving_up_a_late_place_leaves_the_newer_request() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     let late = rig.lock_late(request(2, Exclusive, Waits::Yes));
     rig.signal(2);
     assert!(rig.lock_late(request(2, Shared, Waits::Yes)).is_empty(), "what became of the first?");
     rig.answered(late);
     assert_eq!((rig.reply(2), rig.engine.waiters()), (None, 1));
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert_eq!(rig.reply(2), GOT);
     rig.closed(2);
     assert!(rig.table.files.is_empty());
@@ -676,21 +676,21 @@ fn giving_up_a_late_place_leaves_the_newer_request() {
 /// shared mode again, but not a lease that a newer request has upgraded.
 #[test]
 fn an_abandoned_upgrade_does_not_undo_the_next() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     assert_eq!(rig.lock(request(1, Shared, Waits::No)), GOT);
     let mut late = rig.lock_late(request(1, Exclusive, Waits::Yes));
     rig.signal(1);
     late.extend(rig.lock_late(request(1, Exclusive, Waits::No)));
     rig.answered(late);
     assert_eq!(rig.reply(1), GOT);
-    assert!(busy(rig.lock(request(2, Shared, Waits::No))), "it is alone, as it was told");
+    assert!(busy(rig.lock(request(2, Shared, Waits::No))), "it is alone, as its answer says");
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
 
 #[test]
 fn ranges_stay_while_more_is_asked_for() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     assert_eq!(rig.lock(part(1, Shared, Waits::No, 0, 9)), GOT);
     let late = rig.lock_late(part(2, Exclusive, Waits::No, 10, 19));
     assert!(rig.lock_late(part(3, Exclusive, Waits::No, 20, 29)).is_empty(), "one at a time");
@@ -706,7 +706,7 @@ fn ranges_stay_while_more_is_asked_for() {
 /// The two ranges do not conflict, but the second request waits for the answer to the first.
 #[test]
 fn second_range_waits_for_the_answer_to_the_first() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let late = rig.lock_late(part(1, Exclusive, Waits::No, 0, 9));
     assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
     assert_eq!(rig.reply(2), None, "not busy: nobody knows yet");
@@ -720,7 +720,7 @@ fn second_range_waits_for_the_answer_to_the_first() {
 /// After an unlock, a request that a signal interrupted before the unlock must not be resumed.
 #[test]
 fn unlock_ends_an_interrupted_request() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     assert_eq!(rig.lock(flock(1, Shared, Waits::No)), GOT);
     let mut late = rig.lock_late(flock(1, Shared, Waits::Yes));
     rig.signal(1);
@@ -728,17 +728,14 @@ fn unlock_ends_an_interrupted_request() {
     late.extend(rig.lock_late(flock(1, Shared, Waits::Yes)));
     rig.answered(late);
     assert_eq!(rig.reply(1), GOT);
-    assert!(
-        busy(rig.lock(request(2, Exclusive, Waits::No))),
-        "it has what it was told that it has"
-    );
+    assert!(busy(rig.lock(request(2, Exclusive, Waits::No))), "it has what its answer says");
     rig.closed(1);
     assert!(rig.table.files.is_empty());
 }
 
 #[test]
 fn returning_waiter_that_no_longer_waits_is_answered() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Exclusive, Waits::No));
     rig.lock(request(2, Exclusive, Waits::Yes));
     rig.interrupt(2);
@@ -751,7 +748,7 @@ fn returning_waiter_that_no_longer_waits_is_answered() {
 /// wait.
 #[test]
 fn late_refusal_is_retried() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Shared, Waits::No));
     rig.lock(request(2, Shared, Waits::No));
     let mut late = rig.lock_late(request(1, Exclusive, Waits::Yes));
@@ -764,7 +761,7 @@ fn late_refusal_is_retried() {
 
 #[test]
 fn an_upgrade_does_not_wait_for_ranges_behind_it() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(request(1, Shared, Waits::No));
     rig.lock(request(2, Shared, Waits::No));
     assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
@@ -779,7 +776,7 @@ fn an_upgrade_does_not_wait_for_ranges_behind_it() {
 
 #[test]
 fn returning_waiter_finds_that_its_turn_has_come() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(part(1, Exclusive, Waits::No, 0, 9));
     rig.lock(part(2, Exclusive, Waits::No, 20, 29));
     assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
@@ -795,7 +792,7 @@ fn returning_waiter_finds_that_its_turn_has_come() {
 /// waits for the other.
 #[test]
 fn two_flocks_next_to_ranges_can_both_be_upgraded() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     rig.lock(part(1, Shared, Waits::No, 0, 9));
     rig.lock(flock(2, Shared, Waits::No));
     rig.lock(flock(4, Shared, Waits::No));
@@ -812,11 +809,11 @@ fn two_flocks_next_to_ranges_can_both_be_upgraded() {
 /// A late event about an earlier lease of the lock does not change the current lease.
 #[test]
 fn late_event_about_a_former_tenure_is_ignored() {
-    let mut rig = Rig::new();
-    let token = |rig: &Rig| rig.view(&name(FILE)).holders[0].lease.token;
+    let mut rig = TableRig::new();
+    let token = |rig: &TableRig| rig.view(&name(FILE)).holders[0].lease.token;
     rig.lock(request(1, Exclusive, Waits::No));
     let old = token(&rig);
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     rig.lock(request(1, Exclusive, Waits::No));
     let client = request(1, Shared, Waits::No).client;
     let key = LeaseKey { name: name(FILE), client, token: Some(old) };
@@ -825,14 +822,14 @@ fn late_event_about_a_former_tenure_is_ignored() {
     rig.table.ended(old, &mut todo);
     rig.run(todo);
     assert!(rig.table.holds(FILE, 1));
-    rig.unlock(1, Span::WHOLE);
+    rig.unlock(1, ByteRange::WHOLE);
     assert!(rig.table.files.is_empty());
 }
 
 /// The lock is removed by name before the answer to its request comes.
 #[test]
 fn late_answer_does_not_revive_an_ended_tenure() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let late = rig.lock_late(request(1, Exclusive, Waits::No));
     let lease = rig.view(&name(FILE)).holders[0].lease.clone();
     let key = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
@@ -846,7 +843,7 @@ fn late_answer_does_not_revive_an_ended_tenure() {
 /// A lock request without an answer does not delay other lock requests.
 #[test]
 fn request_without_an_answer_does_not_block_others() {
-    let mut rig = Rig::new();
+    let mut rig = TableRig::new();
     let mut lost = Vec::new();
     rig.table.lock(part(1, Exclusive, Waits::No, 0, 9), 1, &mut lost);
     let cookies = lost.iter().filter_map(|effect| match effect {
@@ -856,7 +853,7 @@ fn request_without_an_answer_does_not_block_others() {
     let [cookie] = cookies.collect::<Vec<_>>()[..] else { panic!("one is asked: {lost:?}") };
     assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
     let mut todo = Vec::new();
-    assert_eq!(rig.table.unanswered(cookie, FILE, &mut todo), Some(1), "it is to be told so");
+    assert_eq!(rig.table.unanswered(cookie, FILE, &mut todo), Some(1), "it is to get an answer");
     rig.run(todo);
     assert_eq!(rig.reply(2), GOT);
     rig.closed(2);
@@ -873,14 +870,14 @@ fn random_programs_leave_nothing_behind() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) as u32 % below
         };
-        let mut rig = Rig::new();
+        let mut rig = TableRig::new();
         let mut waits = BTreeSet::new();
         for _ in 0..150 {
             waits.retain(|n| !rig.reply.contains_key(n));
             let n = 1 + random(6);
             let busy = waits.contains(&n);
             let from = u64::from(random(4));
-            let part = if random(2) == 0 { Span::WHOLE } else { span(from, from + 2) };
+            let part = if random(2) == 0 { ByteRange::WHOLE } else { span(from, from + 2) };
             match random(8) {
                 0..=3 if !busy => {
                     let mode = if random(2) == 0 { Shared } else { Exclusive };
@@ -888,12 +885,12 @@ fn random_programs_leave_nothing_behind() {
                     // As for real programs, a flock covers the whole file, and an owner uses one
                     // kind of lock.
                     let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
-                    let span = if n % 2 == 0 { Span::WHOLE } else { part };
+                    let span = if n % 2 == 0 { ByteRange::WHOLE } else { part };
                     if rig.lock(Ask { span, call, ..request(n, mode, line) }).is_none() {
                         waits.insert(n);
                     }
                 }
-                4 if !busy => rig.unlock(n, if n % 2 == 0 { Span::WHOLE } else { part }),
+                4 if !busy => rig.unlock(n, if n % 2 == 0 { ByteRange::WHOLE } else { part }),
                 5 if busy => rig.interrupt(n),
                 6 if rig.watched.contains_key(&n) => rig.expire(n),
                 7 if !busy => rig.closed(n),

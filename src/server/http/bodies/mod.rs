@@ -1,4 +1,4 @@
-//! What requests and answers say.
+//! The bodies of requests and answers.
 //!
 //! `parameters` are the names and formats of what a request may say, and `options` parses them.
 //! `response` builds answers and charges them to the caller until they are sent, `problem` says why

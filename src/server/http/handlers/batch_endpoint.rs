@@ -10,7 +10,7 @@ use crate::server::http::app_state::{AppState, ShutdownPhase};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, text};
 use crate::server::http::bodies::schema::Schema;
-use crate::server::http::request_context::Caller;
+use crate::server::http::request_context::HttpCaller;
 use crate::server::http::request_context::{Endpoint, doc, endpoint};
 use crate::server::http::request_context::{RequestContext, parent_check};
 use crate::service::batch::batch_messages::{
@@ -362,7 +362,7 @@ struct EventFrames {
 /// The right of a caller to follow an event stream, as of its start.
 struct StreamRight {
     app: Arc<AppState>,
-    caller: Caller,
+    caller: HttpCaller,
     grant: Arc<Grant>,
     reloads: tokio::sync::watch::Receiver<u64>,
 }

@@ -12,7 +12,7 @@ use crate::server::http::bodies::options::RequestOptions;
 use crate::server::http::bodies::parameters::LAST_EVENT_ID;
 use crate::server::http::bodies::problem::HandlerResult;
 use crate::server::http::bodies::response::text;
-use crate::server::http::request_context::Caller;
+use crate::server::http::request_context::HttpCaller;
 use crate::server::http::request_context::RequestContext;
 use crate::service::event_log::EventBatch;
 use crate::service::{EventPlace, EventStart};
@@ -43,7 +43,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// One subscriber of the event stream.
 struct EventSubscriber {
     app: Arc<AppState>,
-    caller: Caller,
+    caller: HttpCaller,
     grant: Arc<Grant>,
     prefix: String,
     /// The place in the log of the cluster after which this stream begins: a node that has not come

@@ -1,4 +1,4 @@
-//! What each endpoint does, a file for each family of paths.
+//! The handlers of the endpoints, a file for each family of paths.
 //!
 //! `lock_resource` is the API of one lock, whose waits `wait_for_lock` holds open; `grant_response`
 //! shows a lock that was granted. `list` is about many locks and what is remembered of their names,

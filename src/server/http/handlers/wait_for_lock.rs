@@ -53,8 +53,8 @@ pub(in crate::server::http) async fn wait(
             ask.hold = Ownership::Exclusive(in_use.attempt().await?);
         }
         let (place, mut end) = match enter(call, &ask).await {
-            Ok(Place::Waits(place, end)) => (place, end),
-            Ok(Place::Decided(outcome)) => return served(call, &ask, &outcome).await,
+            Ok(QueueEntry::Waits(place, end)) => (place, end),
+            Ok(QueueEntry::Decided(outcome)) => return served(call, &ask, &outcome).await,
             Err(RequestError::Refused(refusal)) if is_over(&in_use, &ask, &refusal) => continue,
             Err(failure) => return Err(failure.into()),
         };
@@ -94,13 +94,13 @@ pub(in crate::server::http) async fn wait(
 }
 
 /// The result of entering a lock's queue: a queue place, or an outcome at once, such as a grant.
-enum Place {
+enum QueueEntry {
     Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
     Decided(Outcome),
 }
 
 /// Acquires a lock that is free, or enters the queue of one that is held.
-async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
+async fn enter(call: &RequestContext, ask: &Acquire) -> Result<QueueEntry, RequestError> {
     let op = Op::Acquire(ask.clone());
     let pending = call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
@@ -117,8 +117,8 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
     call.app.waits.enter(ask.clone(), check, on_end, then);
     let closing = RequestError::Unavailable(Unavailable::Closing);
     match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
-        Ok(Entered::Waits(place)) => Ok(Place::Waits(place, end)),
-        Ok(Entered::Decided(outcome)) => Ok(Place::Decided(outcome)),
+        Ok(Entered::Waits(place)) => Ok(QueueEntry::Waits(place, end)),
+        Ok(Entered::Decided(outcome)) => Ok(QueueEntry::Decided(outcome)),
         Err(refusal) => Err(RequestError::Refused(refusal)),
     }
 }

@@ -1,8 +1,8 @@
 //! Which request goes to which handler.
 //!
-//! `route_table` lists all endpoints, with the permission that each needs; `dispatch` makes the
+//! `route_table` lists all endpoints, with the permission that each needs; `router` makes the
 //! router of it, and `openapi` the document.
 
 pub(super) mod openapi;
 pub(super) mod route_table;
-pub(super) mod dispatch;
+pub(super) mod router;

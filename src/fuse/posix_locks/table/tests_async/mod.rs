@@ -10,10 +10,10 @@ use crate::engine::{
     Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, Release, TenureEnd,
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::tests_async::random_run::{Dice, Kind, Seed};
 use crate::fuse::posix_locks::table::*;
-use crate::time::{Span as Length, Time};
+use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const FILE: u64 = 7;
@@ -27,7 +27,7 @@ const STEPS: usize = 250;
 const MOVES_FROM: u64 = SEEDS + losses::LOSSES;
 
 /// A message on its way to the engine.
-enum Sent {
+enum SentCommand {
     Ask { cookie: u64, ino: u64, ask: Acquire },
     Tell(Op),
     Recall(Recall),
@@ -52,7 +52,7 @@ enum Came {
 struct Program {
     fh: u64,
     has: [Option<Mode>; BYTES],
-    asks: Option<(Span, Mode)>,
+    asks: Option<(ByteRange, Mode)>,
     /// Whether the pending request waits if the lock is not free.
     line: Option<Waits>,
 }
@@ -60,12 +60,12 @@ struct Program {
 struct Far {
     engine: Engine,
     table: Table<u32>,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentCommand>,
     came: Vec<Came>,
     events: VecDeque<EventKind>,
     programs: BTreeMap<u32, Program>,
     /// The numbers of the leases (unique within the session) for whose waiters the table has asked
-    /// to be told of signals.
+    /// for notice of signals.
     watched: Vec<u64>,
     fhs: u64,
     now: u64,
@@ -94,7 +94,7 @@ fn call(n: u32) -> Call {
     if n.is_multiple_of(2) { Call::Flock } else { Call::Fcntl }
 }
 
-fn bytes(span: Span) -> std::ops::Range<usize> {
+fn bytes(span: ByteRange) -> std::ops::Range<usize> {
     let end = usize::try_from(span.end).unwrap_or(usize::MAX).saturating_add(1);
     span.start as usize..end.min(BYTES)
 }
@@ -102,7 +102,7 @@ fn bytes(span: Span) -> std::ops::Range<usize> {
 impl Far {
     fn new(kind: Kind, says: bool) -> Self {
         let mut engine = Engine::default();
-        let grace = Grace::new(Length::ZERO).expect("valid");
+        let grace = Grace::new(Span::ZERO).expect("valid");
         let client = ClientId::parse("host").expect("valid");
         let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
         let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
@@ -148,22 +148,22 @@ impl Far {
                 Effect::Submit { cookie, ino, ask } => {
                     let number = ask.hold.open().expect("an open file asks").number;
                     assert!(!self.released.contains(&number), "{number} may be released late");
-                    self.sent.push_back(Sent::Ask { cookie, ino, ask: *ask });
+                    self.sent.push_back(SentCommand::Ask { cookie, ino, ask: *ask });
                 }
                 Effect::Tell(op, _) => {
                     if let Op::Release(Release { open: Some(open), .. }) = &*op {
                         self.released.insert(open.number);
                     }
-                    self.sent.push_back(Sent::Tell(*op));
+                    self.sent.push_back(SentCommand::Tell(*op));
                 }
                 Effect::Reply(n, result) => self.receive_reply(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
                 // Queries for the state of a lock after lost events need an engine connection whose
                 // answers come in order.
                 Effect::Recall(asked) if self.kind.is_remote() => {
-                    self.sent.push_back(Sent::Recall(asked));
+                    self.sent.push_back(SentCommand::Recall(asked));
                 }
-                Effect::Compare => self.sent.push_back(Sent::Compare),
+                Effect::Compare => self.sent.push_back(SentCommand::Compare),
                 Effect::Recall(_) | Effect::Speaks(..) | Effect::Continues(..) => {}
             }
         }
@@ -197,7 +197,7 @@ impl Far {
         }
     }
 
-    fn lock(&mut self, n: u32, span: Span, mode: Mode, line: Waits) {
+    fn lock(&mut self, n: u32, span: ByteRange, mode: Mode, line: Waits) {
         self.say(format_args!("{n} ({:?}) locks {span:?} {mode:?}, waits: {line:?}", call(n)));
         let program = self.programs.get_mut(&n).expect("one of ours");
         (program.asks, program.line) = (Some((span, mode)), Some(line));
@@ -210,7 +210,7 @@ impl Far {
                 _ => {}
             }
         }
-        let owner = Owner { id: u64::from(n), fh: program.fh, pid: n };
+        let owner = PosixOwner { id: u64::from(n), fh: program.fh, pid: n };
         let (ino, patch, client) = (FILE, Patch::default(), client());
         let (name, takes_over) = (name(), None);
         let ask =
@@ -218,7 +218,7 @@ impl Far {
         self.decide(|table, todo| table.lock(ask, n, todo));
     }
 
-    fn unlock(&mut self, n: u32, span: Span) {
+    fn unlock(&mut self, n: u32, span: ByteRange) {
         self.say(format_args!("{n} unlocks {span:?}"));
         let program = self.programs.get_mut(&n).expect("one of ours");
         bytes(span).for_each(|at| program.has[at] = None);
@@ -290,11 +290,11 @@ impl Far {
     fn arrive(&mut self, dice: &mut Dice) {
         let Some(sent) = self.sent.pop_front() else { return };
         let came = match sent {
-            Sent::Tell(op) => {
+            SentCommand::Tell(op) => {
                 let answer = self.apply(op);
                 return self.say(format_args!("arrived: {answer:?}"));
             }
-            Sent::Ask { cookie, ino, ask } => {
+            SentCommand::Ask { cookie, ino, ask } => {
                 let of = (ask.hold, ask.name.clone(), ask.client.clone());
                 let is_lost = self.kind == Kind::Losses && dice.below(8) == 0;
                 // If the answer is lost, the request may have been lost before it reached the
@@ -305,11 +305,11 @@ impl Far {
                 self.say(format_args!("arrived: {answer:?}"));
                 Came::Answer { cookie, ino, of, answer }
             }
-            Sent::Recall(asked) => {
+            SentCommand::Recall(asked) => {
                 let found = self.found(&asked);
                 Came::Recalled(asked, found)
             }
-            Sent::Compare => Came::Compared(self.on_session()),
+            SentCommand::Compare => Came::Compared(self.on_session()),
         };
         self.came.push(came);
     }
@@ -381,12 +381,12 @@ impl Far {
     }
 
     /// Returns a random span for program `n`; a flock covers the whole file.
-    fn span(&self, n: u32, dice: &mut Dice) -> Span {
+    fn span(&self, n: u32, dice: &mut Dice) -> ByteRange {
         if self.kind != Kind::Parts || call(n) == Call::Flock || dice.below(3) == 0 {
-            return Span::WHOLE;
+            return ByteRange::WHOLE;
         }
         let start = dice.below(BYTES) as u64;
-        Span { start, end: (start + dice.below(2) as u64).min(BYTES as u64 - 1) }
+        ByteRange { start, end: (start + dice.below(2) as u64).min(BYTES as u64 - 1) }
     }
 
     fn step(&mut self, dice: &mut Dice) {

@@ -17,8 +17,8 @@ use crate::server::http::bodies::response::Response;
 use crate::server::http::handlers::batch_endpoint;
 use crate::server::http::handlers::list;
 use crate::server::http::handlers::lock_resource;
-use crate::server::http::request_context::Caller;
 use crate::server::http::request_context::Endpoint;
+use crate::server::http::request_context::HttpCaller;
 use crate::server::http::request_context::{HandlerFuture, RequestContext, RequestSubject};
 use crate::server::http::routes::route_table::{PREVIOUS, ROUTES, Route, STEAL};
 use crate::server::lock_log::AuditedCaller;
@@ -209,7 +209,7 @@ fn begin(
     let only_reads = head.method == Method::GET && operation != Operation::BackUp;
     check_page(&app, &head, &origin, only_reads)
         .map_err(|problem| refused(&Grant::nothing(), &origin, problem))?;
-    let caller = Caller::of(&head.headers, origin);
+    let caller = HttpCaller::of(&head.headers, origin);
     let grant = match caller.grant(&app.gate) {
         Ok(grant) => grant,
         Err(_) if operation.rule().right == Right::Public => Arc::new(Grant::nothing()),

@@ -59,7 +59,7 @@ impl fmt::Display for RecordHash {
 pub(crate) struct ChainEntry<'a> {
     /// The wall-clock time, for people.
     pub(crate) timestamp: String,
-    /// What was done.
+    /// The action.
     pub(crate) operation: &'a str,
     /// The client or the user who did it.
     pub(crate) actor: &'a str,

@@ -4,7 +4,7 @@
 use super::finding::Finding;
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
-use crate::cli::serve::cluster::votes;
+use crate::cli::serve::cluster_command::votes;
 use crate::client::api_request::fetch;
 use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::time::Span;
