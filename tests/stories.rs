@@ -76,7 +76,7 @@ fn difference(expected: &str, came: &str) -> String {
         let (old, new) = (old.next(), new.next());
         if old != new || old.is_none() {
             let (old, new) = (old.unwrap_or("(the end)"), new.unwrap_or("(the end)"));
-            return format!("line {number}\n  told: {old}\n  came: {new}");
+            return format!("line {number}\n  expected: {old}\n  came: {new}");
         }
     }
     unreachable!("texts end")

@@ -65,7 +65,7 @@ pub(crate) fn run_one(effort: Effort) -> Result<(), String> {
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
     let mut own = Group::latchfs("latchfs, 3 nodes", 3)?;
     beside_etcd(&own, effort)?;
-    looks(&own, effort)?;
+    reads(&own, effort)?;
     let turns = effort.of(TURNS).max(2);
     let killed = gaps(&mut own, turns, |group| {
         let place = group.kill_leader()?;
@@ -99,7 +99,7 @@ fn beside_etcd(own: &Group, effort: Effort) -> Result<(), String> {
 }
 
 /// Measures reads of a lock, in a cluster and on a single server in memory.
-fn looks(own: &Group, effort: Effort) -> Result<(), String> {
+fn reads(own: &Group, effort: Effort) -> Result<(), String> {
     let memory = latchfs("latchfs, in memory", State::None)?;
     let targets = [own.target().address, memory.address.as_str()];
     let mut lines = [Line::to(targets[0])?, Line::to(targets[1])?];

@@ -30,19 +30,19 @@ fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
     let scratch = Scratch::new()?;
     let kept = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
     let memory = Local::in_memory(Rules::default()).map_err(|error| error.to_string())?;
-    let doors = [Locks::new(Arc::new(memory)), Locks::new(Arc::new(kept))];
+    let backends = [Locks::new(Arc::new(memory)), Locks::new(Arc::new(kept))];
     let term = term(Span::from_secs(3_600), Span::from_secs(5));
     let pairs: Vec<_> = (0..1_000).map(|n| (acquire(n, term, None), release(n))).collect();
     let (mut costs, mut each) = (Vec::new(), [Vec::new(), Vec::new()]);
     for _ in 0..effort.rounds {
         let mut round = [0.0; 2];
-        for (door, locks) in doors.iter().enumerate() {
-            round[door] = own_micros_each(effort.of(20_000), |turn| {
+        for (backend, locks) in backends.iter().enumerate() {
+            round[backend] = own_micros_each(effort.of(20_000), |turn| {
                 let (acquire, release) = &pairs[turn % pairs.len()];
                 submit(locks, acquire);
                 submit(locks, release);
             });
-            each[door].push(round[door]);
+            each[backend].push(round[backend]);
         }
         costs.push((round[1] - round[0]) / 2.0);
     }

@@ -133,8 +133,8 @@ fn a_reset_of_many_locks_delays_no_other_request() {
     }
 }
 
-/// The leader is killed during a reset. The administrator is told how many holds have ended, or
-/// that this is unknown. A repeat ends the rest, and each hold ends once.
+/// The leader is killed during a reset. The administrator learns how many holds have ended, or that
+/// this is unknown. A repeat ends the rest, and each hold ends once.
 #[test]
 fn a_repeat_finishes_a_reset_whose_leader_is_killed() {
     let mut cluster = Cluster::of(3);

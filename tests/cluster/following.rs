@@ -29,7 +29,7 @@ fn pair(cluster: &Cluster, at: usize, name: &str) {
 }
 
 /// Returns the events of a reader from the lock `begin` on and up to the lock `end`, and the number
-/// of those that it was told to have lost. Numbers and times of an event are those of a node.
+/// of those that it was reported to have lost. Numbers and times of an event are those of a node.
 fn seen(reader: &Program) -> (Vec<Value>, u64) {
     let (mut events, mut lost, mut has_begun) = (Vec::new(), 0, false);
     loop {

@@ -323,8 +323,8 @@ impl Client {
         let key = self.key();
         let came = self.request("GET", &format!("/locks/lin{lock}"), &key);
         let Some((code, body)) = &came.answer else { return };
-        assert!(*code == 200, "a look came to {code}: {body}");
-        self.count("looks");
+        assert!(*code == 200, "a read came to {code}: {body}");
+        self.count("reads");
         let holder: Who = body["holder"].as_str().unwrap_or_default().into();
         let token = body["token"].as_u64().filter(|_| body["phase"] != "free");
         self.note(|history| {
@@ -516,7 +516,7 @@ fn histories_of_three_nodes_are_linearizable() {
         let count = counts.get(what).copied().unwrap_or_default();
         assert!(count >= least, "only {count} {what}");
     };
-    for what in ["grants", "grants to waiters", "conflicts", "renewals", "releases", "looks"] {
+    for what in ["grants", "grants to waiters", "conflicts", "renewals", "releases", "reads"] {
         least(what, wanted / 500);
     }
     for what in ["abandoned", "repeats"] {

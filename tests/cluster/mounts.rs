@@ -5,7 +5,7 @@ use crate::chaos::seed;
 use crate::load::{Dice, now};
 use crate::net::{Mount, eventually};
 use crate::nodes::Cluster;
-use crate::storm::{Belief, Crowd, Diary, Ear, Look, MARGIN, TTL, judge, strike};
+use crate::storm::{Belief, Crowd, Diary, Ear, MARGIN, Observation, TTL, judge, strike};
 use crate::support::rounds;
 use latchfs::mutex::Unexpected;
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
@@ -72,11 +72,11 @@ impl Program {
     fn read_token(&mut self, lock: u64, name: &str) -> Option<u64> {
         let asked = now();
         let read = fs::read(self.dir.join(".latchfs/status").join(name));
-        let text = self.checked("a look", read).ok()?;
+        let text = self.checked("a read", read).ok()?;
         let answered = now();
         let status: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let token = status["token"].as_u64().filter(|_| status["phase"] == "held");
-        self.diary.looks.push(Look { lock, asked, answered, token });
+        self.diary.observations.push(Observation { lock, asked, answered, token });
         token
     }
 
@@ -284,9 +284,9 @@ fn a_mutex_is_the_clusters() {
         mounts[0].machine.isolate(true);
         let (token, had) = waiting.join().expect("it is well");
         assert!(token > first);
-        let (lost, at) = losses.recv_timeout(LIMIT).expect("it is told");
+        let (lost, at) = losses.recv_timeout(LIMIT).expect("a loss");
         assert_eq!(lost, first);
-        assert!(at < had, "told at {at}, and the other had it at {had}");
+        assert!(at < had, "reported at {at}, and the other had it at {had}");
         assert!(!guard.is_held());
         mounts[0].machine.isolate(false);
     });

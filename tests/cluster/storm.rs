@@ -49,7 +49,7 @@ pub(crate) struct Belief {
 
 /// A client's observation of the state of a lock, and the times before and after it.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) lock: u64,
     pub(crate) asked: u64,
     pub(crate) answered: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Look {
 pub(crate) struct Diary {
     pub(crate) number: usize,
     pub(crate) beliefs: Vec<Belief>,
-    pub(crate) looks: Vec<Look>,
+    pub(crate) observations: Vec<Observation>,
     /// For each lock that the client believes to hold now, the index of that belief in `beliefs`.
     pub(crate) current: BTreeMap<u64, usize>,
     /// Violations of the guarantees that this client itself has observed, as sentences.
@@ -104,7 +104,7 @@ impl Diary {
             200 => {
                 let held = body["phase"] == "held";
                 let token = body["token"].as_u64().filter(|_| held);
-                self.looks.push(Look { lock, asked, answered: now(), token });
+                self.observations.push(Observation { lock, asked, answered: now(), token });
             }
             503 => {}
             _ => self.fault(&format!("a look at {lock} came to {code}: {body}")),
@@ -270,17 +270,20 @@ fn check(diaries: &[Diary]) -> Vec<String> {
             *before = belief;
         }
     }
-    for look in diaries.iter().flat_map(|diary| &diary.looks) {
-        let of_lock = || beliefs.iter().filter(|belief| belief.lock == look.lock);
-        let all_the_time = of_lock().find(|b| b.from <= look.asked && look.answered <= b.until);
-        if let Some(belief) = all_the_time.filter(|belief| Some(belief.token) != look.token) {
-            faults.push(format!("{look:?} does not show {belief:?}"));
+    for observation in diaries.iter().flat_map(|diary| &diary.observations) {
+        let of_lock = || beliefs.iter().filter(|belief| belief.lock == observation.lock);
+        let all_the_time =
+            of_lock().find(|b| b.from <= observation.asked && observation.answered <= b.until);
+        if let Some(belief) = all_the_time.filter(|belief| Some(belief.token) != observation.token)
+        {
+            faults.push(format!("{observation:?} does not show {belief:?}"));
         }
         let over = |b: &&&Belief| {
-            Some(b.token) == look.token && b.given_back.is_some_and(|at| at < look.asked)
+            Some(b.token) == observation.token
+                && b.given_back.is_some_and(|at| at < observation.asked)
         };
         if let Some(belief) = of_lock().find(over) {
-            faults.push(format!("{look:?} shows what was over: {belief:?}"));
+            faults.push(format!("{observation:?} shows what was over: {belief:?}"));
         }
     }
     faults
@@ -389,18 +392,18 @@ fn the_checker_detects_contradictions() {
         until,
         given_back: None,
     };
-    let faults = |beliefs: Vec<Belief>, looks: Vec<Look>| {
-        check(&[Diary { beliefs, looks, ..Diary::default() }])
+    let faults = |beliefs: Vec<Belief>, observations: Vec<Observation>| {
+        check(&[Diary { beliefs, observations, ..Diary::default() }])
     };
-    let look = |asked, answered, token| Look { lock: 1, asked, answered, token };
+    let observation = |asked, answered, token| Observation { lock: 1, asked, answered, token };
     let one = || belief(1, 5, 10, 50);
     assert!(faults(vec![one(), belief(2, 6, 50, 90)], vec![]).is_empty());
     assert!(faults(vec![one(), belief(2, 6, 49, 90)], vec![])[0].contains("two at once"));
     assert!(faults(vec![one(), belief(2, 4, 60, 90)], vec![])[0].contains("tokens fall"));
     assert!(faults(vec![one(), belief(2, 5, 60, 90)], vec![])[0].contains("given twice"));
-    assert!(faults(vec![one()], vec![look(5, 20, None)]).is_empty());
-    assert!(faults(vec![one()], vec![look(20, 30, None)])[0].contains("does not show"));
-    assert!(faults(vec![one()], vec![look(20, 30, Some(4))])[0].contains("does not show"));
+    assert!(faults(vec![one()], vec![observation(5, 20, None)]).is_empty());
+    assert!(faults(vec![one()], vec![observation(20, 30, None)])[0].contains("does not show"));
+    assert!(faults(vec![one()], vec![observation(20, 30, Some(4))])[0].contains("does not show"));
     let over = Belief { given_back: Some(52), ..one() };
-    assert!(faults(vec![over], vec![look(60, 70, Some(5))])[0].contains("what was over"));
+    assert!(faults(vec![over], vec![observation(60, 70, Some(5))])[0].contains("what was over"));
 }

@@ -91,7 +91,7 @@ fn nodes_of_other_clusters_are_rejected() {
     begin(&place, "foreign");
     let _other = serve(&place, "foreign", &[]);
     let leader = cluster.leader();
-    eventually("it is told apart", || {
+    eventually("it is distinguished", || {
         let status = cluster.status(leader)?;
         let nodes = status["nodes"].as_array()?;
         let is_of_other_cluster = |node: &serde_json::Value| {

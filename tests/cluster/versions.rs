@@ -153,8 +153,8 @@ fn a_log_and_a_snapshot_at_2_are_refused_by_a_node_of_version_1() {
     assert_eq!(cluster.curl(0, "GET", "/locks/held").1["phase"], "held");
 }
 
-/// A server reads the last two versions of the batch protocol. A mount of an older one is told
-/// which side to upgrade, and so is a mount that is newer than the server.
+/// A server reads the last two versions of the batch protocol. A mount of an older one learns which
+/// side to upgrade, and so is a mount that is newer than the server.
 #[test]
 fn a_mount_two_versions_back_learns_which_side_to_upgrade() {
     know(3);

@@ -184,7 +184,7 @@ fn a_restored_file_belongs_to_the_user_who_restores_it() {
     fs::write(&shared, "roots").expect("ours");
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o666)).expect("ours");
     killed_while_rewriting(&guard, "open/shared");
-    // Whatever the lost file has become, its special bits and its owner are not restored.
+    // The special bits and the owner of the lost file are not restored.
     let kept = state_of(&scratch).join("lost/1");
     assert_eq!(fs::metadata(&kept).expect("there").uid(), 0);
     fs::set_permissions(&kept, fs::Permissions::from_mode(0o6777)).expect("ours");

@@ -227,7 +227,7 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
     // The copy is needed until the others build on the late marker, and no longer.
     fs::write(two.path("b"), "of m2").expect("ready");
     two.request("give", &[]).ok();
-    assert!(one.request("lost", &[]).ok().contains(" a\n"), "nobody has told m1");
+    assert!(one.request("lost", &[]).ok().contains(" a\n"), "no marker has reached m1");
     machines.carry_back();
     one.request("take", &[]).ok();
     eventually("the removal of the copy", || {
@@ -355,7 +355,7 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
         let names_the_reason = text.contains("the first laptop was stolen");
         names_the_reason.then_some(text)
     });
-    assert_eq!(texts.count(), 1, "the reason is told once");
+    assert_eq!(texts.count(), 1, "the reason is reported once");
     let one = machines.start(1, &[]);
     let lost = eventually("m1 puts its version aside", || {
         let lost = one.request("lost", &["--json"]).ok();
@@ -475,14 +475,14 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
 fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     let machines = Machines::new();
     let file = |name: &str| machines.first.0.join(name);
-    let carry = format!("(cat; echo end) >> {}", file("told").display());
+    let carry = format!("(cat; echo end) >> {}", file("carried").display());
     let ready = format!("echo \"$LATCHFS_EVENT\" > {}", file("ready").display());
     let one = machines.start(1, &["--carry", &carry, "--on-ready", &ready]);
     fs::create_dir(one.path("dir")).expect("free");
     fs::write(one.path("dir/b c"), "of m1").expect("ready");
     fs::remove_file(one.path("old")).expect("ready");
     let carried = eventually("the paths of the first marker", || {
-        let carried = fs::read_to_string(file("told")).ok()?;
+        let carried = fs::read_to_string(file("carried")).ok()?;
         carried.ends_with("end\n").then_some(carried)
     });
     assert_eq!(carried, ".latchfs\ndir/b c\nold\nend\n");
@@ -492,7 +492,7 @@ fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     fs::write(one.path("a"), "of m1").expect("ready");
     one.request("give", &[]).ok();
     eventually("the paths of the last marker", || {
-        let carried = fs::read_to_string(file("told")).ok()?;
+        let carried = fs::read_to_string(file("carried")).ok()?;
         carried.ends_with("end\n.latchfs\na\nend\n").then_some(())
     });
     let mut other = latchfs();

@@ -172,7 +172,7 @@ fn a_server_that_the_record_names_anew_is_not_followed() {
     fs::write(one.path("a"), "under the known server").expect("ready");
 }
 
-/// A server that keeps nothing has no engine that could be told from another one.
+/// A server that keeps nothing has no engine id to distinguish it by.
 #[test]
 fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     let mut machines = Machines::new();
@@ -365,8 +365,8 @@ fn a_cloned_machine_is_another_machine() {
     assert!(why.contains("m3 holds the lock"), "{why}");
 }
 
-/// A machine that is reinstalled has its name, and an empty state directory. What it left behind
-/// without a marker is unknown to it.
+/// A machine that is reinstalled has its name, and an empty state directory. Changes that it left
+/// behind without a marker are unknown to it.
 #[test]
 fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     let machines = Machines::new();

@@ -147,7 +147,7 @@ import os, time
 fd = os.open('a', os.O_WRONLY | os.O_CREAT)
 go, come = [], []
 for number in range(20):
-    (wait, tell), (told, done) = os.pipe(), os.pipe()
+    (wait, tell), (reply, done) = os.pipe(), os.pipe()
     if os.fork() == 0:
         os.close(tell)
         os.write(fd, b'%d ' % number)
@@ -155,7 +155,7 @@ for number in range(20):
         os.read(wait, 1)
         os._exit(0)
     os.close(wait)
-    os.read(told, 1)
+    os.read(reply, 1)
     go.append(tell)
 os.close(fd)
 os.mkdir('../folder/a')
@@ -165,7 +165,7 @@ for _ in range(1000):
     why = open('.latchfs/why').read()
     if why.startswith('a was not '): break
     time.sleep(0.01)
-else: raise SystemExit('not told: ' + why)
+else: raise SystemExit('not reported: ' + why)
 ";
     python(4_242, &guard.view, program).ok();
     events.next("held");
@@ -189,14 +189,14 @@ def create(): return os.open('out', os.O_RDWR | os.O_CREAT)
     python(0, &guard.view, &format!("{head}{program}")).ok();
 }
 
-// What the guard can't see. Each of these tests records what happens.
+// Events that the guard can't see. Each of these tests records what happens.
 
 #[test]
 fn a_descriptor_that_was_passed_to_another_program_is_not_seen() {
     check(
         "
 here, there = socket.socketpair()
-told, tell = os.pipe()
+reply, tell = os.pipe()
 receiver = os.fork()
 if receiver == 0:
     fd = socket.recv_fds(there, 1, 1)[1][0]
@@ -211,7 +211,7 @@ if sender == 0:
     socket.send_fds(here, [b'x'], [fd])
     os._exit(0)
 os.waitpid(sender, 0)
-os.read(told, 1)
+os.read(reply, 1)
 assert folder() == 'half', folder()
 here.send(b'x')
 os.waitpid(receiver, 0)
@@ -242,7 +242,7 @@ fn a_process_that_becomes_the_child_of_its_grandparent_is_not_seen() {
     check(
         "
 CLONE_PARENT, CLONE = 0x8000, {'x86_64': 56, 'aarch64': 220}[os.uname().machine]
-(wait, tell), (told, done) = os.pipe(), os.pipe()
+(wait, tell), (reply, done) = os.pipe(), os.pipe()
 opener = os.fork()
 if opener == 0:
     os.close(tell)
@@ -253,7 +253,7 @@ if opener == 0:
         os.read(wait, 1)
         os.write(fd, b' and the rest')
         os._exit(0)
-    os.read(told, 1)
+    os.read(reply, 1)
     os._exit(0)
 os.close(wait)
 os.waitpid(opener, 0)

@@ -73,8 +73,8 @@ const WAYS: [(&str, Increment); 4] = [
     ("names", by_new_name),
 ];
 
-/// The clients that have been told of each value of each counter. A value that two were told of is
-/// a lost increment.
+/// The clients that got each value of each counter as an answer. A value that two got is a lost
+/// increment.
 #[derive(Default)]
 struct Acknowledged(Mutex<BTreeMap<(&'static str, u64), u32>>);
 

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Inserts one number after the other, and tells each one in a file outside the view once its
-/// transaction is committed. First it checks the database, and that it holds all numbers told.
+/// transaction is committed. First it checks the database, and that it holds all acknowledged
+/// numbers.
 const WRITER: &str = "
 import os, sqlite3, sys
 mode, acked = sys.argv[1:]
-told = [int(line) for line in open(acked).read().split()]
+acknowledged = [int(line) for line in open(acked).read().split()]
 base = sqlite3.connect('base.db', isolation_level=None, timeout=30)
 assert base.execute('pragma integrity_check').fetchall() == [('ok',)]
 got = base.execute('pragma journal_mode=' + mode).fetchone()[0]
@@ -19,7 +20,7 @@ assert got == mode, got
 base.execute('pragma synchronous=full')
 base.execute('create table if not exists numbers(number integer primary key, more blob)')
 have = [row[0] for row in base.execute('select number from numbers order by number')]
-missing = sorted(set(told) - set(have))
+missing = sorted(set(acknowledged) - set(have))
 assert not missing, ('acknowledged, and missing', missing[:5], len(missing))
 tell = os.open(acked, os.O_WRONLY | os.O_APPEND)
 number = max(have, default=0)

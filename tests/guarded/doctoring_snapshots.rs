@@ -206,7 +206,7 @@ fn a_damaged_snapshot_stays_until_a_person_removes_it() {
             let says = finds(&guard.view, options, &["snapshot-corrupt"]);
             assert!(says[0].contains(&id) && says[0].contains(part), "{says:?}");
         }
-        // What is good in it can be copied.
+        // Its undamaged files can be copied.
         let shown = guard.path(".latchfs/snapshots").join(&id).join("a");
         let kept =
             if damaged == "READY" { site.snapshots().join(&id).join("tree/a") } else { shown };

@@ -197,8 +197,8 @@ fn a_mapped_file_keeps_the_lock() {
     assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "1200");
 }
 
-/// What was changed through a mapping and could not be written any more is told, and the program
-/// does not go on as if it had been.
+/// A change through a mapping that could not be written any more is reported, and the program does
+/// not go on as if it had been written.
 #[test]
 fn a_mapping_whose_changes_are_lost_does_not_go_on() {
     let (machines, one, _two) = two_machines();

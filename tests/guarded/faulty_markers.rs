@@ -63,7 +63,7 @@ fn content(scratch: &Scratch, name: &str) -> String {
     fs::read_to_string(scratch.folder().join(name)).unwrap_or_default()
 }
 
-/// What a program that saves a file was told.
+/// The result of a save, as its program got it.
 struct Saving {
     before: String,
     text: String,
@@ -170,7 +170,8 @@ fn a_step_of_the_disk_that_fails_makes_no_marker_that_lies() {
         let saving = save_and_give(&machines, &one, round);
         refused += usize::from(!saving.is_saved);
         drop(injected);
-        // What was not told yet is told afterwards, by a late marker if the tenure is over.
+        // Changes that no marker names yet are named afterwards, by a late marker if the tenure is
+        // over.
         run(latchfs().args(["guard", "give"]).arg(&one.view));
         goes_on(&machines, (&one, &two), &saving, round);
         one.end();
@@ -178,7 +179,7 @@ fn a_step_of_the_disk_that_fails_makes_no_marker_that_lies() {
     println!("{refused} of {count} saves failed");
 }
 
-/// The disk is full when the marker is to be written. Nobody is told that all changes are named,
+/// The disk is full when the marker is to be written. No answer says that all changes are named,
 /// and the marker comes when there is room again.
 #[test]
 fn a_full_disk_delays_the_marker() {
@@ -206,7 +207,7 @@ fn a_full_disk_delays_the_marker() {
         .collect();
     println!("{} of 30 saves fitted", saved.len());
     assert!(saved.len() < 30, "the disk is full");
-    // What was freed by refused saves is taken as well.
+    // The space freed by refused saves is taken as well.
     shell(&aside, &fill.replace("full", "more").replace("rest", "last")).ok();
     one.request("give", &[]).ok();
     let taking = begin_take(&two);

@@ -47,7 +47,7 @@ fn plant(folder: &Path, how: &str) {
     }
 }
 
-/// Checks that the foreign version of `a` is among the lost files, told, and can be restored.
+/// Checks that the foreign version of `a` is among the lost files, reported, and can be restored.
 #[track_caller]
 fn is_kept(guard: &Guard, what: &str) {
     let kept = lost(guard);

@@ -228,8 +228,8 @@ fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
 }
 
 /// Where each machine has a folder of its own, nothing can stop a rename that is under way when the
-/// machine falls asleep. It is told as late, and no marker names it once another machine has gone
-/// on.
+/// machine falls asleep. It is reported as late, and no marker names it once another machine has
+/// gone on.
 #[test]
 fn a_rename_that_lands_after_the_sleep_is_reported_as_late() {
     let _alone = no_other_stops();

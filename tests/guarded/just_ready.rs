@@ -104,10 +104,10 @@ fn a_tenure_that_ends_before_it_is_ready_makes_nothing_known() {
     give(&one);
     change_elsewhere(&machines, &two, || {});
     let taking = begin_take(&one);
-    let mut looks = 0;
+    let mut polls = 0;
     eventually("the files were compared", || {
-        looks += usize::from(state(&one) == "arriving");
-        (looks == 5).then_some(())
+        polls += usize::from(state(&one) == "arriving");
+        (polls == 5).then_some(())
     });
     one.request_here("{\"do\": \"give\"}");
     assert!(taking.join().expect("no panic").contains("holding"), "the program asks again");

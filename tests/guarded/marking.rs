@@ -1,5 +1,5 @@
-//! What the markers of the sync barrier name: each path that was changed through the view, however
-//! its name came or went meanwhile.
+//! The paths that the markers of the sync barrier name: each one that was changed through the view,
+//! however its name came or went meanwhile.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
@@ -148,7 +148,7 @@ fn files_below_a_mount_point_are_not_gone() {
     assert_eq!(named(&machines, &before), ["d/a"]);
 }
 
-/// An acceptance whose tenure ends meanwhile is none, and the person is told so.
+/// An acceptance whose tenure ends meanwhile is none, and the answer says so.
 #[test]
 fn an_acceptance_in_a_tenure_that_ends_accepts_nothing() {
     let machines = Machines::new();
@@ -175,8 +175,8 @@ fn an_acceptance_in_a_tenure_that_ends_accepts_nothing() {
     assert!(taking.join().expect("taken").contains("holding"));
 }
 
-/// What a late marker names is kept before, as far as `--max-lost` allows: otherwise the marker
-/// waits, and nothing is kept again and again.
+/// The files that a late marker names are kept before, as far as `--max-lost` allows: otherwise the
+/// marker waits, and nothing is kept again and again.
 #[test]
 fn copies_for_a_late_marker_take_no_more_than_the_lost_files_may() {
     let machines = Machines::new();
@@ -299,7 +299,7 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
 }
 
-/// A file that something else changes in the folder while the lock is held is told, and stays.
+/// A file that something else changes in the folder while the lock is held is reported, and stays.
 #[test]
 fn a_change_past_the_view_is_reported_to_the_holder() {
     let machines = Machines::new();
@@ -334,7 +334,7 @@ impl Drop for Immutable {
     }
 }
 
-/// The lock service is told that a marker names everything only when the marker is there.
+/// A marker that names everything is reported to the lock service only when the marker is there.
 #[test]
 fn a_marker_that_can_not_be_written_is_not_reported() {
     let machines = Machines::new();

@@ -297,7 +297,7 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
     run(&mut under(guard, &[], &["/nowhere/program"])).exits(127);
     assert_eq!(state(guard), "reading");
     run(&mut under(guard, &[], &["sh", "-c", "kill -TERM $$"])).exits(128 + 15);
-    // What was held before stays held.
+    // A lock that was held before stays held.
     guard.request("take", &[]).ok();
     let held = guard.status()["tenure"]["token"].clone();
     run(&mut under(guard, &[], &["true"])).ok();
@@ -459,7 +459,7 @@ fn a_program_runs_under_the_lock_of_a_folder_without_a_view() {
     run(&mut place.under(&["sh", "-c", "echo $LATCHFS_TOKEN >token; exit 7"])).exits(7);
     assert!(place.scratch.folder().join("token").exists());
     eventually("the end of the guard", || place.pid().is_none().then_some(()));
-    // What was held before stays held, and nobody gives it up under the program.
+    // A lock that was held before stays held, and nobody gives it up under the program.
     run(place.guard("take").args(["--ttl", "2s"])).ok();
     let second = Running::start(&mut place.under(&["sh", "-c", "until [ -e end ]; do :; done"]));
     eventually("the use", || (place.status()["used_by"].as_array()?.len() == 1).then_some(()));

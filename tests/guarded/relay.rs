@@ -23,7 +23,7 @@ pub(crate) struct Relay {
     delays: Arc<Delays>,
 }
 
-/// What the relay keeps back.
+/// The messages that the relay keeps back.
 #[derive(Default)]
 struct Delays {
     requests: Kept,

@@ -359,7 +359,7 @@ fn with_sync_saves_a_file_is_synced_before_it_appears() {
 }
 
 /// A file that was emptied and not written is published when its last descriptor is closed: the
-/// close has returned, and the failure is told otherwise.
+/// close has returned, and the failure is reported otherwise.
 #[test]
 fn a_failure_at_the_last_close_is_reported_to_the_user_who_wrote() {
     let (scratch, guard) = alone(&[]);
@@ -376,7 +376,7 @@ for _ in range(1000):
     why = open('.latchfs/why').read()
     if why.startswith('a was not changed: '): break
     time.sleep(0.01)
-else: raise SystemExit('not told: ' + why)
+else: raise SystemExit('not reported: ' + why)
 ";
     python(4_242, &guard.view, program).ok();
     events.next("held");
@@ -396,7 +396,7 @@ folder = '../folder'
 fd = os.open('many', os.O_WRONLY | os.O_CREAT)
 writers = []
 for number in range(20):
-    (come, go), (told, tell) = os.pipe(), os.pipe()
+    (come, go), (reply, tell) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(go)
@@ -405,7 +405,7 @@ for number in range(20):
         os.read(come, 1)
         os._exit(0)
     os.close(come)
-    os.read(told, 1)
+    os.read(reply, 1)
     writers.append((pid, go))
 os.close(fd)
 for pid, go in writers:

@@ -233,7 +233,7 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
         let of_m1 = of_m1.into_iter().find(|path| path.to_string_lossy().ends_with(&ended));
         (!of_m1.expect("it stays").join("files").exists()).then_some(())
     });
-    // What m2 writes now must reach the file.
+    // Writes of m2 from now on must reach the file.
     of_m2.write_at(b"22", 4).expect("held");
     assert_eq!(fs::read(&real).expect("there"), b"11222200");
     assert_eq!(fs::metadata(&real).expect("there").ino(), inode);

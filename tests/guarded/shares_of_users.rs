@@ -301,7 +301,7 @@ fn many_lost_files_delay_no_other_user() {
     assert!(page["next"].is_null(), "{page}");
     let all = guard.request("lost", &["--json"]).ok();
     assert_eq!(all.matches("\"number\"").count() as u64, COUNT + 3, "root sees all");
-    // What a person removes past the guard is noticed at the next refusal.
+    // A removal past the guard is noticed at the next refusal.
     for number in 1..=COUNT - 8_000 {
         for name in [number.to_string(), format!("{number}.json")] {
             fs::remove_file(lost_of(&scratch).join(name)).expect("there");
@@ -407,7 +407,7 @@ fn local_files_are_bound_to_their_directory_and_its_owner() {
         fs::write(view.join("moved/.y.swp"), "own").expect("local");
     });
     std::os::unix::fs::chown(folder.join("moved"), Some(VICTIM), None).expect("root may");
-    // What is left of directories that are gone is removed at the next start, and nothing else.
+    // The rest of directories that are gone is removed at the next start, and nothing else.
     as_user(ATTACKER, || fs::write(view.join("private/.z.swp"), "mine")).expect("local");
     guard.end();
     fs::rename(folder.join("private"), folder.join("elsewhere")).expect("root may");

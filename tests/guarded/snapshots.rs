@@ -283,7 +283,7 @@ for path in ['secret']:
 "
     );
     python(4_242, &guard.view, &program).ok();
-    // What becomes private later stays readable in a snapshot that was taken before.
+    // A file that becomes private later stays readable in a snapshot that was taken before.
     fs::set_permissions(guard.path("shared"), fs::Permissions::from_mode(0o600)).expect("root");
     python(4_242, &guard.view, &program).ok();
     python(4_242, &guard.view, "open('shared')").exits(1);

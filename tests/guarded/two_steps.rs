@@ -87,7 +87,7 @@ fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
         pause(Duration::from_micros(20_000 + u64::from(byte[0]) * 37));
         let stopped = Stopped::of(&first);
         second.take_here();
-        // What the fence has left, and a change of the new tenure.
+        // The files that the fence has left, and a change of the new tenure.
         fs::create_dir(second.path("of m2")).expect("held");
         let before = names_in(&scratch.folder());
         drop(stopped);
@@ -102,7 +102,8 @@ fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
     assert_eq!(names_in(&scratch.folder()).len(), 1, "nothing is left but one file");
 }
 
-/// What is made in a stage gets the group, the mode and the ACL that it would get at its place.
+/// A file that is made in a stage gets the group, the mode and the ACL that it would get at its
+/// place.
 #[test]
 fn names_inherit_what_their_directory_passes_on() {
     let scratch = Scratch::new();

@@ -235,7 +235,7 @@ sys.exit('secret' in line.decode() or event['event'] != 'given' or event['put_as
     drop(files);
 }
 
-/// Programs that wait in `.latchfs` are told of events, and a signal ends their wait.
+/// Programs that wait in `.latchfs` get events, and a signal ends their wait.
 #[test]
 fn events_are_followed_and_a_signal_ends_the_wait() {
     let scratch = Scratch::new();

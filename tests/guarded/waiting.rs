@@ -46,7 +46,7 @@ fn a_wait_goes_on_when_the_session_is_lost() {
 }
 
 /// The kernel keeps a directory locked while a name in it is made, renamed or removed, so these
-/// changes wait for a second only. A change of a file waits as long as the guard was told.
+/// changes wait for a second only. A change of a file waits as long as the option says.
 #[test]
 fn a_change_of_names_waits_a_second_and_says_what_to_do() {
     let scratch = Scratch::new();

@@ -141,7 +141,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
     guard.end();
 }
 
-/// A rename that the disk delays past the deadline of its tenure is told as late.
+/// A rename that the disk delays past the deadline of its tenure is reported as late.
 #[test]
 fn a_late_publish_is_reported() {
     let _stops = no_other_stops();

@@ -42,7 +42,7 @@ fn who_names_the_holder_of_a_folder() {
     assert!(said.contains(": held by m1 since ") && said.contains("token "), "{said}");
 }
 
-/// Whoever can write to a folder can name another server there. That server gets no credentials,
+/// Anyone who can write to a folder can name another server there. That server gets no credentials,
 /// unless `LATCHFS_SERVER` names it too.
 #[test]
 fn the_server_that_a_folder_names_gets_no_credentials() {

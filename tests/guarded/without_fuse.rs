@@ -91,8 +91,8 @@ fn handover(machines: &Machines, lock: &str) -> String {
     run(latchfs().args(command)).ok()
 }
 
-/// What programs change between `take` and `give` is in the marker, and the other machine is not
-/// ready before all of it has arrived; and the other way round.
+/// The changes of programs between `take` and `give` are in the marker, and the other machine is
+/// not ready before all of it has arrived; and the other way round.
 #[test]
 fn changes_between_take_and_give_reach_the_other_machine() {
     let machines = Machines::new();
@@ -144,8 +144,8 @@ fn changes_between_take_and_give_reach_the_other_machine() {
     one.request("give", &[]).ok();
 }
 
-/// A guard that is killed has told nothing of what was changed. The next take of its machine tells
-/// it by a late marker, even if another machine has the lock.
+/// A guard that is killed has reported none of its changes. The next take of its machine tells it
+/// by a late marker, even if another machine has the lock.
 #[test]
 fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() {
     let machines = Machines::new();
@@ -172,13 +172,13 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
     eventually("the end of the guard", || one.pid().is_none().then_some(()));
 }
 
-/// The loss of the lock is told by a command, by the log and by the state, and the next take tells
-/// the other machines what was changed.
+/// The loss of the lock is reported by a command, by the log and by the state, and the next take
+/// tells the other machines what was changed.
 #[test]
 fn a_lost_lock_is_reported_and_the_next_take_names_what_was_changed() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &[]));
-    let event_file = machines.first.0.join("told");
+    let event_file = machines.first.0.join("event");
     let on_lost = format!("echo \"$LATCHFS_EVENT\" > {}", event_file.display());
     one.request("take", &["--on-lost", &on_lost]).ok();
     let mut events = one.connect();

@@ -2,8 +2,8 @@
 //! memory that the bodies of many concurrent requests take together.
 
 use crate::floods::{
-    FLOOD_KIB, acquire, send_batch, ask_at_socket, beside_victim, peak_kib, send, serves_the_victim,
-    start, submit,
+    FLOOD_KIB, acquire, ask_at_socket, beside_victim, peak_kib, send, send_batch,
+    serves_the_victim, start, submit,
 };
 use crate::server_harness::{Scratch, Server, latchfs};
 use latchfs::engine::values::details::{
@@ -240,7 +240,7 @@ fn bodies_of_many_requests_share_one_memory_bound() {
         stream.read_exact(&mut said).ok()?;
         (&said == b"HTTP/1.1 429").then_some(())
     });
-    assert!(refused.count() > 0, "some are told so");
+    assert!(refused.count() > 0, "some get a refusal");
 }
 
 /// A hundred connections each request a page of five megabytes, and read nothing. The server keeps

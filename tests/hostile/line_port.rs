@@ -229,7 +229,7 @@ secret = "the secret of the operator"
 clients = ["*"]
 "#;
 
-/// After SIGHUP a follower whose token was revoked is told of no more changes.
+/// After SIGHUP a follower whose token was revoked is notified of no more changes.
 #[test]
 fn revoked_follower_is_notified_of_nothing() {
     let scratch = Scratch::new();

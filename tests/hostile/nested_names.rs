@@ -118,7 +118,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     }
     for line in [QueuePolicy::Skip, QueuePolicy::Join(None)] {
         m.sh_as(BOB, BOB, "mkdir backup").ok();
-        let (body, response) = (m.scratch.path("body"), m.scratch.path("told"));
+        let (body, response) = (m.scratch.path("body"), m.scratch.path("response"));
         fs::write(&body, batch("backup/x", line)).expect("ours");
         let send = m.curl("POST /door/v1/ask");
         let script = format!("{send} --data-binary @{}", body.display());

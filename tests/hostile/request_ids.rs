@@ -92,7 +92,7 @@ fn batch_of(
 /// Sends an encoded batch of commands with the credentials of `who`; returns the replies to the
 /// commands.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
-    let (sent, replies) = (scratch.join("batch"), scratch.join("told"));
+    let (sent, replies) = (scratch.join("batch"), scratch.join("replies"));
     fs::write(&sent, encode_batch(batch)).expect("it is ours");
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", who, "--data-binary"]);
@@ -130,8 +130,8 @@ fn digest(method: &str, path: &str, key: &str) -> String {
     format!("{:x}", Sha256::digest(format!("{method}\0{path}\0{key}\0")))
 }
 
-/// The attacker stores answers under keys that the victim will use. The victim is neither told that
-/// it holds a lock of its rival, nor that it has released a lock that it still holds.
+/// The attacker stores answers under keys that the victim will use. No answer says that the victim
+/// holds a lock of its rival, or that it has released a lock that it still holds.
 #[test]
 fn planted_answers_reach_no_other_caller() {
     let scratch = Scratch::new();
@@ -166,7 +166,7 @@ fn planted_answers_reach_no_other_caller() {
     assert!(granted["token"].as_u64() > rivals["token"].as_u64(), "{granted}");
     victim(&server, "DELETE", "Idempotency-Key: undeploy-1", "/locks/prod/db").is(200);
     let status = server.curl(&["-H", RIVAL, "/locks/prod/db"]).is(200);
-    assert_eq!(status["phase"], "free", "it was told to be released, and is");
+    assert_eq!(status["phase"], "free", "its release was requested, and done");
 }
 
 /// The attacker can't obtain the victim's answers by the victim's keys, neither through the batch
@@ -183,7 +183,7 @@ fn keys_of_others_reveal_no_answers() {
     let [ItemReply::Answered(Ok(Outcome::Granted(eves)))] = &replies[..] else {
         panic!("its own locks it may: {replies:?}");
     };
-    assert_ne!(victims["token"], eves.token.as_u64(), "she was told the victim's answer");
+    assert_ne!(victims["token"], eves.token.as_u64(), "she got the victim's answer");
     let status = server.curl(&["-H", EVE, "/locks/sandbox/y"]).is(200);
     assert_eq!(status["holder"], "eve");
     let asks = vec![
@@ -323,7 +323,7 @@ fn keys_of_one_front_end_are_unknown_to_another() {
     assert_eq!(refused["kind"], "E_INVALID");
     let mut talk = Talk::to(line);
     assert_eq!(talk.request("AUTH,the secret of the victim"), "SUCCESS");
-    assert_eq!(talk.request("LOCK,prod/db,ci"), "FAIL", "it is held, whoever was told so");
+    assert_eq!(talk.request("LOCK,prod/db,ci"), "FAIL", "it is held, whoever got that answer");
     assert_eq!(talk.request("UNLOCK,prod/db,ci"), "SUCCESS");
     assert_eq!(talk.request("UNLOCK,prod/db,ci"), "FAIL");
     assert_eq!(talk.request("OWN,prod/third,ci"), "NONE");

@@ -288,7 +288,7 @@ fn wrong_tokens_are_slow_and_logged() {
                     lock: this token is unknown";
         server.log().contains(line).then_some(())
     });
-    // The name of the owner of a session is not told.
+    // The name of the owner of a session is not disclosed.
     let session = server.curl(&["-H", ANN, "-X", "POST", "/sessions?client=ann"]).is(201);
     write_tokens(&path, &["eve", "ann"], "");
     reload(&server);

@@ -50,7 +50,7 @@ fn a_change_wakes_pollers() {
         token = json.loads(again(fd))['token']
         eq(changed(fd, 0), False)
         eq(poller(fd, select.POLLIN).poll(0)[0][1], select.POLLIN)
-        # It expires, lapses and is taken anew: each is a change, and none is told twice.
+        # It expires, lapses and is taken anew: each is a change, and none is reported twice.
         eq(changed(fd), True)
         eq(changed(fd, 0), True)
         eq(json.loads(again(fd))['phase'], 'grace')

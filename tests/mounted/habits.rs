@@ -47,7 +47,7 @@ fn a_wait_tells_its_progress() {
         third.says("third");
         assert_eq!(third.ends(), Some(0));
         quiet.says("quiet");
-        // What is granted at once says nothing; the commands that wait say it as well.
+        // A command that gets the lock at once says nothing; the commands that wait say it as well.
         let m = &m;
         let sh = |script: &str| m.sh(&format!("{script} {options} 2>&1"));
         assert!(sh("latchfs wait build").ok().starts_with("acquired build"));

@@ -21,7 +21,7 @@ fn open(m: &Mount, name: &str) -> Mutex {
 
 #[track_caller]
 fn next<T>(notices: &Receiver<T>) -> T {
-    notices.recv_timeout(LIMIT).expect("it is told")
+    notices.recv_timeout(LIMIT).expect("a notice")
 }
 
 /// The example in the documentation of `latchfs::mutex` works.
@@ -217,7 +217,7 @@ fn a_loss_is_reported() {
 }
 
 /// If this process holds the lock by other means than a mutex, here because it has created the file
-/// of the lock, the callback for unexpected events is told so before the mutex is locked.
+/// of the lock, the callback for unexpected events is called before the mutex is locked.
 #[test]
 fn an_unrequested_hold_is_reported() {
     let m = mount();
@@ -231,7 +231,7 @@ fn an_unrequested_hold_is_reported() {
     assert_eq!(next(&notices), Unexpected::Granted { token });
     assert!(guard.is_held());
     drop((guard, file));
-    assert!(notices.try_recv().is_err(), "told once");
+    assert!(notices.try_recv().is_err(), "notified once");
 }
 
 /// The token of a mutex guard is always the token of the guard's own lease and never that of

@@ -74,7 +74,7 @@ fn a_crash_under_load_takes_no_result_back() {
     let mut m = mount();
     let mut worker = Command::new("python3");
     let script = "import os
-log = open(os.environ['T'] + '/told', 'w', buffering=1)
+log = open(os.environ['T'] + '/work.log', 'w', buffering=1)
 for n in range(1_000_000):
     name = f'{os.environ[\"D\"]}/n{n}'
     try:
@@ -87,7 +87,7 @@ for n in range(1_000_000):
     except OSError:
         break";
     let mut worker = m.within(worker.args(["-c", script]).current_dir("/")).spawn().expect("runs");
-    let work_log = m.scratch().join("told");
+    let work_log = m.scratch().join("work.log");
     let work_log = || std::fs::read_to_string(&work_log).unwrap_or_default();
     eventually("some work", || (work_log().lines().count() > 2_000).then_some(()));
     m.crash();

@@ -62,7 +62,7 @@ fn unlock_by_a_waiter_leaves_the_queue() {
     assert_eq!((&left["released"], &left["left"]), (&false.into(), &1.into()), "{left}");
     let event = events.until("left");
     assert_eq!((&event.data["client"], &event.data["why"]), (&"b".into(), &"asked".into()));
-    assert_eq!(waits.reply().code, 409, "the waiter is told");
+    assert_eq!(waits.reply().code, 409, "the waiter gets an answer");
     assert_eq!(status(&server, "build")["holder"], "a");
     // A client that neither holds the lock nor waits for it is refused.
     server.curl(&["-X", "DELETE", "/locks/build?client=b"]).is(403);

@@ -165,7 +165,7 @@ fn connection_without_requests_is_closed() {
     // idle.
     let mut idle = Raw::open(&server);
     let begun = tls_that_never_begins();
-    assert!(idle.until(GOAWAY).is_some(), "it is told");
+    assert!(idle.until(GOAWAY).is_some(), "it gets a GOAWAY");
     assert!(idle.until(GOAWAY).is_some() && idle.until(GOAWAY).is_none(), "and then it ends");
     while slow.next_frame().is_some() {}
     begun.ended();

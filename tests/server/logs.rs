@@ -138,7 +138,7 @@ fn refusals_are_logged_with_the_client_that_counts() {
     assert_eq!(refusal(&["-X", "DELETE", "/lock?client=c"])["lock"], "default");
 }
 
-/// Clients whose names are not UTF-8 are refused, since two of them could not be told apart.
+/// Clients whose names are not UTF-8 are refused, since two of them could not be distinguished.
 #[test]
 fn options_that_are_not_utf8_are_refused() {
     let server = Server::start(&[]);
@@ -190,7 +190,7 @@ fn hostile_names_forge_no_line_and_secrets_are_not_logged() {
     }
 }
 
-/// A server whose log nobody reads goes on, and ends when it is told to.
+/// A server whose log nobody reads goes on, and ends on request.
 #[test]
 fn full_pipe_blocks_no_request() {
     let mut command = Command::new(LATCHFS);

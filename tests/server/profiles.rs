@@ -373,8 +373,8 @@ fn config_show_names_the_source_of_each_value_and_no_secret() {
     assert!(!said.contains("mount"), "{said}");
 }
 
-/// Root is not told where to send its credentials by the file of a user, and nobody by a file that
-/// others can write.
+/// The file of a user does not decide where root sends its credentials, and a file that others can
+/// write does not decide it for anyone.
 #[test]
 fn untrusted_configuration_files_are_not_used() {
     let user = User::new();

@@ -132,7 +132,7 @@ fn handovers_are_kept_through_faults_and_restores() {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     assert_eq!(wrong.into_inner().expect("nobody panics"), Vec::<String>::new());
     let handovers = handovers.into_inner();
-    println!("{HANDOVER_SEEDS} seeds: {handovers} grants told of the last handover");
+    println!("{HANDOVER_SEEDS} seeds: {handovers} grants reported the last handover");
     assert!(handovers > 5 * HANDOVER_SEEDS, "{handovers}");
 }
 

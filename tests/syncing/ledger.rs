@@ -45,7 +45,7 @@ pub(crate) fn run_turn(dir: &Path, work: Work, turn: &str, seed: u64) -> String 
 /// The logs of files and databases: for each path the turns that incremented it.
 pub(crate) type Logs = BTreeMap<String, Vec<String>>;
 
-/// Counts what the turns of a run were told.
+/// Counts the answers that the turns of a run got.
 #[derive(Default)]
 pub(crate) struct Ledger {
     acknowledged: Logs,

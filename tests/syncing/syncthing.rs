@@ -235,7 +235,7 @@ impl Syncthing {
         &self.instances[machine].home
     }
 
-    /// Has a machine find changes of its folder only when it is told to look, or after an hour.
+    /// Has a machine find changes of its folder only on request, or after an hour.
     pub(crate) fn stop_watching(&self, machine: usize) {
         let off = json!({"fsWatcherEnabled": false});
         self.instances[machine].expect("PATCH", "/rest/config/folders/shared", &off);

@@ -49,15 +49,15 @@ impl Trial {
     /// Lets time pass. Time in which nothing can happen is skipped.
     fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
-        let mut looks = 0;
+        let mut polls = 0;
         while self.now < end {
             let steps = self.carrier.steps.len();
             self.now += STEP;
             self.carrier.step(self.now);
             let is_quiet = self.carrier.steps.len() == steps
                 && self.carrier.replicas.iter().all(|replica| replica.differing.is_empty());
-            looks = if is_quiet { looks + 1 } else { 0 };
-            if looks > 2 {
+            polls = if is_quiet { polls + 1 } else { 0 };
+            if polls > 2 {
                 let is_stopped = |machine: usize| self.carrier.replicas[machine].is_stopped;
                 let moving = self.carrier.deliveries.iter();
                 let moving = moving.filter(|on| !is_stopped(on.from) && !is_stopped(on.to));
