@@ -457,7 +457,7 @@ mod event_json_tests {
     }
 
     #[test]
-    fn a_grant_tells_how_long_the_client_waited() {
+    fn a_grant_reports_how_long_the_client_waited() {
         let alone = r#""event":"granted","name":"team/build","holder":"a","token":7,"#;
         assert_eq!(line(granted(None)), format!(r#"{alone}"mode":"shared"}}"#));
         assert_eq!(

@@ -162,7 +162,7 @@ const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 pub fn boot_now() -> Time {
     let now = read(BOOT_CLOCK);
     if now.saturating_sub(WALL_SEEN.load(Ordering::Relaxed)) > WALL_TRUSTED.0 {
-        look_at_wall(now);
+        update_wall_offset(now);
     }
     Time(now)
 }
@@ -283,7 +283,7 @@ const WALL_STEP_NANOS: i64 = (NANOS_PER_SEC / 4) as i64;
 ///
 /// The offset stays the same until the wall clock is set. If a file's times varied by the
 /// nanoseconds between two clock readings, `tar` would report that the file changed.
-fn look_at_wall(boot: u64) {
+fn update_wall_offset(boot: u64) {
     let ahead = (read(libc::CLOCK_REALTIME) as i64).wrapping_sub(boot as i64);
     if (ahead - WALL_AHEAD.load(Ordering::Relaxed)).abs() > WALL_STEP_NANOS {
         WALL_AHEAD.store(ahead, Ordering::Relaxed);

@@ -63,6 +63,7 @@ const WIDE_TYPES: &[&str] = &[
     "Op",
     "RequestPipeline",
     "World",
+    "SimWorld",
 ];
 /// The maximum number of imports in `src` that point against the reading order of the modules,
 /// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which

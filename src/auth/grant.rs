@@ -261,7 +261,7 @@ impl Grant {
     }
 
     /// Whether the caller may see `event`.
-    pub fn may_hear(&self, event: &Event) -> bool {
+    pub fn may_receive(&self, event: &Event) -> bool {
         match &event.what {
             EventKind::Granted { name, .. }
             | EventKind::Renewed { name, .. }

@@ -131,9 +131,9 @@ fn once_defined(page: &[u8], first: bool) -> String {
     let definition = |line: &str| line.starts_with(".ie ") || line.starts_with(".el ");
     let (mut text, mut seen) = (String::new(), 0);
     for line in page.lines() {
-        let again = definition(line) && (!first || seen >= 2);
+        let is_repeated = definition(line) && (!first || seen >= 2);
         seen += usize::from(definition(line));
-        if !again {
+        if !is_repeated {
             text += line;
             text.push('\n');
         }

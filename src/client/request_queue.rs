@@ -100,7 +100,7 @@ pub(super) struct BatchRemainder {
     session: Option<SessionId>,
     /// Requests that the engine refused as late copies, or because the session that numbered them
     /// is over: the client sends them again under a new number, before all other requests.
-    again: Vec<QueuedRequest>,
+    resend: Vec<QueuedRequest>,
 }
 
 impl QueuedRequest {
@@ -270,7 +270,7 @@ impl BatchRemainder {
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if self.is_late_copy(&asked, &reply) {
             if asked.then.is_some() || asked.leaves_traces() {
-                self.again.push(asked);
+                self.resend.push(asked);
             }
             return;
         }
@@ -344,14 +344,15 @@ impl RequestQueue {
     /// Queues the work that is left after the replies to a batch.
     pub(super) fn keep(&mut self, left: BatchRemainder) {
         let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken, .. } = left;
-        for asked in left.again.into_iter().rev() {
+        for asked in left.resend.into_iter().rev() {
             self.new.push_front(asked);
         }
         for token in released {
             self.acquisitions.remove(&token);
         }
-        let again = delivered.iter().filter_map(|had| had.tenure).filter(|(_, number)| *number > 0);
-        self.acquisitions.extend(again);
+        let in_use =
+            delivered.iter().filter_map(|had| had.tenure).filter(|(_, number)| *number > 0);
+        self.acquisitions.extend(in_use);
         let is_overtaken = !overtaken.is_empty();
         let is_superseded = |op: &Op| delivered.iter().any(|had| had.supersedes(op));
         let is_meant = |asked: &QueuedRequest| match &asked.ask {
@@ -597,12 +598,12 @@ mod tests {
         let name = LockName::parse("build").expect("valid");
         let reason = Reason::AcquiredAgain { name, token: Token::named(7), current: 1 };
         let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
-        let again = acquired(&Tenure { acquisition: 1, ..tenure(7) });
+        let acquired = acquired(&Tenure { acquisition: 1, ..tenure(7) });
         answer_all(&mut queue, |ask| match ask {
             BatchItem::Submit(command) if matches!(command.op, Op::Release(_)) => {
                 ItemReply::Answered(Err(refusal.clone()))
             }
-            _ => again(ask),
+            _ => acquired(ask),
         });
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }

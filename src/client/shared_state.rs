@@ -299,7 +299,7 @@ impl ClientState {
         let (session, server) = (lost.as_u64(), &*self.name);
         log::warn!(session, server; "session lost, with the locks of open files of this mount");
         *self.session_lost.lock() = Some((lost, client.clone()));
-        self.tell_session_over(lost, client);
+        self.publish_session_over(lost, client);
     }
 
     /// Reports to all readers that `count` events were lost. The event that the session is over may
@@ -308,12 +308,12 @@ impl ClientState {
         let wakers = self.feed.skip(count);
         let lost = self.session_lost.lock().take();
         match lost {
-            Some((lost, client)) => self.tell_session_over(lost, client),
+            Some((lost, client)) => self.publish_session_over(lost, client),
             None => wakers.wake(),
         }
     }
 
-    fn tell_session_over(&self, session: SessionId, client: ClientId) {
+    fn publish_session_over(&self, session: SessionId, client: ClientId) {
         let what = EventKind::SessionOver { session, client, end: SessionEnd::Expired };
         let at = self.clock.lock().now();
         self.feed.publish(&mut vec![Event { at, what }]).wake();

@@ -462,11 +462,11 @@ impl Engine {
         assert!(self.remembered() <= REMEMBERED_MAX, "remembered names are limited");
         assert!(sessions.len() <= rules.sessions_max, "sessions are limited");
         assert!(replies.len() <= rules.requests_max, "request ids are limited");
-        let mut again = IdempotencyTable::default();
+        let mut recounted = IdempotencyTable::default();
         for (id, reply) in &replies.by_id {
-            again.insert(id, reply.clone());
+            recounted.insert(id, reply.clone());
         }
-        assert_eq!(again, *replies, "the shares of the callers are counted");
+        assert_eq!(recounted, *replies, "the shares of the callers are counted");
         let lines = self.locks.values().map(|lock| lock.line.len());
         assert!(lines.max().unwrap_or(0) <= rules.waiters_max, "lines are limited");
     }

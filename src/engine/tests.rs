@@ -52,9 +52,10 @@ impl Lab {
         self.engine.check();
         let bytes =
             codec::state_codec::encode_engine(codec::state_codec::known_version(), &self.engine);
-        let again = codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
-            .expect("what was written can be read");
-        assert_eq!(again, self.engine, "a snapshot is the whole state");
+        let decoded =
+            codec::state_codec::decode_engine(codec::state_codec::known_version(), &bytes)
+                .expect("what was written can be read");
+        assert_eq!(decoded, self.engine, "a snapshot is the whole state");
         answer
     }
 
@@ -305,8 +306,8 @@ fn a_repeated_wait_is_granted_the_mode_requested_last() {
         panic!()
     };
     let line = QueuePolicy::Join(Some(Span::from_secs(3)));
-    let again = lab.does(Op::Acquire(Acquire { line, ..acquire("db", "b") }));
-    assert_eq!(again, Ok(Outcome::Waiting { ticket, ahead: 0 }));
+    let repeated = lab.does(Op::Acquire(Acquire { line, ..acquire("db", "b") }));
+    assert_eq!(repeated, Ok(Outcome::Waiting { ticket, ahead: 0 }));
     lab.does(Op::Release(Release::of(key("db", "a", None)))).expect("released");
     assert_eq!(lab.engine.view(&name("db"), lab.now).mode, Mode::Exclusive);
 

@@ -31,8 +31,8 @@ fn leases_that_exist_are_renewed_and_released_during_a_hold_off() {
     let (firm, patch) = (Firm::Keep, Patch::default());
     let renew = Renew { key: key("x"), term: None, firm, patch, acquires: false };
     lab.at(1).does(Op::Renew(renew)).expect("renewed");
-    let again = lab.does(Op::Acquire(acquire("x", "a")));
-    assert!(matches!(again, Ok(Outcome::Renewed(_))), "{again:?}");
+    let repeated = lab.does(Op::Acquire(acquire("x", "a")));
+    assert!(matches!(repeated, Ok(Outcome::Renewed(_))), "{repeated:?}");
     lab.does(waiting(acquire("x", "b"))).expect("waits");
     lab.does(Op::Release(Release::of(key("x")))).expect("released");
     let view = lab.engine.view(&name("x"), lab.now);

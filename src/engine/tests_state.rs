@@ -466,7 +466,7 @@ fn keyed(caller: usize, key: usize, op: Op) -> Command {
 }
 
 #[test]
-fn an_answer_tells_whether_the_state_has_changed() {
+fn an_answer_says_whether_the_state_has_changed() {
     let mut lab = Lab::new();
     let refusal = lab.does(Op::KeepAlive(SessionId::named(1)));
     let (plain, remembered) = (Command::from(Op::Settle), keyed(1, 1, Op::Settle));
@@ -529,10 +529,10 @@ fn commands_have_bounds() {
 fn a_conflict_with_the_own_lease_in_grace_says_how_to_take_it_back() {
     let mut lab = Lab::new();
     lab.granted(Acquire { hold: Ownership::Exclusive(None), ..acquire("x", "a") });
-    let again = Op::Acquire(Acquire { hold: Ownership::Exclusive(None), ..acquire("x", "a") });
-    let held = lab.at(29).does(again.clone()).expect_err("it is held").to_string();
+    let repeated = Op::Acquire(Acquire { hold: Ownership::Exclusive(None), ..acquire("x", "a") });
+    let held = lab.at(29).does(repeated.clone()).expect_err("it is held").to_string();
     assert!(held.contains("for 1s more") && held.contains("another program"), "{held}");
-    let said = lab.at(30).does(again).expect_err("in grace").to_string();
+    let said = lab.at(30).does(repeated).expect_err("in grace").to_string();
     assert!(said.contains("may take its lease back for 5s more"), "{said}");
 }
 
@@ -578,7 +578,7 @@ fn an_interner_stores_each_id_once() {
 }
 
 #[test]
-fn a_view_tells_the_holders_from_the_waiters() {
+fn a_view_distinguishes_holders_from_waiters() {
     let mut lab = Lab::new();
     lab.granted(shared(acquire("x", "a")));
     lab.granted(shared(acquire("x", "b")));

@@ -6,7 +6,7 @@ use crate::engine::ClientId;
 use crate::fuse::kernel::file_system::Requester;
 use crate::fuse::kernel::handles::Numbered;
 use crate::fuse::kernel::interrupts::status_text;
-use crate::fuse::mount_config::{MountConfig, Owner};
+use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ pub(crate) struct Callers {
     /// daemon share, stores it to tell the mounts apart.
     number: u64,
     host: ClientId,
-    owner: Owner,
+    owner: ClientScope,
     users: Mutex<Numbered<KnownUser>>,
     sessions: Mutex<HashMap<(u32, u32), ClientId>>,
     processes: Mutex<VecDeque<KnownProcess>>,
@@ -105,8 +105,8 @@ impl Callers {
 
     fn client(&self, uid: u32, pid: u32) -> ClientId {
         match self.owner {
-            Owner::Host => self.host.clone(),
-            Owner::User => LATEST.with_borrow_mut(|latest| match latest {
+            ClientScope::Host => self.host.clone(),
+            ClientScope::User => LATEST.with_borrow_mut(|latest| match latest {
                 Some(same) if (same.owners, same.uid) == (self.number, uid) => same.client.clone(),
                 _ => {
                     let client = self.user(uid).client;
@@ -115,7 +115,7 @@ impl Callers {
                     client
                 }
             }),
-            Owner::Session => {
+            ClientScope::Session => {
                 let session = session_of(pid);
                 if let Some(client) = self.sessions.lock().get(&(uid, session)) {
                     return client.clone();
@@ -317,17 +317,17 @@ fn leader_of(tid: u32) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::fuse::mount_config::{Content, HoldBy, Users};
+    use crate::fuse::mount_config::{HoldBy, ReadContent, Users};
     use crate::holder_id::start_of;
 
-    fn owners(owner: Owner) -> Callers {
+    fn owners(owner: ClientScope) -> Callers {
         Callers::new(&MountConfig {
             dir: "/nowhere".into(),
             client: ClientId::parse("laptop1").expect("valid"),
             owner,
             ttl: TTL_DEFAULT,
             grace: GRACE_DEFAULT,
-            content: Content::Status,
+            content: ReadContent::Status,
             users: Users::All,
             hold: HoldBy::Renewal,
             nonempty: false,
@@ -338,17 +338,20 @@ mod tests {
     #[test]
     fn a_client_is_host_and_user() {
         let own = std::process::id();
-        assert_eq!(owners(Owner::Host).client(0, own).as_str(), "laptop1");
-        assert_eq!(owners(Owner::User).client(0, own).as_str(), "laptop1:root");
-        assert_eq!(owners(Owner::User).client(3_999_999_999, own).as_str(), "laptop1:3999999999");
-        let session = owners(Owner::Session).client(0, own);
+        assert_eq!(owners(ClientScope::Host).client(0, own).as_str(), "laptop1");
+        assert_eq!(owners(ClientScope::User).client(0, own).as_str(), "laptop1:root");
+        assert_eq!(
+            owners(ClientScope::User).client(3_999_999_999, own).as_str(),
+            "laptop1:3999999999"
+        );
+        let session = owners(ClientScope::Session).client(0, own);
         let tail = session.as_str().strip_prefix("laptop1:root:").expect("a session");
         assert!(tail.parse::<u32>().is_ok(), "{session}");
     }
 
     #[test]
     fn host_and_its_users_are_local() {
-        let owners = owners(Owner::User);
+        let owners = owners(ClientScope::User);
         let local = |text| owners.is_local(&ClientId::parse(text).expect("valid"));
         assert!(local("laptop1") && local("laptop1:root"));
         assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
@@ -370,7 +373,7 @@ mod tests {
 
     #[test]
     fn process_is_cached_while_it_lives() {
-        let owners = owners(Owner::User);
+        let owners = owners(ClientScope::User);
         let own = std::process::id();
         let start = start_of(own).expect("we run");
         assert_eq!(process(&owners, own), (own, start));
@@ -387,7 +390,7 @@ mod tests {
 
     #[test]
     fn caches_of_users_sessions_and_processes_are_bounded() {
-        let (owners, own) = (owners(Owner::Session), std::process::id());
+        let (owners, own) = (owners(ClientScope::Session), std::process::id());
         let uid = |number: usize| 3_000_000_000 + number as u32;
         let users = |number| {
             owners.user(uid(number));
@@ -414,7 +417,7 @@ mod tests {
 
     #[test]
     fn thread_gets_the_holder_id_of_its_process() {
-        let owners = owners(Owner::User);
+        let owners = owners(ClientScope::User);
         let own = std::process::id();
         let found = std::thread::scope(|scope| {
             let of_a_thread = scope.spawn(|| {

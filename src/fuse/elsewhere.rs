@@ -156,7 +156,7 @@ pub mod mount {
     use crate::auth::Grant;
     use crate::engine::ClientId;
     use crate::fuse::kernel::device::Gone;
-    pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+    pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
     use crate::service::Locks;
     use std::fmt;
     use std::io;

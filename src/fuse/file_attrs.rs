@@ -5,7 +5,7 @@ use crate::engine::{FileAttrs, FileType, Holder, Lease, LockView, ReadMode, Tenu
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
 use crate::fuse::kernel::file_system::{FileAttr, INodeNo, NodeType};
-use crate::fuse::mount_config::Content;
+use crate::fuse::mount_config::ReadContent;
 use crate::service::Locks;
 use crate::time::{Time, Wall};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl NodeState {
 pub(crate) struct LockAttributes {
     service: Locks,
     callers: Arc<Callers>,
-    content: Content,
+    content: ReadContent,
     /// The time of the mount, shown for files that have no other time.
     since: Wall,
     /// The uid of the user who mounted the file system.
@@ -100,7 +100,7 @@ impl LockAttributes {
     pub(crate) fn new(
         service: Locks,
         callers: Arc<Callers>,
-        content: Content,
+        content: ReadContent,
         mounter: u32,
     ) -> Self {
         Self { service, callers, content, since: Wall::now(), mounter }
@@ -181,8 +181,8 @@ impl LockAttributes {
     /// Returns whether a read of a lock's file returns the lock's content or its status.
     pub(crate) fn reads(&self, attrs: &FileAttrs) -> ReadMode {
         match self.content {
-            Content::Note => ReadMode::Text,
-            Content::Status => attrs.reads,
+            ReadContent::Note => ReadMode::Text,
+            ReadContent::Status => attrs.reads,
         }
     }
 

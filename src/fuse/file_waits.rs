@@ -432,7 +432,7 @@ impl<N> PollTable<N> {
     }
 
     /// Handles the loss of events: any lock may have changed, so all pollers are woken.
-    fn hear_of_loss(&mut self, due: &mut Vec<N>) {
+    fn handle_loss(&mut self, due: &mut Vec<N>) {
         for file in self.files.values_mut() {
             file.changed = true;
             due.extend(file.waker.take());
@@ -471,7 +471,7 @@ impl Polls {
         let Ok(view) = self.nodes.locks.view_of(&name).await else { return always };
         let now = LastSeen::of(&view);
         let seen = *open.state().seen.get_or_insert(now);
-        let changed = self.looked(fh, now.phase, seen != now);
+        let changed = self.record_poll(fh, now.phase, seen != now);
         if changed { always | PollEvents::POLLPRI } else { always }
     }
 
@@ -503,7 +503,7 @@ impl Polls {
 
     /// Records what a poll has found: the lock's phase, and whether the lock has changed. Returns
     /// whether there is a change that the poll must report.
-    fn looked(&self, fh: u64, phase: Phase, changed: bool) -> bool {
+    fn record_poll(&self, fh: u64, phase: Phase, changed: bool) -> bool {
         let mut polled = self.polled.lock();
         let Some(file) = polled.files.get_mut(&fh) else { return changed };
         file.in_grace = phase == Phase::Grace;
@@ -539,7 +539,7 @@ impl Polls {
                     polled.handle_event(event, &mut due);
                 }
                 if batch.lost > 0 {
-                    polled.hear_of_loss(&mut due);
+                    polled.handle_loss(&mut due);
                 }
                 batch.events.len() == EVENTS_MAX
             };
@@ -613,7 +613,7 @@ mod tests {
         inner.register(1, &name("a"), Some(10));
         inner.register(2, &name("b"), Some(20));
         let mut due = Vec::new();
-        inner.hear_of_loss(&mut due);
+        inner.handle_loss(&mut due);
         due.sort_unstable();
         assert_eq!(due, [10, 20]);
         assert!(inner.register(2, &name("b"), None));

@@ -435,8 +435,8 @@ mod tests {
         let mut tree = InodeTable::default();
         let first = tree.made(&name("a"), FileType::File, token(1));
         tree.removed(&name("a"));
-        let again = tree.made(&name("a"), FileType::File, token(2));
-        assert_eq!(first, again);
+        let second = tree.made(&name("a"), FileType::File, token(2));
+        assert_eq!(first, second);
         assert_eq!(lock(&tree, first).links[0].origin, Some(token(2)));
         tree.removed(&name("a"));
         tree.forget(first, 2);

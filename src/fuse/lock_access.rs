@@ -12,7 +12,7 @@ use crate::fuse::credentials::{Caller, client_of_user};
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::task::pending;
-use crate::fuse::mount_config::{MountConfig, Owner};
+use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::fuse::refusals::{Act, Refusals};
 use crate::service::{
     CacheableView, Children, List, ListPage, Locks, ParentCheck, RequestError, Unavailable,
@@ -170,7 +170,7 @@ impl LockAccess {
 
 /// Returns a handle on `service` that lets each user of a mount take a share only.
 pub(crate) fn limited(service: &Locks, config: &MountConfig) -> Locks {
-    if config.owner == Owner::Host {
+    if config.owner == ClientScope::Host {
         // All users are one client, and each may release the locks of all.
         return service.clone();
     }
@@ -196,12 +196,12 @@ const fn client_of(op: &Op) -> Option<&ClientId> {
 }
 
 /// Returns a grant for all clients of the user behind `client`.
-fn grant_of(client: &ClientId, owner: Owner) -> Grant {
+fn grant_of(client: &ClientId, owner: ClientScope) -> Grant {
     let client = client.as_str();
     let user = match owner {
         // The last part is the login session.
-        Owner::Session => client.rsplit_once(':').map_or(client, |(user, _)| user),
-        Owner::Host | Owner::User => client,
+        ClientScope::Session => client.rsplit_once(':').map_or(client, |(user, _)| user),
+        ClientScope::Host | ClientScope::User => client,
     };
     let clients =
         vec![ClientPattern::Exactly(user.to_owned()), ClientPattern::Beginning(format!("{user}:"))];

@@ -23,7 +23,7 @@ use crate::fuse::kernel_cache::KernelCache;
 use crate::fuse::lock_access::LockAccess;
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
-pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::open_files::{OpenFiles, WaitingReads};
 use crate::fuse::ops::create::{CreateOpen, Creation};
 use crate::fuse::ops::file_io::FileIo;
@@ -68,9 +68,9 @@ pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     let clients = serving.map(|mount| {
         let own = || credentials::client_of_user(&mount.client, uid).to_string();
         match mount.owner {
-            Owner::Host => ClientPattern::Exactly(mount.client.to_string()),
-            Owner::User => ClientPattern::Exactly(own()),
-            Owner::Session => ClientPattern::Beginning(format!("{}:", own())),
+            ClientScope::Host => ClientPattern::Exactly(mount.client.to_string()),
+            ClientScope::User => ClientPattern::Exactly(own()),
+            ClientScope::Session => ClientPattern::Beginning(format!("{}:", own())),
         }
     });
     let clients: Vec<_> = clients.collect();

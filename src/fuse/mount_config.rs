@@ -13,13 +13,13 @@ pub struct MountConfig {
     /// The host part of the name of every client of this mount.
     pub client: ClientId,
     /// Which callers are one client, besides the host.
-    pub owner: Owner,
+    pub owner: ClientScope,
     /// The ttl of a lease unless a program sets one.
     pub ttl: Ttl,
     /// The grace of a lease unless a program sets one.
     pub grace: Grace,
     /// The content that reads of a lock's file return.
-    pub content: Content,
+    pub content: ReadContent,
     /// The users that the mount serves.
     pub users: Users,
     /// How the mount keeps a lease alive that a program took by a file operation.
@@ -32,7 +32,7 @@ pub struct MountConfig {
 
 /// How the callers of a mount are mapped to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub enum ClientScope {
     /// One client for all users: the host.
     Host,
     /// One client per user.
@@ -43,7 +43,7 @@ pub enum Owner {
 
 /// The content that a read of a lock's file returns, for example by `cat NAME`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum ReadContent {
     /// A read returns the status of the lock as JSON, unless a program has stored content to be
     /// read back.
     Status,

@@ -13,7 +13,7 @@ use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::notifications::{Invalidator, Stale};
 use crate::fuse::kernel::task::{block_on, spawn};
 use crate::fuse::lock_fs::LockFs;
-use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::posix_locks::file_locks;
 use crate::service::local::Local;
 use crate::service::test_backends::{forward_status_to_engine, forward_to_engine};
@@ -55,10 +55,10 @@ fn config() -> MountConfig {
     MountConfig {
         dir: "/nowhere".into(),
         client: ClientId::parse("host").expect("valid"),
-        owner: Owner::User,
+        owner: ClientScope::User,
         ttl: crate::engine::values::lease::TTL_DEFAULT,
         grace: crate::engine::values::lease::GRACE_DEFAULT,
-        content: Content::Status,
+        content: ReadContent::Status,
         users: Users::All,
         hold: HoldBy::Renewal,
         nonempty: false,
@@ -352,8 +352,8 @@ fn a_symlink_keeps_its_text() {
     assert_eq!((attr.kind, attr.perm, attr.size), (NodeType::Symlink, 0o777, 8));
     let text = block_on(rig.0.readlink(BOB, attr.ino.0)).expect("it is a symlink");
     assert_eq!(text.as_slice(), b"host:123");
-    let again = block_on(rig.0.symlink(BOB, at("lock"), OsStr::new("other")));
-    assert_eq!(errno(again), libc::EEXIST);
+    let second = block_on(rig.0.symlink(BOB, at("lock"), OsStr::new("other")));
+    assert_eq!(errno(second), libc::EEXIST);
     assert_eq!(errno(block_on(rig.0.readlink(BOB, TOP))), libc::EINVAL);
 }
 
@@ -459,7 +459,7 @@ fn truncating_open_clears_the_content_of_an_own_lock() {
 }
 
 #[test]
-fn closing_tells_a_program_that_it_renewed_nothing() {
+fn closing_reports_that_nothing_was_renewed() {
     let rig = Rig::new();
     let (ino, own) = rig.created(ALICE, "job");
     let other = rig.open(BOB, ino, libc::O_WRONLY).expect("opening never fails").fh;

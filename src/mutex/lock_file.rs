@@ -68,7 +68,7 @@ const GIVE_UP: libc::c_ulong = 0x4c01;
 const TOKEN: libc::c_ulong = 0x8008_4c02;
 /// The longest single sleep of a wait with a deadline. A sleep does not count the time for which
 /// the machine is suspended, so the deadline is checked at least this often.
-const LOOK_EVERY: Span = Span::from_secs(1);
+const POLL_EVERY: Span = Span::from_secs(1);
 /// How long to wait for the flock to end after it was cancelled. The cancellation is then repeated,
 /// because the thread may not have been waiting in flock yet.
 const SAY_AGAIN: Span = Span::from_millis(10);
@@ -98,7 +98,7 @@ fn lock_until(
     let thread = thread::Builder::new().name("latchfs-mutex".to_owned()).spawn(wait)?;
     let result = loop {
         let left = deadline.since(boot_now());
-        let patience = if left == Span::ZERO { SAY_AGAIN } else { left.min(LOOK_EVERY) };
+        let patience = if left == Span::ZERO { SAY_AGAIN } else { left.min(POLL_EVERY) };
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {

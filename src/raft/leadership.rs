@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BARRIER_PAUSE: Span = Span::from_millis(20);
 
 /// The interval for checking the metrics again while openraft reports no change.
-const LOOK: Span = Span::from_secs(1);
+const POLL: Span = Span::from_secs(1);
 
 /// The role of this node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
                 if self.alone.load(Ordering::SeqCst) && role.is_leader() {
                     std::future::pending::<()>().await;
                 }
-                C::sleep(LOOK.as_duration()).await;
+                C::sleep(POLL.as_duration()).await;
                 Ok(())
             };
             let changed = tokio::select! {

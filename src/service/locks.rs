@@ -99,13 +99,13 @@ impl Locks {
     /// Submits a release or a departure from a queue, and repeats it until it is carried out. Calls
     /// `then` once the operation was decided, or once it got no answer in the time in which a
     /// request is answered.
-    pub fn give_back_and_tell(&self, op: Op, then: impl FnOnce() + Send + 'static) {
-        let (own, again) = (self.clone(), op.clone());
+    pub fn give_back_then(&self, op: Op, then: impl FnOnce() + Send + 'static) {
+        let (own, retry) = (self.clone(), op.clone());
         self.submit(op, move |answer| {
             match answer {
                 // After a missing answer the backend itself repeats the operation.
                 Ok(_) | Err(Unavailable::NoAnswer { .. }) => {}
-                Err(_) => own.give_back(again),
+                Err(_) => own.give_back(retry),
             }
             then();
         });
@@ -908,7 +908,7 @@ mod tests {
     /// Bob acquires and releases `backup` while Alice acquires `backup/x`. She gets it only at a
     /// moment when nobody holds `backup`.
     #[test]
-    fn lock_above_is_looked_at_in_the_same_step() {
+    fn lock_above_is_checked_in_the_same_step() {
         const ROUNDS: usize = 20_000;
         let locks = Locks::new(Arc::new(local()));
         let stop = AtomicBool::new(false);

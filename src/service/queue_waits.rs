@@ -152,7 +152,7 @@ impl QueueWaits {
         let claims = Arc::clone(&place.claims);
         claims.open.fetch_add(1, Ordering::Relaxed);
         drop(state);
-        self.look_back(ticket, before);
+        self.search_events(ticket, before);
         PlaceGuard { waits: Arc::clone(self), ask: Box::new(ask.clone()), ticket, number, claims }
     }
 
@@ -169,7 +169,7 @@ impl QueueWaits {
 
     /// Searches for the end of the wait with this ticket among the events in `before`: the wait may
     /// have ended after the request was queued and before its ticket was tracked.
-    fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
+    fn search_events(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
         loop {
             let batch = before.take(EVENTS_MAX);
             let end = batch.events.iter().find_map(|(_, event)| end_of(event, ticket));
@@ -177,7 +177,7 @@ impl QueueWaits {
                 return self.end(ticket, end);
             }
             if batch.lost > 0 {
-                self.look_again(ticket);
+                self.recheck(ticket);
             }
             if batch.events.is_empty() {
                 return;
@@ -215,7 +215,7 @@ impl QueueWaits {
         }
         drop(state);
         for ticket in unclear {
-            self.look_again(ticket);
+            self.recheck(ticket);
         }
     }
 
@@ -227,7 +227,7 @@ impl QueueWaits {
 
     /// Reads the lock for which a request waits with this ticket, to find out whether the wait has
     /// ended: the event that reports its end may have been lost.
-    fn look_again(self: &Arc<Self>, ticket: Ticket) {
+    fn recheck(self: &Arc<Self>, ticket: Ticket) {
         let place = {
             let state = self.state.lock();
             state.places.get(&ticket).map(|place| (place.name.clone(), place.hold))

@@ -249,9 +249,9 @@ fn a_repeat_is_known_after_a_restart() {
     release(&locks, "x", "a");
     drop((local, locks));
     let (_local, locks) = open(&scratch.state());
-    let again = does(&locks, command).expect("available").expect("replayed");
-    assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
-    assert_eq!(Ok(again.first()), first);
+    let repeated = does(&locks, command).expect("available").expect("replayed");
+    assert!(matches!(repeated, Outcome::Replayed(_)), "{repeated:?}");
+    assert_eq!(Ok(repeated.first()), first);
     assert_eq!(view(&locks, "x").phase(), Phase::Free);
 }
 

@@ -7,7 +7,7 @@ use std::io;
 
 /// The interval at which the boot clock is checked: how late the alarm may fire after the machine
 /// has slept.
-const LOOK_EVERY: Span = Span::from_secs(1);
+const POLL_EVERY: Span = Span::from_secs(1);
 
 /// An alarm on the boot clock. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
@@ -49,7 +49,7 @@ impl Alarm {
                 state.rings_at = Time::NEVER;
                 return !state.stopped;
             }
-            self.changed.wait_for(&mut state, left.min(LOOK_EVERY).as_duration());
+            self.changed.wait_for(&mut state, left.min(POLL_EVERY).as_duration());
         }
     }
 

@@ -66,9 +66,9 @@ impl SessionHour {
     /// leader at that time, the next leader applies it.
     fn apply(&mut self, truth: Time, op: Op) -> Outcome {
         let mut truth = truth;
-        while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {
-            truth = truth.max(*again);
-            self.leader = Leader::new(&self.dice, self.engine.clock(), *again);
+        while let Some((_, regained)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {
+            truth = truth.max(*regained);
+            self.leader = Leader::new(&self.dice, self.engine.clock(), *regained);
             self.changes.pop();
         }
         let now = self.leader.now(truth);

@@ -41,7 +41,7 @@ const FOLDERS_FROM: u64 = 20;
 const BACKUP_TRIES: u32 = 50;
 
 /// How often to check whether the cluster works again.
-const LOOK_AGAIN: Span = Span::from_millis(200);
+const RECHECK: Span = Span::from_millis(200);
 
 /// The options of one simulation run.
 #[derive(Debug, Clone, Copy)]
@@ -193,7 +193,7 @@ async fn simulate(
 async fn take_backup(world: Arc<SimWorld>, time: Span) -> Option<(Time, InheritedState)> {
     sleep(world.dice.millis(time.as_millis() / 4, time.as_millis())).await;
     for _ in 0..BACKUP_TRIES {
-        sleep(LOOK_AGAIN).await;
+        sleep(RECHECK).await;
         let Some(leader) = world.leader() else { continue };
         let asked = now();
         let (send, backup) = oneshot::channel();
@@ -204,7 +204,7 @@ async fn take_backup(world: Arc<SimWorld>, time: Span) -> Option<(Time, Inherite
             Box::new(move |inherited| drop(send.send(inherited))),
         );
         if let Ok(Ok(Ok(Some(mut inherited)))) =
-            SimTypeConfig::timeout(LOOK_AGAIN.as_duration(), backup).await
+            SimTypeConfig::timeout(RECHECK.as_duration(), backup).await
         {
             world.record.note(format_args!("a backup as of {asked}"));
             if planted(PlantedBug::EndTakenForKnown) {
@@ -225,7 +225,7 @@ async fn begin(world: &Arc<SimWorld>, first: Vec<Proposal>) {
     }
     for proposal in first {
         loop {
-            sleep(LOOK_AGAIN).await;
+            sleep(RECHECK).await;
             let Some(leader) = world.leader() else { continue };
             if leader.requests.raft.client_write(proposal.clone()).await.is_ok() {
                 break;
@@ -255,7 +255,7 @@ async fn settle(world: &Arc<SimWorld>, until: Time) {
                 .record
                 .violation(SafetyProperty::Recovers, format_args!("the cluster does not recover"));
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(RECHECK).await;
         faults::retire(world).await;
         standings = self::standings(world);
     }

@@ -172,11 +172,11 @@ impl Client {
         if let Some(answer @ (200, _)) = self.request(method, path, key).answer {
             assert!(is_replay(&answer), "{method} {path} was done twice: {answer:?}");
             self.count("repeats");
-            let (_, again) = answer;
+            let (_, repeated) = answer;
             let key: Arc<str> = key.into();
             self.note(|history| {
                 history.replied(who, &key, &gist(first));
-                history.replied(who, &key, &gist(&again));
+                history.replied(who, &key, &gist(&repeated));
             });
         }
     }
@@ -566,10 +566,10 @@ fn the_first_try_of_a_refused_request_is_not_granted_later() {
         assert!(matches!(code, 409 | 410), "{code}: {late}");
         let (_, seen) = cluster.curl(other, "GET", &path);
         assert_eq!(seen["phase"], "free", "{seen}");
-        let again = send(&cluster, other, &asks, lock).join().expect("it asks");
-        let (code, again) = again.expect("all nodes answer");
+        let repeated = send(&cluster, other, &asks, lock).join().expect("it asks");
+        let (code, repeated) = repeated.expect("all nodes answer");
         let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
-        assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
+        assert_eq!((code, repeated["reason"].as_str()), (wanted.0, Some(wanted.1)), "{repeated}");
         // The same request with another idempotency key is a new request, so it is granted.
         let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
         assert_eq!(anew.expect("all nodes answer").0, 200);

@@ -292,6 +292,6 @@ fn a_mutex_is_the_clusters() {
     });
     drop(guard);
     mounts[0].is("connected");
-    let again = own.lock().expect("it is free again");
-    assert!(again.token() > first);
+    let reacquired = own.lock().expect("it is free again");
+    assert!(reacquired.token() > first);
 }

@@ -102,11 +102,11 @@ fn markers_and_checkpoints() {
     let check = |bytes: &[u8]| {
         let read = guard::marker(bytes);
         match &read {
-            Ok((again, paths)) => {
+            Ok((reencoded, paths)) => {
                 assert!(paths.iter().all(|path| is_inside(path)), "{paths:?}");
                 assert!(paths.is_sorted_by(|one, other| one < other), "{paths:?}");
-                let once_more = guard::marker(again).expect("what was written can be read");
-                assert_eq!(once_more.0, *again, "a marker has one form");
+                let once_more = guard::marker(reencoded).expect("what was written can be read");
+                assert_eq!(once_more.0, *reencoded, "a marker has one form");
             }
             Err(why) => assert!(why.contains(' '), "{why}"),
         }
@@ -125,7 +125,7 @@ fn handovers() {
     let check = |bytes: &[u8]| {
         let read = guard::handover(bytes);
         match &read {
-            Ok(again) => assert_eq!(again.as_bytes(), bytes, "a handover has one text"),
+            Ok(reencoded) => assert_eq!(reencoded.as_bytes(), bytes, "a handover has one text"),
             Err(why) => assert!(why.contains(' '), "{why}"),
         }
         assert!(read.is_err() || bytes.len() <= 256);
@@ -149,7 +149,7 @@ fn ledgers() {
     let check = |bytes: &[u8]| {
         let read = guard::ledger(bytes);
         match &read {
-            Ok(again) => assert_eq!(again, bytes, "a ledger has one encoding"),
+            Ok(reencoded) => assert_eq!(reencoded, bytes, "a ledger has one encoding"),
             Err(why) => assert!(why.contains(' '), "{why}"),
         }
         (read.is_ok(), room(bytes.len()))
@@ -209,9 +209,9 @@ fn ignore_rules() {
 fn change_logs() {
     let check = |json: &[u8]| {
         let read = guard::change_log(json);
-        if let Ok((again, paths)) = &read {
-            let once_more = guard::change_log(again).expect("what was written can be read");
-            assert_eq!(once_more, (again.clone(), paths.clone()));
+        if let Ok((reencoded, paths)) = &read {
+            let once_more = guard::change_log(reencoded).expect("what was written can be read");
+            assert_eq!(once_more, (reencoded.clone(), paths.clone()));
             assert!(paths.iter().all(|path| is_inside(path)), "{paths:?}");
         }
         (read.is_ok(), room(json.len()))

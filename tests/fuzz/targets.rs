@@ -35,8 +35,8 @@ fn text_room(bytes: usize) -> usize {
 
 /// Asserts that a value that was decoded from `bytes` is encoded to the same bytes. A message may
 /// claim a newer version than it needs, in its first byte.
-fn same_after_version(again: &[u8], bytes: &[u8]) {
-    assert_eq!(&again[1..], &bytes[1..], "a value has one encoding");
+fn same_after_version(reencoded: &[u8], bytes: &[u8]) {
+    assert_eq!(&reencoded[1..], &bytes[1..], "a value has one encoding");
 }
 
 fn numbers(source: &mut Source) -> [u64; 4] {
@@ -53,9 +53,9 @@ fn commands() {
     let check = |bytes: &[u8]| {
         let read = state_codec::decode_command(state_codec::known_version(), bytes);
         if let Ok((at, command)) = &read {
-            let mut again = Vec::new();
-            state_codec::encode_command(*at, command, &mut again);
-            assert_eq!(again, bytes, "a value has one encoding");
+            let mut reencoded = Vec::new();
+            state_codec::encode_command(*at, command, &mut reencoded);
+            assert_eq!(reencoded, bytes, "a value has one encoding");
         }
         let _rules = state_codec::decode_rules(state_codec::known_version(), bytes);
         (read.is_ok(), room(bytes.len()))
@@ -140,10 +140,10 @@ fn frames_of_events() {
         let mut left = bytes.to_vec();
         let read = take_frame(&mut left);
         if let Ok(Some(frame)) = &read {
-            let again = encode_frame(1, frame);
-            assert_eq!(bytes.len(), again.len() + left.len());
-            assert_eq!(again[..4], bytes[..4]);
-            same_after_version(&again[4..], &bytes[4..again.len()]);
+            let reencoded = encode_frame(1, frame);
+            assert_eq!(bytes.len(), reencoded.len() + left.len());
+            assert_eq!(reencoded[..4], bytes[..4]);
+            same_after_version(&reencoded[4..], &bytes[4..reencoded.len()]);
         } else {
             assert_eq!(left, bytes, "nothing is removed");
         }
@@ -179,12 +179,12 @@ fn calls_between_nodes() {
         let Some((name, bytes)) = bytes.split_first() else { return (false, 0) };
         let name = NAMES[*name as usize % NAMES.len()];
         let (_, memory) = node::call_limits(name, bytes.len()).expect("there is such a call");
-        let again = node::call(name, bytes);
-        if let Some(again) = &again {
-            same_after_version(again, bytes);
+        let reencoded = node::call(name, bytes);
+        if let Some(reencoded) = &reencoded {
+            same_after_version(reencoded, bytes);
         }
         // Encoding takes as much as the bytes once more, and a vector that grows twice as much.
-        (again.is_some(), memory + 4 * bytes.len() + (1 << 10))
+        (reencoded.is_some(), memory + 4 * bytes.len() + (1 << 10))
     };
     let commands = proptest::collection::vec(command(), 0..6);
     Target { name: "calls_between_nodes", words: &[], check: &check }.run(|source| {
@@ -201,11 +201,11 @@ fn calls_between_nodes() {
 #[test]
 fn answers_between_nodes() {
     let check = |bytes: &[u8]| {
-        let again = node::answer(bytes);
-        if let Some(again) = &again {
-            same_after_version(again, bytes);
+        let reencoded = node::answer(bytes);
+        if let Some(reencoded) = &reencoded {
+            same_after_version(reencoded, bytes);
         }
-        (again.is_some(), room(bytes.len()))
+        (reencoded.is_some(), room(bytes.len()))
     };
     let commands = proptest::collection::vec(command(), 0..6);
     Target { name: "answers_between_nodes", words: &[], check: &check }.run(|source| {
@@ -219,11 +219,11 @@ fn answers_between_nodes() {
 #[test]
 fn log_entries() {
     let check = |bytes: &[u8]| {
-        let again = node::entry(bytes);
-        if let Some(again) = &again {
-            same_after_version(again, bytes);
+        let reencoded = node::entry(bytes);
+        if let Some(reencoded) = &reencoded {
+            same_after_version(reencoded, bytes);
         }
-        (again.is_some(), room(bytes.len()))
+        (reencoded.is_some(), room(bytes.len()))
     };
     let commands = proptest::collection::vec(command(), 0..6);
     Target { name: "log_entries", words: &[], check: &check }.run(|source| {
@@ -243,8 +243,8 @@ fn snapshots_of_nodes() {
     let check = |bytes: &[u8]| {
         let bytes = file(bytes);
         let read = node::snapshot(&bytes);
-        if let Some((again, state)) = &read {
-            assert_eq!(*again, bytes, "a value has one encoding");
+        if let Some((reencoded, state)) = &read {
+            assert_eq!(*reencoded, bytes, "a value has one encoding");
             // States of older formats are encoded in the present one.
             let is_current = state.as_ref().is_some_and(|state| state[..40] == bytes[..40]);
             assert!(!is_current || state.as_deref() == Some(&bytes[..]), "one encoding");
@@ -425,11 +425,14 @@ fn state_directories() {
 fn lines() {
     let check = |bytes: &[u8]| {
         let read = line::line(bytes);
-        if let Ok((again, _)) = &read {
-            assert!(!again.contains(&b'\n') || bytes.contains(&b'\n'), "a line break is made up");
+        if let Ok((reencoded, _)) = &read {
+            assert!(
+                !reencoded.contains(&b'\n') || bytes.contains(&b'\n'),
+                "a line break is made up"
+            );
             // One carriage return ends a line; a secret may have more of them.
-            let whole = [&again[..], b"\r"].concat();
-            assert_eq!(line::line(&whole).map(|(line, _)| line).as_ref(), Ok(again));
+            let whole = [&reencoded[..], b"\r"].concat();
+            assert_eq!(line::line(&whole).map(|(line, _)| line).as_ref(), Ok(reencoded));
         }
         (read.is_ok(), text_room(bytes.len()))
     };

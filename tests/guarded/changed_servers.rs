@@ -380,25 +380,25 @@ fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     let from = machines.second.folder();
     copy_dir(&from.join(".latchfs"), &fresh.folder().join(".latchfs"));
     fs::copy(from.join("a"), fresh.folder().join("a")).expect("carried");
-    let again = start_clone(&fresh);
-    let taking = begin_take(&again);
-    not_ready(&again, "61 of 62 files of m1's tenure");
+    let reinstalled = start_clone(&fresh);
+    let taking = begin_take(&reinstalled);
+    not_ready(&reinstalled, "61 of 62 files of m1's tenure");
     run(Command::new("rsync").arg("-a").arg(format!("{}/", from.display())).arg(fresh.folder()))
         .ok();
     assert!(taking.join().expect("taken").contains("holding"));
     // Killed with a change that no marker names, and reinstalled again.
-    fs::write(again.path("a"), "and never seen again").expect("ready");
-    again.kill();
+    fs::write(reinstalled.path("a"), "and never seen again").expect("ready");
+    reinstalled.kill();
     fs::remove_dir_all(fresh.0.join("state")).expect("there");
-    let again = start_clone(&fresh);
-    let taking = begin_take(&again);
-    not_ready(&again, "the name of this machine, whose state directory does not know of it");
-    let why = again.status()["not_ready"].to_string();
+    let reinstalled = start_clone(&fresh);
+    let taking = begin_take(&reinstalled);
+    not_ready(&reinstalled, "the name of this machine, whose state directory does not know of it");
+    let why = reinstalled.status()["not_ready"].to_string();
     assert!(why.contains("put the state directory back") && why.contains("accept"), "{why}");
-    again.request("accept", &["--reason", "reinstalled"]).ok();
+    reinstalled.request("accept", &["--reason", "reinstalled"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
-    fs::write(again.path("a"), "goes on").expect("accepted");
-    again.request("give", &[]).ok();
+    fs::write(reinstalled.path("a"), "goes on").expect("accepted");
+    reinstalled.request("give", &[]).ok();
     let two = machines.start(2, &[]);
     let why = refused(&two, "b");
     assert!(why.contains("the marker of m1's tenure"), "{why}");

@@ -167,9 +167,9 @@ fn a_folder_whose_lock_another_engine_decides_is_refused() {
     fs::write(&record, json.to_string()).expect("written");
     let why = refused(&scratch, &scratch.folder(), &[]);
     assert!(why.contains("the server was replaced") && why.contains("use the right"), "{why}");
-    let mut again = latchfs();
-    let again = again.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
-    let twice = run(again).exits(69);
+    let mut repeated = latchfs();
+    let repeated = repeated.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
+    let twice = run(repeated).exits(69);
     assert!(twice.contains("is guarded already") && twice.contains("--new-id"), "{twice}");
 }
 

@@ -192,8 +192,8 @@ fn answers_that_nobody_reads_take_a_share_of_memory() {
         assert!(answer.as_ref().is_ok_and(|text| text.contains("lost")), "{uid}: {answer:?}");
     }
     drop(open);
-    let again = as_user(ATTACKER, || send(&open_ctl(&view)?, "{\"do\": \"status\"}"));
-    again.expect("the memory is free again");
+    let repeated = as_user(ATTACKER, || send(&open_ctl(&view)?, "{\"do\": \"status\"}"));
+    repeated.expect("the memory is free again");
 }
 
 #[test]

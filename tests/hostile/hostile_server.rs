@@ -105,14 +105,14 @@ impl Attack {
     /// Answers the requests of a connection with this attack until the client closes it.
     fn answer(self, mut stream: TcpStream) {
         let _ = stream.set_write_timeout(Some(CLIENT_LIMIT));
-        let (first, again, times) = self.bytes();
+        let (first, repeated, times) = self.bytes();
         let mut request = vec![0; 64 << 10];
         while stream.read(&mut request).is_ok_and(|count| count > 0) {
             if stream.write_all(&first).is_err() {
                 return;
             }
             for _ in 0..times {
-                if stream.write_all(&again).is_err() {
+                if stream.write_all(&repeated).is_err() {
                     return;
                 }
             }

@@ -13,7 +13,7 @@ pub(crate) const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 /// An upper bound on the number of switches between threads that a request of a victim needs.
 const TURNS: usize = 16;
 /// The time between two measurements of the scheduling delay.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// Runs the work of a victim; fails if it takes longer than `VICTIM_LIMIT` plus the scheduling
 /// delay.
@@ -47,7 +47,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
                     replied.recv().expect("it answers");
                 }
                 worst = worst.max(boot_now().since(begun).as_duration());
-                if ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
+                if ended.recv_timeout(POLL_EVERY) == Err(RecvTimeoutError::Disconnected) {
                     break;
                 }
             }

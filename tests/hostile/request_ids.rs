@@ -201,9 +201,9 @@ fn keys_of_others_reveal_no_answers() {
     let own = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/sandbox/x"]);
     assert_eq!(own.is(200)["holder"], "eve");
     assert_eq!(own.header("Idempotent-Replayed"), None);
-    let again = victim(&server, "POST", key, "/locks/prod/db");
-    assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
-    assert_eq!(again.is(200)["holder"], "ci");
+    let repeated = victim(&server, "POST", key, "/locks/prod/db");
+    assert_eq!(repeated.header("Idempotent-Replayed"), Some("true"));
+    assert_eq!(repeated.is(200)["holder"], "ci");
 }
 
 /// The attacker sends a batch of commands in the name of the victim's session, with the highest
@@ -309,9 +309,9 @@ fn keys_of_one_front_end_are_unknown_to_another() {
     // repeated gets the first response to the HTTP request.
     let replies = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
     assert_eq!(token_of(&replies), Some(granted.token));
-    let again = victim(&server, "POST", key, "/locks/prod/db");
-    assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
-    assert_eq!(again.is(200)["token"], over_http["token"]);
+    let repeated = victim(&server, "POST", key, "/locks/prod/db");
+    assert_eq!(repeated.header("Idempotent-Replayed"), Some("true"));
+    assert_eq!(repeated.is(200)["token"], over_http["token"]);
     // The batch endpoint and the HTTP API refuse a different request with a used key, with the
     // error kind `E_INVALID`.
     for (number, op) in [(3, release("prod/other", "ci")), (4, acquire("prod/third", "ci"))] {
@@ -359,9 +359,9 @@ fn keys_are_shared_by_nodes_but_not_by_front_ends() {
         (reply.code == 200).then(|| reply.json())
     });
     for server in [&leader, &follower] {
-        let again = victim(server, "POST", key, path);
-        assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
-        assert_eq!(again.is(200)["token"], first["token"]);
+        let repeated = victim(server, "POST", key, path);
+        assert_eq!(repeated.header("Idempotent-Replayed"), Some("true"));
+        assert_eq!(repeated.is(200)["token"], first["token"]);
         for (method, other) in [("POST", "/locks/prod/db?ttl=61s"), ("DELETE", "/locks/prod/db")] {
             assert_eq!(victim(server, method, key, other).is(422)["kind"], "E_INVALID");
         }

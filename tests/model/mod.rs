@@ -283,7 +283,7 @@ fn replays(
     mut hold_off: HoldOffOfRun,
     end: &Engine,
 ) -> Result<(), String> {
-    let mut again = Engine::new(*rules);
+    let mut decoded = Engine::new(*rules);
     for (at, command) in commands {
         let mut bytes = vec![];
         state_codec::encode_command(*at, command, &mut bytes);
@@ -291,11 +291,11 @@ fn replays(
             .map_err(|_| "a command can't be read")?;
         same("a command and its bytes", &read, &(*at, command.clone()))?;
         if let Some((_, hold_off)) = hold_off.take_if(|(from, _)| *from <= *at) {
-            again.begin_hold_off(hold_off);
+            decoded.begin_hold_off(hold_off);
         }
-        let _answer = again.apply(read.0, &read.1, &mut vec![]);
+        let _answer = decoded.apply(read.0, &read.1, &mut vec![]);
     }
-    if state_codec::encode_engine(state_codec::known_version(), &again)
+    if state_codec::encode_engine(state_codec::known_version(), &decoded)
         == state_codec::encode_engine(state_codec::known_version(), end)
     {
         return Ok(());

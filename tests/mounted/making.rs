@@ -32,9 +32,9 @@ fn create_exclusively_acquires() {
     let m = mount();
     for shell in ["sh", "bash"] {
         m.sh(&format!("{shell} -c 'set -C; : > build'")).ok();
-        let again = format!("{shell} -c 'set -C; : > build'");
-        assert!(m.sh(&again).fails().to_lowercase().contains("exist"), "{shell}");
-        assert!(m.sh_as(BOB, &again).fails().to_lowercase().contains("exist"), "{shell}");
+        let repeated = format!("{shell} -c 'set -C; : > build'");
+        assert!(m.sh(&repeated).fails().to_lowercase().contains("exist"), "{shell}");
+        assert!(m.sh_as(BOB, &repeated).fails().to_lowercase().contains("exist"), "{shell}");
         m.sh("rm build").ok();
     }
     m.py(r#"

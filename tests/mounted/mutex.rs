@@ -38,8 +38,8 @@ fn the_example_works() {
             // Pass the token to the resource that the lock protects, and let the resource refuse
             // lower tokens.
             println!("mine, with token {}", guard.token());
-            let again = build.lock()?; // The same thread may lock again: this is the same hold.
-            assert_eq!(again.token(), guard.token());
+            let repeated = build.lock()?; // The same thread may lock again: this is the same hold.
+            assert_eq!(repeated.token(), guard.token());
             seen = guard.token();
         } // Here it is released, and granted to the first waiter.
         Ok(seen)

@@ -368,8 +368,8 @@ fn umount_ends_the_daemon() {
         assert!(!mounts().contains(&m.dir().to_owned()));
         drop(inside);
         assert_eq!(m.ended(), Some(0), "{}", m.log());
-        let again = run(Command::new(LATCHFS).arg("umount").arg(m.dir())).exits(64);
-        assert!(again.contains("no latchfs is mounted"), "{again}");
+        let repeated = run(Command::new(LATCHFS).arg("umount").arg(m.dir())).exits(64);
+        assert!(repeated.contains("no latchfs is mounted"), "{repeated}");
     }
 }
 

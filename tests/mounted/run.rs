@@ -217,8 +217,12 @@ fn a_slot_runs_once() {
         |script: &str| m.latchfs(&["run", "backup", "--slot", "monday", "--", "sh", "-c", script]);
     assert_eq!(run("exit 3").code, 3);
     assert_eq!(run("echo done").ok(), "done\n");
-    let again = run("echo twice");
-    assert_eq!((again.code, &*again.out, &*again.err), (0, "", ""), "cron mails what it prints");
+    let repeated = run("echo twice");
+    assert_eq!(
+        (repeated.code, &*repeated.out, &*repeated.err),
+        (0, "", ""),
+        "cron mails what it prints"
+    );
     let output = m.latchfs(&["run", "backup", "--slot", "monday", "-v", "-E", "9", "true"]);
     assert!(output.exits(9).contains("nothing is left to do: lock 'backup@monday' is held by"));
     for empty in ["", " "] {

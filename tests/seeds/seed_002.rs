@@ -63,8 +63,8 @@ fn a_granted_lock_survives_a_crash() {
     let granted = post(&server, "/locks/main?client=a&ttl=1h");
     server.signal(libc::SIGKILL);
     drop(server);
-    let again = Server::listen(&options).curl(&["/locks/main"]).is(200);
-    assert_eq!((&again["holder"], token(&again)), (&"a".into(), token(&granted)));
+    let repeated = Server::listen(&options).curl(&["/locks/main"]).is(200);
+    assert_eq!((&repeated["holder"], token(&repeated)), (&"a".into(), token(&granted)));
 }
 
 // "only holder with matching `holder_nonce` and `session_id` may renew"

@@ -76,8 +76,9 @@ fn refusal_has_the_request_and_the_token_of_the_winner() {
     let refused = third.curl(&["-X", "POST", "/locks/build?client=c"]).is(409);
     assert_eq!(refused["request"], "queued", "{refused}");
     // The seed's ID is for the one that has lost: it sees that the winner is its own request.
-    let again = third.curl(&["-X", "POST", "-H", "Idempotency-Key: c-1", "/locks/build?client=c"]);
-    assert_eq!(again.is(409)["request"], "queued");
+    let repeated =
+        third.curl(&["-X", "POST", "-H", "Idempotency-Key: c-1", "/locks/build?client=c"]);
+    assert_eq!(repeated.is(409)["request"], "queued");
 }
 
 // "If the node's local database already contains a lock with the same name, the node will request a
@@ -121,9 +122,9 @@ fn a_changed_request_needs_a_new_id() {
         cluster.nodes[at].server.curl(&["-X", "POST", "-H", key, path])
     };
     let first = send(0, "/locks/build?client=a").is(200);
-    let again = send(1, "/locks/build?client=a");
-    assert_eq!(again.header("idempotent-replayed"), Some("true"));
-    assert_eq!(again.is(200)["token"], first["token"]);
+    let repeated = send(1, "/locks/build?client=a");
+    assert_eq!(repeated.header("idempotent-replayed"), Some("true"));
+    assert_eq!(repeated.is(200)["token"], first["token"]);
     send(2, "/locks/build?client=a&ttl=1h").is(422);
     send(2, "/locks/other?client=a").is(422);
 }

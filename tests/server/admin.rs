@@ -175,11 +175,11 @@ fn backup_is_restored_as_a_new_cluster() {
     assert_eq!(act["reason"], "all are off", "{act}");
     assert!(lines.iter().any(|line| line["act"] == "end a hold-off"), "{audit}");
     drop(server);
-    let again = path("again");
+    let repeated = path("again");
     let (code, said) =
-        latchfs(&["cluster", "restore", &file, "--data", &again, "--old-holders-are-gone"]);
+        latchfs(&["cluster", "restore", &file, "--data", &repeated, "--old-holders-are-gone"]);
     assert_eq!(code, Some(0), "{said}");
-    let server = Server::listen(&["--data", &again]);
+    let server = Server::listen(&["--data", &repeated]);
     assert!(acquire(&server, "build", "b") > last + (1 << 39));
 }
 

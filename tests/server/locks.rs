@@ -22,8 +22,8 @@ fn lock_is_acquired_renewed_released_and_acquired_again() {
     let renewed = server.curl(&["-X", "POST", "/locks/build?client=a&reentrant=1"]).is(200);
     assert_eq!((&renewed["token"], &renewed["renewed"]), (&json!(token), &json!(true)));
     assert_eq!(server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200)["released"], true);
-    let again = server.curl(&["-X", "PUT", "/locks/build?client=a"]).is(200);
-    assert!(again["token"].as_u64().is_some_and(|newer| newer > token), "{again}");
+    let repeated = server.curl(&["-X", "PUT", "/locks/build?client=a"]).is(200);
+    assert!(repeated["token"].as_u64().is_some_and(|newer| newer > token), "{repeated}");
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn late_release_does_not_end_a_later_acquisition() {
     let session = server.curl(&["-X", "POST", "/sessions?client=a"]).is(201)["session"].clone();
     let acquire = format!("/locks/build?client=a&session={session}");
     let first = server.curl(&["-X", "POST", &acquire]).is(200);
-    let again = server.curl(&["-X", "POST", &acquire]).is(200);
-    assert_eq!((&first["acquisition"], &again["acquisition"]), (&json!(0), &json!(1)));
-    assert_eq!(first["token"], again["token"]);
+    let repeated = server.curl(&["-X", "POST", &acquire]).is(200);
+    assert_eq!((&first["acquisition"], &repeated["acquisition"]), (&json!(0), &json!(1)));
+    assert_eq!(first["token"], repeated["token"]);
     let release = |acquisition: &Value| {
         let token = &first["token"];
         let path = format!("/locks/build?client=a&token={token}&acquisition={acquisition}");
@@ -157,7 +157,7 @@ fn late_release_does_not_end_a_later_acquisition() {
     let late = release(&first["acquisition"]).is(412);
     assert_eq!((&late["kind"], &late["acquisition"]), (&json!("E_FENCING_MISMATCH"), &json!(1)));
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
-    release(&again["acquisition"]).is(200);
+    release(&repeated["acquisition"]).is(200);
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "free");
     server.curl(&["-X", "DELETE", "/locks/build?client=a&acquisition=x"]).is(400);
 }
@@ -204,22 +204,25 @@ fn repeated_request_has_one_effect() {
     // A request without an Idempotency-Key is refused, because the client already holds the lock. A
     // request with the key of the first one gets the first response again.
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(409);
-    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
-    assert_eq!(again.header("idempotent-replayed"), Some("true"));
-    assert_eq!(again.header("etag"), Some(&*format!("\"{}\"", first["token"])));
-    same_but_for_the_milliseconds(&first, &again.is(200));
-    assert_eq!(again.json()["current"]["phase"], "held");
+    let repeated = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
+    assert_eq!(repeated.header("idempotent-replayed"), Some("true"));
+    assert_eq!(repeated.header("etag"), Some(&*format!("\"{}\"", first["token"])));
+    same_but_for_the_milliseconds(&first, &repeated.is(200));
+    assert_eq!(repeated.json()["current"]["phase"], "held");
     let free = "Idempotency-Key: 0c20";
     let released = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
     assert_eq!(released, json!({ "name": "build", "released": true }));
     let others = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(200);
-    let again = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
-    assert_eq!((&again["released"], &again["current"]["holder"]), (&json!(true), &json!("b")));
+    let repeated = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
+    assert_eq!(
+        (&repeated["released"], &repeated["current"]["holder"]),
+        (&json!(true), &json!("b"))
+    );
     // The first request is repeated after its lease was released and another client has acquired
     // the lock. The response is the first one, with the present holder in `current`.
-    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
-    same_but_for_the_milliseconds(&first, &again);
-    let current = &again["current"];
+    let repeated = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
+    same_but_for_the_milliseconds(&first, &repeated);
+    let current = &repeated["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
     // A repeat may send its options in the body instead of the query. A request with the same key
     // that names another client is refused, because it is a different request.
@@ -239,11 +242,11 @@ fn repeat_after_the_tenure_gets_the_first_response() {
     let ask = ["-X", "POST", "-H", key, "/locks/build?client=a&ttl=1s&grace=0s"];
     let first = server.curl(&ask).is(200);
     let others = server.curl(&["-X", "POST", "/locks/build?client=b&wait=20s"]).is(200);
-    let again = server.curl(&ask);
-    assert_eq!(again.is(200)["phase"], "held", "as it was then");
-    same_but_for_the_milliseconds(&first, &again.json());
-    assert_eq!(again.header("idempotent-replayed"), Some("true"));
-    let current = &again.json()["current"];
+    let repeated = server.curl(&ask);
+    assert_eq!(repeated.is(200)["phase"], "held", "as it was then");
+    same_but_for_the_milliseconds(&first, &repeated.json());
+    assert_eq!(repeated.header("idempotent-replayed"), Some("true"));
+    let current = &repeated.json()["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
     // The repeated request has not changed the holder of the lock, and the server answers the next
     // request within a second.
@@ -258,35 +261,35 @@ fn repeat_opens_no_second_session() {
     let server = Server::start(&[]);
     let ask = ["-X", "POST", "-H", "Idempotency-Key: 1", "/sessions?client=a&ttl=1m"];
     let first = server.curl(&ask).is(201);
-    let again = server.curl(&ask);
-    assert_eq!(again.header("idempotent-replayed"), Some("true"));
-    let again = again.is(201);
-    same_but_for_the_milliseconds(&first, &again);
-    assert_eq!(again["current"]["session"], first["session"]);
+    let repeated = server.curl(&ask);
+    assert_eq!(repeated.header("idempotent-replayed"), Some("true"));
+    let repeated = repeated.is(201);
+    same_but_for_the_milliseconds(&first, &repeated);
+    assert_eq!(repeated["current"]["session"], first["session"]);
     let held = format!("/locks/x?client=a&session={}", first["session"]);
     let ask_held = ["-X", "POST", "-H", "Idempotency-Key: 2", &held];
     let granted = server.curl(&ask_held).is(200);
     server.curl(&["-X", "DELETE", &format!("/sessions/{}", first["session"])]).is(200);
     assert_eq!(server.curl(&ask).is(201)["current"], Value::Null);
-    let again = server.curl(&ask_held).is(200);
-    assert_eq!((&again["token"], &again["phase"]), (&granted["token"], &json!("held")));
-    assert_eq!(again["current"]["phase"], "free");
+    let repeated = server.curl(&ask_held).is(200);
+    assert_eq!((&repeated["token"], &repeated["phase"]), (&granted["token"], &json!("held")));
+    assert_eq!(repeated["current"]["phase"], "free");
 }
 
 /// Checks that the repeated response equals the first one, except for the times in it: the wall
 /// clock times are computed when each response is written, and the remaining time may differ by
 /// less than a second.
 #[track_caller]
-fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
+fn same_but_for_the_milliseconds(first: &Value, repeated: &Value) {
     let close = |key: &str| {
         let at = |value: &Value| value[key].as_u64().expect("a number");
-        at(again).abs_diff(at(first)) < 1_000
+        at(repeated).abs_diff(at(first)) < 1_000
     };
     for (key, value) in first.as_object().expect("an object") {
         match key.as_str() {
-            "expires_in_ms" => assert!(close(key), "{first} {again}"),
-            "expires_at" | "grace_until" => assert!(again[key].is_string(), "{again}"),
-            _ => assert_eq!(value, &again[key], "{key}"),
+            "expires_in_ms" => assert!(close(key), "{first} {repeated}"),
+            "expires_at" | "grace_until" => assert!(repeated[key].is_string(), "{repeated}"),
+            _ => assert_eq!(value, &repeated[key], "{key}"),
         }
     }
 }

@@ -345,8 +345,8 @@ fn mount_logs_its_server() {
     server.signal(libc::SIGKILL);
     server.wait();
     assert_eq!(has("connection to the server lost")["server"], server.url);
-    let again = ["--state", "none", "--grant-at-once"];
-    let _server = Server::at(&server.url["http://".len()..], &again);
+    let repeated = ["--state", "none", "--grant-at-once"];
+    let _server = Server::at(&server.url["http://".len()..], &repeated);
     eventually("it is connected again", || {
         (lines_in(&log(), "connected to the server").len() == 2).then_some(())
     });

@@ -153,9 +153,9 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     let (one, two) = (one.reply().is(200), two.reply().is(200));
     assert_eq!((&one["holder"], &one["token"]), (&"b".into(), &two["token"]));
-    let again = server.curl(&wait);
-    assert_eq!(again.header("idempotent-replayed"), Some("true"));
-    assert_eq!(again.is(200)["token"], one["token"]);
+    let repeated = server.curl(&wait);
+    assert_eq!(repeated.header("idempotent-replayed"), Some("true"));
+    assert_eq!(repeated.is(200)["token"], one["token"]);
     // A different request with the same key is refused, and does not get the grant as its response.
     let other = ["-X", "POST", "-H", KEY, "/locks/other?client=b&wait=60s"];
     server.curl(&other).is(422);
@@ -166,8 +166,8 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     // The first request got a lease that has been released since, and another client holds the lock
     // now. A repeat of the first request gets the first response, and does not acquire the lock
     // again.
-    let again = server.curl(&wait).is(200);
-    assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
+    let repeated = server.curl(&wait).is(200);
+    assert_eq!((&repeated["token"], &repeated["current"]["holder"]), (&one["token"], &"c".into()));
 }
 
 /// If the lock is granted while no client is connected, a repeat of the request gets the grant, and

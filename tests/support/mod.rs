@@ -20,7 +20,7 @@ pub(crate) fn rounds(short: usize, long: usize) -> usize {
 }
 
 /// The interval between two polls of [`look`].
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The result of a command that has ended.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ pub(crate) fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Op
         if let Some(seen) = look() {
             return seen;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_EVERY);
     }
     panic!("never seen: {what}");
 }

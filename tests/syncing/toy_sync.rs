@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 /// The interval between two looks of the running tool. It is longer than a tick of the kernel's
 /// clock for times of files: a file that has the same times at two looks does not change.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// One of so many versions is sent to a machine a second time.
 const SENT_TWICE: usize = 4;
 /// How many of its last steps the tool prints when a test fails.
@@ -281,7 +281,7 @@ impl Carrier {
             // An error means that a program changes the path now.
             if self.deliver(&delivery).is_err() {
                 self.note("postponed", delivery.to, &delivery.path);
-                self.deliveries.push(Delivery { due: now + LOOK_EVERY, ..delivery });
+                self.deliveries.push(Delivery { due: now + POLL_EVERY, ..delivery });
             }
         }
     }
@@ -515,7 +515,7 @@ impl ToySync {
         let running = Arc::clone(&carrier);
         let thread = std::thread::spawn(move || {
             let began = latchfs::time::boot_now();
-            while ended.recv_timeout(LOOK_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(POLL_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let now = latchfs::time::boot_now().since(began);
                 lock(&running).step(Duration::from_millis(now.as_millis()));
             }

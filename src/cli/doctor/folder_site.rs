@@ -314,7 +314,7 @@ pub(super) fn query_servers(
 ) -> CliResult<ServerAnswer> {
     let mut answer = ServerAnswer::default();
     let servers = asked.urls;
-    let heard = match first_heard(asked)? {
+    let heard = match first_answer(asked)? {
         Ok(heard) => heard,
         Err(finding) => {
             answer.findings.push(finding);
@@ -359,14 +359,14 @@ pub(super) fn query_servers(
 }
 
 /// The answer of the first server that answers, with its URL.
-struct Heard {
+struct FirstAnswer {
     url: String,
     sample: RttSample,
 }
 
 /// Probes the servers of a list in turn until one answers. If none does, returns the finding about
 /// the first one that says most: a server of another kind, or one that does not answer.
-fn first_heard(asked: FolderServers<'_>) -> CliResult<Result<Heard, FolderFinding>> {
+fn first_answer(asked: FolderServers<'_>) -> CliResult<Result<FirstAnswer, FolderFinding>> {
     let mut all = urls(asked.urls);
     if all.is_empty() {
         all.push(asked.urls);
@@ -378,7 +378,7 @@ fn first_heard(asked: FolderServers<'_>) -> CliResult<Result<Heard, FolderFindin
             Err(error) => Err(Stuck::Unreachable(error.to_string())),
         };
         match heard {
-            Ok(sample) => return Ok(Ok(Heard { url: url.to_owned(), sample })),
+            Ok(sample) => return Ok(Ok(FirstAnswer { url: url.to_owned(), sample })),
             Err(why) => stuck.push((url, why)),
         }
     }
@@ -387,7 +387,7 @@ fn first_heard(asked: FolderServers<'_>) -> CliResult<Result<Heard, FolderFindin
     Ok(Err(stuck_finding(url, &why)))
 }
 
-fn skew_finding(heard: &Heard) -> Option<FolderFinding> {
+fn skew_finding(heard: &FirstAnswer) -> Option<FolderFinding> {
     let (url, skew) = (&heard.url, heard.sample.skew());
     (skew > SKEW_MAX).then(|| {
         FolderFinding::new(

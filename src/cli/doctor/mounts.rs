@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_is_looked_at() {
+    fn a_state_directory_is_checked() {
         let base = std::env::temp_dir();
         let yet = state_finding(&base.join("latchfs-doctor-no-such/state"));
         assert!(yet.says.ends_with("will be made by the first mount"), "{yet:?}");

@@ -161,10 +161,10 @@ impl LeaseRenewal {
 
 /// The maximum interval between two reads of the status. On a mount, `poll` reports changes at
 /// once, so the interval only delays the knowledge of renewals.
-const LOOK_MAX: Span = Span::from_secs(1);
+const POLL_MAX: Span = Span::from_secs(1);
 /// The minimum interval between two reads of the status, used with a ttl of 1 s and after a failed
 /// read.
-const LOOK_MIN: Span = Span::from_millis(100);
+const POLL_MIN: Span = Span::from_millis(100);
 /// The size of one read of a status file: larger than the status, unless hundreds of clients share
 /// the lock; then several reads are needed.
 const STATUS_BYTES: usize = 16 << 10;
@@ -199,7 +199,7 @@ impl LeaseWatcher {
     pub(in crate::cli) fn seen(mut sight: LeaseReader, ttl: Span) -> CliResult<Self> {
         let sure = Arc::new(AtomicU64::new(sight.valid_until()?.as_nanos()));
         let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
-        let period = period.clamp(LOOK_MIN.as_duration(), LOOK_MAX.as_duration()).into();
+        let period = period.clamp(POLL_MIN.as_duration(), POLL_MAX.as_duration()).into();
         Ok(Self { sure, sight, period })
     }
 
@@ -288,7 +288,7 @@ impl LeaseReader {
     fn rest(&self, period: Span) {
         let file = match &self.through {
             StatusSource::Server { .. } => return thread::sleep(period.as_duration()),
-            StatusSource::Mount { file: None, .. } => return thread::sleep(LOOK_MIN.as_duration()),
+            StatusSource::Mount { file: None, .. } => return thread::sleep(POLL_MIN.as_duration()),
             StatusSource::Mount { file: Some(file), .. } => file,
         };
         let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
@@ -297,7 +297,7 @@ impl LeaseReader {
         if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
             // The mount's daemon is gone. `poll` then returns at once each time, so this thread
             // sleeps before the next read.
-            thread::sleep(LOOK_MIN.as_duration());
+            thread::sleep(POLL_MIN.as_duration());
         }
     }
 }
@@ -402,15 +402,15 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
 }
 
 /// How long a request waits before the first read of the status.
-const FIRST_LOOK: Span = Span::from_millis(100);
+const FIRST_POLL: Span = Span::from_millis(100);
 /// The interval between two reads of the status after a change. It doubles with each read that
 /// finds none.
-const LOOK: Span = Span::from_secs(1);
+const POLL: Span = Span::from_secs(1);
 /// The longest such interval, at the head of the queue.
-const SLOW_LOOK: Span = Span::from_secs(4);
+const SLOW_POLL: Span = Span::from_secs(4);
 /// The shortest interval of a waiter is this times its place: a status lists the whole queue, so
 /// the reads of a long queue would cost the server the square of its length.
-const LOOK_PER_PLACE: Span = Span::from_millis(50);
+const POLL_PER_PLACE: Span = Span::from_millis(50);
 
 /// The end of a wait, for the thread that tells its progress.
 #[derive(Default)]
@@ -455,16 +455,16 @@ pub(in crate::cli) fn wait(
 impl WaitOver {
     fn report_progress(&self, client: &dyn LockClient, name: &LockName) {
         let mut watch = QueueWatch::default();
-        let mut pause = FIRST_LOOK;
+        let mut pause = FIRST_POLL;
         while !self.ends_within(pause) {
             // Twice as long, unless there is news.
-            pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_LOOK);
+            pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_POLL);
             let asked = json!({"do": "status", "name": name.as_str()});
             let Ok(mut answer) = client.request_connected(&asked) else { continue };
             let (status, you) = (answer["status"].take(), answer["you"].take());
             let Some((line, place)) = watch.news(&status, &you) else { continue };
-            let next = if line.is_some() { LOOK } else { pause };
-            pause = next.max(Span::from_nanos(LOOK_PER_PLACE.as_nanos() * place));
+            let next = if line.is_some() { POLL } else { pause };
+            pause = next.max(Span::from_nanos(POLL_PER_PLACE.as_nanos() * place));
             // The line is written with the mutex held, so that none comes after the end.
             let is_over = self.is_over.lock();
             if let Some(line) = line.filter(|_| !*is_over) {
@@ -530,7 +530,7 @@ mod tests {
         };
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
-        assert_eq!(seen.period, LOOK_MAX);
+        assert_eq!(seen.period, POLL_MAX);
         // The lock is shared: the lease that is watched (token 7) is one of two, and not the first.
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},

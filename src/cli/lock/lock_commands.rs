@@ -32,7 +32,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How often the command checks whether the holder of a stolen lock has stopped.
-const STEAL_LOOK: Duration = Duration::from_millis(250);
+const STEAL_POLL: Duration = Duration::from_millis(250);
 /// The wait for the old holder above which the command says how not to wait.
 const STEAL_HINT: Duration = Duration::from_secs(2);
 
@@ -358,7 +358,7 @@ pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
                 output::say("it may not have heard of the steal; '--now' does not wait for it");
             }
         }
-        thread::sleep(wait.min(STEAL_LOOK));
+        thread::sleep(wait.min(STEAL_POLL));
         status = current_status(&args.lock)?;
     }
     print_status(&args.lock, &status, "stole")

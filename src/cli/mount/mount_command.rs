@@ -26,7 +26,7 @@ use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::{is_root, own_uid};
 use crate::fuse::mount;
 use crate::fuse::mount::{
-    Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
+    ClientScope, HoldBy, MountConfig, MountError, Mounted, ReadContent, Unmounted, Users,
 };
 use crate::guard::folder::state_place::synced_by;
 use crate::raft::Stop;
@@ -223,7 +223,7 @@ fn serve(
     for dir in &args.dirs {
         mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;
         if let Some(warning) = check(dir, args.inside_synced_folder)? {
-            tell_user(args, &warning)?;
+            print_message(args, &warning)?;
         }
     }
     if let Some(url) = server {
@@ -232,7 +232,7 @@ fn serve(
     #[cfg(target_os = "linux")]
     if let Some(ended) = kept.dir().and_then(crate::cli::mount::daemon_process::end_detached_daemon)
     {
-        tell_user(args, &ended)?;
+        print_message(args, &ended)?;
     }
     let decider = kept.open()?;
     let failed = send.clone();
@@ -350,7 +350,7 @@ fn mount_all(
         let config = config(args, dir.clone(), client);
         let mounted = mount::mount(&locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
-            tell_user(args, &format!("made the directory {}", mounted.dir().display()))?;
+            print_message(args, &format!("made the directory {}", mounted.dir().display()))?;
         }
         let (dir, client) = (mounted.dir().to_string_lossy(), config.client.as_str());
         let (ttl, grace) = (config.ttl.span(), config.grace.span());
@@ -368,7 +368,7 @@ fn mount_all(
 
 /// Prints a message. The standard error of a daemon in the background is its log, so there the
 /// message goes to standard output, from which the parent process reads.
-fn tell_user(args: &MountArgs, said: &str) -> CliResult {
+fn print_message(args: &MountArgs, said: &str) -> CliResult {
     if args.detached {
         return output::line(&format!("latchfs: {said}"));
     }
@@ -431,15 +431,15 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
         dir,
         client,
         owner: match args.owner {
-            OwnerArg::Host => Owner::Host,
-            OwnerArg::User => Owner::User,
-            OwnerArg::Session => Owner::Session,
+            OwnerArg::Host => ClientScope::Host,
+            OwnerArg::User => ClientScope::User,
+            OwnerArg::Session => ClientScope::Session,
         },
         ttl: args.ttl.0,
         grace: args.grace.0,
         content: match args.content {
-            ContentArg::Status => Content::Status,
-            ContentArg::Note => Content::Note,
+            ContentArg::Status => ReadContent::Status,
+            ContentArg::Note => ReadContent::Note,
         },
         hold: match args.hold {
             HoldArg::Renewal => HoldBy::Renewal,

@@ -31,7 +31,7 @@ const ENDING: [libc::c_int; 6] =
 const WAKE_EVERY: Duration = Duration::from_secs(60);
 /// The interval between two checks for dead processes, and between two checks for pending signals
 /// on systems without `sigtimedwait`.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 /// The maximum number of checks for dead processes after SIGKILL: a process that survives longer
 /// hangs in the kernel.
 const POLLS_MAX: usize = 500;
@@ -163,7 +163,7 @@ impl Signals {
             if left.is_zero() {
                 return None;
             }
-            let pause = left.min(LOOK);
+            let pause = left.min(POLL);
             thread::sleep(pause);
             left -= pause;
         }
@@ -341,12 +341,12 @@ impl Group {
             kill(pid, libc::SIGTERM);
             kill(pid, libc::SIGCONT);
         }
-        let polls = notice.as_millis() / LOOK.as_millis();
+        let polls = notice.as_millis() / POLL.as_millis();
         for _ in 0..polls {
             if self.is_dead() {
                 return true;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
         for _ in 0..POLLS_MAX {
             if self.is_dead() {
@@ -358,7 +358,7 @@ impl Group {
             for pid in self.left() {
                 kill(pid, libc::SIGKILL);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
         self.is_dead()
     }
@@ -379,7 +379,7 @@ fn is_childless() -> bool {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 pub(super) fn kill_descendants(patience: Duration) -> bool {
-    for _ in 0..patience.as_millis() / LOOK.as_millis() {
+    for _ in 0..patience.as_millis() / POLL.as_millis() {
         for pid in descendants() {
             kill(pid, libc::SIGKILL);
         }
@@ -388,7 +388,7 @@ pub(super) fn kill_descendants(patience: Duration) -> bool {
         if is_childless() {
             return true;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     }
     false
 }

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, thread};
 
 /// The interval at which the state of the guard is polled.
-const LOOK: Span = Span::from_millis(100);
+const POLL: Span = Span::from_millis(100);
 /// How long a watcher may take to answer a request.
 const ANSWER_PATIENCE: Span = Span::from_secs(10);
 /// How long a guard may take to write its last marker and give the lock back.
@@ -121,7 +121,7 @@ impl GuardTarget {
                 return Ok(GuardedLock { token, name, until, ttl });
             }
             // The guard has given the lock up before it knew of the use, or is about to.
-            thread::sleep(LOOK.as_duration());
+            thread::sleep(POLL.as_duration());
         }
     }
 
@@ -159,7 +159,7 @@ impl GuardTarget {
         };
         let started = thread::Builder::new().name("guard".into()).spawn(watch);
         started.map_err(|error| CliError::system("no thread can be made", &error))?;
-        Ok(LeaseValidity::of(known, LOOK))
+        Ok(LeaseValidity::of(known, POLL))
     }
 
     /// Ends the use of the lock, and gives it back if [`Self::take`] took it.
@@ -290,7 +290,7 @@ fn watch(endpoint: &GuardEndpoint, run: &UnixStream) -> io::Result<()> {
 /// Returns an error if `run` has ended.
 #[allow(unsafe_code)]
 fn wait_for_line(run: &UnixStream, is_watching: bool) -> Option<io::Result<String>> {
-    let wait = if is_watching { LOOK.as_millis() as libc::c_int } else { -1 };
+    let wait = if is_watching { POLL.as_millis() as libc::c_int } else { -1 };
     let mut wanted = libc::pollfd { fd: run.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `wanted` is one valid pollfd.
     let ready = unsafe { libc::poll(&raw mut wanted, 1, wait) };
@@ -400,7 +400,7 @@ pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {
             not_run(&args.command_line(), &error);
         }
     };
-    let ended = watched.look_after(&mut group, (&signals, &front));
+    let ended = watched.supervise(&mut group, (&signals, &front));
     if matches!(ended, CommandEnd::Lost) {
         // The guard may hang.
         guard.end();

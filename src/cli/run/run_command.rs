@@ -203,7 +203,7 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
                 at_loss: &stop_renewal,
                 lock: name.to_string(),
             };
-            watched.look_after(&mut group, (&signals, &front))
+            watched.supervise(&mut group, (&signals, &front))
         }
         Err(error) => {
             let _ = held.release();
@@ -347,7 +347,7 @@ impl Watched<'_> {
     /// The last known expiry of the lease decides whether the lock is held: a daemon that is
     /// suspended or dead may come back before that time, and until then no other client can get the
     /// lock.
-    pub(super) fn look_after(
+    pub(super) fn supervise(
         &self,
         group: &mut children::Group,
         (signals, front): (&Signals, &FrontProcess),

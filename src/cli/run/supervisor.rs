@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// The maximum sleep of the front process. Nothing depends on it, because signals wake the process.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const POLL_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the front process tries to kill the descendants of a killed supervisor before it renews
 /// the lease again.
@@ -126,7 +126,7 @@ impl FrontProcess {
 #[allow(unsafe_code)]
 fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnce()) -> ! {
     loop {
-        match signals.next(LOOK_EVERY) {
+        match signals.next(POLL_EVERY) {
             Some(libc::SIGCHLD) | None => {}
             Some(signal) => kill(supervisor, signal),
         }

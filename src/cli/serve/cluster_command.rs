@@ -15,7 +15,7 @@ use serde_json::Value;
 /// Timeout of a membership change, which may have to send the whole state to a new node.
 const PATIENCE: Span = Span::from_secs(70);
 /// Timeout of a query, which a server answers without waiting for other nodes for long.
-const LOOK_PATIENCE: Span = Span::from_secs(10);
+const STATUS_PATIENCE: Span = Span::from_secs(10);
 
 const HEAD: [&str; 11] = [
     "ID",
@@ -192,7 +192,7 @@ impl ClusterArgs {
     /// Sends a request to each of the given servers in turn, and returns the answer of the first
     /// server that answers.
     fn request(&self, method: &str, path: &str) -> CliResult<Value> {
-        let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
+        let patience = if method == "GET" { STATUS_PATIENCE } else { PATIENCE };
         let answer =
             credential_options::ask_first(&self.servers()?, &self.key, method, path, patience);
         answer.map(|(_, answer)| answer)

@@ -204,21 +204,21 @@ mod tests {
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
             // The hold-off is part of the encoded state, so it survives a snapshot and its transfer
             // to another node.
-            let again = state_codec::decode_engine(
+            let decoded = state_codec::decode_engine(
                 state_codec::known_version(),
                 &state_codec::encode_engine(state_codec::known_version(), &engine),
             )
             .expect("written");
-            assert_eq!(again, engine);
+            assert_eq!(decoded, engine);
         }
         assert!(token(&mut engine, until) > highest + NUMBERS_SKIPPED);
         engine.check();
-        let again = state_codec::decode_engine(
+        let decoded = state_codec::decode_engine(
             state_codec::known_version(),
             &state_codec::encode_engine(state_codec::known_version(), &engine),
         )
         .expect("written");
-        assert_eq!(again, engine);
+        assert_eq!(decoded, engine);
     }
 
     /// Two engines may be restored from one backup: the second engine issues no token that the

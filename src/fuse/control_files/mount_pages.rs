@@ -1,7 +1,7 @@
 //! The files of `.latchfs` about the mount as a whole: README, server and metrics.
 
 use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::refusals::name_of;
@@ -49,15 +49,15 @@ impl MountPages {
             "dir": config.dir.to_string_lossy(),
             "client": config.client.as_str(),
             "owner": match config.owner {
-                Owner::Host => "host",
-                Owner::User => "user",
-                Owner::Session => "session",
+                ClientScope::Host => "host",
+                ClientScope::User => "user",
+                ClientScope::Session => "session",
             },
             "ttl_ms": config.ttl.span().as_millis(),
             "grace_ms": config.grace.span().as_millis(),
             "content": match config.content {
-                Content::Status => "status",
-                Content::Note => "note",
+                ReadContent::Status => "status",
+                ReadContent::Note => "note",
             },
             "users": match config.users {
                 Users::Mounter => "mounter",

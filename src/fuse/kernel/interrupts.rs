@@ -165,7 +165,7 @@ impl InterruptWatcher {
             posts.started = true;
             let inner = Arc::clone(&self.inner);
             let thread = std::thread::Builder::new().name("interrupts".to_owned());
-            if let Err(error) = thread.spawn(move || inner.keep_looking()) {
+            if let Err(error) = thread.spawn(move || inner.poll_waiters()) {
                 posts.started = false;
                 log::error!(
                     "the interrupt thread can't be started ({error}): waiting programs \
@@ -194,7 +194,7 @@ impl UserWaits {
 }
 
 impl WatcherShared {
-    fn keep_looking(&self) {
+    fn poll_waiters(&self) {
         // The cost of a check is measured as processor time of this thread. On a loaded machine the
         // thread also waits for a processor, which is no reason to check less often.
         let mut worked = thread_work();

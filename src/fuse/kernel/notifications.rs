@@ -59,7 +59,7 @@ impl Invalidator {
         let (send, stale) = channel();
         let thread = std::thread::Builder::new().name("forget".to_owned());
         let kernel = Kernel { notifier, device, can_expire };
-        thread.spawn(move || kernel.tell_all(&stale))?;
+        thread.spawn(move || kernel.invalidate_all(&stale))?;
         Ok(Self { queue: send, can_expire })
     }
 
@@ -108,7 +108,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn tell_all(&self, stale: &Receiver<Stale>) {
+    fn invalidate_all(&self, stale: &Receiver<Stale>) {
         for stale in stale {
             match stale {
                 Stale::Names(names) => names.iter().for_each(|name| self.drop_name(name)),

@@ -596,7 +596,8 @@ mod tests {
         fn every_good_ttl_is_read(secs in 1_u64..=86_400) {
             let read = parse(format!("{secs}s\n").as_bytes());
             let ttl = Ttl::new(Span::from_secs(secs)).expect("within bounds");
-            let want = WrittenMessage::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() });
+            let options = LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() };
+            let want = WrittenMessage::Options(options);
             prop_assert_eq!(read, Ok(want));
         }
     }

@@ -197,7 +197,7 @@ impl LockSession {
             }
             Effect::Tell(op, None) => self.service().give_back(*op),
             Effect::Tell(op, Some(promise)) => {
-                self.service().give_back_and_tell(*op, move || promise.keep(Ok(())));
+                self.service().give_back_then(*op, move || promise.keep(Ok(())));
             }
             Effect::Reply(promise, result) => {
                 promise.keep(result.map_err(|no| self.errno_of_no(no)));

@@ -408,7 +408,7 @@ impl FolderLock {
         let lost = self.state.lock().lost.take();
         if let Some(lost) = lost {
             let release = Release { acknowledges: true, ..self.release_of(lost) };
-            self.locks.give_back_and_tell(Op::Release(release), || {});
+            self.locks.give_back_then(Op::Release(release), || {});
         }
     }
 
@@ -446,7 +446,7 @@ impl FolderLock {
         let Some(held) = held else { return then() };
         let handover = text.map(|text| Handover { text, counter: held.counter + 1 });
         let release = Release { handover, ..self.release_of(held) };
-        self.locks.give_back_and_tell(Op::Release(release), then);
+        self.locks.give_back_then(Op::Release(release), then);
         self.end_away();
     }
 

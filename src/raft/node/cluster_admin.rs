@@ -7,7 +7,7 @@
 //! Builds status reports: the status of this node, and of the whole cluster by calls to the other
 //! nodes.
 
-use super::membership::{heard, voters};
+use super::membership::{last_heard, voters};
 use crate::base::jittered;
 use crate::engine::codec::state_codec;
 use crate::raft::leadership::{ElectionCounter, Metrics, metrics};
@@ -280,7 +280,7 @@ impl Reporter {
         let other = |id: &NodeId| Behind {
             id: *id,
             entries: matched(&metrics, *id).map(|matched| last.saturating_sub(matched)),
-            heard: heard(&metrics, *id).map(Span::from),
+            heard: last_heard(&metrics, *id).map(Span::from),
         };
         // A follower does not know how far other nodes have got, so it reports only its own lag.
         let own = || {
@@ -352,6 +352,6 @@ fn known(metrics: &Metrics, id: NodeId) -> Member {
         snapshot: 0,
         state: None,
         syncing: None,
-        heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
+        heard_ms: last_heard(metrics, id).map(|ago| ago.as_millis() as u64),
     }
 }

@@ -307,7 +307,7 @@ fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
 }
 
 /// Returns how long ago this leader last heard from a node, if known.
-pub(in crate::raft) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
+pub(in crate::raft) fn last_heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
     let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
     Some(TypeConfig::now() - at.into_inner())
 }
@@ -319,7 +319,7 @@ fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
         let matched = metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten();
         matched.is_some_and(|matched| matched.index + NEAR >= last)
     };
-    let there = |id: &NodeId| heard(metrics, *id).is_none_or(|ago| ago < SILENT);
+    let there = |id: &NodeId| last_heard(metrics, *id).is_none_or(|ago| ago < SILENT);
     learners(metrics).into_iter().filter(|id| near(id) && there(id)).collect()
 }
 
@@ -327,7 +327,7 @@ fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
 /// most complete log.
 pub(in crate::raft) fn best(metrics: &Metrics) -> Option<NodeId> {
     let matched = |id: &NodeId| metrics.replication.as_ref()?.get(id).copied().flatten();
-    let there = |id: &NodeId| heard(metrics, *id).is_some_and(|ago| ago < SILENT);
+    let there = |id: &NodeId| last_heard(metrics, *id).is_some_and(|ago| ago < SILENT);
     let others = voters(metrics).into_iter().filter(|id| *id != metrics.id && there(id));
     others.max_by_key(matched)
 }

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::{sleep, timeout};
 
 /// The longest interval between two checks of the membership.
-const LOOK: Span = Span::from_millis(500);
+const POLL: Span = Span::from_millis(500);
 /// How long a node waits after it has enrolled, before it checks whether it has become a voter. If
 /// it has not, it enrolls again.
 const ASK_AGAIN: Span = Span::from_secs(5);
@@ -76,12 +76,12 @@ impl MembershipTask {
                         Err(other) => return other,
                     }
                 }
-                _ = timeout(LOOK.as_duration(), news.changed()) => {}
+                _ = timeout(POLL.as_duration(), news.changed()) => {}
             }
             let known = metrics::<TypeConfig>(&self.requests.raft);
             cluster_log.see(&known, self.requests.is_lost(), &self.caller.contacts);
-            self.requests.refresh_age(LOOK).await;
-            self.requests.refresh_leader_time(LOOK).await;
+            self.requests.refresh_age(POLL).await;
+            self.requests.refresh_leader_time(POLL).await;
             self.members.raise_version().await;
             let is_member = self.is_member();
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
@@ -98,7 +98,7 @@ impl MembershipTask {
         let calls = others.filter_map(|(id, node)| Some((*id, NodeAddress::of(node)?))).map(
             async |(id, station)| {
                 let mut line = self.caller.line(id, &station.address);
-                let response = line.call(RpcRequest::Status(false), LOOK).await;
+                let response = line.call(RpcRequest::Status(false), POLL).await;
                 matches!(response, Ok(RpcResponse::Status(_))).then_some((id, station))
             },
         );
@@ -128,7 +128,7 @@ impl MembershipTask {
             }
             let addresses = self.addresses(&now);
             if addresses.is_empty() {
-                sleep(LOOK.as_duration()).await;
+                sleep(POLL.as_duration()).await;
                 continue;
             }
             // A node that has a new address may be the leader itself, while the membership still
@@ -155,7 +155,7 @@ impl MembershipTask {
                 }
                 Err(failure) => log::warn!("this node is not enrolled yet: {failure}"),
             }
-            sleep(LOOK.as_duration()).await;
+            sleep(POLL.as_duration()).await;
         }
     }
 

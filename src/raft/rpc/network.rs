@@ -418,7 +418,7 @@ enum SendOutcome {
 mod tests {
     use super::*;
 
-    fn unheard() -> Result<(), RpcFailure> {
+    fn no_answer() -> Result<(), RpcFailure> {
         Err(RpcFailure::Unheard("no answer in time".into()))
     }
 
@@ -431,7 +431,7 @@ mod tests {
             let (mut speed, took) = (LinkSpeed(BYTES_A_SECOND), LinkSpeed(real).time_of(bytes));
             let mut attempts = 1;
             while took > speed.time_of(bytes) + CALL_PATIENCE {
-                speed.learn(bytes, speed.time_of(bytes) + CALL_PATIENCE, &unheard());
+                speed.learn(bytes, speed.time_of(bytes) + CALL_PATIENCE, &no_answer());
                 attempts += 1;
             }
             assert!(attempts <= 10, "{attempts} attempts at {real} bytes a second");
@@ -445,7 +445,7 @@ mod tests {
         }
         assert_eq!(speed, LinkSpeed(BYTES_A_SECOND));
         // A lost heartbeat changes nothing.
-        speed.learn(0, CALL_PATIENCE, &unheard());
+        speed.learn(0, CALL_PATIENCE, &no_answer());
         assert_eq!(speed, LinkSpeed(BYTES_A_SECOND));
     }
 

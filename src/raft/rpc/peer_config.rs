@@ -387,11 +387,11 @@ mod tests {
         book.keep(hour(20));
         // Opening the file counts as having seen all nodes in it, so node 3 is not dropped,
         // although it was last seen long ago.
-        let mut again = PeerStore::open(&dir, cluster, hour(30));
-        assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
-        again.see(5, station(6), hour(40));
-        again.keep(hour(54));
-        assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.6:7100"]);
+        let mut reread = PeerStore::open(&dir, cluster, hour(30));
+        assert_eq!(reread.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
+        reread.see(5, station(6), hour(40));
+        reread.keep(hour(54));
+        assert_eq!(reread.addresses().collect::<Vec<_>>(), ["10.0.0.6:7100"]);
         let last = PeerStore::open(&dir, cluster, hour(55));
         assert_eq!(last.addresses().count(), 1);
         // The file of another cluster counts as empty.
@@ -412,8 +412,8 @@ mod tests {
         let mut text = book.to_json(Time::ZERO, Wall::now());
         let last = text["peers"][0].clone();
         text["peers"].as_array_mut().expect("a list").push(last);
-        let again = read(text.to_string().as_bytes(), ClusterId(7), Time::ZERO);
-        assert_eq!(again.map(|pages| pages.len()), Some(NODES_MAX));
+        let reread = read(text.to_string().as_bytes(), ClusterId(7), Time::ZERO);
+        assert_eq!(reread.map(|pages| pages.len()), Some(NODES_MAX));
     }
 }
 

@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
         // The steady clock of another machine may show any value: engine time advances by the time
         // that passes on it.
-        let again = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
-        assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
+        let restarted = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
+        assert_eq!(restarted.at(Time::from_secs(90_002)), Time::from_secs(105));
         // If the steady clock goes back, the engine time does not.
         assert_eq!(carried.at(Time::from_secs(3)), engine);
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex as Turn;
 
 /// How often to drop expired requests while an entry is slow to commit.
-const LATE_LOOK: Span = Span::from_millis(250);
+const LATE_POLL: Span = Span::from_millis(250);
 
 /// Takes batches from the proposal queue, and proposes or forwards each.
 pub(crate) struct Proposer<C: ClusterTypes> {
@@ -268,7 +268,7 @@ impl<C: ClusterTypes> Proposer<C> {
             tokio::select! {
                 biased;
                 written = &mut entry => break written,
-                () = C::sleep(LATE_LOOK.as_duration()) => {
+                () = C::sleep(LATE_POLL.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
                     if *self.role.borrow_watched() == LeadershipRole::Ended {
                         // openraft has shut down, and the result of the entry may never arrive: the

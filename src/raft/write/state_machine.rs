@@ -221,12 +221,12 @@ pub(crate) struct ReplicaState {
     reading: Option<LeaderReading>,
     /// The events of the current entry. Emptied after each entry, but kept to reuse its memory.
     events: Vec<Event>,
-    telling: Telling,
+    publishing: EventPublishing,
 }
 
 /// Whether the events that entries cause are published to watchers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Telling {
+enum EventPublishing {
     /// Events are dropped: they are those of entries that a start replays, and were published
     /// before the restart.
     Not,
@@ -258,7 +258,7 @@ impl Replica {
             members: meta.last_membership,
             reading: None,
             events: Vec::new(),
-            telling: Telling::Not,
+            publishing: EventPublishing::Not,
         };
         let (feed, tally) = (Arc::default(), ServiceCounters::default());
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -302,7 +302,7 @@ impl Replica {
     /// events of entries that the start replays, and are dropped.
     pub(crate) fn go_live(&self) {
         let mut core = self.core.lock();
-        core.telling = Telling::All;
+        core.publishing = EventPublishing::All;
         let (now, boot) = (core.engine.clock(), self.environment.boot_now());
         local::log_begin(&core.engine, |at| Wall::at_boot_time(boot + at.since(now)));
     }
@@ -390,7 +390,7 @@ impl Replica {
     }
 
     fn carry_out(&self, core: &mut ReplicaState, index: u64, body: &Commands) -> (Answers, Wakers) {
-        let ReplicaState { engine, events, telling, .. } = core;
+        let ReplicaState { engine, events, publishing, .. } = core;
         let commands = &body.commands;
         // Time never goes back, whatever leader stamped the entry.
         let now = body.now.max(engine.clock());
@@ -402,7 +402,7 @@ impl Replica {
             let guess = |at| Wall::at_boot_time(boot - now.since(at));
             self.audit.enter(Some(index), events, guess);
         }
-        if *telling == Telling::Not {
+        if *publishing == EventPublishing::Not {
             events.clear();
             return (answers, Wakers::default());
         }

@@ -692,8 +692,8 @@ mod tests {
     fn a_batch_is_carried_out_once() {
         let server = server();
         let first = execute(&server, &batch(1, vec![open()]), &anything()).expect("carried out");
-        let again = execute(&server, &batch(1, vec![open()]), &anything()).expect("known");
-        assert_eq!(first, again);
+        let repeated = execute(&server, &batch(1, vec![open()]), &anything()).expect("known");
+        assert_eq!(first, repeated);
         assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
         assert_eq!(server.state.locks.about().sessions, 1);
         let next = execute(&server, &batch(2, vec![open()]), &anything()).expect("carried out");

@@ -206,7 +206,7 @@ impl StepKind {
 /// Checks that the operations on a lock are linearizable.
 fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     let mut acts = history.acts.get(&lock).cloned().unwrap_or_default();
-    for token in unheard_of(&acts, history) {
+    for token in unanswered_tenures(&acts, history) {
         let Some((_, who)) = history.tenures.get(&token) else { continue };
         let Some(since) = history.open.get(&(lock, who.clone())) else {
             let what = format!("{who} has lock {lock} (token {token}), unasked");
@@ -307,7 +307,7 @@ fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> StepKind 
 }
 
 /// Returns the tenures that a client saw, although no client got an answer for their grant.
-fn unheard_of(acts: &[LockStep], history: &History) -> BTreeSet<Token> {
+fn unanswered_tenures(acts: &[LockStep], history: &History) -> BTreeSet<Token> {
     let answered = acts.iter().filter(|act| act.to.is_some());
     let shown = answered.flat_map(|act| act.what.shows());
     shown.filter(|token| !history.granted.contains(token)).collect()
@@ -472,7 +472,7 @@ pub(in crate::sim) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> Searc
         let Some(mut place) = stack.pop() else {
             return SearchResult::None(furthest.stuck_at(&acts));
         };
-        place.look_on(&acts);
+        place.apply_reads(&acts);
         if !(place.first..acts.len()).any(|at| acts[at].to.is_some() && !place.is_done(at)) {
             return SearchResult::Order;
         }
@@ -550,7 +550,7 @@ impl SearchState {
 
     /// Applies every read-only operation that is possible in the current state. Such an operation
     /// does not change the state, so applying it early excludes no order.
-    fn look_on(&mut self, acts: &[LockStep]) {
+    fn apply_reads(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);
             let can = |at: &usize| {

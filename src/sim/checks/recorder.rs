@@ -469,9 +469,9 @@ impl RecorderState {
                     if is_late_copy(&answer) && self.acknowledged.contains(&request.id) {
                         continue;
                     }
-                    let again = format!("{first:?}, and then {answer:?}");
+                    let answers = format!("{first:?}, and then {answer:?}");
                     let what =
-                        format_args!("request {key} of {caller} was carried out twice: {again}");
+                        format_args!("request {key} of {caller} was carried out twice: {answers}");
                     self.violation(SafetyProperty::OneEffect, what);
                 }
                 _ => {}

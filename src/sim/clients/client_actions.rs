@@ -453,7 +453,7 @@ fn is_done(answer: Option<&Answer>) -> bool {
 }
 
 /// The interval at which a waiter polls the lock.
-const LOOK_AGAIN: Span = Span::from_millis(80);
+const RECHECK: Span = Span::from_millis(80);
 
 impl SimClient {
     /// Waits until the lock is granted, or for a random time, after which the client leaves the
@@ -469,7 +469,7 @@ impl SimClient {
         let mut place = ObservedQueuePlace { lock, who, queued_at, ticket: number, served: None };
         let enough = now() + self.world.dice.millis(300, 5_000);
         while now() < enough {
-            sleep(LOOK_AGAIN).await;
+            sleep(RECHECK).await;
             self.keep_up().await;
             let from = joined.from;
             let Some((sent, view, at)) = self.read_lock(lock).await else { continue };

@@ -36,7 +36,7 @@ const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
 pub(in crate::sim) const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How often a follower refreshes its estimate of the leader's time.
-const TIME_LOOK: Span = Span::from_millis(500);
+const TIME_POLL: Span = Span::from_millis(500);
 
 /// Returns openraft's settings of a real cluster, with shorter heartbeat intervals and election
 /// timeouts and more frequent snapshots, so that more happens in a second.
@@ -153,8 +153,8 @@ impl Host {
     /// Refreshes the follower's estimate of the leader's time at intervals.
     async fn refresh_leader_time(&self) {
         while self.runs() {
-            self.requests.refresh_leader_time(TIME_LOOK).await;
-            sleep(TIME_LOOK).await;
+            self.requests.refresh_leader_time(TIME_POLL).await;
+            sleep(TIME_POLL).await;
         }
     }
 

@@ -80,9 +80,9 @@ fn a_client_written_from_the_seed_alone_holds_the_lock() {
     assert!(renewed["lease_expires_at"].as_str() >= made["lease_expires_at"].as_str());
     assert_eq!(client.does("release"), Value::Null);
     assert_eq!(guard.status()["state"], "reading");
-    let again = client.does("acquire");
-    assert!(token(&again) > token(&made), "{made} {again}");
-    assert_eq!(number(&again, "acquire_seq"), number(&made, "acquire_seq") + 1);
+    let repeated = client.does("acquire");
+    assert!(token(&repeated) > token(&made), "{made} {repeated}");
+    assert_eq!(number(&repeated, "acquire_seq"), number(&made, "acquire_seq") + 1);
 }
 
 // "if active non-expired lock exists, return `E_LOCK_CONFLICT`"

@@ -889,7 +889,7 @@ impl<R> Table<R> {
                 match (asking, lease) {
                     (Some(asking), Some(key)) => self.served(asking, key, todo),
                     (Some(asking), None) => self.stands(asking, &found.tickets, todo),
-                    (None, Some(key)) => file.heard_early(number, key),
+                    (None, Some(key)) => file.granted_early(number, key),
                     (None, None) => {}
                 }
             }

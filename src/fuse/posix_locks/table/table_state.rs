@@ -314,7 +314,7 @@ impl<R> File<R> {
 
     /// Records, for the unanswered request with this lease number, that the engine already has the
     /// lease `key` with the same number.
-    pub(crate) fn heard_early(&mut self, number: u64, key: LeaseKey) {
+    pub(crate) fn granted_early(&mut self, number: u64, key: LeaseKey) {
         let mut own = self.asks.iter_mut().filter(|asking| asking.number == number);
         if let Some(asking) = own.find(|asking| asking.early.is_none()) {
             asking.early = Some(Early { ticket: None, key });
@@ -919,13 +919,13 @@ impl<R> Table<R> {
     /// then those in `queue`, which wait for an owner of this mount, in order. A request that still
     /// cannot proceed keeps waiting.
     pub(super) fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
-        if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
-            *again = true;
+        if let Some((_, is_stale)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
+            *is_stale = true;
             return;
         }
         let outer = self.serving.replace((ino, true));
-        while let Some((_, again)) = &mut self.serving
-            && std::mem::take(again)
+        while let Some((_, is_stale)) = &mut self.serving
+            && std::mem::take(is_stale)
         {
             self.serve_queue(ino, todo);
         }

@@ -320,7 +320,7 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
     let mut following = call.app.batch_server.in_protocol(version).follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
-        following.only(move |event| grant.may_hear(event));
+        following.only(move |event| grant.may_receive(event));
     }
     let news = Arc::new(Notify::new());
     let waking = Arc::clone(&news);

@@ -197,8 +197,8 @@ impl EventSubscriber {
 
     fn sees(&self, event: &Event) -> bool {
         match name_of(&event.what) {
-            Some(name) => name.starts_with(&self.prefix) && self.grant.may_hear(event),
-            None => self.prefix.is_empty() && self.grant.may_hear(event),
+            Some(name) => name.starts_with(&self.prefix) && self.grant.may_receive(event),
+            None => self.prefix.is_empty() && self.grant.may_receive(event),
         }
     }
 }

@@ -123,12 +123,12 @@ async fn acquire_held(
         let patch = ask.patch.clone();
         let renewal = Renew { key, term: None, firm: Firm::Keep, patch, acquires: true };
         // Only an acquire has a name remembered.
-        let again = if ask.remember {
+        let renewal_op = if ask.remember {
             Op::Acquire(Acquire { hold: Ownership::Client, ..ask.clone() })
         } else {
             Op::Renew(renewal)
         };
-        let outcome = call.decide(again, request).await?;
+        let outcome = call.decide(renewal_op, request).await?;
         return granted(call, (&ask.name, &ask.client), &outcome).await;
     }
     match (options.wait, request) {
