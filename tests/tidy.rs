@@ -251,6 +251,53 @@ fn the_methods_of_a_type_stand_together() {
     assert!(files.is_empty(), "methods of one type in more than two files: {files:#?}");
 }
 
+/// Returns the parameters of the function whose signature begins in this text, with their types.
+fn parameters(signature: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let (mut depth, mut before) = (0, ' ');
+    for c in signature[signature.find('(').unwrap_or(0)..].chars() {
+        depth -= i32::from(matches!(c, ')' | ']' | '}') || c == '>' && before != '-');
+        if depth == 0 && before != ' ' {
+            break;
+        }
+        if c == ',' && depth == 1 {
+            found.push(String::new());
+        } else if depth > 0 {
+            found.last_mut().expect("one at least").push(c);
+        }
+        depth += i32::from(matches!(c, '(' | '[' | '{' | '<'));
+        before = c;
+    }
+    found
+}
+
+/// Whether the type of a parameter is a tuple, or a reference to one.
+fn is_tuple(parameter: &str) -> bool {
+    let Some((_, of)) = parameter.rsplit_once(": ") else { return false };
+    let of = of.trim_start_matches(['&', ' ']).trim_start_matches("mut ");
+    of.starts_with('(') && of.contains(',')
+}
+
+#[test]
+fn no_parameter_is_a_tuple() {
+    let tuple = "fn f<T>(&self, (a, b): (u8, Option<T>), c: &(dyn Error + 'static)) -> (u8, u8) {";
+    assert_eq!(parameters(tuple).iter().filter(|it| is_tuple(it)).count(), 1);
+    none("a parameter is no tuple: values that travel together have a name", |source, found| {
+        let lines: Vec<_> = source.product().collect();
+        for (at, (number, line)) in lines.iter().enumerate() {
+            let code = line.trim_start();
+            if code.starts_with("//") || !has_word(code.split('(').next().unwrap_or(""), "fn") {
+                continue;
+            }
+            let signature = lines[at..].iter().map(|(_, line)| line.trim()).take(20);
+            let signature = signature.collect::<Vec<_>>().join(" ");
+            if let Some(tuple) = parameters(&signature).iter().find(|it| is_tuple(it)) {
+                found(*number, tuple);
+            }
+        }
+    });
+}
+
 #[test]
 fn files_begin_with_a_module_header() {
     none("files begin with a sentence of documentation", |source, found| {

@@ -47,6 +47,19 @@ pub(crate) struct AuditReport {
     pub(crate) chained: u64,
 }
 
+/// The place of a line: its file and its number there.
+#[derive(Clone, Copy)]
+struct AuditPlace<'a> {
+    file: &'a str,
+    line: u64,
+}
+
+impl AuditPlace<'_> {
+    fn fault(self, what: impl Into<String>) -> AuditFault {
+        AuditFault { file: self.file.to_owned(), line: self.line, what: what.into() }
+    }
+}
+
 /// The next line that the chain permits.
 enum ExpectedLine {
     /// The chain has not begun.
@@ -94,17 +107,16 @@ impl AuditCheck {
         }
     }
 
-    fn fault(&mut self, (file, line): (&str, u64), what: impl Into<String>) {
+    fn fault(&mut self, at: AuditPlace<'_>, what: impl Into<String>) {
         if self.report.faults.len() < AUDIT_FAULTS_MAX {
-            let (file, what) = (file.to_owned(), what.into());
-            self.report.faults.push(AuditFault { file, line, what });
+            self.report.faults.push(at.fault(what));
         }
     }
 
     /// Checks the lines of a file.
     pub(crate) fn file(&mut self, name: &str, mut from: impl BufRead) -> io::Result<()> {
         if let Some(torn) = self.torn.take() {
-            self.fault((&torn.file, torn.line), torn.what);
+            self.fault(AuditPlace { file: &torn.file, line: torn.line }, torn.what);
         }
         let (mut line, mut number) = (Vec::new(), 0);
         if self.last.2 == 0 {
@@ -112,10 +124,10 @@ impl AuditCheck {
         }
         while read_line(&mut from, &mut line)? {
             number += 1;
-            let at = (name, number);
+            let at = AuditPlace { file: name, line: number };
             let Some(text) = line.strip_suffix(b"\n") else {
                 let what = "is incomplete: it has no end".to_owned();
-                self.torn = Some(AuditFault { file: name.to_owned(), line: number, what });
+                self.torn = Some(at.fault(what));
                 break;
             };
             match ReadLine::parse(text) {
@@ -136,7 +148,7 @@ impl AuditCheck {
         Ok(())
     }
 
-    fn chained(&mut self, at: (&str, u64), line: &ChainedLine) {
+    fn chained(&mut self, at: AuditPlace<'_>, line: &ChainedLine) {
         self.report.chained += 1;
         match &self.expected {
             _ if !line.is_whole => self.fault(at, "was changed after it was written"),
@@ -158,7 +170,7 @@ impl AuditCheck {
             }
             ExpectedLine::Any | ExpectedLine::Next(..) => {}
         }
-        let here = AuditFault { file: at.0.to_owned(), line: at.1, what: String::new() };
+        let here = at.fault("");
         if self.head.as_ref().is_some_and(|head| head.last.event == line.event) {
             self.named = Some((line.named.clone(), here));
         }
@@ -167,11 +179,11 @@ impl AuditCheck {
             Some(next) => ExpectedLine::Next(next, [line.named.clone(), line.own.clone()]),
             None => ExpectedLine::Any,
         };
-        self.last = (at.0.to_owned(), at.1, line.event);
+        self.last = (at.file.to_owned(), at.line, line.event);
     }
 
     /// Checks the first line of the chain.
-    fn first(&mut self, at: (&str, u64), line: &ChainedLine) {
+    fn first(&mut self, at: AuditPlace<'_>, line: &ChainedLine) {
         let first = self.head.as_ref().map_or(1, |head| head.first);
         if line.event > first {
             let says =
@@ -196,10 +208,12 @@ impl AuditCheck {
     pub(crate) fn end(mut self, has_head: bool) -> AuditReport {
         let (file, line, event) = std::mem::take(&mut self.last);
         match self.head.take() {
-            None if has_head => self.fault((AuditHead::NAME, 0), "is damaged"),
+            None if has_head => {
+                self.fault(AuditPlace { file: AuditHead::NAME, line: 0 }, "is damaged");
+            }
             None if self.report.chained > 0 => {
                 let says = "is missing: nothing shows whether the end of the log was cut";
-                self.fault((AuditHead::NAME, 0), says);
+                self.fault(AuditPlace { file: AuditHead::NAME, line: 0 }, says);
             }
             None => {}
             Some(head) if head.last.event > event => {
@@ -213,14 +227,15 @@ impl AuditCheck {
                 };
                 let torn = self.torn.take();
                 let (file, line) = torn.map_or((file, line), |torn| (torn.file, torn.line));
-                self.fault((&file, line), says);
+                self.fault(AuditPlace { file: &file, line }, says);
             }
             Some(head) => {
                 if let Some((hash, at)) = self.named.take()
                     && hash != head.last.hash
                     && self.report.faults.is_empty()
                 {
-                    self.fault((&at.file, at.line), "is not the one that the head names");
+                    let place = AuditPlace { file: &at.file, line: at.line };
+                    self.fault(place, "is not the one that the head names");
                 }
                 if let after @ 1.. = event - head.last.event {
                     let lines = if after == 1 { "line follows" } else { "lines follow" };

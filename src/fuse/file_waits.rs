@@ -98,12 +98,13 @@ impl FileWaits {
     /// Returns `None` if the file was closed in the meantime.
     pub(crate) async fn join(
         self: &Arc<Self>,
-        (fh, uid): (u64, u32),
+        fh: u64,
+        uid: u32,
         patience: Option<Span>,
         ask: Acquire,
         check: Option<ParentCheck>,
     ) -> Option<FileWaitEnd> {
-        match self.enqueue((fh, uid), patience, ask, check) {
+        match self.enqueue(fh, uid, patience, ask, check) {
             Ok(end) => end.await,
             Err(end) => Some(end),
         }
@@ -111,7 +112,8 @@ impl FileWaits {
 
     fn enqueue(
         self: &Arc<Self>,
-        (fh, uid): (u64, u32),
+        fh: u64,
+        uid: u32,
         patience: Option<Span>,
         mut ask: Acquire,
         check: Option<ParentCheck>,

@@ -225,7 +225,7 @@ impl FileSystem for LockFs {
         let Some(open) = self.opens.get(asked.fh) else { return Err(Errno::EBADF) };
         match &open.target {
             OpenTarget::Lock(ino, name) => {
-                self.ops.files.read(&caller, &open, (*ino, name), asked).await
+                self.ops.files.read(&caller, &open, *ino, name, asked).await
             }
             OpenTarget::Control(control) => {
                 // A read at offset 0 clears the file's change flag for poll. A read of a file in
@@ -244,7 +244,7 @@ impl FileSystem for LockFs {
         let Some(open) = self.opens.get(fh) else { return Err(Errno::EBADF) };
         match &open.target {
             OpenTarget::Lock(ino, name) => {
-                self.ops.files.write(&caller, &open, (*ino, name), offset, data).await
+                self.ops.files.write(&caller, &open, *ino, name, offset, data).await
             }
             OpenTarget::Control(control) => {
                 self.control.write(&caller, fh, &open, control, data).await

@@ -121,9 +121,14 @@ impl Rig {
     }
 
     /// Creates and opens the file of a free lock. Returns its inode number and file handle.
-    fn created(&self, who: Requester, name: &str) -> (u64, u64) {
+    fn created(&self, who: Requester, name: &str) -> OpenedFile {
         let (entry, opened) = self.create(who, name, libc::O_RDWR).expect("it is free");
-        (entry.attr.ino.0, opened.fh)
+        OpenedFile { ino: entry.attr.ino.0, fh: opened.fh }
+    }
+
+    /// Opens the file with this inode number once more.
+    fn opened(&self, who: Requester, ino: u64, flags: i32) -> OpenedFile {
+        OpenedFile { ino, fh: self.open(who, ino, flags).expect("it opens").fh }
     }
 
     fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
@@ -232,13 +237,20 @@ impl Rig {
     }
 }
 
+/// The inode number and the file handle of an open file.
+#[derive(Clone, Copy)]
+struct OpenedFile {
+    ino: u64,
+    fh: u64,
+}
+
 /// Returns a flock request for an open file, which is its own lock owner.
-fn whole((ino, fh): (u64, u64), kind: i32) -> LockRequest {
+fn whole(OpenedFile { ino, fh }: OpenedFile, kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner: fh, start: 0, end: TO_END, kind, pid: 0 }
 }
 
 /// Returns an fcntl request of the process `owner` for a lock on one byte.
-fn byte((ino, fh): (u64, u64), owner: u64, byte: u64, kind: i32) -> LockRequest {
+fn byte(OpenedFile { ino, fh }: OpenedFile, owner: u64, byte: u64, kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner, start: byte, end: byte, kind, pid: owner as u32 }
 }
 
@@ -336,7 +348,7 @@ fn everybody_may_make_locks_in_the_mount_point_as_in_tmp() {
 #[test]
 fn an_inode_that_the_kernel_has_forgotten_is_stale() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(ALICE, "a");
+    let OpenedFile { ino, fh } = rig.created(ALICE, "a");
     rig.0.release(ino, fh);
     assert_eq!(block_on(rig.0.unlink(ALICE, at("a"))), Ok(()));
     rig.0.forget(ino, 1);
@@ -379,7 +391,7 @@ fn create_takes_a_free_lock_and_opens_it() {
 #[test]
 fn create_new_fails_where_create_opens_anothers_lock() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "job");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "job");
     let new = rig.create(BOB, "job", libc::O_WRONLY | libc::O_EXCL);
     assert_eq!(errno(new.map(|(_, opened)| opened.fh)), libc::EEXIST);
     let (entry, _) = rig.create(BOB, "job", libc::O_WRONLY).expect("opening never fails");
@@ -397,7 +409,7 @@ fn create_of_a_name_that_became_a_directory_is_stale() {
 #[test]
 fn a_program_reads_back_what_it_wrote() {
     let rig = Rig::new();
-    let (_, fh) = rig.created(ALICE, "job");
+    let OpenedFile { fh, .. } = rig.created(ALICE, "job");
     assert_eq!(rig.write(ALICE, fh, "host:123"), Ok(8));
     assert_eq!(rig.read(ALICE, fh).as_deref(), Ok("host:123"));
     assert_eq!(rig.read_at(ALICE, fh, 5, 0).as_deref(), Ok("123"), "from where it is");
@@ -417,7 +429,7 @@ fn a_reader_gets_the_status() {
 #[test]
 fn a_write_by_a_non_holder_is_busy_and_changes_nothing() {
     let rig = Rig::new();
-    let (ino, own) = rig.created(ALICE, "job");
+    let OpenedFile { ino, fh: own } = rig.created(ALICE, "job");
     rig.write(ALICE, own, "mine").expect("its holder may");
     let other = rig.open(BOB, ino, libc::O_WRONLY).expect("opening never fails").fh;
     assert_eq!(errno(rig.write(BOB, other, "60s")), libc::EBUSY);
@@ -429,7 +441,7 @@ fn a_write_by_a_non_holder_is_busy_and_changes_nothing() {
 #[test]
 fn a_write_that_is_too_long_or_invalid_is_refused() {
     let rig = Rig::new();
-    let (_, fh) = rig.created(ALICE, "job");
+    let OpenedFile { fh, .. } = rig.created(ALICE, "job");
     assert_eq!(errno(rig.write(ALICE, fh, &"x".repeat(1 << 20))), libc::EFBIG);
     assert_eq!(errno(rig.write(ALICE, fh, r#"{"ttl":"soon"}"#)), libc::EINVAL);
     assert_eq!(errno(rig.write(ALICE, 999, "60s")), libc::EBADF);
@@ -438,7 +450,7 @@ fn a_write_that_is_too_long_or_invalid_is_refused() {
 #[test]
 fn writing_a_duration_renews_with_that_ttl() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(ALICE, "job");
+    let OpenedFile { ino, fh } = rig.created(ALICE, "job");
     assert_eq!(rig.write(ALICE, fh, "90s\n"), Ok(4));
     assert_eq!(rig.xattr(ino, "user.latchfs.ttl").as_deref(), Ok("90000ms"));
     assert_eq!(errno(rig.write(ALICE, fh, "pid=1")), libc::EPERM, "not by a foreign namespace");
@@ -447,7 +459,7 @@ fn writing_a_duration_renews_with_that_ttl() {
 #[test]
 fn truncating_open_clears_the_content_of_an_own_lock() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(here(ALICE), "job");
+    let OpenedFile { ino, fh } = rig.created(here(ALICE), "job");
     rig.write(ALICE, fh, "mine").expect("its holder may");
     let flags = libc::O_WRONLY | libc::O_TRUNC;
     rig.open(BOB, ino, flags).expect("opening never fails");
@@ -461,7 +473,7 @@ fn truncating_open_clears_the_content_of_an_own_lock() {
 #[test]
 fn closing_reports_that_nothing_was_renewed() {
     let rig = Rig::new();
-    let (ino, own) = rig.created(ALICE, "job");
+    let OpenedFile { ino, fh: own } = rig.created(ALICE, "job");
     let other = rig.open(BOB, ino, libc::O_WRONLY).expect("opening never fails").fh;
     assert_eq!(errno(block_on(rig.0.flush(BOB, ino, other, 1))), libc::EBUSY);
     assert_eq!(block_on(rig.0.flush(ALICE, ino, own, 2)), Ok(()));
@@ -492,7 +504,7 @@ fn only_root_may_chown_to_another_user() {
 #[test]
 fn touch_renews_for_the_holder_and_is_busy_for_others() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "job");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "job");
     let attr = rig.setattr(ALICE, ino, &touch_at(1_000)).expect("its holder may").attr;
     assert_eq!(attr.mtime, UNIX_EPOCH + Duration::from_secs(1_000));
     assert_eq!(errno(rig.setattr(BOB, ino, &touch_at(2_000))), libc::EBUSY);
@@ -502,7 +514,7 @@ fn touch_renews_for_the_holder_and_is_busy_for_others() {
 #[test]
 fn truncating_anothers_lock_does_nothing_and_never_fails() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(here(ALICE), "job");
+    let OpenedFile { ino, fh } = rig.created(here(ALICE), "job");
     rig.write(ALICE, fh, "mine").expect("its holder may");
     let cut = SetAttrs { size: Some(1), ..SetAttrs::default() };
     assert_eq!(rig.setattr(BOB, ino, &cut).map(|attr| attr.attr.uid), Ok(ALICE.uid));
@@ -525,7 +537,7 @@ fn unlink_frees_a_file_lock() {
 #[test]
 fn rename_carries_the_lease_and_the_inode_over() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "a");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "a");
     assert_eq!(rig.rename(ALICE, "a", "b", RenameFlags::empty()), Ok(()));
     assert_eq!(errno(rig.lookup(ALICE, "a")), libc::ENOENT);
     assert_eq!(rig.lookup(ALICE, "b").expect("it is there").attr.ino.0, ino);
@@ -556,7 +568,7 @@ fn rename_of_a_directory_with_locks_below_fails() {
 #[test]
 fn link_gives_one_inode_two_names() {
     let rig = Rig::new();
-    let (ino, fh) = rig.created(ALICE, "unique");
+    let OpenedFile { ino, fh } = rig.created(ALICE, "unique");
     rig.write(ALICE, fh, "host:1").expect("its holder may");
     let attr = rig.link(ALICE, ino, "lock").expect("it is free").attr;
     assert_eq!((attr.ino.0, attr.nlink, attr.size), (ino, 2, 6));
@@ -568,7 +580,7 @@ fn link_gives_one_inode_two_names() {
 #[test]
 fn link_is_for_the_holder_of_a_file() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "unique");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "unique");
     assert_eq!(errno(rig.link(BOB, ino, "lock")), libc::EPERM);
     let dir = rig.mkdir(ALICE, "build").expect("it is free").attr.ino.0;
     assert_eq!(errno(rig.link(ALICE, dir, "other")), libc::EPERM);
@@ -578,7 +590,7 @@ fn link_is_for_the_holder_of_a_file() {
 #[test]
 fn extended_attributes_are_facts_about_the_lock() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "job");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "job");
     assert_eq!(rig.xattr(ino, "user.latchfs.phase").as_deref(), Ok("held"));
     assert_eq!(rig.xattr(ino, "user.latchfs.waiters").as_deref(), Ok("0"));
     assert_eq!(errno(rig.xattr(ino, "user.latchfs.note")), libc::ENODATA, "it has none");
@@ -591,7 +603,7 @@ fn extended_attributes_are_facts_about_the_lock() {
 #[test]
 fn a_note_and_a_ttl_can_be_set() {
     let rig = Rig::new();
-    let (ino, _) = rig.created(ALICE, "job");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "job");
     assert_eq!(rig.set_xattr(ALICE, ino, "user.latchfs.note", "back at 5"), Ok(()));
     assert_eq!(rig.xattr(ino, "user.latchfs.note").as_deref(), Ok("back at 5"));
     assert_eq!(rig.set_xattr(ALICE, ino, "user.latchfs.ttl", "2m"), Ok(()));
@@ -637,7 +649,7 @@ fn directory_mode_restricts_creating_locks_below() {
 fn flock_excludes_another_open_file_until_it_unlocks() {
     let rig = Rig::new();
     let first = rig.created(ALICE, "job");
-    let second = (first.0, rig.open(BOB, first.0, libc::O_RDWR).expect("it opens").fh);
+    let second = rig.opened(BOB, first.ino, libc::O_RDWR);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_WRLCK)), Ok(()));
     assert_eq!(errno(rig.lock(BOB, whole(second, libc::F_WRLCK))), libc::EAGAIN);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_UNLCK)), Ok(()));
@@ -648,20 +660,20 @@ fn flock_excludes_another_open_file_until_it_unlocks() {
 fn flock_waits_for_the_lock_and_gets_it() {
     let rig = Rig::new();
     let first = rig.created(ALICE, "job");
-    let second = (first.0, rig.open(BOB, first.0, libc::O_RDWR).expect("it opens").fh);
+    let second = rig.opened(BOB, first.ino, libc::O_RDWR);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_WRLCK)), Ok(()));
     let end = rig.begin_lock(BOB, whole(second, libc::F_WRLCK));
     assert!(end.try_recv().is_err(), "it waits");
-    rig.0.release(first.0, first.1);
+    rig.0.release(first.ino, first.fh);
     assert_eq!(end.recv_timeout(PATIENCE), Ok(Ok(())), "closing gives it back");
-    assert_eq!(rig.write(BOB, second.1, "mine"), Ok(4), "its file speaks for the lock");
+    assert_eq!(rig.write(BOB, second.fh, "mine"), Ok(4), "its file speaks for the lock");
 }
 
 #[test]
 fn readers_share_a_lock() {
     let rig = Rig::new();
     let first = rig.created(ALICE, "job");
-    let second = (first.0, rig.open(BOB, first.0, libc::O_RDONLY).expect("it opens").fh);
+    let second = rig.opened(BOB, first.ino, libc::O_RDONLY);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_RDLCK)), Ok(()));
     assert_eq!(rig.lock(BOB, whole(second, libc::F_RDLCK)), Ok(()));
     assert_eq!(errno(rig.lock(BOB, whole(second, libc::F_WRLCK))), libc::EAGAIN);
@@ -671,10 +683,10 @@ fn readers_share_a_lock() {
 fn a_waiter_that_gives_up_gets_eagain() {
     let rig = Rig::new();
     let first = rig.created(ALICE, "job");
-    let second = (first.0, rig.open(BOB, first.0, libc::O_RDWR).expect("it opens").fh);
+    let second = rig.opened(BOB, first.ino, libc::O_RDWR);
     assert_eq!(rig.lock(ALICE, whole(first, libc::F_WRLCK)), Ok(()));
     let end = rig.begin_lock(BOB, whole(second, libc::F_WRLCK));
-    let given_up = block_on(rig.0.ioctl(BOB, second.0, second.1, file_locks::GIVE_UP));
+    let given_up = block_on(rig.0.ioctl(BOB, second.ino, second.fh, file_locks::GIVE_UP));
     assert_eq!(given_up, Ok(Vec::new()));
     assert_eq!(end.recv_timeout(PATIENCE), Ok(Err(Errno::EAGAIN)));
 }
@@ -683,14 +695,14 @@ fn a_waiter_that_gives_up_gets_eagain() {
 fn an_ioctl_returns_the_token_of_an_open_file() {
     let rig = Rig::new();
     let file = rig.created(ALICE, "job");
-    let token = || block_on(rig.0.ioctl(ALICE, file.0, file.1, file_locks::TOKEN));
+    let token = || block_on(rig.0.ioctl(ALICE, file.ino, file.fh, file_locks::TOKEN));
     assert_eq!(errno(token()), libc::ESTALE, "it is not locked");
     assert_eq!(rig.lock(ALICE, whole(file, libc::F_WRLCK)), Ok(()));
     let stored_token =
         u64::from_ne_bytes(token().expect("it is locked").try_into().expect("8 bytes"));
-    let shown = rig.xattr(file.0, "user.latchfs.token").expect("it is held");
+    let shown = rig.xattr(file.ino, "user.latchfs.token").expect("it is held");
     assert_eq!(stored_token.to_string(), shown);
-    assert_eq!(errno(block_on(rig.0.ioctl(ALICE, file.0, file.1, 7))), libc::ENOTTY);
+    assert_eq!(errno(block_on(rig.0.ioctl(ALICE, file.ino, file.fh, 7))), libc::ENOTTY);
 }
 
 #[test]
@@ -735,7 +747,7 @@ fn control_files_can_not_be_locked() {
     let rig = Rig::new();
     let ino = rig.walk(ALICE, ".latchfs/README");
     let fh = rig.open(ALICE, ino, libc::O_RDONLY).expect("it opens").fh;
-    assert_eq!(errno(rig.lock(ALICE, whole((ino, fh), libc::F_RDLCK))), libc::EINVAL);
+    assert_eq!(errno(rig.lock(ALICE, whole(OpenedFile { ino, fh }, libc::F_RDLCK))), libc::EINVAL);
 }
 
 #[test]
@@ -863,7 +875,7 @@ fn events_are_read_as_they_happen() {
 #[test]
 fn poll_reports_a_change_until_the_file_is_read() {
     let rig = Rig::new();
-    let (ino, own) = rig.created(ALICE, "job");
+    let OpenedFile { ino, fh: own } = rig.created(ALICE, "job");
     let fh = rig.open(BOB, ino, libc::O_RDONLY).expect("it opens").fh;
     let wanted = PollEvents::POLLIN | PollEvents::POLLPRI;
     let (send, woken) = channel();
@@ -981,7 +993,7 @@ fn a_link_that_fails_after_its_grant_leaves_no_lease() {
     let engine = Local::in_memory(Rules::default()).expect("it starts");
     let service = Arc::new(SilentAfterGrant { engine, is_silent: AtomicBool::new(false) });
     let rig = Rig::on(&Locks::new(Arc::clone(&service) as _));
-    let (ino, _) = rig.created(ALICE, "file");
+    let OpenedFile { ino, .. } = rig.created(ALICE, "file");
     assert!(rig.link(ALICE, ino, "lock").is_err(), "it can't look at the lock");
     assert!(service.is_silent.swap(false, Ordering::SeqCst), "the lock was granted");
     assert_eq!(errno(rig.lookup(BOB, "lock")), libc::ENOENT);

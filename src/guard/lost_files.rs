@@ -357,7 +357,8 @@ impl<D: Disk> LostFiles<D> {
     /// `count` of them.
     pub(crate) fn newest(
         &self,
-        (before, count): (u64, usize),
+        before: u64,
+        count: usize,
         may_see: impl Fn(u32) -> bool,
     ) -> Vec<u64> {
         let known = self.known.lock();

@@ -100,8 +100,10 @@ pub(crate) enum Wake {
 impl<D: Disk> PlainGuard<D> {
     /// Starts the threads of the guard. `wake` wakes [`Self::serve`].
     pub(crate) fn start(
-        (guard, lock): (Arc<FolderGuard<D>>, Arc<FolderLock>),
-        (folder, owner): (PathBuf, u32),
+        guard: Arc<FolderGuard<D>>,
+        lock: Arc<FolderLock>,
+        folder: PathBuf,
+        owner: u32,
         commands: NewsCommands,
         wake: Sender<Wake>,
     ) -> io::Result<Arc<Self>> {
@@ -232,7 +234,7 @@ impl<D: Disk> PlainGuard<D> {
             GuardRequest::Accept(Ok(wish)) => self.take(client, wish, ACCEPT_PATIENCE),
             GuardRequest::Accept(Err(why)) => Some(refused(why)),
             GuardRequest::Use(token) => Some(self.begin_use(client, token)),
-            GuardRequest::EndUse { token, gives } => Some(self.end_use(client, (token, gives))),
+            GuardRequest::EndUse { token, gives } => Some(self.end_use(client, token, gives)),
             GuardRequest::Give { .. } => Some(match self.tenures.uses.check_unused() {
                 Ok(()) => self.give(client.peer.uid),
                 Err(why) => refused(why),
@@ -256,7 +258,7 @@ impl<D: Disk> PlainGuard<D> {
         let (waits, told) = (client.presence().clone(), client.presence().clone());
         let is_wanted = Box::new(move || !waits.is_gone());
         let then = Box::new(move |answer| told.held(answer));
-        self.tenures.hold((Owner::Host, wish), patience, is_wanted, then);
+        self.tenures.hold(Owner::Host, wish, patience, is_wanted, then);
         let Some(held) = client.wait_for_lock() else {
             self.tenures.look();
             return None;
@@ -310,7 +312,7 @@ impl<D: Disk> PlainGuard<D> {
     fn begin_use(&self, client: &Connection, token: u64) -> Value {
         let (send, begun) = channel();
         let then = move |begun| send.send(begun).unwrap_or_default();
-        self.tenures.begin_use((client.peer.pid, token), then);
+        self.tenures.begin_use(client.peer.pid, token, then);
         // The receive fails only if the thread of the tenures has ended.
         match begun.recv().ok().flatten() {
             Some(begun) => {
@@ -323,13 +325,13 @@ impl<D: Disk> PlainGuard<D> {
 
     /// Ends the use. Gives the lock up as well, if a program took it for its use and no other one
     /// uses it any more.
-    fn end_use(&self, client: &Connection, (token, gives): (u64, bool)) -> Value {
+    fn end_use(&self, client: &Connection, token: u64, gives: bool) -> Value {
         let ended = client.lock_use.lock().take();
         if ended.is_some() {
             drop(ended);
             let (send, released) = channel();
             let then = move || send.send(()).unwrap_or_default();
-            self.tenures.give_unused((token, gives), then);
+            self.tenures.give_unused(token, gives, then);
             let _ = released.recv();
             self.is_given.fetch_or(gives, Ordering::AcqRel);
         }
@@ -411,7 +413,7 @@ impl EventBoard {
             if presence.is_gone() {
                 return None;
             }
-            if let Some(line) = queue.next(position, (may_see_names, PIECE_BYTES)) {
+            if let Some(line) = queue.next(position, may_see_names, PIECE_BYTES) {
                 return Some(line);
             }
             self.news.wait(&mut queue);

@@ -632,11 +632,12 @@ pub fn list_of(
     query: List,
     then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
 ) {
-    list_on((locks.clone(), names), prefixes.into_iter(), query, Vec::new(), Box::new(then));
+    list_on(locks.clone(), names, prefixes.into_iter(), query, Vec::new(), Box::new(then));
 }
 
 fn list_on(
-    (locks, names): (Locks, ListedNames),
+    locks: Locks,
+    names: ListedNames,
     mut left: IntoIter<String>,
     query: List,
     mut found: Vec<LockView>,
@@ -651,7 +652,7 @@ fn list_on(
     locks.clone().list_of(names, part, move |page| match page {
         Ok(page) => {
             found.extend(page.items);
-            list_on((locks, names), left, query, found, then);
+            list_on(locks, names, left, query, found, then);
         }
         Err(why) => then(Err(why)),
     });

@@ -145,7 +145,7 @@ impl Locks {
         query: List,
         then: impl FnOnce(Result<StaleRead<ListPage<LockView>>, Unavailable>) + Send + 'static,
     ) {
-        match self.stale(|engine, at| page(engine, at, names, (&prefixes, &query))) {
+        match self.stale(|engine, at| page(engine, at, names, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
             None => locks::list_of(self, names, prefixes, query, |page| {
                 then(page.map(StaleRead::now));
@@ -167,7 +167,8 @@ fn page(
     engine: &Engine,
     at: Time,
     names: ListedNames,
-    (prefixes, query): (&[String], &List),
+    prefixes: &[String],
+    query: &List,
 ) -> ListPage<LockView> {
     let mut items = Vec::new();
     for prefix in prefixes {

@@ -309,8 +309,8 @@ fn mend(site: &FolderSite, kind: FindingKind) -> Option<Result<String, String>> 
 fn locked_place(site: &FolderSite) -> Result<StatePlace, String> {
     let Some(record) = &site.record else { return Err("the folder has no record".to_owned()) };
     let Some(state) = site.host.ancestors().nth(2) else { return Err("no place".to_owned()) };
-    let host = (site.client.as_str(), ChangedThrough::Folder);
-    StatePlace::open(&site.folder, record, state, host).map_err(|error| error.to_string())
+    StatePlace::open(&site.folder, record, state, &site.client, ChangedThrough::Folder)
+        .map_err(|error| error.to_string())
 }
 
 /// Moves the content of stages to the lost files.

@@ -472,11 +472,7 @@ impl ViewRecord {
 
     /// Writes the record. Only `doctor` needs it, so a failure is no reason to show no view.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-    pub(in crate::cli) fn note(
-        host: &Path,
-        (folder, view): (&Path, &Path),
-        server: Option<String>,
-    ) {
+    pub(in crate::cli) fn note(host: &Path, folder: &Path, view: &Path, server: Option<String>) {
         let record = Self { folder: folder.to_owned(), view: view.to_owned(), server };
         if let Err(error) = record.write(host) {
             log::warn!("doctor would not miss the view: {error}");

@@ -224,15 +224,15 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
         GuardEndpoint::View(view) => view.dir.join(".latchfs/snapshots").join(id),
     };
     match (&args.to, &args.file) {
-        (Some(to), _) => restore_to(args, (&tree, &text(&shown["root"])), &absolute(to)?),
-        (None, Some(file)) => restore_file(args, &endpoint, (&tree, file)),
+        (Some(to), _) => restore_to(args, &tree, &text(&shown["root"]), &absolute(to)?),
+        (None, Some(file)) => restore_file(args, &endpoint, &tree, file),
         (None, None) => Err(CliError::usage("name a new directory with --to, or a --file")),
     }
 }
 
 /// Restores a snapshot, whose manifest has the digest `root`, to a new directory.
-fn restore_to(args: &SnapshotRestoreArgs, from: (&Path, &str), to: &Path) -> CliResult {
-    let degraded = stored_snapshots::copy(from, to)?;
+fn restore_to(args: &SnapshotRestoreArgs, tree: &Path, root: &str, to: &Path) -> CliResult {
+    let degraded = stored_snapshots::copy(tree, root, to)?;
     for sentence in &degraded {
         output::say(&output::harmless(sentence));
     }
@@ -244,7 +244,8 @@ fn restore_to(args: &SnapshotRestoreArgs, from: (&Path, &str), to: &Path) -> Cli
 fn restore_file(
     args: &SnapshotRestoreArgs,
     endpoint: &GuardEndpoint,
-    (tree, file): (&Path, &Path),
+    tree: &Path,
+    file: &Path,
 ) -> CliResult {
     let GuardEndpoint::View(view) = endpoint else {
         return Err(stored_snapshots::needs_view(endpoint.dir()));

@@ -99,8 +99,9 @@ pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
         // If the guard can't use this directory, that is reported now.
         Some(dir) if args.alone => {
             let client = args.client.clone().map_or_else(host, Ok)?;
-            let host = (client.as_str(), ChangedThrough::Folder);
-            let place = StatePlace::open(&folder, &record, &absolute(dir)?, host);
+            let through = ChangedThrough::Folder;
+            let place =
+                StatePlace::open(&folder, &record, &absolute(dir)?, client.as_str(), through);
             Some(place.map(|place| place.folder))
         }
         _ => Some(state_place::lock_folder(&folder)),
@@ -164,8 +165,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,
     };
-    let host = (client.as_str(), ChangedThrough::Folder);
-    let place = StatePlace::open(folder, record, &state, host);
+    let place = StatePlace::open(folder, record, &state, client.as_str(), ChangedThrough::Folder);
     let place = place.map_err(|error| unavailable(&error))?;
     let terms = Terms { client: client.clone(), ttl: TTL_DEFAULT, grace: GRACE_OF_FOLDER };
     let decider =
@@ -192,7 +192,7 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         let tenures = tenures.map_err(|error| unavailable(&error))?;
         let (send, held) = mpsc::channel();
         let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
-        tenures.hold((Owner::Host, WishOf::Person), LOCK_PATIENCE, Box::new(|| true), then);
+        tenures.hold(Owner::Host, WishOf::Person, LOCK_PATIENCE, Box::new(|| true), then);
         let mut progress = Progress::new(&guard);
         let done = match progress.wait(&held) {
             Ok(Ok(())) => Ok(()),

@@ -107,7 +107,7 @@ pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
             holder: client.to_string(),
         };
         let dirs = place.barrier_dirs().map_err(|error| unavailable(&error))?;
-        let opened = FolderBarrier::open(Arc::clone(&disk), dirs, names, (local, first_marked));
+        let opened = FolderBarrier::open(Arc::clone(&disk), dirs, names, local, first_marked);
         Some(Arc::new(opened.map_err(|error| unavailable(&error))?))
     } else {
         None
@@ -207,8 +207,8 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
     signals::on_end(Hangup::Ends, move || ending.send(Wake::Signal).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let client = place.client()?;
-    let host = (client.as_str(), ChangedThrough::Folder);
-    let opened = StatePlace::open(folder, &record, &place.state()?, host);
+    let through = ChangedThrough::Folder;
+    let opened = StatePlace::open(folder, &record, &place.state()?, client.as_str(), through);
     let opened = opened.map_err(|error| unavailable(&error))?;
     // The files that the guard makes have explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -232,8 +232,9 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
         let system = |error| CliError::system("the guard can't be started", &error);
         let owner = folder.metadata().map_err(system)?.uid();
         let commands = NewsCommands { lost: start.on_lost.clone(), ready: None };
-        let folder = (folder.to_owned(), owner);
-        let guard = PlainGuard::start((guard, lock), folder, commands, wake).map_err(system)?;
+        let folder = folder.to_owned();
+        let guard =
+            PlainGuard::start(guard, lock, folder, owner, commands, wake).map_err(system)?;
         let socket = RequestSocket::serve(&opened.host, &guard).map_err(|error| {
             CliError::system(
                 "the socket of the guard can't be made in its state directory; name one with a \

@@ -31,7 +31,7 @@ use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder::unread::UnreadPolicy;
 use crate::guard::lost_files::SpaceLimits;
 use crate::guard::tenures::tenure_events::NewsCommands;
-use crate::guard::view::mount_view::{self, ViewParts};
+use crate::guard::view::mount_view::{self, MountedView, ViewParts};
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
 use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
 use crate::time::Span;
@@ -262,7 +262,7 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         background::take_name();
     }
     // Before the threads start that inherit the rights of this one.
-    let done = take_rights(args).and_then(|()| serve(args, (&folder, &view), &record, &state));
+    let done = take_rights(args).and_then(|()| serve(args, &folder, &view, &record, &state));
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;
     }
@@ -315,7 +315,8 @@ fn take_rights(args: &ViewArgs) -> CliResult {
 
 fn serve(
     args: &ViewArgs,
-    (folder, view): (&Path, &Path),
+    folder: &Path,
+    view: &Path,
     record: &FolderRecord,
     state: &Path,
 ) -> CliResult {
@@ -327,7 +328,7 @@ fn serve(
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     check_view(args, view)?;
     let client = args.client.clone().map_or_else(host, Ok)?;
-    let place = StatePlace::open(folder, record, state, (client.as_str(), ChangedThrough::View));
+    let place = StatePlace::open(folder, record, state, client.as_str(), ChangedThrough::View);
     let place = place.map_err(|error| unavailable(&error))?;
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -362,7 +363,7 @@ fn serve(
         };
         let mounted =
             mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
-        ViewRecord::note(&place.host, (folder, mounted.mounted.dir()), server);
+        ViewRecord::note(&place.host, folder, mounted.mounted.dir(), server);
         mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",
@@ -370,9 +371,7 @@ fn serve(
             folder.display()
         ))?;
         args.detached.then(background::ready).transpose()?;
-        if let Err(error) = sleep_inhibitor::start(Box::new(mounted.before_sleep())) {
-            log::warn!("the lock is not given up before this machine sleeps: {error}");
-        }
+        give_up_before_sleep(&mounted);
         let watchdog = background::start_watchdog(mounted.liveness())?;
         background::notify_manager();
         let _ = news.recv();
@@ -384,6 +383,13 @@ fn serve(
     served.and(decider.close())
 }
 
+/// Has the guard give the lock up before this machine sleeps, where logind says when.
+fn give_up_before_sleep(mounted: &MountedView) {
+    if let Err(error) = sleep_inhibitor::start(Box::new(mounted.before_sleep())) {
+        log::warn!("the lock is not given up before this machine sleeps: {error}");
+    }
+}
+
 /// Opens the snapshots of a folder.
 fn snapshots_of(
     record: &FolderRecord,
@@ -393,8 +399,8 @@ fn snapshots_of(
 ) -> CliResult<ViewSnapshots> {
     let (is_carried, is_shared) = (record.server.is_some(), record.storage.is_some());
     let (stages, snapshots) = place.snapshots().map_err(|error| unavailable(&error))?;
-    let links = (!is_carried && !is_shared, is_shared.then_some(client));
-    ViewSnapshots::open((&stages, snapshots), &record.id, links, bytes_max)
+    let (may_link, shared_by) = (!is_carried && !is_shared, is_shared.then_some(client));
+    ViewSnapshots::open(&stages, snapshots, &record.id, may_link, shared_by, bytes_max)
         .map_err(|error| CliError::system("the folder snapshots can't be read", &error))
 }
 

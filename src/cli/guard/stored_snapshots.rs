@@ -45,7 +45,7 @@ impl PlainFolder {
     pub(in crate::cli) fn lock(&self) -> CliResult<StatePlace> {
         let host = self.host.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let through = ChangedThrough::Folder;
-        StatePlace::open(&self.dir, &self.record, &self.state, (host, through))
+        StatePlace::open(&self.dir, &self.record, &self.state, host, through)
             .map_err(|error| unavailable(&error))
     }
 }
@@ -144,7 +144,7 @@ fn open(dir: &Path) -> io::Result<OwnedFd> {
 
 /// Copies the files of a snapshot, whose manifest has the digest `root`, to a directory that does
 /// not exist. It appears complete. Returns the attributes that could not be kept.
-pub(in crate::cli) fn copy((tree, root): (&Path, &str), to: &Path) -> CliResult<Vec<String>> {
+pub(in crate::cli) fn copy(tree: &Path, root: &str, to: &Path) -> CliResult<Vec<String>> {
     let shown = to.display();
     if to.symlink_metadata().is_ok() {
         return Err(CliError::usage(format!(
@@ -154,7 +154,7 @@ pub(in crate::cli) fn copy((tree, root): (&Path, &str), to: &Path) -> CliResult<
     let mut part = to.as_os_str().to_owned();
     part.push(format!(".part-{}", std::process::id()));
     let part = Path::new(&part);
-    let copied = copy_to((tree, root), part).and_then(|degraded| {
+    let copied = copy_to(tree, root, part).and_then(|degraded| {
         rustix::fs::renameat_with(CWD, part, CWD, to, RenameFlags::NOREPLACE)?;
         Ok(degraded)
     });
@@ -169,7 +169,7 @@ pub(in crate::cli) fn copy((tree, root): (&Path, &str), to: &Path) -> CliResult<
     })
 }
 
-fn copy_to((tree, root): (&Path, &str), part: &Path) -> io::Result<Vec<String>> {
+fn copy_to(tree: &Path, root: &str, part: &Path) -> io::Result<Vec<String>> {
     rustix::fs::mkdir(part, Mode::RWXU)?;
     let (from, to) = (open(tree)?, open(part)?);
     let (files, next) = (Cell::new(0_u64), Cell::new(boot_now() + PROGRESS_AFTER));
@@ -181,7 +181,7 @@ fn copy_to((tree, root): (&Path, &str), part: &Path) -> io::Result<Vec<String>> 
         }
     };
     let may_link = |_: &OsStr, _: &crate::guard::disk::operations::Look| false;
-    let mut copy = TreeCopy::new(&LinuxDisk, (&from, to), &may_link);
+    let mut copy = TreeCopy::new(&LinuxDisk, &from, to, &may_link);
     copy.copy_changed(&count)?;
     copy.finish()?;
     let (_, degraded) = copy.into_summary();

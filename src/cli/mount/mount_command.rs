@@ -250,7 +250,7 @@ fn serve(
                 serve_command::reload(server, || Ok(()));
             }
         };
-        let ended = until_the_end(args, &mounts, &reload, (&send, &news));
+        let ended = until_the_end(args, &mounts, &reload, &send, &news);
         server.into_iter().for_each(HttpServer::drain);
         ended.and(unmount_all(&mounts))
     });
@@ -277,7 +277,7 @@ fn serve_remote(
     let backends: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
     let locks = backends.iter().map(|backend| Locks::new(Arc::clone(backend) as _));
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
-        until_the_end(args, &mounts, &|| renew_keys(&credentials, &backends), (send, news))?;
+        until_the_end(args, &mounts, &|| renew_keys(&credentials, &backends), send, news)?;
         unmount_all(&mounts)
     });
     for backend in &backends {
@@ -316,7 +316,7 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
         Listen::Unix(path, Arc::new(move |peer| grant_of_peer(&mounts, &hosts, peer)))
     };
     let listen = tcp.map(Listen::Tcp).into_iter().chain(socket.map(at_socket)).collect();
-    let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
+    let config = args.access.config(listen, args.ttl.0, args.grace.0)?;
     if let (Some(address), false) = (tcp, config.credentials.identify()) {
         return Err(CliError::usage(format!(
             "every user of this machine could release everybody's locks by {address}; say who may \
@@ -381,7 +381,8 @@ fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
     reload: &dyn Fn(),
-    (send, news): (&Sender<MountEvent>, &Receiver<MountEvent>),
+    send: &Sender<MountEvent>,
+    news: &Receiver<MountEvent>,
 ) -> CliResult {
     for mounted in mounts {
         let send = send.clone();

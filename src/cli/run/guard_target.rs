@@ -250,17 +250,17 @@ fn start_watcher(endpoint: &GuardEndpoint) -> io::Result<UnixStream> {
 /// until that ends, or says so.
 fn watch(endpoint: &GuardEndpoint, run: &UnixStream) -> io::Result<()> {
     let mut link = None;
-    let mut begun = (0, false);
+    let (mut token, mut took) = (0, false);
     loop {
         let is_over = match wait_for_line(run, link.is_some()) {
             Some(Ok(request)) => {
                 let mut words = request.split_whitespace();
                 match (words.next().and_then(|word| word.parse().ok()), words.next()) {
-                    (Some(token), Some(took)) => begun = (token, took == "1"),
-                    _ => return end(link.as_mut(), begun),
+                    (Some(begun), Some(word)) => (token, took) = (begun, word == "1"),
+                    _ => return end(link.as_mut(), token, took),
                 }
                 let mut opened = GuardLink::open(endpoint)?;
-                let answer = opened.exchange(&json!({"do": "use", "token": begun.0}))?;
+                let answer = opened.exchange(&json!({"do": "use", "token": token}))?;
                 let is_begun = !answer.contains("\"error\"");
                 let mut run = run;
                 run.write_all(answer.as_bytes())?;
@@ -298,7 +298,7 @@ fn wait_for_line(run: &UnixStream, is_watching: bool) -> Option<io::Result<Strin
 }
 
 /// Ends the use of the lock, and gives it back if it was taken for that.
-fn end(link: Option<&mut GuardLink>, (token, took): (u64, bool)) -> io::Result<()> {
+fn end(link: Option<&mut GuardLink>, token: u64, took: bool) -> io::Result<()> {
     let Some(link) = link else { return Ok(()) };
     link.exchange(&json!({"do": "end_use", "token": token, "give": took})).map(drop)
 }
@@ -400,7 +400,7 @@ pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {
             not_run(&args.command_line(), &error);
         }
     };
-    let ended = watched.supervise(&mut group, (&signals, &front));
+    let ended = watched.supervise(&mut group, &signals, &front);
     if matches!(ended, CommandEnd::Lost) {
         // The guard may hang.
         guard.end();

@@ -203,7 +203,7 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
                 at_loss: &stop_renewal,
                 lock: name.to_string(),
             };
-            watched.supervise(&mut group, (&signals, &front))
+            watched.supervise(&mut group, &signals, &front)
         }
         Err(error) => {
             let _ = held.release();
@@ -350,7 +350,8 @@ impl Watched<'_> {
     pub(super) fn supervise(
         &self,
         group: &mut children::Group,
-        (signals, front): (&Signals, &FrontProcess),
+        signals: &Signals,
+        front: &FrontProcess,
     ) -> CommandEnd {
         loop {
             let sure = self.known.sure();

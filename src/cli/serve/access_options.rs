@@ -79,7 +79,8 @@ impl AccessArgs {
     pub(in crate::cli) fn config(
         &self,
         listen: Vec<Listen>,
-        (ttl, grace): (Ttl, Grace),
+        ttl: Ttl,
+        grace: Grace,
     ) -> CliResult<HttpConfig> {
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {

@@ -92,13 +92,14 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         return output::write(&access_options::table());
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
-    let mut config = args.access.config(args.sockets(), (args.ttl.0, args.grace.0))?;
+    let mut config = args.access.config(args.sockets(), args.ttl.0, args.grace.0)?;
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering = args.peers.peering(
         &kept,
-        (scheme, args.listen.tcp),
+        scheme,
+        args.listen.tcp,
         args.access.refuse_serials.as_deref(),
     )?;
     // All files are read before anything is bound or begun.

@@ -293,7 +293,8 @@ impl PeerArgs {
     pub(in crate::cli) fn peering(
         &self,
         kept: &StorageChoice,
-        (scheme, serves): (&str, Option<SocketAddr>),
+        scheme: &str,
+        serves: Option<SocketAddr>,
         refused: Option<&Path>,
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };

@@ -129,7 +129,8 @@ impl EngineState {
         &self,
         handover: Option<&Handover>,
         key: &LeaseKey,
-        (lock, lease): (&Lock, &Lease),
+        lock: &Lock,
+        lease: &Lease,
     ) -> Result<(), Refusal> {
         let Some(handover) = handover else { return Ok(()) };
         let name = key.name.clone();

@@ -69,7 +69,7 @@ impl Engine {
         let token = lease.token;
         self.state.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(lock) = self.locks.get(&ask.key.name) {
-            self.state.may_hand_over(ask.handover.as_ref(), &ask.key, (lock, lease))?;
+            self.state.may_hand_over(ask.handover.as_ref(), &ask.key, lock, lease)?;
         }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
@@ -102,7 +102,7 @@ impl Engine {
             let lease = lease.expect("the lease meant is there");
             // The token is that of the request, also if the request names the lease by its file.
             let named = LeaseKey { name: name.clone(), ..ask.key.clone() };
-            self.state.may_hand_over(Some(handover), &named, (lock, lease))?;
+            self.state.may_hand_over(Some(handover), &named, lock, lease)?;
             self.state.hand_over(Some(handover), name, lease);
         }
         let lease = lock.lease_mut(token).expect("the lease meant is there");

@@ -296,7 +296,7 @@ impl Engine {
             return;
         }
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
-        self.state.keep_from_all(lock, (name, mode), &ask.by, begins, events);
+        self.state.keep_from_all(lock, name, mode, &ask.by, begins, events);
         self.state.note_stolen(name, last);
     }
 }
@@ -312,7 +312,8 @@ impl EngineState {
     pub(super) fn keep_from_all(
         &mut self,
         lock: &mut Lock,
-        (name, mode): (&LockName, Mode),
+        name: &LockName,
+        mode: Mode,
         by: &ClientId,
         begins: Time,
         events: &mut Vec<Event>,

@@ -298,8 +298,7 @@ impl ControlHost for CtlHost<'_> {
     async fn wait(&self, ask: Acquire, patience: Option<Span>) -> ControlWaitEnd {
         let (caller, name) = (self.caller, ask.name.clone());
         let check = self.ctl.parents.check_of_name(caller, &name);
-        let by = (self.fh, caller.uid);
-        match self.ctl.waits.join(by, patience, ask, check).await {
+        match self.ctl.waits.join(self.fh, caller.uid, patience, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => ControlWaitEnd::Granted(tenure),
             Some(FileWaitEnd::Failed(failure)) => ControlWaitEnd::Failed(failure),
             Some(FileWaitEnd::Left(why)) => ControlWaitEnd::Left(why),

@@ -200,7 +200,7 @@ impl WaitFiles {
         let ask = self.acquire(caller, name, process.as_ref());
         let refusals = self.nodes.locks.refusals();
         let check = self.parents.check_of_name(caller, name);
-        match self.waits.join((file.fh, caller.uid), None, ask, check).await {
+        match self.waits.join(file.fh, caller.uid, None, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => {
                 let key = self.bound(caller, name, &tenure, process.as_ref());
                 self.answer_reads(caller, file, key).await;

@@ -58,7 +58,7 @@ pub fn mount(dir: &Path, users: Users, kind: &SessionKind) -> Result<OwnedFd, Mo
             });
         }
     };
-    match mount_directly(dir, &device, (users, kind)) {
+    match mount_directly(dir, &device, users, kind) {
         Ok(()) => Ok(device.into()),
         // The helper fusermount3 is not tried as root: it has no privilege that root lacks, for
         // example in a container without `CAP_SYS_ADMIN`.
@@ -66,10 +66,8 @@ pub fn mount(dir: &Path, users: Users, kind: &SessionKind) -> Result<OwnedFd, Mo
             // An older fusermount3 does not know the option `nosymfollow` and fails, so the mount
             // is tried again without it.
             let more = if kind.follows_symlinks { "" } else { NO_SYMLINKS };
-            mount_by_helper(dir, (users, kind), more).or_else(|refused| match refused {
-                MountError::Helper(_) if !more.is_empty() => {
-                    mount_by_helper(dir, (users, kind), "")
-                }
+            mount_by_helper(dir, users, kind, more).or_else(|refused| match refused {
+                MountError::Helper(_) if !more.is_empty() => mount_by_helper(dir, users, kind, ""),
                 refused => Err(refused),
             })
         }
@@ -124,11 +122,7 @@ pub(crate) fn daemon_of(source: &str) -> Option<ProcessStart> {
 
 /// Mounts by mount(2), which needs `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
-fn mount_directly(
-    dir: &Path,
-    device: &File,
-    (users, kind): (Users, &SessionKind),
-) -> io::Result<()> {
+fn mount_directly(dir: &Path, device: &File, users: Users, kind: &SessionKind) -> io::Result<()> {
     // SAFETY: getuid and getgid only read the ids of this process, and can't fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
@@ -157,7 +151,8 @@ fn mount_directly(
 /// through a socket.
 fn mount_by_helper(
     dir: &Path,
-    (users, kind): (Users, &SessionKind),
+    users: Users,
+    kind: &SessionKind,
     more: &str,
 ) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;

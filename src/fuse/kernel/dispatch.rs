@@ -5,9 +5,9 @@
 //! Sends the results of operations to the kernel as replies.
 
 use crate::fuse::kernel::file_system::{
-    ContentSource, DirPage, Done, Errno, FileSystem, FileSystemStats, LockRequest, NewMode,
-    NodeAttr, NodeEntry, NodeType, Opened, OwnedName, ReadBytes, ReadRequest, Requester, SetAttrs,
-    WriteRequest,
+    ContentSource, DirPage, Done, Errno, FileOffset, FileSystem, FileSystemStats, LockRequest,
+    NewMode, NodeAttr, NodeEntry, NodeType, Opened, OwnedName, ReadBytes, ReadRequest, Requester,
+    SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::PollWaker;
@@ -491,7 +491,8 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         reply: ReplyWrite,
     ) {
         let (fs, who) = self.asked(req);
-        let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
+        let from = FileOffset { fh: fh_in.0, offset: offset_in };
+        let to = FileOffset { fh: fh_out.0, offset: offset_out };
         spawn(async move { written(reply, fs.copy_file_range(who, from, to, length).await) });
     }
 }

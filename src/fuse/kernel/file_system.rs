@@ -21,6 +21,15 @@ use std::time::Duration;
 /// The result of an operation, or the errno of its failure.
 pub(crate) type Done<T> = Result<T, Errno>;
 
+/// A place in an open file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileOffset {
+    /// The handle of the open file.
+    pub(crate) fh: u64,
+    /// The offset in bytes.
+    pub(crate) offset: u64,
+}
+
 /// A name within a directory, to which an operation applies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NameIn<'a> {
@@ -208,13 +217,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         self.fails(Unsupported::Lseek)
     }
 
-    /// Copies bytes between two open files, each given by its handle and an offset. Returns the
-    /// number of bytes copied.
+    /// Copies bytes between two open files, and returns the number of bytes copied.
     fn copy_file_range(
         &self,
         _who: Requester,
-        _from: (u64, u64),
-        _to: (u64, u64),
+        _from: FileOffset,
+        _to: FileOffset,
         _length: u64,
     ) -> impl Future<Output = Done<u32>> + Send {
         self.fails(Unsupported::CopyFileRange)

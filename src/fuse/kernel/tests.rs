@@ -4,9 +4,9 @@
 use crate::fuse::kernel::device;
 use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::file_system::{
-    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NewMode,
-    NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest,
-    RenameFlags, Requester, SetAttrs, WriteRequest,
+    DirEntry, DirPage, Errno, FileAttr, FileOffset, FileSystemStats, INodeNo, LockFound,
+    LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents,
+    ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::handles::BackingOpener;
@@ -249,11 +249,12 @@ impl FileSystem for Recorder {
     async fn copy_file_range(
         &self,
         _who: Requester,
-        from: (u64, u64),
-        to: (u64, u64),
+        from: FileOffset,
+        to: FileOffset,
         length: u64,
     ) -> Done<u32> {
-        self.reaches(format!("copy {from:?} {to:?} {length}"));
+        let (read, written) = ((from.fh, from.offset), (to.fh, to.offset));
+        self.reaches(format!("copy {read:?} {written:?} {length}"));
         Ok(length as u32)
     }
 

@@ -272,8 +272,7 @@ impl CreateOpen {
         let open = OpenFile::of_lock(caller, ino, view.name.clone(), flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
-        let view =
-            truncate_at_open(&self.nodes, &self.changes, caller, (&open, view), flags).await?;
+        let view = truncate_at_open(&self.nodes, &self.changes, caller, &open, view, flags).await?;
         let entry = NodeEntry::uncached(self.nodes.attr_of_view(ino, &view));
         Ok((entry, self.opened(self.opens.number(), open)))
     }

@@ -68,7 +68,7 @@ impl FileIo {
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
         open.saw(&view);
-        truncate_at_open(&self.nodes, &self.changes, caller, (&open, view), flags).await?;
+        truncate_at_open(&self.nodes, &self.changes, caller, &open, view, flags).await?;
         Ok(Opened::by_requests(self.opens.insert(open), OpenedFlags::FOPEN_DIRECT_IO))
     }
 
@@ -78,7 +78,8 @@ impl FileIo {
         &self,
         caller: &Caller,
         open: &OpenFile,
-        (ino, name): (u64, &LockName),
+        ino: u64,
+        name: &LockName,
         asked: ReadRequest,
     ) -> Result<ReadBytes, Errno> {
         if let Some(part) = open.kept_window(asked) {
@@ -114,7 +115,8 @@ impl FileIo {
         &self,
         caller: &Caller,
         open: &OpenFile,
-        (ino, name): (u64, &LockName),
+        ino: u64,
+        name: &LockName,
         offset: u64,
         data: &[u8],
     ) -> Result<u32, Errno> {

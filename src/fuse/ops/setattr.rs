@@ -76,7 +76,7 @@ impl SetAttributes {
             open.state().end = None;
         }
         if let Some(size) = wanted.size {
-            return self.truncate(caller, (ino, node), size as usize, wanted.fh).await;
+            return self.truncate(caller, ino, node, size as usize, wanted.fh).await;
         }
         let (meant, change) = (meant_by_path(node), change_of(wanted));
         let attr = match self.changes.apply(caller, act, &meant, &change).await {
@@ -99,7 +99,8 @@ impl SetAttributes {
     async fn truncate(
         &self,
         caller: &Caller,
-        (ino, node): (u64, &LockNode),
+        ino: u64,
+        node: &LockNode,
         length: usize,
         fh: Option<u64>,
     ) -> Result<NodeAttr, Errno> {
@@ -126,7 +127,7 @@ fn wrong_change(
     if node.is_only_a_way() {
         return Some((act_of(wanted), Errno::EPERM, only_a_way(&node.name)));
     }
-    if let Some(sentence) = wrong_chown(caller, &node.name, wanted.owner) {
+    if let Some(sentence) = wrong_chown(caller, &node.name, wanted.owner.0, wanted.owner.1) {
         return Some((Act::Chmod, Errno::EPERM, sentence));
     }
     let size = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64)?;
@@ -138,7 +139,8 @@ fn wrong_change(
 fn wrong_chown(
     caller: &Caller,
     name: &LockName,
-    (uid, gid): (Option<u32>, Option<u32>),
+    uid: Option<u32>,
+    gid: Option<u32>,
 ) -> Option<String> {
     let own_user = uid.is_none_or(|uid| uid == caller.uid);
     let own_group = |gid| gid == caller.gid || groups_of(caller.pid).contains(&gid);
@@ -196,7 +198,8 @@ pub(crate) async fn truncate_at_open(
     nodes: &LockNodes,
     changes: &LeaseChanges,
     caller: &Caller,
-    (open, view): (&OpenFile, LockView),
+    open: &OpenFile,
+    view: LockView,
     flags: i32,
 ) -> Result<LockView, Errno> {
     if !truncates(flags) {

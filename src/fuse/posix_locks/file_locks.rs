@@ -93,7 +93,7 @@ impl PosixLocks {
             let sentence = "files in .latchfs can't be locked; lock the file of a lock";
             return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
         };
-        let mut ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
+        let mut ask = self.ask_of(caller, asked, name, open.client.clone(), mode, sleep);
         let waits = sleep.then(|| self.parts.opens.shares().room(Pool::Threads, caller.uid));
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), &full));
@@ -142,7 +142,7 @@ impl PosixLocks {
             return None;
         }
         let (promise, decided) = pending();
-        session.run(|table, todo| table.unlock_and_reply((ino, id, span), promise, todo));
+        session.run(|table, todo| table.unlock_and_reply(ino, id, span, promise, todo));
         Some(decided)
     }
 
@@ -150,8 +150,10 @@ impl PosixLocks {
         &self,
         caller: &Caller,
         asked: &LockRequest,
-        (name, client): (LockName, ClientId),
-        (mode, sleep): (Mode, bool),
+        name: LockName,
+        client: ClientId,
+        mode: Mode,
+        sleep: bool,
     ) -> Ask {
         let attrs = Some(attrs_of_new(caller, FileType::File, MODE_OF_NEW));
         let holder_id = Some(self.callers.holder_id(caller));

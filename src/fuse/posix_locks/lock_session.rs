@@ -15,15 +15,15 @@
 //! was granted.
 
 use crate::engine::{
-    Answer, ClientId, Event, EventKind, Lease, LeaseKey, LockName, Op, OpenId, Ownership,
-    SessionId, TenureEnd, Token,
+    Answer, Event, EventKind, Lease, LeaseKey, LockName, Op, OpenId, Ownership, SessionId,
+    TenureEnd, Token,
 };
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
 use crate::fuse::kernel::task::Promise;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::open_files::OpenFiles;
-use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, Table};
+use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, RequestedLease, Table};
 use crate::fuse::refusals::{Act, errno_of};
 use crate::service::event_log::EventWatch;
 use crate::service::{Locks, RequestError};
@@ -184,7 +184,7 @@ impl LockSession {
     pub(crate) fn perform(self: &Arc<Self>, effect: LockEffect) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
-                let of = (ask.hold, ask.name.clone(), ask.client.clone());
+                let of = RequestedLease::of(&ask);
                 // A local engine checks, in the same step, whether the caller may create the name.
                 // A remote engine would have to be queried before the request, and requests would
                 // overtake each other.
@@ -229,7 +229,7 @@ impl LockSession {
         self: &Arc<Self>,
         cookie: u64,
         ino: u64,
-        of: (Ownership, LockName, ClientId),
+        of: RequestedLease,
         answer: Result<Answer, RequestError>,
     ) {
         match answer {

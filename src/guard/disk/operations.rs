@@ -96,6 +96,23 @@ impl<'a, Dir> Place<'a, Dir> {
     }
 }
 
+/// A name of the folder: the open directory in which it stands, and its path in the folder.
+#[derive(Debug)]
+pub(crate) struct FolderName<'a, Dir> {
+    /// The name within its directory.
+    pub(crate) at: Place<'a, Dir>,
+    /// The path of the name in the folder.
+    pub(crate) path: &'a OsStr,
+}
+
+impl<Dir> Clone for FolderName<'_, Dir> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Dir> Copy for FolderName<'_, Dir> {}
+
 /// The file operations of a guard. Each is one system call, or a few that no crash can separate
 /// with an effect.
 pub(crate) trait Disk: Send + Sync + 'static {

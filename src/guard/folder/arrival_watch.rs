@@ -53,14 +53,15 @@ impl ArrivalWatch {
     /// Watches for markers and for these paths of the folder, and for nothing else.
     pub(in crate::guard) fn watch<'p, D: Disk>(
         &self,
-        (disk, folder): (&D, &D::Dir),
+        disk: &D,
+        folder: &D::Dir,
         paths: impl Iterator<Item = &'p str>,
     ) {
         let mut dirs = BTreeSet::new();
         let mut watched = BTreeSet::new();
         for path in MARKERS.into_iter().chain(paths) {
             if dirs.len() < WATCHED_DIRS_MAX && dirs.insert(Path::new(path).parent()) {
-                watched.extend(self.watch_dir_of((disk, folder), path));
+                watched.extend(self.watch_dir_of(disk, folder, path));
             }
         }
         self.replace(watched);
@@ -81,7 +82,7 @@ impl ArrivalWatch {
     }
 
     /// Watches the directory of a path, or the nearest one above it that is there.
-    fn watch_dir_of<D: Disk>(&self, (disk, folder): (&D, &D::Dir), path: &str) -> Option<i32> {
+    fn watch_dir_of<D: Disk>(&self, disk: &D, folder: &D::Dir, path: &str) -> Option<i32> {
         let mut path = Path::new(path);
         let dir = loop {
             match disk.open_parent(folder, OsStr::new(path)) {
@@ -116,7 +117,7 @@ mod tests {
             fs::create_dir_all(root.join(format!("dir{n}"))).expect("made");
         }
         let folder = OwnedFd::from(File::open(&root).expect("there"));
-        watch.watch((&LinuxDisk, &folder), paths.iter().map(String::as_str));
+        watch.watch(&LinuxDisk, &folder, paths.iter().map(String::as_str));
         // There are no directories of markers, so that the folder itself is watched for them.
         assert_eq!(watch.watched.lock().len(), WATCHED_DIRS_MAX - 1);
         fs::write(root.join("dir0/file"), "here").expect("written");

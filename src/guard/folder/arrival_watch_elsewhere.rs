@@ -13,7 +13,8 @@ impl ArrivalWatch {
 
     pub(in crate::guard) fn watch<'p, D: Disk>(
         &self,
-        _folder: (&D, &D::Dir),
+        _disk: &D,
+        _folder: &D::Dir,
         _paths: impl Iterator<Item = &'p str>,
     ) {
         match *self {}

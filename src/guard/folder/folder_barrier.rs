@@ -341,7 +341,7 @@ impl<D: Disk> FolderBarrier<D> {
             let is_due = marker::is_due(counts, ledger.file_count());
             let kind = if is_due { MarkerKind::Checkpoint } else { MarkerKind::Marker };
             let Some((listing, marker)) =
-                self.list(&ledger, (kind, &rules), (tenure, number, is_last))?
+                self.list(&ledger, kind, &rules, tenure, number, is_last)?
             else {
                 continue;
             };
@@ -378,8 +378,11 @@ impl<D: Disk> FolderBarrier<D> {
     pub(in crate::guard) fn list(
         &self,
         ledger: &Ledger,
-        (kind, rules): (MarkerKind, &IgnoreRules),
-        (tenure, number, is_last): (TenureId, u64, bool),
+        kind: MarkerKind,
+        rules: &IgnoreRules,
+        tenure: TenureId,
+        number: u64,
+        is_last: bool,
     ) -> Result<Option<(Listing, Marker)>, String> {
         let listing = ledger.list_changes(kind, rules, &mut self.tree());
         let listing = listing.map_err(|error| failed("the changes can't be listed", &error))?;
@@ -442,7 +445,8 @@ impl<D: Disk> FolderBarrier<D> {
         &self,
         previous: &PreviousTenure,
         engine: u64,
-        (paths, reason): (&BTreeSet<FolderPath>, String),
+        paths: &BTreeSet<FolderPath>,
+        reason: String,
     ) -> Result<Result<(Accepted, Handover), Arrival>, String> {
         let rules = self.new_rules();
         let mut looking = self.looking.lock();
@@ -478,7 +482,8 @@ impl<D: Disk> FolderBarrier<D> {
         &self,
         gate: &Gate,
         tenure: TenureId,
-        (accepted, handover): (Accepted, &Handover),
+        accepted: Accepted,
+        handover: &Handover,
     ) -> Result<(), String> {
         debug_assert_eq!(handover.kind, HandoverKind::Accepted);
         let mut state = self.state.lock();
@@ -580,13 +585,13 @@ fn run<D: Disk>(
             }
             Job::Accept(previous, tenure, paths, reason) => {
                 let since = since(guard);
-                let accepted = barrier.begin_acceptance(&previous, tenure.engine, (&paths, reason));
+                let accepted = barrier.begin_acceptance(&previous, tenure.engine, &paths, reason);
                 let accepted = accepted.map(|accepted| accepted.map(Box::new));
                 done(JobDone::Accepting(tenure, since, accepted));
             }
             Job::PutBack(previous, tenure, path, copy) => {
                 let since = since(guard);
-                let put = guard.put_back(barrier, (&previous, tenure), (&path, &copy));
+                let put = guard.put_back(barrier, &previous, tenure, &path, &copy);
                 done(match put.and_then(|()| barrier.look(&previous, tenure.engine)) {
                     Ok(Arrival::Ready(arrived)) => {
                         JobDone::Looked(tenure, since, Ok(Arrival::Ready(arrived)))
@@ -661,7 +666,7 @@ impl<D: Disk> FolderBarrier<D> {
         self.find_unrecorded(late)?;
         let ledger = self.state.lock().ledger.clone();
         let listed =
-            self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
+            self.list(&ledger, MarkerKind::Marker, &rules, late.tenure, late.number, true)?;
         // A program changes the folder past the view: the list is made again later.
         let Some((listing, marker)) = listed else { return Ok(Late::Soon) };
         let file_name = marker.link().map_err(|error| error.to_string())?.file_name();

@@ -177,7 +177,8 @@ impl<D: Disk> FolderBarrier<D> {
         disk: Arc<D>,
         dirs: BarrierDirs<D>,
         names: MarkerNames,
-        (local, first_marked): (PathPatterns, Option<FirstMarked>),
+        local: PathPatterns,
+        first_marked: Option<FirstMarked>,
     ) -> io::Result<Self> {
         let state_dir = disk.reopen_dir(&dirs.state)?;
         let (store, loaded) = LedgerStore::open(Arc::clone(&disk), state_dir, this_boot())?;
@@ -376,7 +377,8 @@ impl<D: Disk> FolderBarrier<D> {
     /// Logs that a directory is about to be renamed, or to be exchanged with another file.
     pub(super) fn begin_dir_rename(
         &self,
-        (from, to): (&OsStr, &OsStr),
+        from: &OsStr,
+        to: &OsStr,
         is_exchange: bool,
     ) -> io::Result<()> {
         let mut state = self.state.lock();
@@ -392,7 +394,7 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Logs each file below a directory that was renamed, or exchanged with another file, unless
     /// the log has them already.
-    pub(super) fn end_dir_rename(&self, (from, to): (&OsStr, &OsStr), is_exchange: bool) {
+    pub(super) fn end_dir_rename(&self, from: &OsStr, to: &OsStr, is_exchange: bool) {
         if !is_exchange && self.state.lock().plain_rename(from, to).is_some() {
             return;
         }

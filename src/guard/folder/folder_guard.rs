@@ -10,7 +10,7 @@ use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::unread::{KeptVersions, UnreadPolicy, UnreadRefusal};
 use crate::guard::audit_log::{AuditLog, AuditedAct, GuardAct};
 use crate::guard::barrier::handover::{HandoverEnd, PreviousTenure};
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FolderName, IfThere, Look, Place};
 use crate::guard::lost_files::{
     LostDescription, LostFiles, LostReason, NoSpace, Space, SpaceLimits,
 };
@@ -286,7 +286,9 @@ impl<D: Disk> FolderGuard<D> {
         pass: &Pass<'_>,
         near: &D::Dir,
         mode: u32,
-        (uid, path, is_exclusive): (u32, &OsStr, bool),
+        uid: u32,
+        path: &OsStr,
+        is_exclusive: bool,
     ) -> io::Result<Arc<StagedFile<D>>> {
         let file = self.disk.unnamed_file(near, mode)?;
         let space = self.space.staged(uid);
@@ -335,7 +337,7 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::PutAside(_) => Err(SaveError::Closed(Closed::TenureOver)),
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
             SaveState::Unpublished => {
-                self.publish_now((staged, pass.owner()), (save, path), (to, if_there))
+                self.publish_now(staged, pass.owner(), save, FolderName { at: to, path }, if_there)
             }
         })?;
         if published && self.gate.is_past_deadline() {
@@ -352,28 +354,31 @@ impl<D: Disk> FolderGuard<D> {
     /// Publishes a file that is not published yet. Returns true.
     fn publish_now(
         &self,
-        (staged, owner): (&StagedFile<D>, Owner),
-        (save, path): (&mut SaveState, &OsStr),
-        (to, if_there): (Place<'_, D::Dir>, IfThere),
+        staged: &StagedFile<D>,
+        owner: Owner,
+        save: &mut SaveState,
+        to: FolderName<'_, D::Dir>,
+        if_there: IfThere,
     ) -> Result<bool, SaveError> {
         let Some(stage) = self.stage.read().clone() else {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
-        let there = self.disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        let FolderName { at, path } = to;
+        let there = self.disk.look(at).ok().filter(|_| if_there == IfThere::Replace);
         let unread = there.map_or(Ok(()), |there| self.check_unread(&there, owner));
         if let Err(unread) = unread {
             *save = self.keep(staged, path, LostReason::OverUnread);
             return Err(SaveError::Unread(unread));
         }
-        self.log_publish(&staged.file, to, path)?;
+        self.log_publish(&staged.file, at, path)?;
         let is_kept = |there: &Look| self.is_kept(&stage, there, owner);
-        match stage.publish(&*self.disk, &staged.file, to, path, (if_there, &is_kept)) {
+        match stage.publish(&*self.disk, &staged.file, at, path, if_there, &is_kept) {
             Ok(displaced) => {
                 *save = SaveState::Published;
                 staged.give_space();
                 self.log_published(&staged.file, path);
                 if let Some(name) = displaced {
-                    self.keep_displaced((&stage, owner), &name, path);
+                    self.keep_displaced(&stage, owner, &name, path);
                 }
                 Ok(true)
             }

@@ -3,7 +3,7 @@
 
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FolderName, IfThere, Look, Place};
 use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
 use crate::guard::stage::publish::{PublishError, Stage};
@@ -74,13 +74,13 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn rename(
         &self,
         pass: &Pass<'_>,
-        (from, path): (Place<'_, D::Dir>, &OsStr),
-        (to, new_path): (Place<'_, D::Dir>, &OsStr),
+        from: FolderName<'_, D::Dir>,
+        to: FolderName<'_, D::Dir>,
         if_there: IfThere,
     ) -> io::Result<()> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
-        let moved = self.disk.look(from)?;
-        let there = self.disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        let moved = self.disk.look(from.at)?;
+        let there = self.disk.look(to.at).ok().filter(|_| if_there == IfThere::Replace);
         if there.as_ref().is_some_and(|there| there.id == moved.id) {
             // A rename between two names of one file does nothing; by way of the stage it would
             // remove one of them.
@@ -89,17 +89,16 @@ impl<D: Disk> FolderGuard<D> {
         let is_own = moved.is_file && !stage.own.is_foreign(&moved);
         let is_kept = |it: &Look| !moved.is_dir && self.is_kept(&stage, it, pass.owner());
         let keeps_there = there.as_ref().is_some_and(is_kept);
-        self.log_rename((path, &moved), (new_path, there.as_ref()), false)?;
+        self.log_rename(from.path, &moved, to.path, there.as_ref(), false)?;
         if self.is_shared_storage || keeps_there {
-            let (from, to, how) = ((from, path), (to, new_path), (if_there, &is_kept as _));
-            let renamed = stage.rename(&*self.disk, from, to, how);
+            let renamed = stage.rename(&*self.disk, from, to, if_there, &is_kept);
             if let Some(name) = renamed.map_err(|error| self.rename_error(error))? {
-                self.keep_displaced((&stage, pass.owner()), &name, new_path);
+                self.keep_displaced(&stage, pass.owner(), &name, to.path);
             }
         } else {
-            self.disk.rename(from, to, if_there)?;
+            self.disk.rename(from.at, to.at, if_there)?;
         }
-        self.log_renamed((path, None), (new_path, &moved));
+        self.log_renamed(from.path, None, to.path, &moved);
         if is_own {
             stage.own.record(&moved, false);
         }
@@ -110,13 +109,15 @@ impl<D: Disk> FolderGuard<D> {
     /// or with which it is exchanged.
     pub(crate) fn log_rename(
         &self,
-        (path, moved): (&OsStr, &Look),
-        (new_path, there): (&OsStr, Option<&Look>),
+        path: &OsStr,
+        moved: &Look,
+        new_path: &OsStr,
+        there: Option<&Look>,
         is_exchange: bool,
     ) -> io::Result<()> {
         let Some(barrier) = self.barrier() else { return Ok(()) };
         if moved.is_dir || is_exchange && there.is_some_and(|there| there.is_dir) {
-            barrier.begin_dir_rename((path, new_path), is_exchange)?;
+            barrier.begin_dir_rename(path, new_path, is_exchange)?;
         }
         let (stamp, before) = (stamp_of_file(moved), there.and_then(stamp_of_file));
         if stamp.is_some() || before.is_some() {
@@ -129,12 +130,14 @@ impl<D: Disk> FolderGuard<D> {
     /// Logs that a file was renamed. `back` is the file that has the old name now.
     pub(crate) fn log_renamed(
         &self,
-        (path, back): (&OsStr, Option<&Look>),
-        (new_path, moved): (&OsStr, &Look),
+        path: &OsStr,
+        back: Option<&Look>,
+        new_path: &OsStr,
+        moved: &Look,
     ) {
         let Some(barrier) = self.barrier() else { return };
         if moved.is_dir || back.is_some_and(|back| back.is_dir) {
-            barrier.end_dir_rename((path, new_path), back.is_some());
+            barrier.end_dir_rename(path, new_path, back.is_some());
         }
         let (stamp, back) = (stamp_of_file(moved), back.and_then(stamp_of_file));
         if stamp.is_some() || back.is_some() {
@@ -185,7 +188,7 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn remove_file(
         &self,
         pass: &Pass<'_>,
-        (at, path): (Place<'_, D::Dir>, &OsStr),
+        FolderName { at, path }: FolderName<'_, D::Dir>,
     ) -> io::Result<()> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         let found = self.disk.look(at)?;
@@ -197,7 +200,7 @@ impl<D: Disk> FolderGuard<D> {
         if self.is_kept(&stage, &found, pass.owner()) {
             let displaced = stage.displace(&*self.disk, at, path);
             let name = displaced.map_err(|error| self.rename_error(error))?;
-            self.keep_displaced((&stage, pass.owner()), &name, path);
+            self.keep_displaced(&stage, pass.owner(), &name, path);
         } else if self.is_shared_storage {
             let removed = stage.remove_name(&*self.disk, at, path);
             removed.map_err(|error| self.rename_error(error))?;

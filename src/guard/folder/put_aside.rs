@@ -121,7 +121,8 @@ impl<D: Disk> FolderGuard<D> {
     /// that no program has opened.
     pub(super) fn keep_displaced(
         &self,
-        (stage, owner): (&Stage<D>, Owner),
+        stage: &Stage<D>,
+        owner: Owner,
         name: &OsStr,
         path: &OsStr,
     ) {

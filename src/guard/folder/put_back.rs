@@ -35,8 +35,10 @@ impl<D: Disk> FolderGuard<D> {
     pub(in crate::guard) fn put_back(
         &self,
         barrier: &FolderBarrier<D>,
-        (previous, tenure): (&PreviousTenure, TenureId),
-        (path, copy): (&FolderPath, &FolderPath),
+        previous: &PreviousTenure,
+        tenure: TenureId,
+        path: &FolderPath,
+        copy: &FolderPath,
     ) -> Result<(), String> {
         let Arrival::NotArrived(arrival) = barrier.look(previous, tenure.engine)? else {
             return Err(format!("'{path}' is not one of the files that are missing"));
@@ -53,14 +55,10 @@ impl<D: Disk> FolderGuard<D> {
             ));
         }
         let failed = |error: &io::Error| format!("'{path}' can't be put back: {}", said(error));
-        self.replace_by(tenure, (path, copy)).map_err(|error| failed(&error))
+        self.replace_by(tenure, path, copy).map_err(|error| failed(&error))
     }
 
-    fn replace_by(
-        &self,
-        tenure: TenureId,
-        (path, copy): (&FolderPath, &FolderPath),
-    ) -> io::Result<()> {
+    fn replace_by(&self, tenure: TenureId, path: &FolderPath, copy: &FolderPath) -> io::Result<()> {
         let disk = self.disk();
         let (from_dir, from_name) = disk.open_parent(self.folder(), OsStr::new(copy.as_str()))?;
         let from = disk.open_to_read(Place::new(&from_dir, &from_name))?;
@@ -118,7 +116,7 @@ impl<D: Disk> FolderGuard<D> {
             _ => PublishError::Disk(io::Error::other("the change can't be logged")),
         })?;
         let is_kept = |there: &Look| self.is_kept(&stage, there, pass.owner());
-        let published = stage.publish(&*self.disk, copy, to, path, (if_there, &is_kept));
+        let published = stage.publish(&*self.disk, copy, to, path, if_there, &is_kept);
         let displaced = published.map_err(|error| match error {
             PublishError::Stays { name, error } => {
                 // The copy has no second name, so a failed removal leaves it to the next fence.
@@ -129,7 +127,7 @@ impl<D: Disk> FolderGuard<D> {
         })?;
         self.log_published(copy, path);
         if let Some(name) = displaced {
-            self.keep_displaced((&stage, pass.owner()), &name, path);
+            self.keep_displaced(&stage, pass.owner(), &name, path);
         }
         Ok(())
     }

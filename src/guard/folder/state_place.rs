@@ -185,7 +185,8 @@ impl StatePlace {
         folder: &Path,
         record: &FolderRecord,
         state: &Path,
-        (host, through): (&str, ChangedThrough),
+        host: &str,
+        through: ChangedThrough,
     ) -> Result<Self, PlaceError> {
         if folder == Path::new("/") {
             return Err(PlaceError::Folder(folder.to_owned(), "it is the root of this machine"));
@@ -461,8 +462,10 @@ mod tests {
     fn a_folder_has_one_guard_for_each_machine() {
         let dir = fresh("place");
         let record = FolderRecord::new(None, 0, false);
-        let host = ("laptop1", ChangedThrough::View);
-        let open = || StatePlace::open(&dir.join("folder"), &record, &dir.join("state"), host);
+        let open = || {
+            let (folder, state) = (dir.join("folder"), dir.join("state"));
+            StatePlace::open(&folder, &record, &state, "laptop1", ChangedThrough::View)
+        };
         let first = open().expect("free");
         let second = open().err().expect("it is taken").to_string();
         assert!(second.contains("another guard"), "{second}");
@@ -477,8 +480,8 @@ mod tests {
         let dir = fresh("places");
         let record = FolderRecord::new(None, 0, true);
         let open = |folder: &Path, state: &Path| {
-            let host = ("laptop1", ChangedThrough::View);
-            let error = StatePlace::open(folder, &record, state, host).err();
+            let through = ChangedThrough::View;
+            let error = StatePlace::open(folder, &record, state, "laptop1", through).err();
             error.expect("it is refused").to_string()
         };
         let folder = dir.join("folder");

@@ -132,7 +132,7 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
         let (copy, is_published) = (None, false);
         let mut take = Self { guard, store, stage, id, at, dir, copy, space, is_published };
         let tree = disk.make_dir(Place::new(&take.dir, TREE))?;
-        take.copy = Some(TreeCopy::new(disk, (guard.folder(), tree), may_link));
+        take.copy = Some(TreeCopy::new(disk, guard.folder(), tree, may_link));
         Ok(take)
     }
 

@@ -257,7 +257,7 @@ fn the_files_of_a_private_directory_get_the_mode_of_no_other_one() {
     fs::set_permissions(test.path("private"), fs::Permissions::from_mode(0o700)).expect("set");
     fs::create_dir(test.state_path("copy")).expect("made");
     let (from, to) = (test.folder(), open(&test.state_path("copy")));
-    let mut copy = TreeCopy::new(&LinuxDisk, (&from, to), &|_, _| false);
+    let mut copy = TreeCopy::new(&LinuxDisk, &from, to, &|_, _| false);
     copy.copy_changed(&|| ()).expect("copied");
     move_to("open", "kept");
     move_to("private", "open");

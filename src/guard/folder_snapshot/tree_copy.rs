@@ -67,11 +67,7 @@ fn parent_of<D: Disk>(disk: &D, root: &D::Dir, path: &OsStr) -> io::Result<(D::D
 
 impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
     /// Begins a copy into an empty directory.
-    pub(crate) fn new(
-        disk: &'a D,
-        (from, to): (&'a D::Dir, D::Dir),
-        may_link: MayLink<'a>,
-    ) -> Self {
+    pub(crate) fn new(disk: &'a D, from: &'a D::Dir, to: D::Dir, may_link: MayLink<'a>) -> Self {
         let (files, names) = (HashMap::new(), HashMap::new());
         let (degraded, linked) = (Vec::new(), Vec::new());
         let shares_content = None;
@@ -190,7 +186,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
                 CopyMethod::Copied
             }
             WalkedKind::File | WalkedKind::Other(_) => {
-                self.copy_file((walked.at, to), walked.path, &mut look)?
+                self.copy_file(walked.at, to, walked.path, &mut look)?
             }
         };
         let (kind, pass) = (walked.kind.clone(), self.pass);
@@ -205,7 +201,8 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
     /// Copies a regular file. Sets `look` to the file as it was before.
     fn copy_file(
         &mut self,
-        (at, to): (Place<'_, D::Dir>, Place<'_, D::Dir>),
+        at: Place<'_, D::Dir>,
+        to: Place<'_, D::Dir>,
         path: &OsStr,
         look: &mut Look,
     ) -> io::Result<CopyMethod> {

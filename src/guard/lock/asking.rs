@@ -193,7 +193,7 @@ impl<D: Disk> Tenures<D> {
                 let tell = move |answer| drop(send.send(Message::OthersLive(tenure, answer)));
                 self.lock.ask_live(tenure, tell);
             }
-            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, (previous, None), wishes),
+            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, None, wishes),
             // The programs that do not wait are refused with the name of the holder.
             TakeAnswer::Waits => self.look_at_lock(),
             TakeAnswer::Held { holder, token } => {
@@ -234,7 +234,7 @@ impl<D: Disk> Tenures<D> {
         }
         let why = match answer {
             Ok(live) if live.tokens.contains(&tenure.token) => {
-                return self.begin(tenure, (None, Some(&live)), wishes);
+                return self.begin(tenure, None, Some(&live), wishes);
             }
             Ok(_) => TAKEN_AT_ONCE.to_owned(),
             Err(why) => why,

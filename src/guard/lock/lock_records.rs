@@ -203,7 +203,8 @@ impl LockRecords {
     /// not renewed. `then` must not block.
     pub(crate) fn renew(
         self: &Arc<Self>,
-        (token, proof): (Token, &HolderProof),
+        token: Token,
+        proof: &HolderProof,
         holder_id: Arc<str>,
         then: impl FnOnce(Result<(), String>) + Send + 'static,
     ) {

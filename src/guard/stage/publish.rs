@@ -10,7 +10,7 @@
 //! Tells the versions of files that this guard has left in the folder from foreign ones: those that
 //! came past the view in this tenure, for example from a sync tool.
 
-use crate::guard::disk::operations::{Disk, FileId, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileId, FolderName, IfThere, Look, Place};
 use crate::guard::tenure::TenureId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -106,14 +106,27 @@ const PATH_KEPT_MAX: usize = 200;
 /// The maximum number of removed files that are remembered.
 const REMOVED_MAX: usize = 65_536;
 
-/// The time and the size of each file that was removed.
+/// What tells a sync tool that a file is another one than before: its time and its size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct SeenVersion {
+    modified: i128,
+    size: u64,
+}
+
+impl SeenVersion {
+    fn of(found: &Look) -> Self {
+        Self { modified: found.modified, size: found.size }
+    }
+}
+
+/// The version of each file that was removed.
 struct RemovedFiles {
-    known: Mutex<HashMap<OsString, (i128, u64)>>,
+    known: Mutex<HashMap<OsString, SeenVersion>>,
     max: usize,
 }
 
 impl RemovedFiles {
-    fn add(&self, path: &OsStr, version: (i128, u64)) {
+    fn add(&self, path: &OsStr, version: SeenVersion) {
         let mut known = self.known.lock();
         if known.len() >= self.max {
             known.clear();
@@ -237,13 +250,14 @@ impl<D: Disk> Stage<D> {
         file: &D::File,
         to: Place<'_, D::Dir>,
         path: &OsStr,
-        (if_there, is_kept): (IfThere, IsKept<'_>),
+        if_there: IfThere,
+        is_kept: IsKept<'_>,
     ) -> Result<Option<OsString>, PublishError> {
         let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
         let staged = Place::new(&self.files, &name);
         let mut own = disk.look_file(file).map_err(PublishError::Disk)?;
         if self.is_carried {
-            self.tell_apart(disk, (file, &mut own), to, path).map_err(PublishError::Disk)?;
+            self.tell_apart(disk, file, &mut own, to, path).map_err(PublishError::Disk)?;
         }
         disk.link(file, staged).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: false },
@@ -284,13 +298,14 @@ impl<D: Disk> Stage<D> {
     fn tell_apart(
         &self,
         disk: &D,
-        (file, own): (&D::File, &mut Look),
+        file: &D::File,
+        own: &mut Look,
         to: Place<'_, D::Dir>,
         path: &OsStr,
     ) -> io::Result<()> {
         let removed = self.removed.known.lock().remove(path);
-        let before = disk.look(to).ok().map(|there| (there.modified, there.size)).or(removed);
-        if before == Some((own.modified, own.size)) {
+        let before = disk.look(to).ok().as_ref().map(SeenVersion::of).or(removed);
+        if before == Some(SeenVersion::of(own)) {
             own.modified += 1;
             disk.set_modified(file, own.modified)?;
         }
@@ -300,7 +315,7 @@ impl<D: Disk> Stage<D> {
     /// Remembers a file that is about to be removed, in case that a program makes it anew.
     pub(in crate::guard) fn note_removed(&self, path: &OsStr, found: &Look) {
         if self.is_carried {
-            self.removed.add(path, (found.modified, found.size));
+            self.removed.add(path, SeenVersion::of(found));
         }
     }
 
@@ -380,32 +395,33 @@ impl<D: Disk> Stage<D> {
     pub(crate) fn rename(
         &self,
         disk: &D,
-        (from, path): (Place<'_, D::Dir>, &OsStr),
-        (to, new_path): (Place<'_, D::Dir>, &OsStr),
-        (if_there, is_kept): (IfThere, IsKept<'_>),
+        from: FolderName<'_, D::Dir>,
+        to: FolderName<'_, D::Dir>,
+        if_there: IfThere,
+        is_kept: IsKept<'_>,
     ) -> Result<Option<OsString>, PublishError> {
-        self.name_moved(disk, path, new_path)?;
+        self.name_moved(disk, from.path, to.path)?;
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         // The fence removes `in-place` last, so the record is there as long as the file may be.
-        disk.make_symlink(record, path).map_err(|error| match error.kind() {
+        disk.make_symlink(record, from.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
             _ => PublishError::Disk(error),
         })?;
-        let moved = match disk.rename(from, staged, IfThere::Fail) {
-            Ok(()) => Self::leave(disk, staged, to, (if_there, is_kept)).map_err(|error| {
-                match disk.rename(staged, from, IfThere::Fail) {
+        let moved = match disk.rename(from.at, staged, IfThere::Fail) {
+            Ok(()) => Self::leave(disk, staged, to.at, if_there, is_kept).map_err(|error| {
+                match disk.rename(staged, from.at, IfThere::Fail) {
                     Ok(()) => PublishError::Disk(error),
                     // The fence has put the file back.
                     Err(back) if is_gone(&back) => PublishError::Fenced { is_kept: true },
                     Err(back) => {
-                        log::error!("{} stays in the stage: {back}", path.display());
+                        log::error!("{} stays in the stage: {back}", from.path.display());
                         PublishError::Disk(error)
                     }
                 }
             }),
-            Err(error) if is_gone(&error) && disk.id_of(from).is_ok() => {
+            Err(error) if is_gone(&error) && disk.id_of(from.at).is_ok() => {
                 Err(PublishError::Fenced { is_kept: true })
             }
             Err(error) => Err(PublishError::Disk(error)),
@@ -423,7 +439,8 @@ impl<D: Disk> Stage<D> {
         disk: &D,
         staged: Place<'_, D::Dir>,
         to: Place<'_, D::Dir>,
-        (if_there, is_kept): (IfThere, IsKept<'_>),
+        if_there: IfThere,
+        is_kept: IsKept<'_>,
     ) -> io::Result<bool> {
         let keeps = if_there == IfThere::Replace && disk.look(to).is_ok_and(|it| is_kept(&it));
         if keeps && Self::exchange(disk, staged, to)? {
@@ -508,11 +525,12 @@ mod stage_tests {
     #[test]
     fn removed_files_are_remembered_up_to_a_bound() {
         let removed = RemovedFiles { known: Mutex::default(), max: 3 };
+        let version = SeenVersion { modified: 1, size: 2 };
         for name in ["a", "b", "c"] {
-            removed.add(OsStr::new(name), (1, 2));
+            removed.add(OsStr::new(name), version);
         }
         assert_eq!(removed.known.lock().len(), 3);
-        removed.add(OsStr::new("d"), (1, 2));
+        removed.add(OsStr::new("d"), version);
         assert_eq!(removed.known.lock().len(), 1);
     }
 

@@ -273,7 +273,8 @@ impl<D: Disk> Tenures<D> {
     /// The thread asks `is_wanted` whenever it looks at its state.
     pub(crate) fn hold(
         &self,
-        (owner, of): (Owner, WishOf),
+        owner: Owner,
+        of: WishOf,
         patience: Span,
         is_wanted: IsWanted,
         then: OnHeld,
@@ -295,7 +296,8 @@ impl<D: Disk> Tenures<D> {
     /// the tenure is over, or about to end.
     pub(crate) fn begin_use(
         &self,
-        (pid, token): (u32, u64),
+        pid: u32,
+        token: u64,
         then: impl FnOnce(Option<LockUse>) + Send + 'static,
     ) {
         self.send(Message::Use(pid, token, Box::new(then)));
@@ -306,7 +308,8 @@ impl<D: Disk> Tenures<D> {
     /// and calls `then` when that is done.
     pub(crate) fn give_unused(
         &self,
-        (token, gives): (u64, bool),
+        token: u64,
+        gives: bool,
         then: impl FnOnce() + Send + 'static,
     ) {
         self.send(Message::GiveUnused(token, gives, Box::new(then)));
@@ -431,7 +434,7 @@ impl<D: Disk> Tenures<D> {
                 then();
             }
             Message::Yield(tenure) => self.yield_overdue(tenure),
-            Message::UseSeen(tenure, end, is_used) => self.use_seen((tenure, end), is_used),
+            Message::UseSeen(tenure, end, is_used) => self.use_seen(tenure, end, is_used),
             Message::Sleep(then) => self.sleep_comes(then),
             Message::Jumped(change) => self.jumped(change),
             Message::StillHeld(slept, answer) => self.still_held(slept, answer),

@@ -74,7 +74,8 @@ impl<D: Disk> Tenures<D> {
     /// Begins to wait until the folder is ready for a tenure.
     pub(in crate::guard) fn arrive(
         &self,
-        (tenure, owner): (TenureId, Owner),
+        tenure: TenureId,
+        owner: Owner,
         previous: Option<PreviousTenure>,
         kept: usize,
     ) {
@@ -221,8 +222,8 @@ impl<D: Disk> Tenures<D> {
                     }
                     Ok(Arrival::First(files)) => self.become_ready(tenure, Some(files), wishes),
                     Ok(arrival) => {
-                        if let Some(accept) = arrival.accepted_by(self.policy.accepts) {
-                            return self.accept_by_option(tenure, accept);
+                        if let Some((paths, reason)) = arrival.accepted_by(self.policy.accepts) {
+                            return self.accept_by_option(tenure, paths, reason);
                         }
                         self.watch_for(&arrival);
                         let missing = arrival.paths();
@@ -252,7 +253,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Accepts some paths, or the whole folder if there are none, as an option says.
-    fn accept_by_option(&self, tenure: TenureId, (paths, reason): (BTreeSet<FolderPath>, String)) {
+    fn accept_by_option(&self, tenure: TenureId, paths: BTreeSet<FolderPath>, reason: String) {
         if self.must_wait_for_caches(tenure, true) {
             return;
         }
@@ -294,8 +295,8 @@ impl<D: Disk> Tenures<D> {
                 Arrival::NotArrived(it) => &*it.missing.paths,
                 Arrival::Ready(_) | Arrival::First(_) | Arrival::Unsure(_) => &[],
             };
-            let folder = (self.guard.disk(), self.guard.folder());
-            watch.watch(folder, missing.iter().map(|it| it.path.as_str()));
+            let (disk, folder) = (self.guard.disk(), self.guard.folder());
+            watch.watch(disk, folder, missing.iter().map(|it| it.path.as_str()));
         }
     }
 
@@ -386,7 +387,7 @@ impl<D: Disk> Tenures<D> {
         match barrier.begin_tenure(self.guard.gate(), tenure, &previous, first) {
             Ok(tells) => {
                 let tells = self.note_unseen(barrier) || tells;
-                self.open((tenure, owner), kept, wishes);
+                self.open(tenure, owner, kept, wishes);
                 if tells {
                     self.announce();
                 }
@@ -401,18 +402,18 @@ impl<D: Disk> Tenures<D> {
     /// Opens the gate of a tenure whose acceptance the lock service has.
     pub(in crate::guard) fn accepted(
         &self,
-        accepted: (Accepted, Handover),
+        accepted: Accepted,
+        handover: &Handover,
         wishes: &mut VecDeque<Wish>,
     ) {
         let GuardState::Arriving(tenure, owner) = self.state() else { return };
         let Some(barrier) = self.guard.barrier() else { return };
         let kept = self.steps.lock().arrival.take().map_or(0, |arrival| arrival.kept);
-        let (accepted, handover) = accepted;
         self.audit(AuditedAct::Accept, tenure, accepted.reason());
-        match barrier.accept(self.guard.gate(), tenure, (accepted, &handover)) {
+        match barrier.accept(self.guard.gate(), tenure, accepted, handover) {
             Ok(()) => {
                 self.note_unseen(barrier);
-                self.open((tenure, owner), kept, wishes);
+                self.open(tenure, owner, kept, wishes);
             }
             Err(why) => {
                 self.deny_all(wishes, &why);

@@ -20,7 +20,8 @@ impl<D: Disk> Tenures<D> {
     pub(in crate::guard) fn begin(
         &self,
         tenure: TenureId,
-        (previous, live): (Option<PreviousTenure>, Option<&LiveTenures>),
+        previous: Option<PreviousTenure>,
+        live: Option<&LiveTenures>,
         wishes: &mut VecDeque<Wish>,
     ) {
         if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
@@ -34,8 +35,8 @@ impl<D: Disk> Tenures<D> {
         // Other clients may have waited since before the grant.
         self.look_at_lock();
         match self.guard.begin(tenure, live) {
-            Ok(kept) if self.worker.is_some() => self.arrive((tenure, owner), previous, kept),
-            Ok(kept) => self.open((tenure, owner), kept, wishes),
+            Ok(kept) if self.worker.is_some() => self.arrive(tenure, owner, previous, kept),
+            Ok(kept) => self.open(tenure, owner, kept, wishes),
             Err(error) => {
                 let why = match error {
                     FenceError::Late => "the lease ended before the stages of other tenures were \
@@ -55,7 +56,8 @@ impl<D: Disk> Tenures<D> {
     /// Opens the gate for a tenure that is ready.
     pub(in crate::guard) fn open(
         &self,
-        (tenure, owner): (TenureId, Owner),
+        tenure: TenureId,
+        owner: Owner,
         kept: usize,
         wishes: &mut VecDeque<Wish>,
     ) {
@@ -107,7 +109,7 @@ impl<D: Disk> Tenures<D> {
         let aside = self.guard.give_up();
         (self.on_news)(&TenureNews::Closed(tenure, MayGoOn::Unchanged));
         if is_ready && self.worker.is_some() {
-            return self.yield_marked((tenure, end), aside, then);
+            return self.yield_marked(tenure, end, aside, then);
         }
         self.lock.release(then);
         self.forget_steps(end);

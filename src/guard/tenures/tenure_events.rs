@@ -199,7 +199,8 @@ impl EventQueue {
     pub(crate) fn next(
         &self,
         position: &mut EventPosition,
-        (may_see_names, size): (bool, usize),
+        may_see_names: bool,
+        size: usize,
     ) -> Option<Vec<u8>> {
         if position.rest.is_empty() {
             if position.next < self.first {
@@ -231,10 +232,10 @@ mod tests {
         let mut queue = EventQueue::default();
         publish(&mut queue, &json!("before the open"));
         let mut slow = queue.reader();
-        assert_eq!(queue.next(&mut slow, (true, 4_096)), None);
+        assert_eq!(queue.next(&mut slow, true, 4_096), None);
         (0..=EVENTS_MAX + 1).for_each(|number| publish(&mut queue, &json!(number)));
         let mut next = || {
-            let line = queue.next(&mut slow, (true, 4_096));
+            let line = queue.next(&mut slow, true, 4_096);
             line.map(|line| String::from_utf8(line).expect("text"))
         };
         assert_eq!(next(), Some("{\"event\":\"missed\",\"count\":2}\n".to_owned()));
@@ -256,7 +257,7 @@ mod tests {
         let mut read = |trust| {
             let mut line = Vec::new();
             while !line.ends_with(b"\n") {
-                line.extend(queue.next(&mut reader, (trust, 3)).expect("an event"));
+                line.extend(queue.next(&mut reader, trust, 3).expect("an event"));
             }
             String::from_utf8(line).expect("text")
         };

@@ -102,7 +102,10 @@ impl<D: Disk> Tenures<D> {
                 log::debug!("the lock service does not know the last marker yet: {why}");
                 self.steps.lock().tell_after = boot_now() + TELL_AGAIN;
             }
-            (Sent::Acceptance(accepted), Ok(())) => self.accepted(*accepted, wishes),
+            (Sent::Acceptance(accepted), Ok(())) => {
+                let (accepted, handover) = *accepted;
+                self.accepted(accepted, &handover, wishes);
+            }
             (Sent::Acceptance(_), Err(why)) => {
                 self.refuse_acceptance(&format!("nothing was accepted here: {why}"), wishes);
             }
@@ -229,7 +232,8 @@ impl<D: Disk> Tenures<D> {
     /// Gives up a tenure whose gate has closed for good: first the last marker, then the lock.
     pub(super) fn yield_marked(
         &self,
-        (tenure, end): (TenureId, TenureEnd),
+        tenure: TenureId,
+        end: TenureEnd,
         aside: PutAside,
         then: Then,
     ) {

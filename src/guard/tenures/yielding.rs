@@ -166,7 +166,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Takes note of whether programs use the folder, and gives the lock up if they don't.
-    pub(super) fn use_seen(&self, (tenure, end): (TenureId, TenureEnd), is_used: bool) {
+    pub(super) fn use_seen(&self, tenure: TenureId, end: TenureEnd, is_used: bool) {
         let now = boot_now();
         *self.hidden_use.next.lock() = if is_used { now + LOOK_AGAIN } else { Time::ZERO };
         let is_held = matches!(self.state(), GuardState::Holding(held, ..) if held == tenure);

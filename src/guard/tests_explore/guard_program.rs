@@ -9,7 +9,9 @@ use super::super::tenure::{Owner, TenureClock, TenureId};
 use super::storage::{FOLDER, Inode, LOST, STAGES};
 use super::{Mutant, Scenario, Setup};
 use crate::engine::Token;
-use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use crate::guard::disk::operations::{
+    Attributes, Disk, DiskEntry, FileId, FolderName, IfThere, Look, Place,
+};
 use crate::guard::folder::folder_guard::{FolderDirs, FolderGuard, SaveError};
 use crate::guard::stage::fence::FenceError;
 use crate::guard::stage::gate::Pass;
@@ -137,8 +139,8 @@ impl GuardRun<'_> {
     ) -> Result<Arc<StagedFile<ReplayDisk>>, Lost> {
         let staged = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
-            let about = (0, OsStr::new(path), false);
-            self.guard.stage_file(&pass, &FOLDER, 0o644, about).expect("a new file")
+            let path = OsStr::new(path);
+            self.guard.stage_file(&pass, &FOLDER, 0o644, 0, path, false).expect("a new file")
         };
         let halves = [format!("{file}{tenure}"), tenure.to_string()];
         self.disk.write(&staged.file, 0, halves[0].as_bytes()).expect("a write");
@@ -180,7 +182,8 @@ impl GuardRun<'_> {
         let renamed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
             let (from, to) = (Place::new(&FOLDER, "B.new"), Place::new(&FOLDER, "B"));
-            let (from, to) = ((from, OsStr::new("B.new")), (to, OsStr::new("B")));
+            let from = FolderName { at: from, path: from.name };
+            let to = FolderName { at: to, path: to.name };
             self.guard.rename(&pass, from, to, IfThere::Replace)
         };
         match renamed {
@@ -197,7 +200,7 @@ impl GuardRun<'_> {
         let at = Place::new(&FOLDER, "L");
         let removed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
-            self.guard.remove_file(&pass, (at, OsStr::new("L")))
+            self.guard.remove_file(&pass, FolderName { at, path: at.name })
         };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -239,8 +242,8 @@ impl GuardRun<'_> {
         drop(self.name_in_place(from)?);
         let renamed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
-            let old = (Place::new(&FOLDER, from), OsStr::new(from));
-            let new = (Place::new(&FOLDER, to), OsStr::new(to));
+            let old = FolderName { at: Place::new(&FOLDER, from), path: OsStr::new(from) };
+            let new = FolderName { at: Place::new(&FOLDER, to), path: OsStr::new(to) };
             self.guard.rename(&pass, old, new, IfThere::Fail)
         };
         renamed.map_err(|error| self.lost_by(&error))?;

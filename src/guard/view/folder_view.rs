@@ -339,7 +339,7 @@ impl FolderView {
         let is_cut = matches!(self.policy.on_write, OnWrite::Wait(wanted) if patience < wanted);
         let asks = is_cut || self.policy.on_write == OnWrite::Take;
         let asks = asks && !self.policy.never_ask.matches(path);
-        match self.wait_for_tenure(who, (owner, WishOf::Program { asks }), patience).await {
+        match self.wait_for_tenure(who, owner, WishOf::Program { asks }, patience).await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
             Some(Err(sentence)) if is_cut => Err(self.say(
@@ -375,7 +375,8 @@ impl FolderView {
     pub(super) async fn wait_for_tenure(
         &self,
         who: Requester,
-        owner: (Owner, WishOf),
+        owner: Owner,
+        of: WishOf,
         patience: Span,
     ) -> Option<Result<(), String>> {
         let (wait, held) = KernelWait::new();
@@ -390,7 +391,7 @@ impl FolderView {
         let then = Box::new(move |answer: Result<(), Denied>| {
             wait.keep(answer.map_err(|denied| denied.sentence));
         });
-        self.tenures.hold(owner, patience, is_wanted, then);
+        self.tenures.hold(owner, of, patience, is_wanted, then);
         let answer = held.await;
         if answer.is_none() {
             self.tenures.look();

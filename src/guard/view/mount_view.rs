@@ -259,7 +259,7 @@ impl FolderView {
             GuardRequest::Take { patience, away } => self.take_request(who, patience, away).await,
             GuardRequest::Accept(Ok(acceptance)) => {
                 let owner = self.policy.owner.of(who.uid, who.pid);
-                match self.wait_for_tenure(who, (owner, acceptance), ACCEPT_PATIENCE).await {
+                match self.wait_for_tenure(who, owner, acceptance, ACCEPT_PATIENCE).await {
                     Some(Ok(())) => self.status(who),
                     Some(Err(why)) => refused(why),
                     None => refused("the wait was interrupted"),

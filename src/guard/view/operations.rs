@@ -2,8 +2,9 @@
 
 use super::folder_view::FolderView;
 use crate::fuse::kernel::file_system::{
-    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
-    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
+    DirPage, Errno, FileOffset, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr,
+    NodeEntry, Opened, PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
+    WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::handles::BackingOpener;
@@ -125,7 +126,7 @@ impl FileSystem for FolderView {
         let opened = if is_first && self.second_opens.is_reserved(ino, who) {
             Err(Errno::ESTALE)
         } else {
-            self.open_file(who, ino, flags, (backing, second.and_then(|one| one.into_found(ino))))
+            self.open_file(who, ino, flags, backing, second.and_then(|one| one.into_found(ino)))
                 .await
         };
         if is_first
@@ -227,7 +228,7 @@ impl FileSystem for FolderView {
         flags: i32,
     ) -> Done<()> {
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        self.set_xattr(who, ino, name, (value, flags)).await
+        self.set_xattr(who, ino, name, value, flags).await
     }
 
     async fn getxattr(&self, _who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
@@ -253,7 +254,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(fh)?;
         self.wake(who, &open).await?;
         self.announce_open(who, &open, false).await?;
-        self.slowly(who, move |view| view.allocate(who, fh, (offset, length), mode)).await
+        self.slowly(who, move |view| view.allocate(who, fh, offset, length, mode)).await
     }
 
     async fn lseek(&self, _who: Requester, fh: u64, offset: i64, whence: i32) -> Done<i64> {
@@ -263,11 +264,11 @@ impl FileSystem for FolderView {
     async fn copy_file_range(
         &self,
         who: Requester,
-        from: (u64, u64),
-        to: (u64, u64),
+        from: FileOffset,
+        to: FileOffset,
         length: u64,
     ) -> Done<u32> {
-        let open = self.open_of(to.0)?;
+        let open = self.open_of(to.fh)?;
         self.wake(who, &open).await?;
         self.announce_open(who, &open, false).await?;
         self.slowly(who, move |view| view.copy_range(who, from, to, length)).await

@@ -285,7 +285,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
             peers.refuse_strangers(caller).await?;
         }
-        stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), inherited), &stopped).await?;
+        stand = begin_alone(&raft, &replica, &data, peers.as_ref(), inherited, &stopped).await?;
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
@@ -391,7 +391,8 @@ async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
     data: &Mutex<Data>,
-    (peers, inherited): (Option<&ListeningPeers>, Option<InheritedState>),
+    peers: Option<&ListeningPeers>,
+    inherited: Option<InheritedState>,
     stopped: &impl Fn(String) -> DataError,
 ) -> Result<LeadershipRole, DataError> {
     lead(raft).await.map_err(stopped)?;

@@ -120,7 +120,10 @@ impl Data {
         let identity = match read_identity(&path)? {
             Some(identity) => identity,
             None if path.join("log").exists() => return Err(DataError::Missing(path.join("node"))),
-            None => settle(&path, begin()?)?,
+            None => {
+                let (cluster, node) = begin()?;
+                settle(&path, cluster, node)?
+            }
         };
         if identity.stage == NodeStage::Removed {
             return Err(DataError::Removed(path));
@@ -179,7 +182,7 @@ pub(in crate::raft) fn first() -> (ClusterId, NodeId) {
 }
 
 /// Stores the identity of a new node in its directory.
-fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<NodeIdentity, DataError> {
+fn settle(path: &Path, cluster: ClusterId, node: NodeId) -> Result<NodeIdentity, DataError> {
     let identity = NodeIdentity { cluster, node, stage: NodeStage::New };
     write_identity(path, identity)?;
     // The README is only for human readers, so an error is ignored.

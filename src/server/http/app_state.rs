@@ -103,9 +103,11 @@ pub(super) enum ShutdownPhase {
 impl AppState {
     pub(super) fn new(
         locks: Locks,
-        (ttl, grace): (Ttl, Grace),
+        ttl: Ttl,
+        grace: Grace,
         gate: Arc<Authenticator>,
-        (share, limits): (SharePercent, LoweredLimits),
+        share: SharePercent,
+        limits: LoweredLimits,
         requests: RequestCounts,
     ) -> Self {
         let table = |items, max| SharedTable::new(items, max, share.of(max));

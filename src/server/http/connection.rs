@@ -169,7 +169,8 @@ pub(super) async fn serve(
     app: &AppState,
     router: &Router,
     source: PeerIdentity,
-    (stream, user): (ServerStream, Option<Arc<Grant>>),
+    stream: ServerStream,
+    user: Option<Arc<Grant>>,
 ) {
     let service = |certified| {
         let origin = app.peers.origin(source, certified);

@@ -20,15 +20,17 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// current state of the lock.
 pub(super) async fn granted(
     call: &RequestContext,
-    of: (&LockName, &ClientId),
+    name: &LockName,
+    client: &ClientId,
     replay: &Replay,
 ) -> HandlerResult {
     let (Some(tenure), Some(ends)) = (replay.first.tenure(), &replay.ends) else {
         return Err(unexpected(&replay.first));
     };
     let renewed = matches!(replay.first, Outcome::Renewed(_));
-    let first = GrantResponse::ending(&call.app.locks, of, tenure, ends, renewed, replay.at);
-    let response = marked(StatusCode::OK, &first, Some(lock_now(call, of.0).await?));
+    let first =
+        GrantResponse::ending(&call.app.locks, name, client, tenure, ends, renewed, replay.at);
+    let response = marked(StatusCode::OK, &first, Some(lock_now(call, name).await?));
     Ok(tagged(response, tenure.token))
 }
 

@@ -460,7 +460,8 @@ pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,
     params: &'static [Param],
-    (code, schema): (u16, Schema),
+    code: u16,
+    schema: Schema,
     problems: &'static [u16],
 ) -> EndpointDoc {
     EndpointDoc { id, summary, params, code, schema, problems }

@@ -145,8 +145,9 @@ impl HttpServer {
         };
         let bound: Vec<_> = config.listen.iter().map(open).collect::<Result<_, _>>()?;
         let requests = RequestCounts::new(counted_endpoints().count());
-        let terms = (config.ttl, config.grace);
-        let mut app = AppState::new(locks, terms, gate, (config.share, config.limits), requests);
+        let (ttl, grace) = (config.ttl, config.grace);
+        let (share, limits) = (config.share, config.limits);
+        let mut app = AppState::new(locks, ttl, grace, gate, share, limits, requests);
         app.release_on_node_removal = config.release_on_node_removal;
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
@@ -239,7 +240,7 @@ async fn accept(
     accept_until(&listener, "the HTTP server", closing, |(stream, source, user)| {
         // A socket belongs to the event loop of the thread that serves it, so the worker registers
         // it.
-        workers.assign(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
+        workers.assign(connect(Arc::clone(&app), router.clone(), stream, source, user));
     })
     .await;
 }
@@ -248,7 +249,8 @@ async fn connect(
     app: Arc<AppState>,
     router: Router,
     stream: AcceptedStream,
-    (source, user): (PeerIdentity, Option<Arc<Grant>>),
+    source: PeerIdentity,
+    user: Option<Arc<Grant>>,
 ) {
     let served = async {
         if let AcceptedStream::Tcp(stream) = &stream {
@@ -257,7 +259,7 @@ async fn connect(
         }
         let stream: ServerStream = stream.here()?;
         match app.peers.admit(source) {
-            Ok(_slot) => connection::serve(&app, &router, source, (stream, user)).await,
+            Ok(_slot) => connection::serve(&app, &router, source, stream, user).await,
             Err(full) => log::debug!("a connection is refused: {full}"),
         }
         io::Result::Ok(())

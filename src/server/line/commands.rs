@@ -75,9 +75,11 @@ impl Drop for CountedRequest<'_> {
 impl LineService {
     pub(super) fn new(
         locks: Locks,
-        (ttl, grace): (Ttl, Grace),
+        ttl: Ttl,
+        grace: Grace,
         gate: Arc<Authenticator>,
-        (share, limits): (SharePercent, LoweredLimits),
+        share: SharePercent,
+        limits: LoweredLimits,
         follow_addresses: Vec<IpAddr>,
     ) -> Self {
         let followers = Arc::new(LineFollowers::new(locks.clone(), share));
@@ -109,7 +111,8 @@ impl LineService {
     pub(super) async fn answer(
         &self,
         grant: &Grant,
-        (origin, secret): (&ConnectionOrigin, Option<&[u8]>),
+        origin: &ConnectionOrigin,
+        secret: Option<&[u8]>,
         request: LineRequest,
     ) -> LineReply {
         let _pending = CountedRequest::new(&self.pending);

@@ -115,13 +115,8 @@ impl LineServer {
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(LineService::new(
-            locks,
-            (ttl, grace),
-            gate,
-            (share, limits),
-            follow_addresses,
-        ));
+        let desk =
+            Arc::new(LineService::new(locks, ttl, grace, gate, share, limits, follow_addresses));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();
@@ -292,7 +287,7 @@ where
         let grant = desk.gate.grant(secret.as_deref(), origin.certified.as_ref());
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => {
-                desk.answer(&grant, (origin, secret.as_deref()), request).await
+                desk.answer(&grant, origin, secret.as_deref(), request).await
             }
             // A wrong token in an AUTH line ends the connection, so that a client that guesses
             // tokens has to reconnect for each guess.

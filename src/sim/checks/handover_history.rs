@@ -142,7 +142,7 @@ impl HandoverHistory {
         {
             return Some(format!("{of} tells a handover older than the last one: {last:?}"));
         }
-        let why = self.wrong_end(report, (seen, last.end), resets)?;
+        let why = self.wrong_end(report, seen, last.end, resets)?;
         Some(format!("{of} tells that {why}: {last:?}"))
     }
 
@@ -150,7 +150,8 @@ impl HandoverHistory {
     fn wrong_end(
         &self,
         report: &ReportedPrevious,
-        (seen, end): (&SentHandover, HandoverEnd),
+        seen: &SentHandover,
+        end: HandoverEnd,
         resets: &[ObservedReset],
     ) -> Option<&'static str> {
         let is_lost = self.restore.is_some_and(|restore| seen.token < restore.tokens_from);

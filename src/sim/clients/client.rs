@@ -319,7 +319,7 @@ impl SimClient {
             history.tenure(lock, token, &self.who);
             history.act(lock, came.from, Some(came.to), what);
         });
-        self.hold(lock, came, tenure, (ask.hold, ask.mode));
+        self.hold(lock, came, tenure, ask.hold, ask.mode);
     }
 
     pub(in crate::sim) fn hold(
@@ -327,7 +327,8 @@ impl SimClient {
         lock: Lock,
         came: &RequestResult,
         tenure: &Tenure,
-        (hold, mode): (Ownership, Mode),
+        hold: Ownership,
+        mode: Mode,
     ) {
         let token = tenure.token.as_u64();
         if self.is_of_another_session(&tenure.life) {
@@ -427,7 +428,7 @@ impl SimClient {
                 self.world.record.history(|history| {
                     history.act(lock, came.from, Some(came.to), StepKind::Kept(token));
                 });
-                self.hold(lock, &came, tenure, (hold, mode));
+                self.hold(lock, &came, tenure, hold, mode);
             }
             Some(Err(refusal)) => {
                 let not_kept = !matches!(*refusal.reason, Reason::NoSession(_));

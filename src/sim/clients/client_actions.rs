@@ -62,7 +62,7 @@ impl SimClient {
             history.act(lock, came.from, Some(came.to), what);
         });
         self.lose(token);
-        self.hold(lock, &came, tenure, (hold, mode));
+        self.hold(lock, &came, tenure, hold, mode);
     }
 
     /// Handles a mode change without a success answer: it may have happened, may still happen, or
@@ -113,7 +113,7 @@ impl SimClient {
                     let what = StepKind::Granted(new, sharing(mode));
                     history.act(to, came.from, Some(came.to), what);
                 });
-                self.hold(to, &came, tenure, (hold, mode));
+                self.hold(to, &came, tenure, hold, mode);
             }
             other => {
                 if let Some(Err(refusal)) = other {
@@ -480,7 +480,7 @@ impl SimClient {
             };
             if let Some(holder) = view.holders.iter().find(made) {
                 place.served = Some(holder.lease.token.as_u64());
-                self.served(ask, lock, from, (sent, at), holder);
+                self.served(ask, lock, from, sent, at, holder);
                 break;
             }
             if !view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
@@ -502,7 +502,8 @@ impl SimClient {
         ask: &Acquire,
         lock: Lock,
         from: Time,
-        (sent, at): (Time, Time),
+        sent: Time,
+        at: Time,
         holder: &Holder,
     ) {
         let (token, life) = (holder.lease.token.as_u64(), &holder.lease.life);

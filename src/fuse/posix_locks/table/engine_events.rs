@@ -9,8 +9,8 @@
 //! Releases locks and gives up waits of programs: on unlock, on close, and after a signal.
 
 use crate::engine::{
-    Answer, ClientId, LeaseKey, Leave, LeaveReason, LockName, Mode, Op, OpenId, Outcome, Ownership,
-    Release, Ticket, Token,
+    Acquire, Answer, ClientId, LeaseKey, Leave, LeaveReason, LockName, Mode, Op, OpenId, Outcome,
+    Ownership, Release, Ticket, Token,
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
@@ -313,7 +313,9 @@ impl<R> Table<R> {
     /// has decided the release.
     pub(crate) fn unlock_and_reply(
         &mut self,
-        (ino, id, span): (u64, u64, ByteRange),
+        ino: u64,
+        id: u64,
+        span: ByteRange,
         reply: R,
         todo: &mut Vec<Effect<R>>,
     ) {
@@ -539,13 +541,28 @@ pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
 /// service lets a request wait for its answer.
 const OVER_MAX: usize = 8_192;
 
+/// The lease that an acquire request is about, for its answer.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestedLease {
+    hold: Ownership,
+    name: LockName,
+    client: ClientId,
+}
+
+impl RequestedLease {
+    /// Returns the lease of an acquire request.
+    pub(crate) fn of(ask: &Acquire) -> Self {
+        Self { hold: ask.hold, name: ask.name.clone(), client: ask.client.clone() }
+    }
+}
+
 impl<R> Table<R> {
     /// Handles the engine's answer to the lock request that was submitted with the number `cookie`.
     pub(crate) fn answered(
         &mut self,
         cookie: u64,
         ino: u64,
-        of: (Ownership, LockName, ClientId),
+        of: RequestedLease,
         answered: Answer,
         todo: &mut Vec<Effect<R>>,
     ) {
@@ -588,7 +605,7 @@ impl<R> Table<R> {
     /// Releases the lock, or leaves the queue, if the answer to a request that the table no longer
     /// knows is a grant or a queue place: no owner would ever release it.
     fn unasked(
-        (hold, name, client): (Ownership, LockName, ClientId),
+        RequestedLease { hold, name, client }: RequestedLease,
         answered: &Answer,
         todo: &mut Vec<Effect<R>>,
     ) {

@@ -36,4 +36,5 @@ mod tests;
 pub(crate) use crate::fuse::posix_locks::table::table_state::{
     Ask, Call, Effect, Found, No, Recall, Waits,
 };
+pub(crate) use engine_events::RequestedLease;
 pub(crate) use table_state::Table;

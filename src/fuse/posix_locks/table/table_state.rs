@@ -785,7 +785,7 @@ impl<R> Table<R> {
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
         asking.spend(&mut self.spent);
-        match self.place(asking, (key.name, token), todo) {
+        match self.place(asking, key.name, token, todo) {
             Placed::Yes(asking) => answer(asking, Ok(()), todo),
             // Another owner of this mount took the lock while the engine processed the request.
             Placed::Again(asking) if asking.reply.is_some() => {
@@ -808,7 +808,8 @@ impl<R> Table<R> {
     pub(super) fn place(
         &mut self,
         asking: Asking<R>,
-        (name, token): (LockName, Token),
+        name: LockName,
+        token: Token,
         todo: &mut Vec<Effect<R>>,
     ) -> Placed<R> {
         let number = asking.number;

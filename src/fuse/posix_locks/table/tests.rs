@@ -26,7 +26,7 @@ struct TableRig {
 struct LateReply {
     cookie: u64,
     ino: u64,
-    of: (Ownership, LockName, ClientId),
+    of: RequestedLease,
     answer: Answer,
 }
 
@@ -80,7 +80,7 @@ impl TableRig {
             for effect in todo {
                 match effect {
                     Effect::Submit { cookie, ino, ask } => {
-                        let of = (ask.hold, ask.name.clone(), ask.client.clone());
+                        let of = RequestedLease::of(&ask);
                         let answer = self.apply(Op::Acquire(*ask), &mut next);
                         self.table.answered(cookie, ino, of, answer, &mut next);
                     }
@@ -178,7 +178,7 @@ impl TableRig {
             let mut next = Vec::new();
             match effect {
                 Effect::Submit { cookie, ino, ask } => {
-                    let of = (ask.hold, ask.name.clone(), ask.client.clone());
+                    let of = RequestedLease::of(&ask);
                     let answer = self.apply(Op::Acquire(*ask), &mut next);
                     late.push(LateReply { cookie, ino, of, answer });
                 }
@@ -442,7 +442,7 @@ fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
 /// Returns the effects of an unlock by owner 1, of which program 9 awaits the result.
 fn unlock_and_reply(rig: &mut TableRig, span: ByteRange) -> Vec<Effect<u32>> {
     let mut todo = Vec::new();
-    rig.table.unlock_and_reply((FILE, 1, span), 9, &mut todo);
+    rig.table.unlock_and_reply(FILE, 1, span, 9, &mut todo);
     todo
 }
 

@@ -350,7 +350,7 @@ impl Moves<'_> {
             LateStep::Write(late) => {
                 let token = late.tenure.token.as_u64() as u8;
                 let kind = MarkerKind::Marker;
-                let written = self.write(at, (token, late.number, true, kind), Some(&late));
+                let written = self.write(at, token, late.number, true, kind, Some(&late));
                 let state = self.with_written(at, written);
                 self.add("writes a late marker", at, state);
             }
@@ -361,7 +361,10 @@ impl Moves<'_> {
     pub(super) fn write(
         &mut self,
         at: usize,
-        (token, number, is_last, kind): (u8, u64, bool, MarkerKind),
+        token: u8,
+        number: u64,
+        is_last: bool,
+        kind: MarkerKind,
         late: Option<&LateMarker>,
     ) -> Written {
         let contents = self.contents(at);
@@ -422,7 +425,7 @@ impl Moves<'_> {
         let both = [MarkerKind::Marker, MarkerKind::Checkpoint];
         let kinds = if self.world.setup.checkpoints { &both[..] } else { &both[..1] };
         for kind in kinds {
-            let written = self.write(at, (token, marking.next(), false, *kind), None);
+            let written = self.write(at, token, marking.next(), false, *kind, None);
             let mut state = self.with_written(at, written);
             let mut marking = marking.clone();
             marking.marked(Time::ZERO, Time::ZERO);
@@ -598,7 +601,7 @@ impl Moves<'_> {
         state.latest = state.machines[at].files;
         let handover = ledger.begin_acceptance(&accepted, 1);
         ledger.accept(accepted);
-        self.accepted("accepts everything", at, state, (ledger, handover), None);
+        self.accepted("accepts everything", at, state, ledger, handover, None);
     }
 
     pub(super) fn accept_one(&mut self, at: usize, one: usize) {
@@ -624,7 +627,7 @@ impl Moves<'_> {
         ledger.accept(accepted);
         let is_stale = (0..PATHS).any(|path| path != one && !self.is_latest(at, path));
         let violation = is_stale.then_some(STALE);
-        self.accepted("accepts one path", at, state, (ledger, handover), violation);
+        self.accepted("accepts one path", at, state, ledger, handover, violation);
     }
 
     pub(super) fn accepted(
@@ -632,7 +635,8 @@ impl Moves<'_> {
         what: &'static str,
         at: usize,
         mut state: ModelState,
-        (ledger, handover): (Ledger, Handover),
+        ledger: Ledger,
+        handover: Handover,
         violation: Option<&'static str>,
     ) {
         state.left.accepts -= 1;

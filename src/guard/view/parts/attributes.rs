@@ -14,8 +14,8 @@ use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::own_user::is_root;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{copy_permissions, path_of, stat};
+use crate::guard::disk::operations::Place;
 use rustix::fs::{FileType, Gid, Mode, OFlags, Statx, StatxTimestamp, Uid};
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -216,13 +216,13 @@ pub(in crate::guard::view) fn truncate_special(
 /// Makes a file that a program writes in place from the start.
 pub(in crate::guard::view) fn create_in(
     who: Requester,
-    (dir, name): (&OwnedFd, &OsStr),
+    at: Place<'_, OwnedFd>,
     mode: u32,
     flags: i32,
 ) -> Done<File> {
     let access = access_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mode = Mode::from_raw_mode(mode & 0o7777);
-    let open = || Ok(rustix::fs::openat(dir, name, access | OFlags::CLOEXEC, mode)?);
+    let open = || Ok(rustix::fs::openat(at.dir, at.name, access | OFlags::CLOEXEC, mode)?);
     let file = acting_as::making(who.into(), open);
     file.map(File::from).map_err(|error| match error.raw_os_error() {
         // It was made past the view meanwhile: the kernel looks once more.

@@ -307,10 +307,11 @@ impl ControlFiles {
     pub(in crate::guard::view) fn next_event(
         &self,
         handle: &ControlHandle,
-        wanted: (bool, usize),
+        may_see_names: bool,
+        size: usize,
     ) -> Option<Vec<u8>> {
         let mut position = handle.position.lock();
-        self.events.lock().queue.next(&mut position, wanted)
+        self.events.lock().queue.next(&mut position, may_see_names, size)
     }
 
     /// Adds a program that waits for the next event.

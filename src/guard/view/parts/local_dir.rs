@@ -73,7 +73,8 @@ fn remove_tree(dir: BorrowedFd<'_>, name: &OsStr, removed: &dyn Fn(&Statx)) -> i
 /// Finds the paths of the directories with these names, in this directory and below it. Takes each
 /// name that is found out of `moved`.
 fn find_dirs(
-    (dir, path): (BorrowedFd<'_>, &Path),
+    dir: BorrowedFd<'_>,
+    path: &Path,
     moved: &mut HashSet<String>,
     found: &mut Vec<(String, PathBuf)>,
 ) -> io::Result<()> {
@@ -93,7 +94,7 @@ fn find_dirs(
     })?;
     for name in dirs {
         match open_below(dir, Path::new(&name), DIRECTORY) {
-            Ok(below) => find_dirs((below.as_fd(), &path.join(&name)), moved, found)?,
+            Ok(below) => find_dirs(below.as_fd(), &path.join(&name), moved, found)?,
             // It is a file, was exchanged meanwhile, or another file system is mounted there.
             Err(error) if leads_to_no_file(&error) => {}
             Err(error) => return Err(error),
@@ -153,7 +154,7 @@ impl LocalFiles {
             return Ok(());
         }
         let mut found = Vec::new();
-        find_dirs((folder, Path::new("")), &mut moved, &mut found)?;
+        find_dirs(folder, Path::new(""), &mut moved, &mut found)?;
         for (name, path) in &found {
             self.note_path(name, path);
         }

@@ -5,6 +5,7 @@ use super::attributes::{ChangeTime, ROOT, SNAPSHOTS};
 use super::close_rule::Saving;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::file_system::Errno;
+use crate::fuse::kernel::file_system::NameIn;
 use crate::guard::disk::operations::FileId;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenure::TenureId;
@@ -364,9 +365,9 @@ impl Nodes {
 
     /// Records that a node has the name `to` instead of `from`. A node that had the name `to` has
     /// none any more.
-    pub(in crate::guard::view) fn renamed(&self, ino: u64, from: (u64, &OsStr), to: (u64, &OsStr)) {
+    pub(in crate::guard::view) fn renamed(&self, ino: u64, from: NameIn<'_>, to: NameIn<'_>) {
         let mut table = self.0.lock();
-        let (from, to) = ((from.0, from.1.to_owned()), (to.0, to.1.to_owned()));
+        let [from, to] = [from, to].map(|at| (at.parent, at.name.to_owned()));
         table.drop_hidden(&from);
         table.drop_hidden(&to);
         if let Some(other) = table.staged.remove(&to).filter(|other| *other != ino)
@@ -384,9 +385,9 @@ impl Nodes {
     }
 
     /// Records that the name of a node was removed.
-    pub(in crate::guard::view) fn removed(&self, ino: u64, from: (u64, &OsStr)) {
+    pub(in crate::guard::view) fn removed(&self, ino: u64, from: NameIn<'_>) {
         let mut table = self.0.lock();
-        let from = (from.0, from.1.to_owned());
+        let from = (from.parent, from.name.to_owned());
         table.drop_hidden(&from);
         if table.staged.get(&from) == Some(&ino) {
             table.staged.remove(&from);
@@ -418,7 +419,7 @@ impl Nodes {
 
     /// Records that a directory with the attributes `found` was removed. A new directory may get
     /// its inode number within the same tick of the clock, so the next lookup makes a new node.
-    pub(in crate::guard::view) fn removed_dir(&self, ino: u64, from: (u64, &OsStr), found: &Statx) {
+    pub(in crate::guard::view) fn removed_dir(&self, ino: u64, from: NameIn<'_>, found: &Statx) {
         self.removed(ino, from);
         let mut table = self.0.lock();
         let NodeTable { nodes, by_file, .. } = &mut *table;

@@ -75,6 +75,14 @@ impl Writing {
     }
 }
 
+/// Who opens a file, and the part of the open file in this user's share.
+pub(in crate::guard::view) struct Opening {
+    /// The program that opens the file.
+    pub(in crate::guard::view) who: Requester,
+    /// The part of the file in the open files of the program's user.
+    pub(in crate::guard::view) share: Share,
+}
+
 /// An open file of the view.
 pub(in crate::guard::view) struct OpenFile {
     /// The node of the file.
@@ -102,7 +110,7 @@ impl OpenFile {
         ino: u64,
         content: Content,
         writing: Option<Writing>,
-        (who, share): (Requester, Share),
+        Opening { who, share }: Opening,
     ) -> Self {
         let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
         let (opener, user, writing) = (who.pid, who.into(), writing.map(Mutex::new));

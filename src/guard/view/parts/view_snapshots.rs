@@ -54,9 +54,11 @@ impl ViewSnapshots {
     /// machine if others share the storage; all snapshots together may take `bytes_max` bytes of
     /// the disk.
     pub(crate) fn open(
-        (stages, dir): (&OwnedFd, OwnedFd),
+        stages: &OwnedFd,
+        dir: OwnedFd,
         folder_id: &str,
-        (may_link, shared_by): (bool, Option<&str>),
+        may_link: bool,
+        shared_by: Option<&str>,
         bytes_max: u64,
     ) -> io::Result<Self> {
         let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };

@@ -314,7 +314,8 @@ impl FolderView {
     pub(in crate::guard::view) fn check_unread(
         &self,
         who: Requester,
-        (pass, path): (&Pass<'_>, &Path),
+        pass: &Pass<'_>,
+        path: &Path,
         there: Option<&Statx>,
     ) -> Done<()> {
         let checked =

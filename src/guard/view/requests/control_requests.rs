@@ -24,7 +24,7 @@ use crate::guard::view::folder_view::{FolderView, MayWait};
 use crate::guard::view::parts::control_files::{
     CONTROL_DIR, ControlFile, ControlHandle, RequestPart, is_control,
 };
-use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile};
+use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
 use crate::holder_id::LoginSession;
 use crate::time::{Span, Wall};
 use serde_json::Value;
@@ -54,7 +54,7 @@ impl FolderView {
         let fh = self.numbers.next();
         let memory = self.shares.take_always(Pool::Bytes, who.uid, 0);
         let content = Content::Control(self.control.handle(file, who, memory));
-        self.files.insert(fh, OpenFile::new(ino, content, None, (who, share)));
+        self.files.insert(fh, OpenFile::new(ino, content, None, Opening { who, share }));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
         Some(Ok(Opened::by_requests(fh, flags)))
     }
@@ -141,8 +141,9 @@ impl FolderView {
         who: Requester,
         size: u32,
     ) -> Done<ReadBytes> {
-        let wanted = (self.sees_names(handle.who, FolderAct::FollowEvents), size as usize);
-        let line = self.after_events(who, || self.control.next_event(handle, wanted)).await?;
+        let may_see_names = self.sees_names(handle.who, FolderAct::FollowEvents);
+        let next = || self.control.next_event(handle, may_see_names, size as usize);
+        let line = self.after_events(who, next).await?;
         Ok(ReadBytes::from(line))
     }
 
@@ -213,7 +214,7 @@ impl FolderView {
             return refused(why);
         }
         let owner = self.policy.owner.of(who.uid, who.pid);
-        let taken = match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
+        let taken = match self.wait_for_tenure(who, owner, WishOf::Person, patience).await {
             Some(Ok(())) => self.announce_away(who).await,
             Some(Err(why)) => Err(why),
             None => Err("the wait was interrupted".to_owned()),
@@ -344,7 +345,7 @@ impl FolderView {
     ) -> Option<Value> {
         let done = match GuardRequest::parse(request) {
             Ok(GuardRequest::Use(token)) => self.begin_use(handle, token).await,
-            Ok(GuardRequest::EndUse { token, gives }) => self.end_use(handle, (token, gives)).await,
+            Ok(GuardRequest::EndUse { token, gives }) => self.end_use(handle, token, gives).await,
             _ => return None,
         };
         Some(done.map_or_else(refused, |()| self.status(handle.who)))
@@ -356,7 +357,7 @@ impl FolderView {
         let is_of = |owner| Self::is_of(owner, who);
         let (promise, begun) = pending();
         if self.guard.gate().tenure().is_some_and(|open| is_of(open.owner)) {
-            self.tenures.begin_use((who.pid, token), move |begun| promise.keep(begun));
+            self.tenures.begin_use(who.pid, token, move |begun| promise.keep(begun));
             *handle.lock_use.lock() = begun.await.flatten();
         }
         let is_begun = handle.lock_use.lock().is_some();
@@ -366,17 +367,13 @@ impl FolderView {
 
     /// Ends the use. Gives the lock up as well, if a program took it for its use and no other one
     /// uses it any more.
-    async fn end_use(
-        &self,
-        handle: &ControlHandle,
-        (token, gives): (u64, bool),
-    ) -> Result<(), String> {
+    async fn end_use(&self, handle: &ControlHandle, token: u64, gives: bool) -> Result<(), String> {
         self.user(handle.who).check(FolderAct::EndUse)?;
         let ended = handle.lock_use.lock().take();
         if ended.is_some() {
             drop(ended);
             let (promise, released) = pending();
-            self.tenures.give_unused((token, gives), move || promise.keep(()));
+            self.tenures.give_unused(token, gives, move || promise.keep(()));
             released.await;
         }
         Ok(())

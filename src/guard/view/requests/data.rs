@@ -1,6 +1,6 @@
 //! Reads and writes of open files.
 
-use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::file_system::{Done, FileOffset};
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{allocated_in, stat};
@@ -200,7 +200,7 @@ impl FolderView {
             }
         }
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
-        self.name_in_place(pass, who, (open.ino, &path), file.as_fd())?;
+        self.name_in_place(pass, who, open.ino, &path, file.as_fd())?;
         self.log_in_place(who, open, &path)
     }
 
@@ -209,7 +209,8 @@ impl FolderView {
         &self,
         pass: &Pass<'_>,
         who: Requester,
-        (ino, path): (u64, &Path),
+        ino: u64,
+        path: &Path,
         file: BorrowedFd<'_>,
     ) -> Done<()> {
         if self.nodes.is_changed(ino, pass.tenure()) {
@@ -246,7 +247,8 @@ impl FolderView {
         &self,
         who: Requester,
         fh: u64,
-        (offset, length): (u64, u64),
+        offset: u64,
+        length: u64,
         mode: i32,
     ) -> Done<()> {
         let open = self.open_of(fh)?;
@@ -276,21 +278,21 @@ impl FolderView {
     pub(in crate::guard::view) fn copy_range(
         &self,
         who: Requester,
-        from: (u64, u64),
-        to: (u64, u64),
+        from: FileOffset,
+        to: FileOffset,
         length: u64,
     ) -> Done<u32> {
-        let (source, target) = (self.open_of(from.0)?, self.open_of(to.0)?);
+        let (source, target) = (self.open_of(from.fh)?, self.open_of(to.fh)?);
         let Some(source) = source.file() else { return Err(Errno::EXDEV) };
         if matches!(target.content, Content::Control(_) | Content::Record(_)) {
             return Err(Errno::EXDEV);
         }
-        let (mut read, mut written) = (from.1, to.1);
+        let (mut read, mut written) = (from.offset, to.offset);
         // A reply counts in 32 bits.
         let length = length.min(1 << 30) as usize;
         let there = source.metadata().map_err(|error| errno(&error))?.len();
-        let bytes = there.saturating_sub(from.1).min(length as u64);
-        let copied = self.change(who, &target, ContentChange::anywhere(to.1, bytes), |file| {
+        let bytes = there.saturating_sub(from.offset).min(length as u64);
+        let copied = self.change(who, &target, ContentChange::anywhere(to.offset, bytes), |file| {
             let (read, written) = (Some(&mut read), Some(&mut written));
             Ok(rustix::fs::copy_file_range(source, read, file, written, length)?)
         });

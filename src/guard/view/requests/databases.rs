@@ -115,7 +115,8 @@ impl FolderView {
 
     /// Whether a name is the shared memory of a database. Removes it if it was made for other files
     /// than those that are there now; programs that have it open keep it.
-    pub(super) fn drop_shared_memory(&self, at: NameIn<'_>, spot: &Spot) -> Done<bool> {
+    pub(super) fn drop_shared_memory(&self, spot: &Spot<'_>) -> Done<bool> {
+        let at = spot.at;
         let Some(database) = database_of_shm(&spot.path) else { return Ok(false) };
         let Ok(found) = stat_at(spot.dir.as_fd(), at.name) else { return Ok(false) };
         let made_for = self.databases.made_for.lock().get(&id_in(&found)).map(|it| it.pair);
@@ -127,7 +128,7 @@ impl FolderView {
         self.local.shares.removed(&found);
         self.databases.made_for.lock().remove(&id_in(&found));
         if let Some(ino) = self.nodes.of_file(id_in(&found)) {
-            self.nodes.removed(ino, (at.parent, at.name));
+            self.nodes.removed(ino, at);
         }
         Ok(true)
     }

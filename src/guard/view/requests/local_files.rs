@@ -6,13 +6,14 @@
 
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NodeEntry, Opened, Requester};
-use crate::fuse::kernel::handles::{Full, Share};
+use crate::fuse::kernel::handles::Full;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{id_in, list, stat, stat_at};
+use crate::guard::disk::operations::{FolderName, Place};
 use crate::guard::stage::gate::Pass;
 use crate::guard::view::folder_view::{FolderView, MayWait, errno};
 use crate::guard::view::parts::attributes::create_in;
-use crate::guard::view::parts::open_file::{Content, OpenFile};
+use crate::guard::view::parts::open_file::{Content, OpenFile, Opening};
 use rustix::fs::{FileType, Statx};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +21,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The directory in which a name of the view lies, or is about to be made.
-pub(in crate::guard::view) struct Spot {
+pub(in crate::guard::view) struct Spot<'a> {
+    /// The name, as the kernel knows it.
+    pub(in crate::guard::view) at: NameIn<'a>,
     /// The directory, in the folder or among the local files.
     pub(in crate::guard::view) dir: OwnedFd,
     /// The path of the name in the view.
@@ -29,10 +32,22 @@ pub(in crate::guard::view) struct Spot {
     pub(in crate::guard::view) is_local: bool,
 }
 
+impl Spot<'_> {
+    /// Returns the name in its directory on the disk.
+    pub(in crate::guard::view) fn place(&self) -> Place<'_, OwnedFd> {
+        Place::new(&self.dir, self.at.name)
+    }
+
+    /// Returns the name as one of the folder.
+    pub(in crate::guard::view) fn folder_name(&self) -> FolderName<'_, OwnedFd> {
+        FolderName { at: self.place(), path: self.path.as_os_str() }
+    }
+}
+
 impl FolderView {
     /// Whether a new file of this name in a directory of the folder is local. The shared memory of
     /// an `SQLite` database is local only beside the database's log.
-    fn is_for_local(&self, (parent, dir): (u64, &OwnedFd), path: &Path, name: &OsStr) -> bool {
+    fn is_for_local(&self, parent: u64, dir: &OwnedFd, path: &Path, name: &OsStr) -> bool {
         if !self.local.patterns.matches(path) {
             return false;
         }
@@ -42,28 +57,28 @@ impl FolderView {
     }
 
     /// Returns where a name of the view lies. With `may_make` the name may be a new one.
-    pub(super) fn spot(&self, at: NameIn<'_>, may_make: bool) -> Done<Spot> {
+    pub(super) fn spot<'a>(&self, at: NameIn<'a>, may_make: bool) -> Done<Spot<'a>> {
         let (dir, parent) = self.directory(at.parent)?;
         let path = parent.join(at.name);
         if self.nodes.is_local(at.parent) {
-            return Ok(Spot { dir, path, is_local: true });
+            return Ok(Spot { at, dir, path, is_local: true });
         }
-        if !self.is_for_local((at.parent, &dir), &path, at.name) {
-            return Ok(Spot { dir, path, is_local: false });
+        if !self.is_for_local(at.parent, &dir, &path, at.name) {
+            return Ok(Spot { at, dir, path, is_local: false });
         }
         let beside = self.local.beside(dir.as_fd()).map_err(|error| errno(&error))?;
         if let Some(dir) = &beside
             && stat_at(dir.as_fd(), at.name).is_ok()
         {
             let dir = dir.try_clone().map_err(|error| errno(&error))?;
-            let spot = Spot { dir, path, is_local: true };
-            let is_dropped = self.drop_shared_memory(at, &spot)?;
+            let spot = Spot { at, dir, path, is_local: true };
+            let is_dropped = self.drop_shared_memory(&spot)?;
             return if is_dropped && !may_make { Err(Errno::ENOENT) } else { Ok(spot) };
         }
         if self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok()
         {
-            return Ok(Spot { dir, path, is_local: false });
+            return Ok(Spot { at, dir, path, is_local: false });
         }
         if !may_make {
             return Err(Errno::ENOENT);
@@ -72,11 +87,11 @@ impl FolderView {
             Some(beside) => Ok(beside),
             None => self.local.make_beside(dir.as_fd(), &parent),
         };
-        Ok(Spot { dir: made.map_err(|error| errno(&error))?, path, is_local: true })
+        Ok(Spot { at, dir: made.map_err(|error| errno(&error))?, path, is_local: true })
     }
 
     /// Lets a change of a name pass the gate. A local file needs no pass.
-    pub(super) async fn pass_to(&self, who: Requester, spot: &Spot) -> Done<Option<Pass<'_>>> {
+    pub(super) async fn pass_to(&self, who: Requester, spot: &Spot<'_>) -> Done<Option<Pass<'_>>> {
         if spot.is_local {
             return Ok(None);
         }
@@ -86,7 +101,8 @@ impl FolderView {
     /// Returns the names and types of the local files in a directory of the folder.
     pub(super) fn local_entries(
         &self,
-        (ino, dir): (u64, &OwnedFd),
+        ino: u64,
+        dir: &OwnedFd,
         path: &Path,
     ) -> Done<Vec<(OsString, FileType)>> {
         if self.nodes.is_local(ino) || self.nodes.is_snapshot(ino) {
@@ -96,7 +112,7 @@ impl FolderView {
         let Some(beside) = beside else { return Ok(Vec::new()) };
         let listed = list(beside.as_fd()).map_err(|error| errno(&error))?;
         let is_shown =
-            |name: &OsString| self.is_for_local((ino, dir), &path.join(name), name.as_os_str());
+            |name: &OsString| self.is_for_local(ino, dir, &path.join(name), name.as_os_str());
         Ok(listed
             .into_iter()
             .filter(|(name, ..)| is_shown(name))
@@ -106,7 +122,7 @@ impl FolderView {
 
     /// Refuses to remove a directory of the folder in which a local directory lies.
     pub(super) fn check_no_local_dir(&self, ino: u64, dir: &OwnedFd, path: &Path) -> Done<()> {
-        let entries = self.local_entries((ino, dir), path)?;
+        let entries = self.local_entries(ino, dir, path)?;
         if entries.iter().any(|(_, kind)| *kind == FileType::Directory) {
             return Err(Errno::ENOTEMPTY);
         }
@@ -138,7 +154,7 @@ impl FolderView {
     }
 
     /// Fails if a user may make no further name at a place among the local files.
-    pub(super) fn check_local_share(&self, who: Requester, spot: &Spot) -> Done<()> {
+    pub(super) fn check_local_share(&self, who: Requester, spot: &Spot<'_>) -> Done<()> {
         if !spot.is_local {
             return Ok(());
         }
@@ -155,7 +171,7 @@ impl FolderView {
     /// Opens a local file for writing.
     pub(super) fn open_local(
         &self,
-        (who, share): (Requester, Share),
+        Opening { who, share }: Opening,
         ino: u64,
         flags: i32,
     ) -> Done<Opened> {
@@ -165,25 +181,29 @@ impl FolderView {
             acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
         }
         let used = self.local.shares.note(&stat(file.as_fd()).map_err(|error| errno(&error))?);
-        self.opened(OpenFile::new(ino, Content::Local(file, used), None, (who, share)))
+        self.opened(OpenFile::new(ino, Content::Local(file, used), None, Opening { who, share }))
     }
 
     /// Makes a local file.
     pub(super) fn create_local(
         &self,
-        (who, share): (Requester, Share),
-        at: NameIn<'_>,
-        spot: &Spot,
-        (mode, flags): (u32, i32),
+        Opening { who, share }: Opening,
+        spot: &Spot<'_>,
+        mode: u32,
+        flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         self.check_local_share(who, spot)?;
-        let file = create_in(who, (&spot.dir, at.name), mode, flags)?;
+        let file = create_in(who, spot.place(), mode, flags)?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        self.made_shared_memory(who, at, &spot.path, id_in(&found))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
+        self.made_shared_memory(who, spot.at, &spot.path, id_in(&found))?;
+        let ino = self.nodes.found(spot.at.parent, spot.at.name, id_in(&found), true);
         let used = self.local.shares.note(&found);
-        let opened =
-            self.opened(OpenFile::new(ino, Content::Local(file, used), None, (who, share)))?;
+        let opened = self.opened(OpenFile::new(
+            ino,
+            Content::Local(file, used),
+            None,
+            Opening { who, share },
+        ))?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 }

@@ -17,7 +17,7 @@ use crate::guard::tenures::sequence::GuardState;
 use crate::guard::tenures::wishes::WishOf;
 use crate::guard::view::folder_view::FolderView;
 use crate::guard::view::parts::control_files::{CONTROL_DIR, DIR_INO};
-use crate::guard::view::parts::open_file::{Content, OpenFile};
+use crate::guard::view::parts::open_file::{Content, OpenFile, Opening};
 use crate::guard::view::parts::processes::process_if_running;
 use crate::guard::view::parts::record_nodes::{
     LOCKS_DIR, LOCKS_INO, PreparedRecord, RecordFile, RecordHandle,
@@ -156,7 +156,7 @@ impl FolderView {
     /// the lock.
     async fn take_by_record(&self, who: Requester) -> Result<Token, (String, bool)> {
         let owner = self.policy.owner.of(who.uid, who.pid);
-        let taken = self.wait_for_tenure(who, (owner, WishOf::Person), Span::ZERO).await;
+        let taken = self.wait_for_tenure(who, owner, WishOf::Person, Span::ZERO).await;
         if let Some(token) = self.own_token() {
             return Ok(token);
         }
@@ -222,7 +222,7 @@ impl FolderView {
         };
         let fh = self.numbers.next();
         let content = Content::Record(handle);
-        self.files.insert(fh, OpenFile::new(file.ino(), content, None, (who, share)));
+        self.files.insert(fh, OpenFile::new(file.ino(), content, None, Opening { who, share }));
         Ok(Opened::by_requests(fh, OpenedFlags::FOPEN_DIRECT_IO))
     }
 
@@ -314,7 +314,7 @@ impl FolderView {
         let holder_id = format!("{client}:{}:{}", who.uid, Maker::running(process));
         let then = move |answer| promise.keep(answer);
         self.record_use.claim(token, process);
-        self.records.renew((token, proof), holder_id.into(), then);
+        self.records.renew(token, proof, holder_id.into(), then);
         let renewed = renewed.await.unwrap_or_else(|| Err("the guard ends".to_owned()));
         self.record_use.renewed(token, process, renewed.is_ok());
         renewed.map_err(|why| {

@@ -225,10 +225,10 @@ impl FolderView {
     pub(super) fn check_twin(
         &self,
         who: Requester,
-        at: NameIn<'_>,
-        spot: &Spot,
+        spot: &Spot<'_>,
         renamed: Option<NameIn<'_>>,
     ) -> Done<()> {
+        let at = spot.at;
         let Some(text) = at.name.to_str().filter(|text| !text.is_ascii()) else { return Ok(()) };
         if !self.is_carried || spot.is_local || stat_at(spot.dir.as_fd(), at.name).is_ok() {
             return Ok(());
@@ -295,7 +295,7 @@ impl FolderView {
 
     fn added_entries(&self, ino: u64) -> Done<Vec<Added>> {
         let (dir, path) = self.directory(ino)?;
-        let local = self.local_entries((ino, &dir), &path)?;
+        let local = self.local_entries(ino, &dir, &path)?;
         let local = local.into_iter().map(|(name, kind)| (name, node_type(kind), None));
         let staged = self.nodes.savings_in(ino).into_iter();
         let staged = staged.map(|(name, ino)| (name, NodeType::RegularFile, Some(ino)));

@@ -84,7 +84,7 @@ impl FolderView {
     fn lost_page(&self, who: Requester, before: u64) -> Value {
         let extent = self.user(who).extent(FolderAct::ListLost);
         let may_see = |uid| extent.includes(uid == who.uid);
-        let numbers = self.guard.lost().newest((before, LISTED_MAX), may_see);
+        let numbers = self.guard.lost().newest(before, LISTED_MAX, may_see);
         let (mut files, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
         for number in &numbers {
             if bytes >= LISTED_BYTES {

@@ -5,7 +5,7 @@ use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use crate::guard::disk::acting_as::{making, naming};
 use crate::guard::disk::linux_disk::{id_in, look_in, path_of, stat, stat_at};
-use crate::guard::disk::operations::{IfThere, Place};
+use crate::guard::disk::operations::{FolderName, IfThere, Place};
 use crate::guard::folder::folder_guard::SaveError;
 use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
@@ -22,19 +22,19 @@ fn os(error: rustix::io::Errno) -> Errno {
 
 /// Removes a name as the caller. The sticky bit of the directory then decides about the file that
 /// has the name now, and not about the one that the kernel knows.
-fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> std::io::Result<()> {
-    naming(who.into(), || Ok(rustix::fs::unlinkat(dir, name, flags)?))
+fn remove(who: Requester, at: Place<'_, OwnedFd>, flags: AtFlags) -> std::io::Result<()> {
+    naming(who.into(), || Ok(rustix::fs::unlinkat(at.dir, at.name, flags)?))
 }
 
 /// Renames a file as the caller, for the same reason.
 fn rename(
     who: Requester,
-    (old, from): (&OwnedFd, &OsStr),
-    (new, to): (&OwnedFd, &OsStr),
+    from: Place<'_, OwnedFd>,
+    to: Place<'_, OwnedFd>,
     flags: DiskFlags,
 ) -> Done<()> {
-    let renamed = naming(who.into(), || Ok(rustix::fs::renameat_with(old, from, new, to, flags)?));
-    renamed.map_err(|error| errno(&error))
+    let rename = || Ok(rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)?);
+    naming(who.into(), rename).map_err(|error| errno(&error))
 }
 
 /// Whether attributes are those of a directory.
@@ -47,10 +47,9 @@ impl FolderView {
     pub(in crate::guard::view) fn make_name(
         &self,
         pass: Option<&Pass<'_>>,
-        (dir, name): (&OwnedFd, &OsStr),
+        at: Place<'_, OwnedFd>,
         make: &dyn Fn(Place<'_, OwnedFd>) -> std::io::Result<()>,
     ) -> Done<()> {
-        let at = Place::new(dir, name);
         let named = pass.map_or_else(|| make(at), |pass| self.guard.make_name(pass, at, make));
         named.map_err(|error| errno(&error))
     }
@@ -60,19 +59,19 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        (mode, kind): (NewMode, FileType),
+        mode: NewMode,
+        kind: FileType,
         make: impl Fn(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
-        self.check_twin(who, at, &spot, None)?;
+        self.check_twin(who, &spot, None)?;
         self.check_local_share(who, &spot)?;
         let pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
         }
-        let dir = spot.dir;
-        let permissions = Mode::from_raw_mode(mode_in(&dir, mode) & 0o7777);
+        let permissions = Mode::from_raw_mode(mode_in(&spot.dir, mode) & 0o7777);
         // Markers name regular files only.
         let is_logged = kind == FileType::RegularFile && !spot.is_local;
         let log = |made| {
@@ -83,9 +82,9 @@ impl FolderView {
         log(None)?;
         let make =
             |at: Place<'_, OwnedFd>| making(who.into(), || Ok(make(at.dir, at.name, permissions)?));
-        self.make_name(pass.as_ref(), (&dir, at.name), &make)?;
+        self.make_name(pass.as_ref(), spot.place(), &make)?;
         let opened = rustix::fs::openat(
-            &dir,
+            &spot.dir,
             at.name,
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC,
             Mode::empty(),
@@ -109,7 +108,7 @@ impl FolderView {
         mode: NewMode,
     ) -> Done<NodeEntry> {
         let make = |dir: &OwnedFd, name: &OsStr, mode| rustix::fs::mkdirat(dir, name, mode);
-        self.make(who, at, (mode, FileType::Directory), make).await
+        self.make(who, at, mode, FileType::Directory, make).await
     }
 
     pub(in crate::guard::view) async fn make_symlink(
@@ -120,7 +119,7 @@ impl FolderView {
     ) -> Done<NodeEntry> {
         let mode = NewMode { mode: 0o777, umask: 0 };
         let make = |dir: &OwnedFd, name: &OsStr, _| rustix::fs::symlinkat(target, dir, name);
-        self.make(who, at, (mode, FileType::Symlink), make).await
+        self.make(who, at, mode, FileType::Symlink, make).await
     }
 
     pub(in crate::guard::view) async fn make_node(
@@ -135,7 +134,7 @@ impl FolderView {
         let make = |dir: &OwnedFd, name: &OsStr, permissions| {
             rustix::fs::mknodat(dir, name, kind, permissions, device)
         };
-        self.make(who, at, (mode, kind), make).await
+        self.make(who, at, mode, kind, make).await
     }
 
     pub(in crate::guard::view) async fn remove_file(
@@ -156,11 +155,10 @@ impl FolderView {
             (Err(error), _) => {
                 Err(std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
             }
-            (Ok(_), None) => remove(who, (&spot.dir, at.name), AtFlags::empty()),
+            (Ok(_), None) => remove(who, spot.place(), AtFlags::empty()),
             (Ok(found), Some(pass)) => {
                 self.note_open(found);
-                let at = Place::new(&spot.dir, at.name);
-                let remove = || self.guard.remove_file(pass, (at, spot.path.as_os_str()));
+                let remove = || self.guard.remove_file(pass, spot.folder_name());
                 let removed = naming(who.into(), remove);
                 self.tell_displaced(who);
                 removed
@@ -180,7 +178,7 @@ impl FolderView {
             (None, Err(_)) => None,
         };
         if let Some(ino) = removed {
-            self.nodes.removed(ino, (at.parent, at.name));
+            self.nodes.removed(ino, at);
             self.names_changed();
         }
         Ok(())
@@ -205,9 +203,9 @@ impl FolderView {
                 self.check_no_local_dir(ino, &self.directory(ino)?.0, &spot.path)?;
             }
         }
-        remove(who, (dir, at.name), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
+        remove(who, spot.place(), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
         if let Some(ino) = ino {
-            self.nodes.removed_dir(ino, (at.parent, at.name), &found);
+            self.nodes.removed_dir(ino, at, &found);
         }
         drop(pass);
         if spot.is_local {
@@ -243,23 +241,23 @@ impl FolderView {
         self.check_name(who, from)?;
         self.check_name(who, to)?;
         let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
-        self.check_twin(who, to, &new, Some(from))?;
+        self.check_twin(who, &new, Some(from))?;
         let flags = DiskFlags::from_bits_retain(flags.bits());
         if old.is_local || new.is_local {
-            return self.rename_local(who, (from, &old), (to, &new), flags).map(|()| None);
+            return self.rename_local(who, &old, &new, flags).map(|()| None);
         }
         let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
         self.check_parted(who, &old.path)?;
         self.check_parted(who, &new.path)?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
-            return self.rename_saving(who, (&pass, ino), (from, to), flags).map(|()| None);
+            return self.rename_saving(who, &pass, ino, from, to, flags).map(|()| None);
         }
         if let Some((ino, saving)) = self.nodes.saving_at(to.parent, to.name) {
             if flags.contains(DiskFlags::NOREPLACE) {
                 return Err(Errno::EEXIST);
             }
             // The version that is being written loses against the file that gets its name.
-            self.nodes.removed(ino, (to.parent, to.name));
+            self.nodes.removed(ino, to);
             if flags.contains(DiskFlags::EXCHANGE) {
                 self.guard.put_aside(&saving.staged, LostReason::NameTaken);
                 return Err(Errno::EBUSY);
@@ -267,12 +265,11 @@ impl FolderView {
         }
         let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
         let replaced = stat_at(new.dir.as_fd(), to.name).ok();
-        let (source, target) = (Place::new(&old.dir, from.name), Place::new(&new.dir, to.name));
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
             let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
-            self.check_unread(who, (&pass, &new.path), replaced.as_ref())?;
+            self.check_unread(who, &pass, &new.path, replaced.as_ref())?;
             replaced.iter().try_for_each(|it| self.check_room_to_keep(who, &new.path, it))?;
-            let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
+            let (source, target) = (old.folder_name(), new.folder_name());
             for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
                 self.note_open(found);
             }
@@ -282,10 +279,10 @@ impl FolderView {
         } else {
             let is_own = [Some(&moved), replaced.as_ref()]
                 .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
-            self.exchange(who, ((from, &old), (to, &new)), (&moved, replaced.as_ref()), flags)?;
+            self.exchange(who, &old, &new, &moved, replaced.as_ref(), flags)?;
             is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
-        self.note_rename((from, to), &moved, replaced.as_ref(), flags);
+        self.note_rename(from, to, &moved, replaced.as_ref(), flags);
         let is_replaced = !flags.contains(DiskFlags::EXCHANGE);
         Ok(replaced.filter(|it| is_replaced && is_dir(it)))
     }
@@ -304,8 +301,10 @@ impl FolderView {
     fn exchange(
         &self,
         who: Requester,
-        ((from, old), (to, new)): ((NameIn<'_>, &Spot), (NameIn<'_>, &Spot)),
-        (moved, there): (&Statx, Option<&Statx>),
+        old: &Spot<'_>,
+        new: &Spot<'_>,
+        moved: &Statx,
+        there: Option<&Statx>,
         flags: DiskFlags,
     ) -> Done<()> {
         let (moved, there) = (look_in(moved), there.map(look_in));
@@ -315,11 +314,11 @@ impl FolderView {
             return Err(Errno::EINVAL);
         }
         let is_exchange = flags.contains(DiskFlags::EXCHANGE);
-        let logged = self.guard.log_rename((path, &moved), (new_path, there.as_ref()), is_exchange);
+        let logged = self.guard.log_rename(path, &moved, new_path, there.as_ref(), is_exchange);
         logged.map_err(|error| errno(&error))?;
-        rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+        rename(who, old.place(), new.place(), flags)?;
         let back = there.filter(|_| is_exchange);
-        self.guard.log_renamed((path, back.as_ref()), (new_path, &moved));
+        self.guard.log_renamed(path, back.as_ref(), new_path, &moved);
         Ok(())
     }
 
@@ -327,40 +326,40 @@ impl FolderView {
     fn rename_local(
         &self,
         who: Requester,
-        (from, old): (NameIn<'_>, &Spot),
-        (to, new): (NameIn<'_>, &Spot),
+        old: &Spot<'_>,
+        new: &Spot<'_>,
         flags: DiskFlags,
     ) -> Done<()> {
         if old.is_local != new.is_local {
             return Err(Errno::EXDEV);
         }
-        let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
-        let replaced = stat_at(new.dir.as_fd(), to.name).ok();
-        rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+        let moved = stat_at(old.dir.as_fd(), old.at.name).map_err(|error| errno(&error))?;
+        let replaced = stat_at(new.dir.as_fd(), new.at.name).ok();
+        rename(who, old.place(), new.place(), flags)?;
         let is_lost =
             |it: &&Statx| !flags.contains(DiskFlags::EXCHANGE) && id_in(it) != id_in(&moved);
         replaced.as_ref().filter(is_lost).into_iter().for_each(|it| self.local.shares.removed(it));
-        self.note_rename((from, to), &moved, replaced.as_ref(), flags);
+        self.note_rename(old.at, new.at, &moved, replaced.as_ref(), flags);
         Ok(())
     }
 
     fn note_rename(
         &self,
-        (from, to): (NameIn<'_>, NameIn<'_>),
+        from: NameIn<'_>,
+        to: NameIn<'_>,
         moved: &Statx,
         replaced: Option<&Statx>,
         flags: DiskFlags,
     ) {
-        let (old, new) = ((from.parent, from.name), (to.parent, to.name));
         let other = replaced.and_then(|found| Some((self.nodes.of_file(id_in(found))?, found)));
         if let Some(ino) = self.nodes.of_file(id_in(moved)) {
-            self.nodes.renamed(ino, old, new);
+            self.nodes.renamed(ino, from, to);
             match other.filter(|(other, _)| *other != ino) {
                 Some((other, _)) if flags.contains(DiskFlags::EXCHANGE) => {
-                    self.nodes.renamed(other, new, old);
+                    self.nodes.renamed(other, to, from);
                 }
-                Some((other, found)) if is_dir(found) => self.nodes.removed_dir(other, new, found),
-                Some((other, _)) => self.nodes.removed(other, new),
+                Some((other, found)) if is_dir(found) => self.nodes.removed_dir(other, to, found),
+                Some((other, _)) => self.nodes.removed(other, to),
                 None => {}
             }
         }
@@ -371,8 +370,10 @@ impl FolderView {
     fn rename_saving(
         &self,
         who: Requester,
-        (pass, ino): (&Pass<'_>, u64),
-        (from, to): (NameIn<'_>, NameIn<'_>),
+        pass: &Pass<'_>,
+        ino: u64,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
         flags: DiskFlags,
     ) -> Done<()> {
         let (dir, _) = self.directory(to.parent)?;
@@ -383,8 +384,8 @@ impl FolderView {
             self.publish(who, ino, &saving, false)?;
             let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
             let moved = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
-            self.exchange(who, ((from, &old), (to, &new)), (&moved, there.as_ref()), flags)?;
-            self.note_rename((from, to), &moved, there.as_ref(), flags);
+            self.exchange(who, &old, &new, &moved, there.as_ref(), flags)?;
+            self.note_rename(from, to, &moved, there.as_ref(), flags);
             return Ok(());
         }
         if there.is_some() && flags.contains(DiskFlags::NOREPLACE) {
@@ -396,11 +397,11 @@ impl FolderView {
         // The old name may have an older version in the folder, which the rename removes.
         let (old, old_path) =
             (self.directory(from.parent)?.0, self.path_in(from.parent, from.name)?);
-        self.nodes.renamed(ino, (from.parent, from.name), (to.parent, to.name));
+        self.nodes.renamed(ino, from, to);
         let path = self.path_in(to.parent, to.name)?;
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
-        let older = (Place::new(&old, from.name), old_path.as_os_str());
+        let older = FolderName { at: Place::new(&old, from.name), path: old_path.as_os_str() };
         let removed = naming(who.into(), || self.guard.remove_file(pass, older));
         self.tell_displaced(who);
         match removed {
@@ -418,7 +419,7 @@ impl FolderView {
         self.check_name(who, to)?;
         self.check_no_snapshot(ino)?;
         let spot = self.spot(to, true)?;
-        self.check_twin(who, to, &spot, None)?;
+        self.check_twin(who, &spot, None)?;
         self.check_local_share(who, &spot)?;
         if spot.is_local != self.nodes.is_local(ino) {
             return Err(Errno::EXDEV);
@@ -448,7 +449,7 @@ impl FolderView {
         let follow = AtFlags::SYMLINK_FOLLOW;
         let make =
             |at: Place<'_, OwnedFd>| Ok(rustix::fs::linkat(CWD, &from, at.dir, at.name, follow)?);
-        self.make_name(pass.as_ref(), (dir, to.name), &make)?;
+        self.make_name(pass.as_ref(), spot.place(), &make)?;
         log(Some(&look_in(&located.found)))?;
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;

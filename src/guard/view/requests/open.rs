@@ -4,7 +4,7 @@ use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
 use crate::fuse::kernel::handles::BackingOpener;
-use crate::fuse::kernel::handles::{Pool, Share};
+use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
 use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, open_below, stat, stat_at};
@@ -17,7 +17,7 @@ use crate::guard::view::parts::attributes::{
     access_of, copy_attributes, mode_in, truncate_special,
 };
 use crate::guard::view::parts::close_rule::Saving;
-use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
+use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
 use crate::guard::view::parts::processes::ProcessLook;
 use crate::guard::view::parts::second_opens::FoundFile;
 use rustix::fs::{Mode, OFlags};
@@ -39,7 +39,8 @@ impl FolderView {
         who: Requester,
         ino: u64,
         flags: i32,
-        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
+        opener: BackingOpener<'_>,
+        found: Option<FoundFile>,
     ) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;
@@ -47,10 +48,10 @@ impl FolderView {
         let path = self.nodes.path(ino).unwrap_or_default();
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
-            return self.open_for_reading(who, ino, (flags, share), (opener, found));
+            return self.open_for_reading(who, ino, flags, share, opener, found);
         }
         if self.nodes.is_local(ino) {
-            return self.open_local((who, share), ino, flags);
+            return self.open_local(Opening { who, share }, ino, flags);
         }
         self.check_no_snapshot(ino)?;
         self.check_space(who, &path).await?;
@@ -62,7 +63,7 @@ impl FolderView {
         };
         let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
-            return self.open_saving(&pass, (who, share), (ino, saving), flags);
+            return self.open_saving(&pass, Opening { who, share }, ino, saving, flags);
         }
         let truncates = flags & libc::O_TRUNC != 0;
         if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
@@ -71,9 +72,9 @@ impl FolderView {
             return Err(self.say(who, &path, Errno::ETXTBSY, why));
         }
         if truncates && self.is_whole(&located) {
-            return self.replace(&pass, (who, share), ino, &located);
+            return self.replace(&pass, Opening { who, share }, ino, &located);
         }
-        self.open_in_place(&pass, (who, share), (ino, &located), flags)
+        self.open_in_place(&pass, Opening { who, share }, ino, &located, flags)
     }
 
     /// Opens the data of a located file, and checks that it is the same file.
@@ -101,8 +102,9 @@ impl FolderView {
     fn open_saving(
         &self,
         pass: &Pass<'_>,
-        (who, share): (Requester, Share),
-        (ino, saving): (u64, &Arc<Saving>),
+        Opening { who, share }: Opening,
+        ino: u64,
+        saving: &Arc<Saving>,
         flags: i32,
     ) -> Done<Opened> {
         if saving.staged.tenure != pass.tenure() {
@@ -115,14 +117,15 @@ impl FolderView {
             Self::settle_saving(who, saving);
         }
         let content = Content::Saving(Arc::clone(saving));
-        self.opened_for_writing(pass, ino, content, (who, share))
+        self.opened_for_writing(pass, ino, content, Opening { who, share })
     }
 
     fn open_in_place(
         &self,
         pass: &Pass<'_>,
-        (who, share): (Requester, Share),
-        (ino, located): (u64, &LocatedFile),
+        Opening { who, share }: Opening,
+        ino: u64,
+        located: &LocatedFile,
         flags: i32,
     ) -> Done<Opened> {
         let is_file =
@@ -133,7 +136,7 @@ impl FolderView {
         self.leave_snapshots(ino, located, false)?;
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
-            self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
+            self.name_in_place(pass, who, ino, &located.path, file.as_fd())?;
             self.log_in_place_of(who, &located.path, &file)?;
             acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
         }
@@ -141,7 +144,7 @@ impl FolderView {
             self.note_read(who, &located.found);
         }
         let content = Content::InPlace(file);
-        self.opened_for_writing(pass, ino, content, (who, share))
+        self.opened_for_writing(pass, ino, content, Opening { who, share })
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -150,17 +153,17 @@ impl FolderView {
     fn replace(
         &self,
         pass: &Pass<'_>,
-        (who, share): (Requester, Share),
+        Opening { who, share }: Opening,
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
-        let (saving, file) = self.new_version(pass, who, (ino, located))?;
+        let (saving, file) = self.new_version(pass, who, ino, located)?;
         if !self.nodes.replace_by_saving(ino, file, &saving, None) {
             self.nodes.add_saving_beside(ino, file, saving);
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        self.opened_for_writing(pass, ino, content, (who, share))
+        self.opened_for_writing(pass, ino, content, Opening { who, share })
     }
 
     /// Begins an empty version of a file, with the attributes that the file has after `O_TRUNC`.
@@ -168,12 +171,13 @@ impl FolderView {
         &self,
         pass: &Pass<'_>,
         who: Requester,
-        (ino, located): (u64, &LocatedFile),
+        ino: u64,
+        located: &LocatedFile,
     ) -> Done<(Arc<Saving>, FileId)> {
         let (dir, _) = self.directory_of(ino)?;
         let mode = u32::from(located.found.stx_mode) & 0o7777;
-        let wanted = (who.uid, located.path.as_os_str(), false);
-        let stage = || self.guard.stage_file(pass, &dir, mode, wanted);
+        let path = located.path.as_os_str();
+        let stage = || self.guard.stage_file(pass, &dir, mode, who.uid, path, false);
         let staged = acting_as::making(User::owning(&located.found), stage);
         let staged = staged.map_err(|error| errno(&error))?;
         copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
@@ -205,12 +209,13 @@ impl FolderView {
             return Ok(false);
         }
         let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
-        let (saving, file) = self.new_version(pass, who, (open.ino, &located))?;
+        let (saving, file) = self.new_version(pass, who, open.ino, &located)?;
         if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
             return Ok(false);
         }
         let (ino, content) = (open.ino, Content::Saving(saving));
-        let open = OpenFile::new(ino, content, open.writing(), (who, share)).of_user(open.user);
+        let open =
+            OpenFile::new(ino, content, open.writing(), Opening { who, share }).of_user(open.user);
         self.files.insert(fh, open);
         if let Some(open) = self.files.get(fh) {
             self.nodes.opened(ino, &open);
@@ -241,7 +246,7 @@ impl FolderView {
     ) -> Done<(NodeEntry, Opened)> {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
-        self.check_twin(who, at, &spot, None)?;
+        self.check_twin(who, &spot, None)?;
         let share = self.share(Pool::FolderFiles, who, &spot.path)?;
         if !spot.is_local {
             self.check_space(who, &spot.path).await?;
@@ -258,19 +263,19 @@ impl FolderView {
             return Err(if is_exclusive { Errno::EEXIST } else { Errno::ESTALE });
         }
         let Some(pass) = pass else {
-            return self.create_local((who, share), at, &spot, (mode, flags));
+            return self.create_local(Opening { who, share }, &spot, mode, flags);
         };
         if self.policy.in_place.matches(path) {
-            return self.create_in_place(&pass, (who, share), (at, &spot), (mode, flags));
+            return self.create_in_place(&pass, Opening { who, share }, &spot, mode, flags);
         }
-        let wanted = (who.uid, path.as_os_str(), is_exclusive);
-        let stage = || self.guard.stage_file(&pass, dir, mode, wanted);
+        let path = path.as_os_str();
+        let stage = || self.guard.stage_file(&pass, dir, mode, who.uid, path, is_exclusive);
         let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(0));
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(&pass, ino, content, (who, share))?;
+        let opened = self.opened_for_writing(&pass, ino, content, Opening { who, share })?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -278,15 +283,17 @@ impl FolderView {
     fn create_in_place(
         &self,
         pass: &Pass<'_>,
-        (who, share): (Requester, Share),
-        (at, Spot { dir, path, .. }): (NameIn<'_>, &Spot),
-        (mode, flags): (u32, i32),
+        Opening { who, share }: Opening,
+        spot: &Spot<'_>,
+        mode: u32,
+        flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
+        let Spot { at, dir, path, .. } = spot;
         let log = |made| self.guard.log_made(path.as_os_str(), made).map_err(|error| errno(&error));
         log(None)?;
         let file = acting_as::making(who.into(), || LinuxDisk.unnamed_file(dir, mode));
         let file = file.map_err(|error| errno(&error))?;
-        let named = self.make_name(Some(pass), (dir, at.name), &|at| LinuxDisk.link(&file, at));
+        let named = self.make_name(Some(pass), spot.place(), &|at| LinuxDisk.link(&file, at));
         named.map_err(|error| match error {
             // It was made past the view meanwhile: the kernel looks once more.
             Errno::EEXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
@@ -296,7 +303,7 @@ impl FolderView {
         log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(pass, ino, content, (who, share))?;
+        let opened = self.opened_for_writing(pass, ino, content, Opening { who, share })?;
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -305,7 +312,7 @@ impl FolderView {
         pass: &Pass<'_>,
         ino: u64,
         content: Content,
-        by: (Requester, Share),
+        by: Opening,
     ) -> Done<Opened> {
         let writing = Some(Writing::In(pass.tenure()));
         self.opened(OpenFile::new(ino, content, writing, by))

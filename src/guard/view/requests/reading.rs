@@ -17,7 +17,7 @@ use crate::fuse::kernel::mountinfo::Device;
 use crate::guard::disk::linux_disk::{id_in, stat};
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile};
 use crate::guard::view::parts::node_paths::{NextSource, NodeBase};
-use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
+use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
 use crate::guard::view::parts::second_opens::FoundFile;
 use std::collections::HashSet;
 use std::fs;
@@ -62,16 +62,18 @@ impl FolderView {
         &self,
         who: Requester,
         ino: u64,
-        (flags, share): (i32, Share),
-        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
+        flags: i32,
+        share: Share,
+        opener: BackingOpener<'_>,
+        found: Option<FoundFile>,
     ) -> Done<Opened> {
         let located = self.locate_to_open(ino, found)?;
         self.note_read(who, &located.found);
         let mut share = share;
         // Another program may open or close the node meanwhile, so that it is read in another way.
         for _ in 0..READ_TRIES {
-            let content = self.content_to_read(&located, (ino, flags), opener)?;
-            match self.add_open(OpenFile::new(ino, content, None, (who, share))) {
+            let content = self.content_to_read(&located, ino, flags, opener)?;
+            match self.add_open(OpenFile::new(ino, content, None, Opening { who, share })) {
                 Ok(reply) => return Ok(reply),
                 Err(Some(free)) => share = free,
                 Err(None) => break,
@@ -83,7 +85,8 @@ impl FolderView {
     fn content_to_read(
         &self,
         located: &LocatedFile,
-        (ino, flags): (u64, i32),
+        ino: u64,
+        flags: i32,
         opener: BackingOpener<'_>,
     ) -> Done<Content> {
         let is_able = flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;

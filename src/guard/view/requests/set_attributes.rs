@@ -131,7 +131,7 @@ impl FolderView {
                 changed.map_err(|error| errno(&error))
             }
             Located::Path(_) | Located::Open(_) | Located::Kept(_) => {
-                self.name_in_place(&pass, who, (ino, &located.path), located.as_fd())?;
+                self.name_in_place(&pass, who, ino, &located.path, located.as_fd())?;
                 self.log_in_place_of(who, &located.path, &located.as_fd())?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
                 let cut = |file: File| acting_as::content(who.into(), || file.set_len(size));
@@ -150,7 +150,8 @@ impl FolderView {
         who: Requester,
         ino: u64,
         name: &OsStr,
-        (value, flags): (&[u8], XattrFlags),
+        value: &[u8],
+        flags: XattrFlags,
     ) -> Done<()> {
         let set = |path: &str| {
             rustix::fs::setxattr(path, name, value, flags)?;

@@ -55,7 +55,8 @@ struct ChargedBody {
 /// An event stream has no length, and places of its own.
 pub(in crate::server::http) fn charge(
     response: Response,
-    (table, is_backup): (&SharedTable, bool),
+    table: &SharedTable,
+    is_backup: bool,
     who: &Identity,
     asking: TableShare,
 ) -> Result<Response, TableFull> {
@@ -119,7 +120,7 @@ mod tests {
         let requests = SharedTable::new("requests", 10, 10);
         let charge = |length, who| {
             let asking = requests.take(who, 1).expect("a request");
-            charge(answer(length), (&table, false), who, asking)
+            charge(answer(length), &table, false, who, asking)
         };
         let whole = charge(200 << 10, &eve).expect("her share");
         assert_eq!(table.taken(), 200 << 10);
@@ -134,7 +135,7 @@ mod tests {
         let backups = SharedTable::new("backups", 1, 1);
         let backup = || {
             let asking = requests.take(&ann, 1).expect("a request");
-            super::charge(answer(1 << 20), (&backups, true), &ann, asking)
+            super::charge(answer(1 << 20), &backups, true, &ann, asking)
         };
         let first = backup().expect("one at a time");
         assert!(backup().is_err(), "two at a time");

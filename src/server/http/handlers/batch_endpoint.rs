@@ -43,7 +43,7 @@ pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
             Method::POST,
             Operation::SendBatch,
             |call| Box::pin(run_batch(call)),
-            doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
+            doc("doorAsk", "A batch, and its answer.", &[], 200, Schema::Text(KIND), &[]),
         ),
     ),
     (
@@ -52,7 +52,7 @@ pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
             Method::GET,
             Operation::FollowEvents,
             |call| Box::pin(ready(events(&call))),
-            doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(KIND)), &[]),
+            doc("doorEvents", "Events in frames.", &[], 200, Schema::Text(KIND), &[]),
         ),
     ),
 ];

@@ -30,8 +30,6 @@ use tokio::sync::oneshot;
 /// Maximum number of pending requests in an answer.
 const PENDING_MAX: usize = 1_000;
 
-const CHANGED: (u16, Schema) = (200, Schema::Changed);
-
 /// The endpoint `GET /cluster`, which shows the nodes and their state.
 pub(in crate::server::http) const SHOW: &[Endpoint] = &[endpoint(
     Method::GET,
@@ -41,7 +39,8 @@ pub(in crate::server::http) const SHOW: &[Endpoint] = &[endpoint(
         "getCluster",
         "The nodes of the cluster and their status.",
         &[STATE],
-        (200, Schema::Cluster),
+        200,
+        Schema::Cluster,
         &[400, 403, 409],
     ),
 )];
@@ -55,7 +54,8 @@ pub(in crate::server::http) const PENDING: &[Endpoint] = &[endpoint(
         "listPendingRequests",
         "The requests that this node has not answered yet, in their order, 1,000 at most.",
         &[],
-        (200, Schema::Pending),
+        200,
+        Schema::Pending,
         &[400, 403, 409],
     ),
 )];
@@ -65,7 +65,14 @@ pub(in crate::server::http) const TRANSFER: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
-    doc("transferLeadership", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
+    doc(
+        "transferLeadership",
+        "Let another node lead.",
+        &[TO],
+        200,
+        Schema::Changed,
+        &[400, 403, 409, 415, 503],
+    ),
 )];
 
 /// The endpoint `DELETE /cluster/nodes/{node}`, which removes a node.
@@ -77,7 +84,8 @@ pub(in crate::server::http) const REMOVE: &[Endpoint] = &[endpoint(
         "removeNode",
         "Remove a node from the cluster; it shuts down.",
         &[NODE_ID],
-        CHANGED,
+        200,
+        Schema::Changed,
         &[400, 403, 409, 503],
     ),
 )];
@@ -91,7 +99,8 @@ pub(in crate::server::http) const PROMOTE: &[Endpoint] = &[endpoint(
         "promoteNode",
         "Promote a learner to a voter.",
         &[NODE_ID, FORCE],
-        CHANGED,
+        200,
+        Schema::Changed,
         &[400, 403, 409, 415, 503],
     ),
 )];
@@ -290,7 +299,8 @@ pub(in crate::server::http) const RESET: &[Endpoint] = &[endpoint(
         "resetLocks",
         "Take from clients all that they hold and wait for: of `keep`, `of` and `all` one is said.",
         &[KEEP, OF, ALL, CLIENT, REASON, IDEMPOTENCY_KEY],
-        (200, Schema::Reset),
+        200,
+        Schema::Reset,
         &[400, 403, 415, 429, 503],
     ),
 )];
@@ -304,7 +314,8 @@ pub(in crate::server::http) const BACKUP: &[Endpoint] = &[endpoint(
         "getBackup",
         "All that the server knows, as `latchfs cluster restore` takes it.",
         &[],
-        (200, Schema::Text("application/octet-stream")),
+        200,
+        Schema::Text("application/octet-stream"),
         &[403, 404, 503],
     ),
 )];
@@ -319,7 +330,8 @@ pub(in crate::server::http) const GRANT_NOW: &[Endpoint] = &[endpoint(
         "Grant locks from now on, although the time is not over in which nothing is granted after \
          a start without state, a restore or a recovery.",
         &[CLIENT, REASON, IDEMPOTENCY_KEY],
-        (200, Schema::Changed),
+        200,
+        Schema::Changed,
         &[400, 403, 415, 503],
     ),
 )];

@@ -52,13 +52,14 @@ impl<'a> GrantResponse<'a> {
     /// the tenure does not tell when the session ends.
     pub(in crate::server::http) fn of(
         locks: &Locks,
-        (name, client): (&'a LockName, &'a ClientId),
+        name: &'a LockName,
+        client: &'a ClientId,
         tenure: &Tenure,
         renewed: bool,
     ) -> Option<Self> {
         let Lifetime::Own { ttl, grace, expires_at } = tenure.life else { return None };
         let ends = Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace };
-        Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
+        Some(Self::ending(locks, name, client, tenure, &ends, renewed, locks.now()))
     }
 
     /// Builds the response from the state of the lock. Returns `None` if the tenure is no longer
@@ -70,8 +71,8 @@ impl<'a> GrantResponse<'a> {
         renewed: bool,
     ) -> Option<Self> {
         let holder = view.holders.iter().find(|holder| holder.lease.token == tenure.token)?;
-        let of = (&view.name, &holder.lease.holder);
-        let shown = Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now());
+        let (name, client) = (&view.name, &holder.lease.holder);
+        let shown = Self::ending(locks, name, client, tenure, &holder.ends, renewed, locks.now());
         // A waiter learns only its token from the event of its grant.
         let seen = view.previous.as_ref().filter(|_| tenure.previous.is_none());
         let seen = seen.map(|known| previous_of(known, |at| locks.wall(at)));
@@ -82,7 +83,8 @@ impl<'a> GrantResponse<'a> {
     /// from `now`.
     pub(in crate::server::http) fn ending(
         locks: &Locks,
-        (name, client): (&'a LockName, &'a ClientId),
+        name: &'a LockName,
+        client: &'a ClientId,
         tenure: &Tenure,
         ends: &Ends,
         renewed: bool,
@@ -134,20 +136,23 @@ pub(in crate::server::http) fn tagged(mut response: Response, token: Token) -> R
 /// such a request by its Idempotency-Key.
 pub(in crate::server::http) async fn granted(
     call: &RequestContext,
-    of: (&LockName, &ClientId),
+    name: &LockName,
+    client: &ClientId,
     outcome: &Outcome,
 ) -> HandlerResult {
     let (tenure, renewed) = match outcome {
         Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
         Outcome::Renewed(tenure) => (tenure, true),
-        Outcome::Replayed(first) => return Box::pin(event_replay::granted(call, of, first)).await,
+        Outcome::Replayed(first) => {
+            return Box::pin(event_replay::granted(call, name, client, first)).await;
+        }
         other => return Err(unexpected(other)),
     };
-    match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
+    match GrantResponse::of(&call.app.locks, name, client, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
         // The lease is attached to a session. Only the engine knows when that session ends, so the
         // response needs a query.
-        None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
+        None => Box::pin(show_tenure(call, name, tenure, renewed)).await,
     }
 }
 

@@ -76,7 +76,7 @@ pub(in crate::server::http) async fn acquire(mut call: RequestContext) -> Handle
         return Err(Problem::invalid(detail));
     }
     if options.token.is_some() {
-        return Box::pin(keep(&call, (name, client), &options, request, true)).await;
+        return Box::pin(keep(&call, name, client, &options, request, true)).await;
     }
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
@@ -95,7 +95,7 @@ pub(in crate::server::http) async fn acquire(mut call: RequestContext) -> Handle
         Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Settled) => {
             Err(Box::pin(wait_for_lock::refused_before(&call, &ask)).await)
         }
-        Ok(outcome) => granted(&call, (&ask.name, &ask.client), &outcome).await,
+        Ok(outcome) => granted(&call, &ask.name, &ask.client, &outcome).await,
         Err(problem) if problem.reason().is_some() => {
             Box::pin(acquire_held(&call, ask, &options, request, problem)).await
         }
@@ -129,7 +129,7 @@ async fn acquire_held(
             Op::Renew(renewal)
         };
         let outcome = call.decide(renewal_op, request).await?;
-        return granted(call, (&ask.name, &ask.client), &outcome).await;
+        return granted(call, &ask.name, &ask.client, &outcome).await;
     }
     match (options.wait, request) {
         (None | Some(Span::ZERO), Some(request)) => {
@@ -174,12 +174,13 @@ pub(in crate::server::http) async fn renew(mut call: RequestContext) -> HandlerR
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
-    keep(&call, (name, client), &options, request, false).await
+    keep(&call, name, client, &options, request, false).await
 }
 
 async fn keep(
     call: &RequestContext,
-    (name, client): (LockName, ClientId),
+    name: LockName,
+    client: ClientId,
     options: &RequestOptions,
     request: Option<IdempotencyKey>,
     acquires: bool,
@@ -196,7 +197,7 @@ async fn keep(
     let key = LeaseKey { name, client, token: options.token };
     let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options), acquires };
     let outcome = call.decide(Op::Renew(ask), request).await?;
-    granted(call, (&lock, &owner), &outcome).await
+    granted(call, &lock, &owner, &outcome).await
 }
 
 /// Returns the ttl and grace of a renewal: those of the request, or else those that the lease has.
@@ -262,7 +263,7 @@ pub(in crate::server::http) async fn steal(mut call: RequestContext) -> HandlerR
     let (patch, at_once) = (patch_of(&options), options.now);
     let ask = Steal { name, client, reason, term, patch, at_once };
     let outcome = call.decide(Op::Steal(ask), request).await?;
-    granted(&call, (&lock, &owner), &outcome).await
+    granted(&call, &lock, &owner, &outcome).await
 }
 
 fn patch_of(options: &RequestOptions) -> Patch {

@@ -75,7 +75,7 @@ pub(in crate::server::http) async fn keep_alive(mut call: RequestContext) -> Han
             let kept = KeepAliveResponse {
                 session: id.as_u64(),
                 expires_in_ms: (until != Time::NEVER).then_some(left),
-                lost: lost.iter().map(pair).collect(),
+                lost: lost.iter().map(|(name, token)| pair(name, *token)).collect(),
             };
             Ok(serialized(StatusCode::OK, &kept))
         }
@@ -129,7 +129,7 @@ pub(in crate::server::http) fn opened(
 }
 
 /// Returns a lease as JSON: the name of its lock, and its token.
-pub(in crate::server::http) fn pair((name, token): &(LockName, Token)) -> Value {
+pub(in crate::server::http) fn pair(name: &LockName, token: Token) -> Value {
     json!({ "name": name.as_str(), "token": token.as_u64() })
 }
 
@@ -147,7 +147,7 @@ pub(in crate::server::http) fn shown(
         "expires_in_ms": lasts.then_some(left),
         "ttl_ms": view.ends.ttl.span().as_millis(),
         "grace_ms": view.ends.grace.span().as_millis(),
-        "held": view.leases.iter().map(pair).collect::<Vec<_>>(),
+        "held": view.leases.iter().map(|(name, token)| pair(name, *token)).collect::<Vec<_>>(),
         "held_in_all": view.held,
         "waiting": view.waiting,
     })

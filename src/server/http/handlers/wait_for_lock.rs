@@ -150,7 +150,7 @@ pub(super) async fn refuse_for_good(
     match call.decide(Op::Settle, Some(request)).await? {
         Outcome::Settled => Err(refusal),
         Outcome::Replayed(replay) if matches!(replay.first, Outcome::Settled) => Err(refusal),
-        outcome => granted(call, (&ask.name, &ask.client), &outcome).await,
+        outcome => granted(call, &ask.name, &ask.client, &outcome).await,
     }
 }
 
@@ -182,7 +182,7 @@ pub(super) async fn wait_by_id(
                 first if has_waited => return served(call, &ask, &first).await,
                 first => {
                     let outcome = Outcome::Replayed(Box::new(Replay { first, ..*replay }));
-                    return granted(call, (&ask.name, &ask.client), &outcome).await;
+                    return granted(call, &ask.name, &ask.client, &outcome).await;
                 }
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
@@ -255,7 +255,7 @@ impl Drop for KeptPlace {
 pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Problem {
     let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
                new key to ask again";
-    refused_now(call, ask, ("refused_before", why)).await
+    refused_now(call, ask, "refused_before", why).await
 }
 
 /// Returns the error for a wait with an unknown outcome: the queue place is gone, and the event
@@ -300,7 +300,7 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: Option<LeaveReason>)
     let lost =
         "the place in its queue is lost; ask again, under a new request key if there was one";
     let problem =
-        refused_now(call, ask, ("waited_in_vain", why.map_or(lost, LeaveReason::sentence))).await;
+        refused_now(call, ask, "waited_in_vain", why.map_or(lost, LeaveReason::sentence)).await;
     match why {
         Some(why) => problem.with("why", why_of(why)),
         None => problem,
@@ -309,7 +309,7 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: Option<LeaveReason>)
 
 /// Returns a conflict with the given `reason` and explanation, and with the current holder of the
 /// lock.
-async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str, &str)) -> Problem {
+async fn refused_now(call: &RequestContext, ask: &Acquire, reason: &str, why: &str) -> Problem {
     let now = match call.view(&ask.name).await {
         Ok(view) => view,
         Err(problem) => return problem,

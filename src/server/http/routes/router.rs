@@ -137,13 +137,13 @@ impl Service<Request> for PathService {
                     let charge = |response| {
                         let is_backup = endpoint.operation == Operation::BackUp;
                         let table = if is_backup { &app.backups } else { &app.answers };
-                        response::charge(response, (table, is_backup), &identity, asking)
+                        response::charge(response, table, is_backup, &identity, asking)
                             .map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
                     };
                     let done = answering.await.and_then(charge);
                     credential = caller.as_ref().map(|(grant, _)| Arc::clone(grant));
                     if let (Err(problem), Some((grant, origin))) = (&done, &caller) {
-                        audit_refusal(&app, (grant, origin), endpoint.operation, problem);
+                        audit_refusal(&app, grant, origin, endpoint.operation, problem);
                     }
                     done
                 }
@@ -174,7 +174,8 @@ struct Begun {
 /// origin.
 fn audit_refusal(
     app: &AppState,
-    (grant, origin): (&Grant, &ConnectionOrigin),
+    grant: &Grant,
+    origin: &ConnectionOrigin,
     operation: Operation,
     problem: &Problem,
 ) {
@@ -202,7 +203,7 @@ fn begin(
         origin.count_request().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
     let operation = endpoint.operation;
     let refused = |grant: &Grant, origin: &ConnectionOrigin, problem: Problem| {
-        audit_refusal(&app, (grant, origin), operation, &problem);
+        audit_refusal(&app, grant, origin, operation, &problem);
         problem
     };
     // A page can make a browser read any address; a backup is too costly for that.

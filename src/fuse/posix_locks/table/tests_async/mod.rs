@@ -40,7 +40,7 @@ enum Came {
     Answer {
         cookie: u64,
         ino: u64,
-        of: (Ownership, LockName, ClientId),
+        of: RequestedLease,
         answer: Option<Answer>,
     },
     Recalled(Recall, Found),
@@ -295,7 +295,7 @@ impl Far {
                 return self.say(format_args!("arrived: {answer:?}"));
             }
             SentCommand::Ask { cookie, ino, ask } => {
-                let of = (ask.hold, ask.name.clone(), ask.client.clone());
+                let of = RequestedLease::of(&ask);
                 let is_lost = self.kind == Kind::Losses && dice.below(8) == 0;
                 // If the answer is lost, the request may have been lost before it reached the
                 // engine.
