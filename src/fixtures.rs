@@ -19,7 +19,7 @@ use crate::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission, encode_batch,
     encode_frame, encode_response,
 };
-use crate::service::{fuzz as service, replay};
+use crate::service::{EventPlace, fuzz as service, replay};
 use crate::storage::fuzz as storage;
 use crate::time::{Span, Time, Wall};
 use std::fs;
@@ -161,6 +161,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         let _ = other.apply(Time::from_secs(1), &command, &mut events);
     }
     let events = (0..).zip(events).collect();
+    let place = Some(EventPlace { entry: 7, number: 1 });
     let records: Vec<_> = commands().iter().map(|it| service::record(Time::ZERO, it)).collect();
     let numbers = [3, 1, 40, 5_000];
     vec![
@@ -173,7 +174,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("backup", replay::write(7, wall, &encode_state(1, &engine))),
         ("batch", encode_batch(&batch())),
         ("batch-answer", encode_response(&BatchResponse { stamp, replies })),
-        ("frame", encode_frame(1, &Frame::Events(1, events))),
+        ("frame", encode_frame(1, &Frame::Events(1, events, place))),
         ("rpc", raft::calls(numbers, &commands(), &[1]).into_iter().flat_map(|it| it.1).collect()),
         ("rpc-answer", raft::answers(numbers, vec![]).concat()),
         ("marker", guard::marker()),

@@ -2,10 +2,10 @@
 
 use super::shared_state::ClientState;
 use crate::base::jittered;
-use crate::client::http_transport::{FrameStream, TransportError};
+use crate::client::http_transport::{FrameStream, StreamPosition, TransportError};
 use crate::client::session_keep_alive::SessionKeepAlive;
 use crate::engine::EventKind;
-use crate::service::batch::batch_messages::{Frame, Stamp, take_frame};
+use crate::service::batch::batch_messages::{Frame, Stamp, StreamStart, take_frame};
 use crate::time::Time;
 use crate::time::{Span, boot_now};
 use std::sync::Arc;
@@ -24,13 +24,6 @@ const PAUSE_MAX: Span = Span::from_millis(500);
 /// 0 on reaches it after 100,000 years; beyond it, the numbers could wrap around.
 const EVENT_NUMBER_MAX: u64 = 1 << 62;
 
-/// The position in the server's event stream: the id of the server's start, and the number of the
-/// next event.
-struct StreamPosition {
-    start: u64,
-    next: u64,
-}
-
 pub(super) fn start(
     hub: &Arc<ClientState>,
     keeper: &Arc<SessionKeepAlive>,
@@ -38,10 +31,10 @@ pub(super) fn start(
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        let (mut place, mut pause) = (StreamPosition { start: 0, next: 0 }, PAUSE_MIN);
+        let (mut place, mut pause) = (StreamPosition::default(), PAUSE_MIN);
         while !hub.is_stopped() {
             let asked_at = boot_now();
-            let followed = hub.server.follow(place.start, place.next, PATIENCE);
+            let followed = hub.server.follow(&place, PATIENCE);
             let error = match followed {
                 Ok(mut stream) => {
                     let error = follow(&hub, &keeper, &mut *stream, &mut place, asked_at);
@@ -98,18 +91,18 @@ fn follow(
 /// `next_here`.
 fn has_possible_numbers(frame: &Frame, next_here: u64) -> bool {
     match frame {
-        Frame::Begin(_, next) => *next <= EVENT_NUMBER_MAX,
-        Frame::Events(lost, events) => {
+        Frame::Begin(_, start) => start.next <= EVENT_NUMBER_MAX,
+        Frame::Events(lost, events, _) => {
             let newest = events.last().map_or(0, |(number, _)| *number);
             newest <= EVENT_NUMBER_MAX && next_here.saturating_add(*lost) <= EVENT_NUMBER_MAX
         }
-        Frame::Beat(_) => true,
+        Frame::Beat(..) => true,
     }
 }
 
 /// Fails if the server of the event stream has another engine than the one that the client uses.
 fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
-    let Frame::Begin(stamp, _) = frame else { return Ok(()) };
+    let (Frame::Begin(stamp, _) | Frame::Beat(stamp, _)) = frame else { return Ok(()) };
     let engine = hub.engine();
     if engine == 0 || engine == stamp.engine {
         return Ok(());
@@ -131,27 +124,30 @@ fn handle_frame(
     asked_at: Time,
 ) {
     match frame {
-        Frame::Begin(stamp, next) => begin(hub, &stamp, next, place, asked_at),
-        Frame::Beat(_) => {}
-        Frame::Events(lost, events) => {
+        Frame::Begin(stamp, start) => begin(hub, &stamp, start, place, asked_at),
+        Frame::Beat(_, at) => place.place = at.or(place.place),
+        Frame::Events(lost, mut events, at) => {
             if lost > 0 {
-                hub.skip(lost);
+                hub.skip(Some(lost));
             }
             let Some((newest, _)) = events.last() else { return };
+            place.place = at;
             place.next = newest + 1;
-            for (_, event) in &events {
-                match &event.what {
-                    // The client gives up its session before it publishes the event that the
-                    // session has ended. A reader of this event asks for the current session, and
-                    // must not get the one that has ended.
-                    EventKind::SessionOver { session, .. } => {
-                        hub.lose_session(*session);
-                        keeper.call();
-                    }
-                    EventKind::Ended { token, .. } => hub.forget(*token),
-                    _ => {}
+            events.retain(|(_, event)| match &event.what {
+                // The client gives up its session before it publishes the event that the session
+                // has ended. A reader of this event asks for the current session, and must not get
+                // the one that has ended.
+                EventKind::SessionOver { session, .. } => {
+                    let is_news = hub.session_over(*session);
+                    keeper.call();
+                    is_news
                 }
-            }
+                EventKind::Ended { token, .. } => {
+                    hub.forget(*token);
+                    true
+                }
+                _ => true,
+            });
             let mut here: Vec<_> = events.into_iter().map(|(_, event)| event).collect();
             let count = here.len() as u64;
             let wakers = {
@@ -166,19 +162,26 @@ fn handle_frame(
     }
 }
 
-fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
+fn begin(
+    hub: &ClientState,
+    stamp: &Stamp,
+    start: StreamStart,
+    place: &mut StreamPosition,
+    asked_at: Time,
+) {
     hub.observe_stamp(asked_at, stamp);
-    let goes_on = place.start == stamp.start && place.next == next;
+    let next = start.next;
     if place.start == 0 {
         // This is the first event stream: the local event log takes over the server's numbers, and
         // differs from them only after a restart of the server. No reader has to be woken.
         drop(hub.feed.skip(next));
-    } else if !goes_on {
-        // Events may have been missed while the stream was interrupted. Skipping one number of the
-        // local event log tells its readers that events were lost.
-        hub.skip(1);
+    } else if !start.continues {
+        // Events may have been missed while the stream was interrupted: the server has restarted,
+        // or this node of the cluster has no record any more of the last event that arrived.
+        hub.skip(None);
     }
-    *place = StreamPosition { start: stamp.start, next };
+    let engine = stamp.engine;
+    *place = StreamPosition { start: stamp.start, next, place: start.place, engine };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
     // Wakes the callers that wait for the connection to the server, so that they check the
@@ -199,11 +202,11 @@ mod tests {
             (number, Event { at: Time::ZERO, what })
         };
         let possible = |lost, number, next_here| {
-            has_possible_numbers(&Frame::Events(lost, vec![event(number)]), next_here)
+            has_possible_numbers(&Frame::Events(lost, vec![event(number)], None), next_here)
         };
         assert!(possible(5, 1_000_000, 7) && possible(0, EVENT_NUMBER_MAX, 7));
         assert!(!possible(0, u64::MAX, 7) && !possible(u64::MAX, 8, 7));
         assert!(!possible(2, 8, EVENT_NUMBER_MAX - 1));
-        assert!(!has_possible_numbers(&Frame::Events(u64::MAX, Vec::new()), 0));
+        assert!(!has_possible_numbers(&Frame::Events(u64::MAX, Vec::new(), None), 0));
     }
 }

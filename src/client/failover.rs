@@ -8,7 +8,9 @@
 //! whether the next server belongs to the same cluster.
 
 use super::http_transport::{ServerAccess, Unusable};
-use crate::client::http_transport::{FrameStream, ServerConnection, Transport, TransportError};
+use crate::client::http_transport::{
+    FrameStream, ServerConnection, StreamPosition, Transport, TransportError,
+};
 use crate::service::batch::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
 use parking_lot::{Mutex, RwLock};
@@ -215,8 +217,7 @@ impl Transport for Failover {
 
     fn follow(
         &self,
-        start: u64,
-        since: u64,
+        from: &StreamPosition,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
         // The events come from the server that answers requests: those of another server could be
@@ -224,7 +225,7 @@ impl Transport for Failover {
         let at = self.0.at();
         let is_one = self.0.is_alone() || self.0.count() == 1;
         let patience = if is_one { patience } else { patience.min(self.0.try_max()) };
-        match self.0.server(at).follow(start, since, patience) {
+        match self.0.server(at).follow(from, patience) {
             Ok(stream) => Ok(Box::new(FailoverStream { shared: Arc::clone(&self.0), at, stream })),
             Err(error) => {
                 self.0.pass_over(at, &error);

@@ -13,6 +13,7 @@ use crate::service::batch::batch_messages::{
     ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_PARAMETER, RequestBatch, decode_response,
     encode_batch, protocol,
 };
+use crate::service::event_log::EventPlace;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -195,12 +196,14 @@ impl Transport for Http {
 
     fn follow(
         &self,
-        start: u64,
-        since: u64,
+        from: &StreamPosition,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
+        let StreamPosition { start, next, place, engine } = *from;
+        let after =
+            place.map_or_else(String::new, |place| format!("&after={}", place.id_in(engine)));
         let path = format!(
-            "/door/v1/events?start={start}&since={since}&{PROTOCOL_PARAMETER}={}",
+            "/door/v1/events?start={start}&since={next}{after}&{PROTOCOL_PARAMETER}={}",
             protocol()
         );
         Ok(Box::new(self.stream(&path, patience)?))
@@ -556,13 +559,25 @@ pub trait Transport: Send + Sync {
     }
     /// Returns a connection on which requests can be sent.
     fn line(&self) -> Box<dyn ServerConnection>;
-    /// Opens the event stream, from `since` on if the server's start still has the id `start`.
+    /// Opens the event stream at a position, if the server knows it, or else at the next event.
     fn follow(
         &self,
-        start: u64,
-        since: u64,
+        from: &StreamPosition,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError>;
+}
+
+/// A position in the events of a server, or of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamPosition {
+    /// The id of the server's start; 0 before the first stream.
+    pub start: u64,
+    /// The number of the next event of that start.
+    pub next: u64,
+    /// The place in the cluster's log of the event before it, if it is known.
+    pub place: Option<EventPlace>,
+    /// The id of the engine, by which the servers of a cluster are told from others.
+    pub engine: u64,
 }
 
 /// Returns the TLS configuration for the server at `host`, which the certificates in `ca` (PEM) or

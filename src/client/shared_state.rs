@@ -244,12 +244,12 @@ impl ClientState {
     }
 
     /// Records whether the event stream is open. Without it, the client does not notice changes of
-    /// locks.
+    /// locks, and tells each reader so.
     pub(super) fn events_work(&self, work: bool) {
         let before = self.state.lock().set_events(&self.name, work);
         if before && !work {
             self.numbers.lock().cut();
-            self.skip(1);
+            self.feed.interrupt().wake();
         }
         self.changed.notify_all();
     }
@@ -294,18 +294,34 @@ impl ClientState {
 
     /// Gives up a session and notifies all readers of events: all leases bound to it are lost.
     pub(super) fn lose_session(&self, lost: SessionId) {
-        let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
+        if let Some(client) = self.give_up_session(lost) {
+            self.publish_session_over(lost, client);
+        }
+    }
+
+    /// Gives up a session whose end the server has reported by an event. Returns whether readers
+    /// are to get this event: not if they were told before that the session is over.
+    pub(super) fn session_over(&self, over: SessionId) -> bool {
+        let is_lost = |lost: &(SessionId, ClientId)| lost.0 == over;
+        let was_told = self.session_lost.lock().as_ref().is_some_and(is_lost);
+        self.give_up_session(over);
+        !was_told
+    }
+
+    /// Gives up a session. Returns its client, or `None` if it is not the current session.
+    fn give_up_session(&self, lost: SessionId) -> Option<ClientId> {
+        let client = self.with_session(|session| session.lose(lost))?;
         self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
         let (session, server) = (lost.as_u64(), &*self.name);
         log::warn!(session, server; "session lost, with the locks of open files of this mount");
         *self.session_lost.lock() = Some((lost, client.clone()));
-        self.publish_session_over(lost, client);
+        Some(client)
     }
 
-    /// Reports to all readers that `count` events were lost. The event that the session is over may
-    /// be among them, so it is published again: no waiter may miss it.
-    pub(super) fn skip(&self, count: u64) {
-        let wakers = self.feed.skip(count);
+    /// Reports to all readers that `count` events were lost, or an unknown number. The event that
+    /// the session is over may be among them, so it is published again: no waiter may miss it.
+    pub(super) fn skip(&self, count: Option<u64>) {
+        let wakers = count.map_or_else(|| self.feed.skip_unknown(), |count| self.feed.skip(count));
         let lost = self.session_lost.lock().take();
         match lost {
             Some((lost, client)) => self.publish_session_over(lost, client),

@@ -540,7 +540,7 @@ impl Polls {
                 for (_, event) in &batch.events {
                     polled.handle_event(event, &mut due);
                 }
-                if batch.lost > 0 {
+                if batch.has_gap() {
                     polled.handle_loss(&mut due);
                 }
                 batch.events.len() == EVENTS_MAX

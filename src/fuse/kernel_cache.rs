@@ -212,12 +212,14 @@ impl Kept {
         let Some(watch) = &mut self.watch else { return (Vec::new(), false) };
         let batch = watch.take(EVENTS_MAX);
         let mut stale = Vec::new();
-        if batch.lost > 0 {
-            // Lock events were lost, so any name may have changed: the kernel must drop all cached
-            // names.
+        if batch.has_gap() {
+            // Lock events were lost or are late, so any name may have changed: the kernel must drop
+            // all cached names. An answer from before an interruption may be stale as well.
             stale = self.names.forget_all();
             self.names.changed.clear();
-            self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);
+            let first = batch.events.first().map_or(watch.next(), |(number, _)| *number);
+            let live = batch.interrupted_at.map_or(0, |at| at + 1);
+            self.names.floor = first.max(live);
         }
         for (number, event) in &batch.events {
             self.names.handle_event(*number, &event.what, &mut stale);

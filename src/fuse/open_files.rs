@@ -682,8 +682,8 @@ impl StreamState {
         let size = (size as usize).min(READ_BYTES_MAX);
         while self.unread.len() < size {
             let batch = self.watch.take(EVENTS_MAX);
-            if batch.lost > 0 {
-                self.unread.extend_from_slice(format!("{}\n", lost(batch.lost)).as_bytes());
+            if let Some(count) = batch.missing() {
+                self.unread.extend_from_slice(format!("{}\n", lost(count)).as_bytes());
             }
             for (number, event) in &batch.events {
                 let line = event_of(*number, event, |at| locks.wall(at));

@@ -27,6 +27,12 @@ struct EventRing {
     events: VecDeque<Event>,
     /// The number of the next event.
     next: u64,
+    /// The number of times that the source of the events was interrupted, and the number of the
+    /// next event at the last of them.
+    interruptions: u64,
+    interrupted_at: u64,
+    /// The number that stands for the last gap of an unknown number of events, if there was one.
+    uncounted: Option<u64>,
     wakers: Wakers,
     watches: u64,
 }
@@ -110,6 +116,8 @@ pub struct EventWatch {
     feed: Arc<EventLog>,
     id: u64,
     next: u64,
+    /// The interruptions that this reader has been told of.
+    interruptions: u64,
 }
 
 /// The events that a reader has not seen yet.
@@ -117,15 +125,34 @@ pub struct EventWatch {
 pub struct EventBatch {
     /// The number of events that were dropped before this reader could read them.
     pub lost: u64,
+    /// Whether an unknown number of events is among the lost ones, which counts as 1 there.
+    pub is_uncounted: bool,
+    /// The number from which the events certainly arrive at once again, if their source was
+    /// interrupted since the last call. Events that happened meanwhile arrive late, or are lost.
+    pub interrupted_at: Option<u64>,
     /// The events with their numbers, in order.
     pub events: Vec<(u64, Event)>,
+}
+
+impl EventBatch {
+    /// Whether something may have changed of which this reader has not been told in time, so that
+    /// it must look for itself.
+    pub const fn has_gap(&self) -> bool {
+        self.lost > 0 || self.interrupted_at.is_some()
+    }
+
+    /// Returns how many events are missing before those of this batch, if any are: 0 stands for an
+    /// unknown number.
+    pub fn missing(&self) -> Option<u64> {
+        (self.lost > 0).then_some(if self.is_uncounted { 0 } else { self.lost })
+    }
 }
 
 /// How a call of [`EventWatch::visit`] went: what the reader has missed, and whether to call again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
-    /// The number of events that were dropped before this reader could read them.
-    pub lost: u64,
+    /// Whether this reader has missed events, or may have been told of them late.
+    pub has_gap: bool,
     /// Whether more events are available.
     pub more: bool,
 }
@@ -159,6 +186,24 @@ impl EventLog {
         ring.wakers.clone()
     }
 
+    /// Skips a number that stands for an unknown number of events, and drops the older events.
+    /// Returns the wakers.
+    pub fn skip_unknown(&self) -> Wakers {
+        let mut ring = self.0.lock();
+        ring.uncounted = Some(ring.next);
+        ring.events.clear();
+        ring.next += 1;
+        ring.wakers.clone()
+    }
+
+    /// Tells each reader that the source of the events is interrupted. Returns the wakers.
+    pub fn interrupt(&self) -> Wakers {
+        let mut ring = self.0.lock();
+        ring.interruptions += 1;
+        ring.interrupted_at = ring.next;
+        ring.wakers.clone()
+    }
+
     /// Returns the wakers of all readers, for a change that adds no event but that readers must
     /// notice.
     pub fn wakers(&self) -> Wakers {
@@ -170,7 +215,10 @@ impl EventLog {
         let mut ring = self.0.lock();
         ring.watches += 1;
         let next = since.map_or(ring.next, |since| since.min(ring.next));
-        EventWatch { feed: Arc::clone(self), id: ring.watches, next }
+        // A reader that starts at an event from before the last interruption is told of it.
+        let is_before = ring.interruptions > 0 && next <= ring.interrupted_at && since.is_some();
+        let interruptions = ring.interruptions - u64::from(is_before);
+        EventWatch { feed: Arc::clone(self), id: ring.watches, next, interruptions }
     }
 }
 
@@ -181,12 +229,21 @@ impl EventWatch {
         let (lost, start, skip) = self.place_in(&ring);
         let events = ring.events.iter().skip(skip).take(max);
         let events: Vec<_> = (start..).zip(events.cloned()).collect();
+        let is_uncounted = ring.uncounted.is_some_and(|gap| (self.next..start).contains(&gap));
+        let is_interrupted = self.interruptions != ring.interruptions;
+        let interrupted_at = is_interrupted.then_some(ring.interrupted_at);
+        self.interruptions = ring.interruptions;
         self.next = start + events.len() as u64;
-        EventBatch { lost, events }
+        EventBatch { lost, is_uncounted, interrupted_at, events }
     }
 
-    /// Calls `look` for each event since the last call, at most `max`, and returns how many were
-    /// dropped before those. Copies nothing, which suits a reader that keeps few of the events. The
+    /// Continues at the event with this number.
+    pub fn seek(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// Calls `look` for each event since the last call, at most `max`, and returns whether there is
+    /// a gap before those. Copies nothing, which suits a reader that keeps few of the events. The
     /// log is locked meanwhile, so `look` must be fast and must not call the log.
     pub fn visit(&mut self, max: usize, mut look: impl FnMut(u64, &Event)) -> Visit {
         let ring = self.feed.0.lock();
@@ -197,7 +254,9 @@ impl EventWatch {
             next += 1;
         }
         self.next = next;
-        Visit { lost, more: next < ring.next }
+        let has_gap = lost > 0 || self.interruptions != ring.interruptions;
+        self.interruptions = ring.interruptions;
+        Visit { has_gap, more: next < ring.next }
     }
 
     /// Returns how many events were dropped before this reader could read them, and the number and
@@ -241,6 +300,23 @@ pub struct EventPlace {
     pub entry: u64,
     /// The number of the event among those of its entry, from 0 on.
     pub number: u64,
+}
+
+impl EventPlace {
+    /// Returns the id of the event at this place of a cluster, which each node gives it.
+    pub fn id_in(self, cluster: u64) -> String {
+        format!("{cluster:x}.{}.{}", self.entry, self.number)
+    }
+
+    /// Returns the place in an id that [`id_in`](Self::id_in) returned for an event of this
+    /// cluster.
+    pub fn parse(id: &str, cluster: u64) -> Option<Self> {
+        let mut parts = id.split('.');
+        let (of, entry, number) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_ours = u64::from_str_radix(of, 16) == Ok(cluster) && parts.next().is_none();
+        let place = Self { entry: entry.parse().ok()?, number: number.parse().ok()? };
+        is_ours.then_some(place)
+    }
 }
 
 /// The number that the first event after a place has at a node.
@@ -347,6 +423,38 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_learns_that_an_unknown_number_is_missing() {
+        let feed = Arc::new(EventLog::default());
+        let mut watch = feed.watch(None);
+        feed.publish(&mut vec![event(1)]).wake();
+        drop(feed.skip_unknown());
+        feed.publish(&mut vec![event(2)]).wake();
+        let batch = watch.take(9);
+        assert_eq!((batch.missing(), batch.events.len(), batch.has_gap()), (Some(0), 1, true));
+        drop(feed.skip(3));
+        assert_eq!(watch.take(9).missing(), Some(3));
+        assert!(watch.take(9).missing().is_none());
+    }
+
+    #[test]
+    fn an_interruption_is_a_gap_and_loses_nothing() {
+        let feed = Arc::new(EventLog::default());
+        let (mut watch, mut visitor) = (feed.watch(None), feed.watch(None));
+        feed.publish(&mut vec![event(1)]).wake();
+        drop(feed.interrupt());
+        feed.publish(&mut vec![event(2)]).wake();
+        let batch = watch.take(9);
+        assert_eq!((batch.missing(), batch.events.len()), (None, 2));
+        assert_eq!((batch.has_gap(), batch.interrupted_at), (true, Some(1)));
+        assert!(!watch.take(9).has_gap());
+        let visit = visitor.visit(9, |_, _| {});
+        assert_eq!((visit.has_gap, visitor.visit(9, |_, _| {}).has_gap), (true, false));
+        // A reader that begins before it is told of it, and one that begins later is not.
+        assert!(feed.watch(Some(1)).take(9).has_gap() && !feed.watch(Some(2)).take(9).has_gap());
+        assert!(!feed.watch(None).take(9).has_gap());
+    }
+
+    #[test]
     fn a_slow_reader_learns_how_many_events_it_lost() {
         let feed = Arc::new(EventLog::default());
         let mut watch = feed.watch(None);
@@ -357,7 +465,7 @@ mod tests {
         assert_eq!(watch.take(1).lost, 0);
         let mut visited = 0;
         let visit = feed.watch(Some(0)).visit(usize::MAX, |_, _| visited += 1);
-        assert_eq!((visit.lost, visited), (5, FEED_EVENTS_MAX));
+        assert_eq!((visit.has_gap, visited), (true, FEED_EVENTS_MAX));
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl QueueWaits {
             if let Some(end) = end {
                 return self.end(ticket, end);
             }
-            if batch.lost > 0 {
+            if batch.has_gap() {
                 self.recheck(ticket);
             }
             if batch.events.is_empty() {
@@ -193,7 +193,7 @@ impl QueueWaits {
         let QueueWaitState { watch: Some(watch), places, .. } = &mut *state else { return };
         loop {
             let batch = watch.take(EVENTS_MAX);
-            if batch.lost > 0 {
+            if batch.has_gap() {
                 unclear.extend(places.keys().copied());
             }
             for (_, event) in &batch.events {

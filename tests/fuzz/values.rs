@@ -13,7 +13,9 @@ use latchfs::engine::{
 use latchfs::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
 };
-use latchfs::service::{About, BackendKind, Children, Contact, List, ListPage, Unavailable};
+use latchfs::service::{
+    About, BackendKind, Children, Contact, EventPlace, List, ListPage, Unavailable,
+};
 use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -222,7 +224,8 @@ pub(crate) fn batch_response(commands: &[(u64, Command)]) -> (BatchResponse, Fra
     ]);
     let wall = Wall { secs: -5, nanos: 7 };
     let stamp = Stamp { engine: 3, start: 7, now: at, wall, next_event: events.len() as u64 };
-    (BatchResponse { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
+    let place = Some(EventPlace { entry: 5, number: 1 });
+    (BatchResponse { stamp, replies }, Frame::Events(3, (9..).zip(events).collect(), place))
 }
 
 fn spared() -> impl Strategy<Value = Vec<ClientId>> {

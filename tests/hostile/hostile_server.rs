@@ -8,7 +8,7 @@ use crate::mounted_harness::{Behind, Mount, Setup, eventually};
 use crate::server_harness::Server;
 use latchfs::Mutex;
 use latchfs::engine::{Event, EventKind, SessionId};
-use latchfs::service::batch::batch_messages::{Frame, Stamp, encode_frame};
+use latchfs::service::batch::batch_messages::{Frame, Stamp, StreamStart, encode_frame};
 use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -91,8 +91,8 @@ impl Attack {
             }
             Self::HalfAnswer => (sized("200 OK", 1 << 20), vec![], 0),
             Self::EndlessEvents => (
-                [chunked(), chunk(&encode_frame(1, &Frame::Begin(stamp(), 1)))].concat(),
-                chunk(&encode_frame(1, &Frame::Events(0, events()))),
+                [chunked(), chunk(&encode_frame(1, &Frame::Begin(stamp(), START)))].concat(),
+                chunk(&encode_frame(1, &Frame::Events(0, events(), None))),
                 1 << 14,
             ),
             Self::HugeEvent => {
@@ -119,6 +119,9 @@ impl Attack {
         }
     }
 }
+
+/// Where the streams of hostile servers begin.
+const START: StreamStart = StreamStart { next: 1, continues: false, place: None };
 
 fn stamp() -> Stamp {
     Stamp {

@@ -139,7 +139,7 @@ impl LockSession {
                     over |= is_end_of(self.session, event);
                     handle_event(table, self.session, event, todo);
                 });
-                if visit.lost > 0 {
+                if visit.has_gap {
                     table.missed(todo);
                 }
                 self.listen(table);

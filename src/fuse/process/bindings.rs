@@ -610,7 +610,7 @@ impl BindingTable {
     pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
         let batch = self.watch.as_mut()?.take(NEWS_MAX);
         let more = batch.events.len() == NEWS_MAX;
-        if batch.lost > 0 {
+        if batch.has_gap() {
             // Lock events were lost, so every bound lease is renewed now: the answer tells its
             // state.
             let all: Vec<_> = self.bindings.keys().copied().collect();

@@ -191,7 +191,7 @@ impl FolderLock {
         let LockState { held, watch: Some(watch), .. } = &mut *state else { return news };
         loop {
             let batch = watch.take(EVENTS_MAX);
-            if batch.lost > 0
+            if batch.has_gap()
                 && let Some(held) = held
             {
                 // A session that nothing renews ends unnoticed, and a steal ends no session.

@@ -103,7 +103,7 @@ impl RecordState {
         let Some(watch) = &mut self.watch else { return };
         loop {
             let batch = watch.take(EVENTS_AT_A_TIME);
-            if batch.lost > 0 {
+            if batch.has_gap() {
                 // The end of the tenure may be among them.
                 self.ended = None;
             }

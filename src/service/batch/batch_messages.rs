@@ -15,6 +15,7 @@ use crate::engine::{
     Op, RequestId, RequestOrder, SessionId, Token,
 };
 use crate::service::backend_status::{About, BackendKind, Contact};
+use crate::service::event_log::EventPlace;
 use crate::service::lock_service::Unavailable;
 use crate::service::paging::{Children, List, ListPage};
 use crate::time::{Time, Wall};
@@ -224,21 +225,34 @@ pub enum ItemReply {
 /// One frame of the stream of events that a server sends to a remote client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// The first frame of a stream: the server's [`Stamp`] (its ids and its time), and the number
-    /// of the next event that the stream will contain.
-    Begin(Stamp, u64),
+    /// The first frame of a stream with events: the server's [`Stamp`] (its ids and its time), and
+    /// where the stream begins.
+    Begin(Stamp, StreamStart),
     /// How many events were dropped before they could be sent, followed by the next events with
-    /// their numbers.
-    Events(u64, Vec<(u64, Event)>),
+    /// their numbers, and the place of the last of them.
+    Events(u64, Vec<(u64, Event)>, Option<EventPlace>),
     /// A heartbeat with the server's [`Stamp`] (its ids and its time), sent when there are no
-    /// events.
-    Beat(Stamp),
+    /// events; and the place of the last event before it, once the stream has begun.
+    Beat(Stamp, Option<EventPlace>),
+}
+
+/// Where a stream of events begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamStart {
+    /// The number of the next event that the stream will contain.
+    pub next: u64,
+    /// Whether that event follows the last one that the client knows, so that none is missing.
+    pub continues: bool,
+    /// The place of the event before it in the log of the cluster, if it is known.
+    pub place: Option<EventPlace>,
 }
 
 wire_struct! {
     Submission { key, op }
     BatchResponse { stamp, replies }
     Stamp { engine, start, now, wall, next_event }
+    StreamStart { next, continues, place }
+    EventPlace { entry, number }
     List { prefix, after, limit }
     Children { parent, cursor, limit }
     About { kind, contact, state, locks, waiters, sessions }
@@ -253,7 +267,7 @@ wire_enum! {
         0 Answered(answer), 1 Viewed(view), 2 Listed(page), 3 Found(page), 4 About(about), 5 Now,
         6 Unavailable(why), 7 Leases(page), 8 Urls(urls),
     }
-    Frame { 0 Begin(stamp, next), 1 Events(lost, events), 2 Beat(stamp) }
+    Frame { 0 Begin(stamp, start), 1 Events(lost, events, place), 2 Beat(stamp, place) }
     Unavailable {
         0 State { full, why }, 1 Closing, 2 NoAnswer { server }, 3 Denied { why }, 4 Log { why },
         5 NoQuorum { why }, 6 ClockSkew { why },

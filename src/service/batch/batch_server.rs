@@ -13,15 +13,15 @@
 
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
-    RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
-    protocol,
+    RequestBatch, RequestPosition, Stamp, StreamStart, decode_batch, encode_frame, encode_replies,
+    encode_reply, protocol,
 };
 use crate::base::random;
 use crate::engine::codec::state_codec::DecodeError;
 use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
 use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::backend_status::About;
-use crate::service::event_log::EventWatch;
+use crate::service::event_log::{EventPlace, EventStart, EventWatch};
 use crate::service::lock_service::Unavailable;
 use crate::service::locks;
 use crate::service::locks::{Locks, ParentCheck};
@@ -182,14 +182,31 @@ impl BatchServer {
     }
 
     /// Returns the stream of events that a client follows. The stream starts at event `since` if
-    /// `start` is the id of this start of the server or [`ANY_START`], and otherwise at the next
+    /// `start` is the id of this start of the server or [`ANY_START`], otherwise after the event at
+    /// the place `after` of the cluster's log, if this node knows it, and otherwise at the next
     /// event.
-    pub fn follow(&self, start: u64, since: u64) -> Following {
-        let from = (start == self.state.start || start == ANY_START).then_some(since);
-        let watch = self.state.locks.subscribe(from);
-        let next = watch.next();
-        Following { server: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
+    pub fn follow(&self, start: u64, since: u64, after: Option<EventPlace>) -> Following {
+        let is_ours = start == self.state.start || start == ANY_START;
+        let watch = self.state.locks.subscribe(is_ours.then_some(since));
+        let begin = match after {
+            Some(place) if !is_ours => StreamBegin::After(place),
+            _ => StreamBegin::Here { continues: is_ours && watch.next() == since },
+        };
+        Following { server: self.clone(), watch, begin: Some(begin), wanted: Box::new(|_| true) }
     }
+
+    /// Returns the place of the event before the one with the number `next`.
+    fn place_before(&self, next: u64) -> Option<EventPlace> {
+        next.checked_sub(1).and_then(|last| self.state.locks.event_place(last))
+    }
+}
+
+/// Where a stream of events begins.
+enum StreamBegin {
+    /// At the position of its reader.
+    Here { continues: bool },
+    /// After the event at this place, once this node has come so far.
+    After(EventPlace),
 }
 
 /// The condition that decides which events the stream to a client contains.
@@ -200,7 +217,8 @@ pub struct Following {
     server: BatchServer,
     /// The reader of the event log. It wakes the thread that sends the stream.
     pub watch: EventWatch,
-    begun: Option<u64>,
+    /// Where the stream begins, until it has begun.
+    begin: Option<StreamBegin>,
     wanted: Wanted,
 }
 
@@ -212,22 +230,44 @@ impl Following {
 
     /// Returns the next frame of the event stream as bytes, if there are new events.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
-        if let Some(next) = self.begun.take() {
-            return Some(encode_frame(
-                self.server.protocol,
-                &Frame::Begin(self.server.stamp(), next),
-            ));
+        if let Some(begin) = self.begin.take() {
+            return self.begin(begin);
         }
         let mut batch = self.watch.take(FRAME_EVENTS_MAX);
         batch.events.retain(|(_, event)| (self.wanted)(event));
         let quiet = batch.lost == 0 && batch.events.is_empty();
-        (!quiet)
-            .then(|| encode_frame(self.server.protocol, &Frame::Events(batch.lost, batch.events)))
+        let place = self.server.place_before(self.watch.next());
+        let frame = Frame::Events(batch.lost, batch.events, place);
+        (!quiet).then(|| encode_frame(self.server.protocol, &frame))
+    }
+
+    /// Returns the first frame of the stream, unless this node has to wait for the entry after
+    /// which the stream begins.
+    fn begin(&mut self, begin: StreamBegin) -> Option<Vec<u8>> {
+        let continues = match begin {
+            StreamBegin::Here { continues } => continues,
+            StreamBegin::After(place) => match self.server.state.locks.events_after(place) {
+                EventStart::At(next) => {
+                    self.watch.seek(next);
+                    true
+                }
+                EventStart::NotYet => {
+                    self.begin = Some(StreamBegin::After(place));
+                    return None;
+                }
+                EventStart::Forgotten => false,
+            },
+        };
+        let next = self.watch.next();
+        let start = StreamStart { next, continues, place: self.server.place_before(next) };
+        Some(encode_frame(self.server.protocol, &Frame::Begin(self.server.stamp(), start)))
     }
 
     /// Returns a heartbeat frame of the event stream.
     pub fn beat(&self) -> Vec<u8> {
-        encode_frame(self.server.protocol, &Frame::Beat(self.server.stamp()))
+        let has_begun = self.begin.is_none();
+        let place = has_begun.then(|| self.server.place_before(self.watch.next())).flatten();
+        encode_frame(self.server.protocol, &Frame::Beat(self.server.stamp(), place))
     }
 }
 

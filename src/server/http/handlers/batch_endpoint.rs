@@ -19,7 +19,7 @@ use crate::service::batch::batch_messages::{
 use crate::service::batch::batch_server::{
     BEAT, BatchError, BatchServer, Following, ItemAccess, Limits,
 };
-use crate::service::{RequestError, Unavailable};
+use crate::service::{EventPlace, RequestError, Unavailable};
 use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -299,14 +299,16 @@ fn no(why: &dyn Display) -> Unavailable {
     Unavailable::Denied { why: why.to_string().into() }
 }
 
-/// Handles `GET /door/v1/events?start=&since=`: a stream of events as they happen, with heartbeats.
+/// Handles `GET /door/v1/events?start=&since=&after=`: a stream of events as they happen, with
+/// heartbeats.
 fn events(call: &RequestContext) -> HandlerResult<Response> {
     let query = call.head.uri.query().unwrap_or_default();
-    let number = |name: &str| {
+    let value = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
-        let value = pairs.find(|(key, _)| key == name).map(|(_, value)| value);
-        value.map_or(Ok(0), |value| value.parse().map_err(|_| ()))
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value)
     };
+    let number =
+        |name: &str| value(name).map_or(Ok(0), |value| value.parse::<u64>().map_err(|_| ()));
     let (Ok(start), Ok(since)) = (number("start"), number("since")) else {
         return Err(Problem::invalid("'start' and 'since' are numbers"));
     };
@@ -317,7 +319,9 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
         Ok(number) => u8::try_from(number).unwrap_or(u8::MAX),
     };
     check_version(version).map_err(other_protocol)?;
-    let mut following = call.app.batch_server.in_protocol(version).follow(start, since);
+    let cluster = call.app.locks.engine_id();
+    let after = value("after").and_then(|id| EventPlace::parse(&id, cluster));
+    let mut following = call.app.batch_server.in_protocol(version).follow(start, since, after);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
         following.only(move |event| grant.may_receive(event));

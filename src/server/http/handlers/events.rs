@@ -137,7 +137,7 @@ impl EventSubscriber {
     /// of the server, or this node of its cluster has no record of it any more.
     fn since(&mut self, last: Option<&str>) -> (Option<u64>, bool) {
         let Some(last) = last else { return (None, false) };
-        if let Some(place) = place_in(last, self.app.locks.engine_id()) {
+        if let Some(place) = EventPlace::parse(last, self.app.locks.engine_id()) {
             return match self.app.locks.events_after(place) {
                 EventStart::At(number) => (Some(number), false),
                 EventStart::NotYet => {
@@ -163,7 +163,7 @@ impl EventSubscriber {
     /// Returns the id of the event with this number at this node.
     fn id(&self, number: u64) -> String {
         match self.app.locks.event_place(number) {
-            Some(place) => id_of(place, self.app.locks.engine_id()),
+            Some(place) => place.id_in(self.app.locks.engine_id()),
             None => format!("{}-{number}", self.app.instance),
         }
     }
@@ -179,8 +179,8 @@ impl EventSubscriber {
 
     fn written(&self, batch: &EventBatch) -> String {
         let mut written = String::new();
-        if batch.lost > 0 {
-            part(&mut written, None, "lost", &lost(batch.lost));
+        if let Some(count) = batch.missing() {
+            part(&mut written, None, "lost", &lost(count));
         }
         for (number, event) in batch.events.iter().filter(|(_, event)| self.sees(event)) {
             let place = self.app.locks.event_place(*number);
@@ -201,20 +201,6 @@ impl EventSubscriber {
             None => self.prefix.is_empty() && self.grant.may_receive(event),
         }
     }
-}
-
-/// Returns the id of an event by its place in the log of a cluster: each node gives it the same.
-fn id_of(EventPlace { entry, number }: EventPlace, cluster: u64) -> String {
-    format!("{cluster:x}.{entry}.{number}")
-}
-
-/// Returns the place in an id that [`id_of`] returned for an event of this cluster.
-fn place_in(id: &str, cluster: u64) -> Option<EventPlace> {
-    let mut parts = id.split('.');
-    let (of, entry, number) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_ours = u64::from_str_radix(of, 16) == Ok(cluster) && parts.next().is_none();
-    let place = EventPlace { entry: entry.parse().ok()?, number: number.parse().ok()? };
-    is_ours.then_some(place)
 }
 
 fn part(written: &mut String, id: Option<&str>, kind: &str, value: &Value) {
