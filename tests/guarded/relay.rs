@@ -20,7 +20,31 @@ pub(crate) struct Relay {
     links: Links,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
+    sent: Arc<Mutex<Sent>>,
     delays: Arc<Delays>,
+}
+
+/// The bodies of the requests that have passed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub(crate) bodies: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Sent {
+    /// Returns what has passed since `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self { bodies: self.bodies - before.bodies, bytes: self.bytes - before.bytes }
+    }
+
+    /// Counts the body that a line of a head announces, if it does.
+    fn add(&mut self, line: &str) {
+        let length = line.split_once(": ").filter(|(name, _)| *name == "content-length");
+        if let Some(length) = length.and_then(|(_, length)| length.trim_end().parse::<u64>().ok()) {
+            self.bodies += 1;
+            self.bytes += length;
+        }
+    }
 }
 
 /// The messages that the relay keeps back.
@@ -77,8 +101,9 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");
         let links: Links = Arc::new(Mutex::new(Some(Vec::new())));
-        let (requests, delays) = (Arc::default(), Arc::default());
+        let (requests, sent, delays) = (Arc::default(), Arc::default(), Arc::default());
         let (all, seen) = (Arc::clone(&links), Arc::clone(&requests));
+        let sent_by_all: Arc<Mutex<Sent>> = Arc::clone(&sent);
         let delays_of_all: Arc<Delays> = Arc::clone(&delays);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
@@ -89,15 +114,16 @@ impl Relay {
                 all.retain(|link| link.strong_count() > 0);
                 all.push(Arc::downgrade(&link));
                 let (seen, back) = (Arc::clone(&seen), Arc::clone(&link));
+                let sent = Arc::clone(&sent_by_all);
                 let (delays, delays_back) =
                     (Arc::clone(&delays_of_all), Arc::clone(&delays_of_all));
                 let last = Arc::new(Mutex::new(String::new()));
                 let last_back = Arc::clone(&last);
-                thread::spawn(move || pass_requests(&link, &seen, &delays, &last));
+                thread::spawn(move || pass_requests(&link, &seen, &sent, &delays, &last));
                 thread::spawn(move || pass_answers(&back, &delays_back, &last_back));
             }
         });
-        Self { url: format!("http://{address}"), address, links, requests, delays }
+        Self { url: format!("http://{address}"), address, links, requests, sent, delays }
     }
 
     /// Keeps back the requests that contain `text`, and what follows on their connections.
@@ -131,6 +157,11 @@ impl Relay {
         std::mem::take(&mut *self.requests.lock())
     }
 
+    /// Returns the number and the size of the bodies that have passed.
+    pub(crate) fn sent(&self) -> Sent {
+        *self.sent.lock()
+    }
+
     /// Cuts all connections, and refuses new ones from now on.
     pub(crate) fn cut(&self) {
         let links = self.links.lock().take();
@@ -153,7 +184,13 @@ impl Drop for Relay {
 }
 
 /// Passes the requests of a client to the server, and records their first lines.
-fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>, delays: &Delays, last: &Mutex<String>) {
+fn pass_requests(
+    link: &Link,
+    seen: &Mutex<Vec<String>>,
+    sent: &Mutex<Sent>,
+    delays: &Delays,
+    last: &Mutex<String>,
+) {
     let (mut from, mut to) = (&link.0, &link.1);
     let mut part = vec![0; 65_536];
     let mut rest = String::new();
@@ -168,6 +205,7 @@ fn pass_requests(link: &Link, seen: &Mutex<Vec<String>>, delays: &Delays, last: 
                 let at = at.into_iter().flatten().max().unwrap_or(0);
                 seen.lock().push(request[at..].to_owned());
             }
+            sent.lock().add(line);
             rest = after.to_owned();
         }
         last.lock().clone_from(&request);

@@ -1,15 +1,17 @@
 //! The parts that one user may take of what all users of a guard share: memory, directories, files
 //! that are not in the folder, and the time of its threads.
 
-use crate::harness::{Guard, Scratch, Server, eventually, shell};
+use crate::harness::{Guard, Scratch, Server, eventually};
+use crate::relay::{Relay, Sent};
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The user that takes too much.
 pub(crate) const ATTACKER: u32 = 4_001;
@@ -57,6 +59,53 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
+/// The times of one operation that was repeated, from the shortest to the longest.
+struct Times(Vec<Span>);
+
+impl Times {
+    /// Returns the time that so many percent of the operations did not exceed.
+    fn percentile(&self, percent: usize) -> Span {
+        self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)]
+    }
+}
+
+/// How long one request may hold the thread of a guard.
+const HELD_MAX: Duration = Duration::from_millis(20);
+
+/// Returns how much longer an operation takes than another one, by the shortest times: they are
+/// those that no other program of the machine has prolonged.
+fn longer(times: &Times, others: &Times) -> Duration {
+    let [own, other] = [times, others].map(|times| times.percentile(0).as_duration());
+    own.saturating_sub(other)
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [p50, p95, p99, longest] = [50, 95, 99, 100].map(|percent| self.percentile(percent));
+        let count = self.0.len();
+        write!(f, "{count} times: p50 {p50:?}, p95 {p95:?}, p99 {p99:?}, longest {longest:?}")
+    }
+}
+
+/// Measures an operation at least 200 times, and for 3 s, so that an attack has an effect.
+fn timed(mut operation: impl FnMut(usize)) -> Times {
+    let (mut times, begun) = (Vec::new(), boot_now());
+    while times.len() < 200 || boot_now().since(begun) < Span::from_secs(3) {
+        let begun = boot_now();
+        operation(times.len());
+        times.push(boot_now().since(begun));
+    }
+    times.sort_unstable();
+    Times(times)
+}
+
+/// Measures how long a user takes to save a file in `dir`.
+fn saves_in(dir: &Path) -> Times {
+    as_user(VICTIM, || {
+        timed(|number| fs::write(dir.join(format!("saved{}", number % 20)), "x").expect("saved"))
+    })
+}
+
 /// Repeats `attack` as the attacker while a user saves a file in `dir` again and again. Returns the
 /// 95th percentile of the time of a save, and the longest one.
 fn saves_during((view, dir): (&Path, &Path), attack: impl Fn(&Path, usize) + Sync) -> (Span, Span) {
@@ -72,23 +121,11 @@ fn saves_during((view, dir): (&Path, &Path), attack: impl Fn(&Path, usize) + Syn
             number
         });
         let stop = StopAtEnd(&is_over);
-        let mut times = as_user(VICTIM, || {
-            let mut times = Vec::new();
-            // At least so many saves, and so long that the attack has an effect.
-            let begun = boot_now();
-            while times.len() < 200 || boot_now().since(begun) < Span::from_secs(3) {
-                let begun = boot_now();
-                fs::write(dir.join(format!("saved{}", times.len() % 20)), "x").expect("saved");
-                times.push(boot_now().since(begun));
-            }
-            times
-        });
+        let times = saves_in(dir);
         drop(stop);
         let attacks = attacker.join().expect("no panic");
-        times.sort_unstable();
-        let (p95, longest) = (times[times.len() * 95 / 100], times[times.len() - 1]);
-        println!("{attacks} attacks, {} saves: p95 {p95:?}, longest {longest:?}", times.len());
-        (p95, longest)
+        println!("{attacks} attacks, saves {times}");
+        (times.percentile(95), times.percentile(100))
     })
 }
 
@@ -343,8 +380,17 @@ fn a_directory_of_many_files_delays_no_other_user() {
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     guard.request("take", &[]).ok();
-    shell(&dir, &format!("seq -f 'file-%06.0f' {COUNT} | xargs -n 10000 touch")).ok();
+    for number in 0..COUNT {
+        File::create(dir.join(format!("file-{number:06}"))).expect("a new name");
+    }
     let (view, many) = (guard.view.clone(), guard.path("many"));
+    println!("without an attack: saves {}", saves_in(&view));
+    // The attacker waits for its own requests alone.
+    let make = |name: &str| fs::create_dir(guard.path(name)).expect("a new name");
+    let plain = as_user(ATTACKER, || timed(|number| make(&format!("plain{number}"))));
+    let among_many = as_user(ATTACKER, || timed(|number| make(&format!("many/\u{e8}{number}"))));
+    println!("a new directory: {plain}\namong many names: {among_many}");
+    assert!(longer(&among_many, &plain) < HELD_MAX, "{among_many}");
     let attack = |view: &Path, number: usize| {
         fs::create_dir(view.join(format!("many/\u{e9}{number}"))).expect("a new name");
     };
@@ -359,6 +405,107 @@ fn a_directory_of_many_files_delays_no_other_user() {
     fs::create_dir(guard.path("many/a\u{308}")).expect("a new name");
     let refused = fs::create_dir(guard.path("many/\u{e4}")).expect_err("a twin");
     assert_eq!(refused.raw_os_error(), Some(libc::EEXIST), "{refused}");
+}
+
+/// All names begin alike, and each is compared with a new one to its end.
+#[test]
+fn a_new_name_is_compared_with_others_for_at_most_20_ms() {
+    const COUNT: usize = 10_000;
+    let scratch = Scratch::new();
+    let dir = scratch.folder().join("alike");
+    fs::create_dir(&dir).expect("made");
+    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
+    }
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    guard.request("take", &[]).ok();
+    let alike = |number: usize| format!("{}{number:07}", "e\u{301}".repeat(80));
+    for number in 0..COUNT {
+        File::create(dir.join(alike(number))).expect("a new name");
+    }
+    let make = |number: usize, name: &dyn Fn(usize) -> String| {
+        fs::create_dir(guard.path("alike").join(name(number))).expect("a new name");
+    };
+    let plain = |number: usize| format!("{number:07}");
+    let idle = as_user(ATTACKER, || timed(|number| make(number, &plain)));
+    let compared = as_user(ATTACKER, || timed(|number| make(COUNT + number, &alike)));
+    println!("names of ASCII: {idle}\nnames to be compared: {compared}");
+    assert!(longer(&compared, &idle) < HELD_MAX, "{compared}");
+}
+
+/// Lookups of the lock record by many processes of a user reach the server as one request after the
+/// other, and delay nobody's saves.
+#[test]
+fn a_flood_of_lookups_of_the_lock_record_is_one_request_after_the_other() {
+    const PROCESSES: usize = 32;
+    let scratch = Scratch::new();
+    for dir in [scratch.0.clone(), scratch.folder()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
+    }
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let relay = Relay::start(&server.url);
+    let options = ["--client", "m1", "--settle", "1h", "--server", &relay.url];
+    let guard = Guard::start(&scratch, "view", &options);
+    guard.request("take", &[]).ok();
+    let locks = guard.path(".latchfs/locks");
+    let record = fs::read_dir(&locks).expect("there").next().expect("one").expect("readable");
+    let idle = saves_in(&guard.view);
+    let one = |before: Sent| relay.sent().since(before);
+    let before = relay.sent();
+    for _ in 0..20 {
+        assert!(record.path().exists(), "the lock is held");
+    }
+    let alone = one(before);
+    let program = format!(
+        "import os, sys
+children = []
+for _ in range({PROCESSES}):
+    to_child, stop = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(stop); os.set_blocking(to_child, False); count = 0
+        while True:
+            os.stat({:?}); count += 1
+            try:
+                if os.read(to_child, 1) == b'': break
+            except BlockingIOError: pass
+        print(count, flush=True); os._exit(0)
+    os.close(to_child); children.append(stop)
+print('begun', flush=True); sys.stdin.read()
+for stop in children: os.close(stop)
+for _ in children: os.wait()",
+        record.path().display().to_string()
+    );
+    let mut flood = Command::new("setpriv");
+    flood.args(["--clear-groups", &format!("--reuid={ATTACKER}"), "/usr/bin/python3", "-c"]);
+    flood.arg(program).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut flood = flood.spawn().expect("it starts");
+    let mut said = BufReader::new(flood.stdout.take().expect("piped")).lines();
+    assert_eq!(said.next().expect("a line").expect("readable"), "begun");
+    let (before, requests) = (relay.sent(), batches(&server));
+    let during = saves_in(&guard.view);
+    let (flooded, requests) = (one(before), batches(&server) - requests);
+    drop(flood.stdin.take());
+    let counts = said.map(|line| line.expect("readable").parse::<u64>().expect("a count"));
+    let lookups: u64 = counts.sum();
+    assert!(flood.wait().expect("it ends").success());
+    println!(
+        "{lookups} lookups: {requests} requests at the server, {flooded:?}, one after the other \
+         {alone:?}; saves {during}, without them {idle}"
+    );
+    assert!(requests > 0 && lookups > 4 * requests, "{lookups} lookups, {requests} requests");
+    // A request that carries several lookups is larger.
+    assert!(flooded.bytes / flooded.bodies < 2 * alone.bytes / alone.bodies, "{flooded:?}");
+    assert!(during.percentile(95) < Span::from_millis(300), "{during}");
+}
+
+/// Returns the number of batches that a server has answered.
+fn batches(server: &Server) -> u64 {
+    let name = "latchfs_http_requests_total{method=\"POST\",route=\"/door/v1/ask\",code=\"200\"}";
+    crate::yielding_in_time::metric(server, name)
 }
 
 /// Returns the directories with the local files of a folder's directories.

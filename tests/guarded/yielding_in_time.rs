@@ -63,7 +63,7 @@ fn carry_until_held(machines: &Machines, guard: &Guard) {
 }
 
 /// Returns a number of the server's metrics.
-fn metric(server: &Server, name: &str) -> u64 {
+pub(crate) fn metric(server: &Server, name: &str) -> u64 {
     let address = server.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("it listens");
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

@@ -18,6 +18,7 @@ use crate::guard::view::parts::open_file::{Added, DirReading};
 use crate::guard::view::parts::second_opens::{ExpectedOpens, Needs};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,6 +30,9 @@ use unicode_normalization::UnicodeNormalization as _;
 /// The number of names of a directory with which a new one is compared, whatever their Unicode
 /// normalization is. All requests wait meanwhile.
 const TWIN_NAMES_MAX: usize = 8_192;
+/// The number of characters of these names that are normalized: names that begin alike are compared
+/// to their ends.
+const TWIN_CHARS_MAX: usize = 32_768;
 
 /// Returns how long the kernel may keep the attributes of a file. Those of a file that is not
 /// published yet change when it gets its name, at a close that the kernel takes for no change.
@@ -220,8 +224,9 @@ impl FolderView {
 
     /// Fails if a new name would differ from one that is there by its Unicode normalization alone:
     /// a sync tool would rename one of the two. `renamed` is the name that a rename removes. Beyond
-    /// [`TWIN_NAMES_MAX`] names of a directory, only one that is wholly composed or decomposed is
-    /// found: another one is rare, and the barrier names it.
+    /// [`TWIN_NAMES_MAX`] names of a directory, or [`TWIN_CHARS_MAX`] characters of them, only one
+    /// that is wholly composed or decomposed is found: another one is rare, and the barrier names
+    /// it.
     pub(super) fn check_twin(
         &self,
         who: Requester,
@@ -235,9 +240,12 @@ impl FolderView {
         }
         let renamed = renamed.filter(|from| from.parent == at.parent).map(|from| from.name);
         let composed: String = text.nfc().collect();
+        let chars = Cell::new(0);
         let is_twin = |other: &OsStr| {
-            let is_same = |it: &str| it.nfc().eq(composed.chars());
-            renamed != Some(other) && other.to_str().is_some_and(is_same)
+            let count = |_: &char| chars.set(chars.get() + 1);
+            let is_same = |it: &str| it.chars().inspect(count).nfc().eq(composed.chars());
+            let may_compare = chars.get() < TWIN_CHARS_MAX;
+            may_compare && renamed != Some(other) && other.to_str().is_some_and(is_same)
         };
         let is_there = |form: &str| {
             renamed != Some(OsStr::new(form)) && stat_at(spot.dir.as_fd(), form.as_ref()).is_ok()
@@ -249,7 +257,7 @@ impl FolderView {
         let mut left = if has_twin { 0 } else { TWIN_NAMES_MAX };
         let compared = each_entry(spot.dir.as_fd(), |name, _, _| {
             has_twin = has_twin || left > 0 && is_twin(name);
-            left = left.saturating_sub(1);
+            left = if chars.get() < TWIN_CHARS_MAX { left.saturating_sub(1) } else { 0 };
             if left > 0 && !has_twin { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         compared.map_err(|error| errno(&error))?;
