@@ -43,6 +43,7 @@ mod passthrough;
 mod permissions;
 mod programs;
 mod programs_end;
+mod quotas;
 mod recorder;
 mod relay;
 mod removed;

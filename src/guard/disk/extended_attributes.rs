@@ -8,6 +8,11 @@ pub(in crate::guard) const ACCESS_ACL: &str = "system.posix_acl_access";
 /// The extended attribute with the ACL that new entries of a directory get.
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 
+/// Whether an extended attribute is an ACL, which some file systems lack.
+pub(in crate::guard) fn is_acl(name: &OsStr) -> bool {
+    name == ACCESS_ACL || name == DEFAULT_ACL
+}
+
 /// The sizes of the buffers for extended attributes; the second is the kernel's maximum.
 const ATTRIBUTE_SIZES: [usize; 2] = [1 << 10, 1 << 16];
 

@@ -8,7 +8,7 @@ use crate::fuse::kernel::file_system::{
     OpenedFlags, ReadBytes, Requester,
 };
 use crate::fuse::kernel::handles::Pool;
-use crate::guard::disk::extended_attributes::{attribute, attribute_names};
+use crate::guard::disk::extended_attributes::{attribute, attribute_names, is_acl};
 use crate::guard::disk::linux_disk::{each_entry, id_in, path_of, reopen, stat, stat_at};
 use crate::guard::stage::gate::CACHED_FOR;
 use crate::guard::view::folder_view::{FolderView, OpenDir, errno};
@@ -200,7 +200,11 @@ impl FolderView {
         }
         let located = self.locate(ino)?;
         let value = attribute(&path_of(located.as_fd()), name);
-        value.map_err(|error| Errno::from_i32(error.raw_os_error()))
+        value.map_err(|error| match error {
+            // The kernel reads the ACLs of a view, and would refuse each access.
+            rustix::io::Errno::OPNOTSUPP if is_acl(name) => Errno::ENODATA,
+            error => Errno::from_i32(error.raw_os_error()),
+        })
     }
 
     pub(in crate::guard::view) fn attribute_names(
