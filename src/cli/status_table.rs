@@ -145,7 +145,11 @@ pub(super) fn held_by(status: Status<'_>) -> String {
 }
 
 /// Returns the lines of a table of locks, the head first, with at most `width` columns.
-pub(super) fn table(statuses: &[&Value], look: TerminalStyle, width: Option<usize>) -> Vec<String> {
+pub(super) fn table(
+    statuses: &[&Value],
+    style: TerminalStyle,
+    width: Option<usize>,
+) -> Vec<String> {
     let rows = statuses.iter().map(|status| row(Status(status)));
     let rows: Vec<_> = [HEAD.map(String::from)].into_iter().chain(rows).collect();
     let colours = rows.iter().enumerate().map(|(number, row)| match row[1].as_str() {
@@ -154,7 +158,7 @@ pub(super) fn table(statuses: &[&Value], look: TerminalStyle, width: Option<usiz
         _ => None,
     });
     let lines = aligned(&rows, width).into_iter().zip(colours);
-    lines.map(|(line, colour)| colour.map_or(line.clone(), |it| look.paint(it, &line))).collect()
+    lines.map(|(line, colour)| colour.map_or(line.clone(), |it| style.paint(it, &line))).collect()
 }
 
 fn row(status: Status<'_>) -> [String; 6] {
@@ -180,13 +184,13 @@ fn or_dash(text: String) -> String {
 }
 
 /// Formats the page of `status`, one fact per line.
-pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
+pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
     let phase = status.phase();
     let colour = match phase.as_str() {
         "free" => Colour::Green,
         _ => Colour::Yellow,
     };
-    let mut facts = vec![("lock", status.text("name")), ("phase", look.paint(colour, &phase))];
+    let mut facts = vec![("lock", status.text("name")), ("phase", style.paint(colour, &phase))];
     if phase != "free" {
         let shared = if status.is_shared() { " (shared)" } else { "" };
         facts.extend(status.holders().into_iter().map(|holder| ("holder", holder + shared)));

@@ -72,10 +72,10 @@ pub trait BackendStatus {
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
-    /// Calls `look` with the engine as this process knows it, unless the engine is not in this
+    /// Calls `query` with the engine as this process knows it, unless the engine is not in this
     /// process.
-    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
-        let _ = look;
+    fn inspect_engine(&self, query: &mut dyn FnMut(&Engine)) {
+        let _ = query;
     }
     /// Adds an entry to the audit log of this process.
     fn audit(&self, entry: &AuditEntry<'_>) {

@@ -242,15 +242,15 @@ impl EventWatch {
         self.next = next;
     }
 
-    /// Calls `look` for each event since the last call, at most `max`, and returns whether there is
+    /// Calls `each` for each event since the last call, at most `max`, and returns whether there is
     /// a gap before those. Copies nothing, which suits a reader that keeps few of the events. The
-    /// log is locked meanwhile, so `look` must be fast and must not call the log.
-    pub fn visit(&mut self, max: usize, mut look: impl FnMut(u64, &Event)) -> Visit {
+    /// log is locked meanwhile, so `each` must be fast and must not call the log.
+    pub fn visit(&mut self, max: usize, mut each: impl FnMut(u64, &Event)) -> Visit {
         let ring = self.feed.0.lock();
         let (lost, start, skip) = self.place_in(&ring);
         let mut next = start;
         for event in ring.events.iter().skip(skip).take(max) {
-            look(next, event);
+            each(next, event);
             next += 1;
         }
         self.next = next;

@@ -178,9 +178,9 @@ impl Local {
         self.shared.close()
     }
 
-    /// Calls `look` with the engine in its current state.
-    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
-        look(&self.shared.settled().1.engine)
+    /// Calls `query` with the engine in its current state.
+    pub fn inspect<T>(&self, query: impl FnOnce(&Engine) -> T) -> T {
+        query(&self.shared.settled().1.engine)
     }
 }
 
@@ -219,8 +219,8 @@ impl BackendStatus for Local {
         }
     }
 
-    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
-        look(&self.shared.core.lock().engine);
+    fn inspect_engine(&self, query: &mut dyn FnMut(&Engine)) {
+        query(&self.shared.core.lock().engine);
     }
 
     fn answers_at_once(&self) -> bool {
@@ -399,10 +399,10 @@ impl LocalShared {
         (Ok(answer), wakers)
     }
 
-    /// Returns what `look` finds in the engine, which does not change during the call.
-    fn inspect<T>(self: &Arc<Self>, look: impl FnOnce(&Engine, Time) -> T) -> T {
+    /// Returns what `query` finds in the engine, which does not change during the call.
+    fn inspect<T>(self: &Arc<Self>, query: impl FnOnce(&Engine, Time) -> T) -> T {
         let (now, core) = self.settled();
-        look(&core.engine, now)
+        query(&core.engine, now)
     }
 
     /// Locks the state of the backend, with all deadlines up to now applied if the journal can

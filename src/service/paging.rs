@@ -96,10 +96,10 @@ pub(crate) fn page_of_leases(
 
 /// Reads of a node's local state, which may be stale.
 pub trait StaleReads {
-    /// Calls `look` with the local state, which does not change during the call, and returns an
-    /// upper bound on the age of the state, if one is known. Returns `None` without calling `look`
+    /// Calls `read` with the local state, which does not change during the call, and returns an
+    /// upper bound on the age of the state, if one is known. Returns `None` without calling `read`
     /// if the backend has no local state that can be stale.
-    fn stale(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+    fn stale(&self, _read: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         None
     }
 }
@@ -155,10 +155,10 @@ impl Locks {
 
     /// Returns the result of a stale read, or `None` if the backend has no local state that can be
     /// stale.
-    fn stale<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
-        let (mut look, mut seen) = (Some(look), None);
+    fn stale<T>(&self, read: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
+        let (mut read, mut seen) = (Some(read), None);
         let age =
-            self.0.stale(&mut |engine, at| seen = look.take().map(|look| look(engine, at)))?;
+            self.0.stale(&mut |engine, at| seen = read.take().map(|read| read(engine, at)))?;
         seen.map(|it| StaleRead { it, age })
     }
 }

@@ -197,10 +197,10 @@ async fn take_backup(world: Arc<SimWorld>, time: Span) -> Option<(Time, Inherite
         let Some(leader) = world.leader() else { continue };
         let asked = now();
         let (send, backup) = oneshot::channel();
-        let look = |engine: &Engine, _| InheritedState::of(engine, 0, None);
+        let query = |engine: &Engine, _| InheritedState::of(engine, 0, None);
         leader.requests.read_engine(
             None,
-            look,
+            query,
             Box::new(move |inherited| drop(send.send(inherited))),
         );
         if let Ok(Ok(Ok(Some(mut inherited)))) =

@@ -100,12 +100,12 @@ fn to_json(findings: &[Finding], mended: &[MendedFinding]) -> Value {
     })
 }
 
-fn to_text(findings: &[Finding], look: TerminalStyle) -> String {
+fn to_text(findings: &[Finding], style: TerminalStyle) -> String {
     let lines = findings.iter().map(|finding| {
         let (says, check) = (output::harmless(&finding.says), finding.check);
         let level = finding.level.as_str();
         let gap = &"       "[level.len()..];
-        let level = look.paint(finding.level.colour(), level);
+        let level = style.paint(finding.level.colour(), level);
         let mend = finding.mend.as_ref();
         let mend = mend.map(|mend| format!("       mend: {}\n", output::harmless(mend)));
         format!("{level}{gap}{check}: {says}\n{}", mend.unwrap_or_default())

@@ -207,7 +207,7 @@ fn serve(
     server: Option<&str>,
 ) -> CliResult {
     let (send, news) = mpsc::channel();
-    let tell = |news: fn() -> MountEvent| {
+    let sender = |news: fn() -> MountEvent| {
         let send = send.clone();
         // The send fails only if the main thread has ended, and then it waits for no more events.
         move || drop(send.send(news()))
@@ -217,8 +217,8 @@ fn serve(
     // A mount in a terminal ends with it, unless the mount has a server of its own.
     let reloads = args.listen.is_some() || server.is_some() && !io::stdin().is_terminal();
     let hangup =
-        if reloads { Hangup::Calls(Box::new(tell(|| MountEvent::Reload))) } else { Hangup::Ends };
-    signals::on_end(hangup, tell(|| MountEvent::End))
+        if reloads { Hangup::Calls(Box::new(sender(|| MountEvent::Reload))) } else { Hangup::Ends };
+    signals::on_end(hangup, sender(|| MountEvent::End))
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
         mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;

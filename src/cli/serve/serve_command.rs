@@ -107,13 +107,16 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     let line = args.line_config(&config, &gate)?;
     warn(kept.warning());
     let (send, news) = mpsc::channel();
-    let tell = |news: fn() -> ServeEvent| {
+    let sender = |news: fn() -> ServeEvent| {
         let send = send.clone();
         // If the send fails, the main thread has ended and waits for no more events.
         move || drop(send.send(news()))
     };
-    signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
-        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
+    signals::on_end(
+        Hangup::Calls(Box::new(sender(|| ServeEvent::Reload))),
+        sender(|| ServeEvent::End),
+    )
+    .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let Some(decider) = open(kept, peering, &send, &news)? else {
         log::info!("server stopped before it had begun");
         return Ok(());

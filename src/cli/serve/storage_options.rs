@@ -181,13 +181,13 @@ impl LocalBackend {
         Locks::new(backend)
     }
 
-    /// Registers the callback `tell`, which is called if a failure stops the engine for good.
-    pub(in crate::cli) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
+    /// Registers the callback `on_stop`, which is called if a failure stops the engine for good.
+    pub(in crate::cli) fn on_failure(&self, on_stop: impl FnOnce(Stop) + Send + 'static) {
         match self {
             // An engine without a Raft log never stops for good: while its disk is full it returns
             // an error to each caller, and it continues when the disk has room again.
             Self::Local(_) => {}
-            Self::Node(node) => node.on_failure(tell),
+            Self::Node(node) => node.on_failure(on_stop),
         }
     }
 

@@ -38,7 +38,7 @@ pub(in crate::cli) struct ListArgs {
 }
 
 pub(in crate::cli) fn run(args: &ListArgs) -> CliResult {
-    let look = TerminalStyle::of_stdout();
+    let style = TerminalStyle::of_stdout();
     if args.stale {
         let known = args.target.stale()?.list(&args.names.prefix)?;
         if args.json {
@@ -46,7 +46,7 @@ pub(in crate::cli) fn run(args: &ListArgs) -> CliResult {
         }
         known.warn();
         let not_granting = known.it.first().and_then(|lock| Status(lock).not_granting());
-        return output::write(&args.shown(&known.it, not_granting, look));
+        return output::write(&args.shown(&known.it, not_granting, style));
     }
     let ctl = args.target.lock_client()?;
     let mut before = None;
@@ -56,16 +56,16 @@ pub(in crate::cli) fn run(args: &ListArgs) -> CliResult {
         let not_granting = if args.json { None } else { args.not_granting(&locks, &*ctl) };
         facts.extend(not_granting.clone().map(Value::from));
         let changed = before.as_ref() != Some(&facts);
-        match look {
+        match style {
             // `ls --watch` on a terminal redraws the table each second, so that the displayed times
             // count down. Elsewhere it prints a table only after a change.
             TerminalStyle::Terminal if args.watch && !args.json => {
-                output::write(&format!("{REDRAW}{}", args.shown(&locks, not_granting, look)))?;
+                output::write(&format!("{REDRAW}{}", args.shown(&locks, not_granting, style)))?;
             }
             _ if args.json && changed => output::json(&Value::Array(locks))?,
             _ if changed => {
                 let gap = if before.is_some() { "\n" } else { "" };
-                output::write(&format!("{gap}{}", args.shown(&locks, not_granting, look)))?;
+                output::write(&format!("{gap}{}", args.shown(&locks, not_granting, style)))?;
             }
             _ => {}
         }
@@ -95,18 +95,18 @@ impl ListArgs {
 
     /// Formats the table of locks, and the remark below it. Slots whose work is done stand apart,
     /// or are only counted.
-    fn shown(&self, locks: &[Value], remark: Option<String>, look: TerminalStyle) -> String {
+    fn shown(&self, locks: &[Value], remark: Option<String>, style: TerminalStyle) -> String {
         let width = terminal_size().map(|(columns, _)| columns);
         let (slots, locks): (Vec<_>, Vec<_>) =
             locks.iter().partition(|lock| is_finished_slot(Status(lock)));
-        let mut lines = table(&locks, look, width);
+        let mut lines = table(&locks, style, width);
         match slots.len() {
             0 => {}
             count if self.slots => {
                 lines.push(format!("\nfinished slots ({count}):"));
-                lines.extend(table(&slots, look, width));
+                lines.extend(table(&slots, style, width));
             }
-            count => lines.push(look.paint(
+            count => lines.push(style.paint(
                 Colour::Faint,
                 &format!("finished slots: {count}; 'latchfs ls --slots' lists them"),
             )),

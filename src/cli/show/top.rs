@@ -157,7 +157,7 @@ fn draw_frames(
 impl TopFrame {
     /// Returns the lines of the screen: totals, the table, and what did not fit. Locks in grace and
     /// those with long queues come first.
-    fn lines(&self, size: Option<(usize, usize)>, look: TerminalStyle) -> Vec<String> {
+    fn lines(&self, size: Option<(usize, usize)>, style: TerminalStyle) -> Vec<String> {
         let phase_is =
             |phase: &str| self.locks.iter().filter(|lock| Status(lock).phase() == phase).count();
         let waiting: usize = self.locks.iter().map(|lock| Status(lock).waiters().len()).sum();
@@ -182,9 +182,9 @@ impl TopFrame {
         let columns = size.map(|(columns, _)| columns);
         let mut lines =
             vec![columns.map_or(totals.clone(), |it| totals.chars().take(it).collect())];
-        lines.extend(table(&shown, look, columns));
+        lines.extend(table(&shown, style, columns));
         if hidden > 0 {
-            lines.push(look.paint(Colour::Faint, &format!("and {hidden} more")));
+            lines.push(style.paint(Colour::Faint, &format!("and {hidden} more")));
         }
         lines
     }

@@ -195,8 +195,8 @@ const PROBE_NAME: &str = ".latchfs-probe";
 /// Returns whether a daemon serves the mount at `dir`. Waits for at most two seconds.
 pub fn probe(dir: &Path) -> Life {
     let name = dir.join(PROBE_NAME);
-    let look = move || std::fs::symlink_metadata(&name).map(|_| Vec::new());
-    let Ok(mut call) = ChildCall::start(look) else { return Life::Silent };
+    let stat = move || std::fs::symlink_metadata(&name).map(|_| Vec::new());
+    let Ok(mut call) = ChildCall::start(stat) else { return Life::Silent };
     match call.answer(PROBE_PATIENCE) {
         Ok(None) => Life::Silent,
         Err(error) if is_dead(&error) => Life::Dead,

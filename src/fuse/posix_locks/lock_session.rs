@@ -471,9 +471,9 @@ impl<T, E> EffectQueue<T, E> {
         Self { inner, progress: Condvar::new() }
     }
 
-    /// Calls `look` with the table, for an access that has no effects.
-    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
-        look(&mut self.inner.lock().table)
+    /// Calls `query` with the table, for an access that has no effects.
+    pub(crate) fn inspect<R>(&self, query: impl FnOnce(&mut T) -> R) -> R {
+        query(&mut self.inner.lock().table)
     }
 
     /// Runs `decide` on the table. Its effects are queued behind all earlier ones, and

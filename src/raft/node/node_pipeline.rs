@@ -160,56 +160,56 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         self.leader_clock.now().unwrap_or(Time::NEVER)
     }
 
-    /// Calls `look` with the engine at once, without waiting, if this node is the only member, no
+    /// Calls `query` with the engine at once, without waiting, if this node is the only member, no
     /// deadline is due, and no command is pending that may change the lock `name` (or any lock, if
-    /// `name` is `None`). If one of these conditions fails, does not call `look`, and returns it to
+    /// `name` is `None`). If one of these conditions fails, does not call `query`, and returns it to
     /// the caller as the error.
     fn read_engine_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,
-        look: L,
+        query: L,
     ) -> Result<Result<T, Unavailable>, L> {
         if let Some(why) = self.queue.closed().filter(|why| *why != Unavailable::Closing) {
             return Ok(Err(why));
         }
         if self.queue.is_busy_with(name) {
-            return Err(look);
+            return Err(query);
         }
         let core = self.replica.state();
         // The membership is checked while the replica is locked: if this node is the only member at
         // that moment, no other node can have committed an entry that the replica lacks.
         if !self.is_alone() {
-            return Err(look);
+            return Err(query);
         }
         let now = self.now();
         if core.engine.next_deadline().is_some_and(|due| due <= now) {
-            return Err(look);
+            return Err(query);
         }
-        Ok(Ok(look(&core.engine, now)))
+        Ok(Ok(query(&core.engine, now)))
     }
 
-    /// Calls `look` with the engine, and passes the result to `then`. First applies the deadlines
+    /// Calls `query` with the engine, and passes the result to `then`. First applies the deadlines
     /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
     /// `name` is `None`).
     pub(crate) fn read_engine<T: 'static>(
         &self,
         name: Option<&LockName>,
-        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
+        query: impl FnOnce(&Engine, Time) -> T + Send + 'static,
         then: Then<Result<T, Unavailable>>,
     ) {
-        match self.read_engine_here(name, look) {
+        match self.read_engine_here(name, query) {
             Ok(seen) => then(seen),
-            Err(look) => {
+            Err(query) => {
                 let replica = Arc::clone(&self.replica);
-                let look = Box::new(move |ready: Result<Time, Unavailable>| {
-                    then(ready.map(|at| replica.inspect_at(at, look)));
+                let on_ready = Box::new(move |ready: Result<Time, Unavailable>| {
+                    then(ready.map(|at| replica.inspect_at(at, query)));
                 });
                 // A read that must see an earlier command waits in the queue behind that command.
                 // All other reads share one confirmation of the leadership by a quorum.
                 if self.is_alone() || self.queue.is_busy_with(name) {
-                    self.queue.read(look);
+                    self.queue.read(on_ready);
                 } else {
-                    self.reads.add(look);
+                    self.reads.add(on_ready);
                 }
             }
         }

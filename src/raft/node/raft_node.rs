@@ -97,12 +97,12 @@ impl RaftNode {
 
     /// Registers a callback for the case that the node can't continue: the disk has failed or is
     /// full, or the cluster has removed the node.
-    pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
-        if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
+    pub fn on_failure(&self, on_stop: impl FnOnce(Stop) + Send + 'static) {
+        if let Err(mpsc::SendError(on_stop)) = self.failures.send(Box::new(on_stop)) {
             // The receiver is gone, since the node has already ended.
             let stopped = self.shared.node.stopped.lock().clone();
             if let Some(stop) = stopped {
-                tell(stop);
+                on_stop(stop);
             }
         }
     }
@@ -123,9 +123,9 @@ impl RaftNode {
         }
     }
 
-    /// Calls `look` with the current state of the lock engine. No entry is applied during the call.
-    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
-        look(&self.shared.node.requests.replica.state().engine)
+    /// Calls `query` with the current state of the lock engine. No entry is applied during the call.
+    pub fn inspect<T>(&self, query: impl FnOnce(&Engine) -> T) -> T {
+        query(&self.shared.node.requests.replica.state().engine)
     }
 }
 
@@ -194,8 +194,8 @@ impl LockService for RaftNode {
 
     fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let own = name.clone();
-        let look = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
-        self.shared.node.requests.read_engine(Some(name), look, then);
+        let query = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
+        self.shared.node.requests.read_engine(Some(name), query, then);
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -249,11 +249,11 @@ impl LockService for RaftNode {
 }
 
 impl StaleReads for RaftNode {
-    fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+    fn stale(&self, query: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         // Take the age before the state: a state that is newer than its stated age does no harm.
         let age = self.shared.node.requests.age();
         let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
-        self.shared.node.requests.replica.inspect_at(now, |engine, at| look(engine, at));
+        self.shared.node.requests.replica.inspect_at(now, |engine, at| query(engine, at));
         Some(age)
     }
 }
@@ -302,8 +302,8 @@ impl BackendStatus for RaftNode {
         }
     }
 
-    fn inspect_engine(&self, look: &mut dyn FnMut(&Engine)) {
-        look(&self.shared.node.requests.replica.state().engine);
+    fn inspect_engine(&self, query: &mut dyn FnMut(&Engine)) {
+        query(&self.shared.node.requests.replica.state().engine);
     }
 
     fn leads(&self) -> bool {
@@ -327,8 +327,8 @@ impl BackendStatus for RaftNode {
 
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         let version = self.shared.node.requests.replica.version.get();
-        let look = move |engine: &Engine, _| Some(encode_state(version, engine));
-        self.shared.node.requests.read_engine(None, look, then);
+        let query = move |engine: &Engine, _| Some(encode_state(version, engine));
+        self.shared.node.requests.read_engine(None, query, then);
     }
 
     fn counts(&self) -> Vec<Count> {

@@ -220,8 +220,8 @@ fn work(
             proposer.queue.fail(&why);
             begun.requests.reads.fail(&why);
             *begun.stopped.lock() = Some(stop.clone());
-            for tell in on_failure.try_iter() {
-                tell(stop.clone());
+            for on_stop in on_failure.try_iter() {
+                on_stop(stop.clone());
             }
         }
     }

@@ -200,7 +200,7 @@ impl ProposalQueue {
                     came.resize(came.len() + parcel.len(), arrived);
                     commands.extend(parcel);
                 }
-                ProposalKind::Read(look) => waiting.reads.push(look),
+                ProposalKind::Read(read_callback) => waiting.reads.push(read_callback),
             }
         }
         // Stamp the entry after its last request has arrived: no lease may start before the
@@ -348,7 +348,7 @@ impl ProposalKind {
         match self {
             Self::Command(_, then) => then(Err(why)),
             Self::Forwarded(_, delivery) => delivery(Err(RpcError::NotLeader(None))),
-            Self::Read(look) => look(Err(why)),
+            Self::Read(read_callback) => read_callback(Err(why)),
         }
     }
 }
@@ -423,8 +423,8 @@ impl BatchWaiters {
                 }
             }
         }
-        for look in self.reads {
-            look(Ok(at));
+        for read_callback in self.reads {
+            read_callback(Ok(at));
         }
     }
 
@@ -436,8 +436,8 @@ impl BatchWaiters {
                 BatchWaiter::Node(_, delivery) => delivery(Err(RpcError::Unknown)),
             }
         }
-        for look in self.reads {
-            look(Err(why.clone()));
+        for read_callback in self.reads {
+            read_callback(Err(why.clone()));
         }
     }
 }

@@ -285,17 +285,17 @@ impl Replica {
         self.core.lock()
     }
 
-    /// Calls `look` with the engine and the time at which to read: `at`, unless a deadline that is
+    /// Calls `query` with the engine and the time at which to read: `at`, unless a deadline that is
     /// not applied yet has passed by then. In that case the time is that of the last applied entry.
     pub(in crate::raft) fn inspect_at<T>(
         &self,
         at: Time,
-        look: impl FnOnce(&Engine, Time) -> T,
+        query: impl FnOnce(&Engine, Time) -> T,
     ) -> T {
         let core = self.state();
         let at = at.max(core.engine.clock());
         let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
-        look(&core.engine, if is_due { core.engine.clock() } else { at })
+        query(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
     /// Publishes the events of entries to watchers from now on. Until this call, they are the

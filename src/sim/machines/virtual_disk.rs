@@ -184,12 +184,12 @@ impl VirtualDisk {
 }
 
 impl OpenDisk {
-    /// Calls `look` with the contents of the disk. Fails if this handle's run of the node has
+    /// Calls `query` with the contents of the disk. Fails if this handle's run of the node has
     /// ended.
-    pub(in crate::sim) fn read<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
+    pub(in crate::sim) fn read<T>(&self, query: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
-        Ok(look(&state.seen))
+        Ok(query(&state.seen))
     }
 
     /// Appends writes that are not synced yet. Returns the sequence number of the last of these

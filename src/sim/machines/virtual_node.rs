@@ -273,10 +273,10 @@ impl Host {
         }
         let (send, reply) = oneshot::channel();
         let own = name.clone();
-        let look = move |engine: &Engine, now| (engine.view(&own, now), now);
+        let query = move |engine: &Engine, now| (engine.view(&own, now), now);
         self.requests.read_engine(
             Some(&name),
-            look,
+            query,
             Box::new(move |answer| drop(send.send(answer))),
         );
         match reply.await {

@@ -420,14 +420,14 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_quiet()) else { return };
-        let tell = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
+        let reply_interrupted = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
             if let Some(reply) = asking.reply.take() {
                 todo.push(Effect::Reply(reply, Err(No::Interrupted)));
             }
         };
         let wanted = |asking: &&mut Asking<R>| asking.is_wanted();
         for asking in file.asks.iter_mut().filter(wanted).filter(|asking| gone(asking)) {
-            tell(asking, todo);
+            reply_interrupted(asking, todo);
             asking.spend(&mut self.spent);
             asking.gone = true;
             if let Some(ticket) = asking.ticket {
@@ -438,14 +438,14 @@ impl<R> Table<R> {
         file.queue.retain_mut(|asking| {
             let goes = gone(asking);
             if goes {
-                tell(asking, todo);
+                reply_interrupted(asking, todo);
             }
             !goes
         });
         file.behind.retain_mut(|asking| {
             let goes = gone(asking);
             if goes {
-                tell(asking, todo);
+                reply_interrupted(asking, todo);
             }
             !goes
         });
