@@ -62,7 +62,6 @@ const WIDE_TYPES: &[&str] = &[
     "LockView",
     "Op",
     "RequestPipeline",
-    "World",
     "SimWorld",
 ];
 /// The maximum number of imports in `src` that point against the reading order of the modules,

@@ -49,7 +49,7 @@ impl AuditedAct {
 /// An entry of the audit log of a guard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardAct<'a> {
-    /// What was done.
+    /// The action.
     pub(crate) act: AuditedAct,
     /// The lock or file that it concerns.
     pub(crate) target: &'a str,
@@ -122,7 +122,7 @@ fn open_file<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<D::File> {
 pub(crate) struct ReadAct {
     /// The time, for people.
     pub(crate) timestamp: String,
-    /// What was done.
+    /// The action.
     pub(crate) operation: String,
     /// The fencing token of the tenure.
     pub(crate) fencing_token: Option<u64>,
@@ -358,7 +358,7 @@ mod tests {
 
     /// A crash between the line and the head, or within a line, is no fault.
     #[test]
-    fn crash_between_the_line_and_the_head_is_told_and_no_fault() {
+    fn crash_between_the_line_and_the_head_is_reported_and_no_fault() {
         let (dir, _) = with_lines("audit-crash", 2);
         let head = fs::read(dir.join(AuditHead::NAME)).expect("there");
         append(&open(&dir), "the third");

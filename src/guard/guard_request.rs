@@ -222,7 +222,7 @@ fn surely_until_ms(until: Time) -> Option<u64> {
 
 impl FolderLock {
     /// Returns what is wrong with the connection to the server, if anything is.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn connection_error(&self) -> Option<String> {
         let connection = self.locks.connection()?;
         let error = connection.error?;
         Some(format!(
@@ -301,7 +301,7 @@ impl<D: Disk> Tenures<D> {
             "not_ready": self.not_ready().map(|why| why.text(may_see).to_owned()),
             "notes": notes,
             "ignored": self.guard.barrier().map(|barrier| barrier.coverage_json(may_see)),
-            "trouble": self.lock().trouble(),
+            "trouble": self.lock().connection_error(),
             "server": self.lock().server(),
             "ttl_ms": self.lock().ttl().as_millis(),
             "surely_until_ms": surely_until_ms(self.lock().surely_until()),

@@ -145,7 +145,7 @@ impl LostDescription {
     }
 }
 
-/// What is known of a lost file without a look at its description.
+/// The facts of a lost file that need no read of its description.
 pub(super) struct KnownLost {
     /// The user that wrote the content.
     pub(super) uid: u32,
@@ -288,7 +288,7 @@ impl<D: Disk> LostFiles<D> {
     fn known(&self, disk: &D, number: u64, about: &LostDescription) -> io::Result<KnownLost> {
         let name = number.to_string();
         let (at, uid) = (Place::new(&self.dir, &name), about.uid);
-        let (size, bytes) = (disk.look(at)?.size, disk.allocated(at)?);
+        let (size, bytes) = (disk.stat(at)?.size, disk.allocated(at)?);
         Ok(KnownLost {
             uid,
             size,
@@ -394,7 +394,7 @@ impl SpaceLimits {
     pub(crate) const NONE: Self = Self { staged: u64::MAX, lost: u64::MAX };
 }
 
-/// What takes space.
+/// The kinds of files that take space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SpaceUse {
     /// Bytes of unpublished content.
@@ -630,7 +630,7 @@ mod tests {
         let full = eves.reserve(EVE, part(80 * KIB, 1)).expect_err("her half");
         assert!(full.to_string().contains("user 1234567"), "{full}");
         assert!(space.check(EVE).is_err() && space.check(ANN).is_ok());
-        // What she writes into a file of another user is hers.
+        // The bytes that she writes into a file of another user are hers.
         let mut anns = space.staged(ANN);
         assert!(anns.reserve(EVE, part(0, 1)).is_err());
         assert_eq!(anns.reserve(ANN, part(0, 60 * KIB)), Ok(()));

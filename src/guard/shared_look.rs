@@ -10,8 +10,8 @@ pub(super) type Then<T> = Box<dyn FnOnce(T) + Send>;
 /// Sends a request, whose answer goes to the argument.
 pub(super) type Look<T> = Arc<dyn Fn(Then<T>) + Send + Sync>;
 
-/// The requests for one answer, of which at most one is on its way. Whoever asks meanwhile shares
-/// the next one, so that each answer is newer than its question.
+/// The requests for one answer, of which at most one is on its way. Requests that come meanwhile
+/// share the next one, so that each answer is newer than its request.
 pub(super) struct SharedLook<T>(Mutex<LookState<T>>);
 
 struct LookState<T> {
@@ -40,7 +40,7 @@ impl<T> Default for SharedLook<T> {
 
 impl<T: Clone + Send + 'static> SharedLook<T> {
     /// Calls `then` with the answer to a request that is sent by `look` from now on.
-    pub(super) fn ask(self: &Arc<Self>, look: &Look<T>, then: Then<T>) {
+    pub(super) fn request(self: &Arc<Self>, look: &Look<T>, then: Then<T>) {
         let mut state = self.0.lock();
         state.waiting.push(then);
         let is_idle = state.step == LookStep::Idle;
@@ -105,10 +105,11 @@ mod tests {
         let shared = Arc::new(SharedLook::default());
         let (sent, requests) = channel::<Then<usize>>();
         let look: Look<usize> = Arc::new(move |then| sent.send(then).expect("the test reads"));
-        let (told, answers) = channel();
+        let (send, answers) = channel();
         for _ in 0..1_000 {
-            let told = told.clone();
-            shared.ask(&look, Box::new(move |answer| told.send(answer).expect("the test reads")));
+            let send = send.clone();
+            shared
+                .request(&look, Box::new(move |answer| send.send(answer).expect("the test reads")));
         }
         let first = requests.try_recv().expect("a request");
         assert!(requests.try_recv().is_err(), "one is on its way");
@@ -119,17 +120,17 @@ mod tests {
         second(2);
         assert_eq!(answers.try_iter().collect::<Vec<_>>(), vec![2; 999]);
         assert!(requests.try_recv().is_err(), "nobody asks any more");
-        shared.ask(&look, Box::new(|_| {}));
+        shared.request(&look, Box::new(|_| {}));
         assert!(requests.try_recv().is_ok());
     }
 
     /// Asks, and once more after each answer.
-    fn again(shared: &Arc<SharedLook<()>>, look: &Look<()>, count: &Arc<AtomicUsize>) {
+    fn ask_repeatedly(shared: &Arc<SharedLook<()>>, look: &Look<()>, count: &Arc<AtomicUsize>) {
         if count.fetch_add(1, Ordering::Relaxed) == 1_000_000 {
             return;
         }
         let (own, next, count) = (Arc::clone(shared), Arc::clone(look), Arc::clone(count));
-        shared.ask(look, Box::new(move |()| again(&own, &next, &count)));
+        shared.request(look, Box::new(move |()| ask_repeatedly(&own, &next, &count)));
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         let shared = Arc::new(SharedLook::default());
         let count = Arc::new(AtomicUsize::new(0));
         let look: Look<()> = Arc::new(|then| then(()));
-        again(&shared, &look, &count);
+        ask_repeatedly(&shared, &look, &count);
         assert_eq!(count.load(Ordering::Relaxed), 1_000_001);
     }
 }

@@ -59,8 +59,8 @@ const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 /// How long a guard that has just been started waits for its first request.
 const FIRST_REQUEST_PATIENCE: Span = Span::from_secs(30);
 /// How long a guard that has given the lock up stays to write a marker that was not written before.
-const UNTOLD_PATIENCE: Span = Span::from_secs(60);
-/// How often the guard looks meanwhile whether the marker is there, or whether the lock is held or
+const UNMARKED_PATIENCE: Span = Span::from_secs(60);
+/// How often the guard checks meanwhile whether the marker is there, or whether the lock is held or
 /// given up whose last client has left.
 const STATE_LOOK: Span = Span::from_millis(200);
 
@@ -88,7 +88,7 @@ pub(crate) struct PlainGuard<D: Disk> {
     wake: Sender<Wake>,
 }
 
-/// Why the guard looks whether it ends.
+/// Why the guard checks whether it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// A request was answered.
@@ -108,7 +108,7 @@ impl<D: Disk> PlainGuard<D> {
         wake: Sender<Wake>,
     ) -> io::Result<Arc<Self>> {
         let events = Arc::new(EventBoard::default());
-        let (told, shown) = (Arc::clone(&events), folder.display().to_string());
+        let (publisher, shown) = (Arc::clone(&events), folder.display().to_string());
         let on_news = Box::new(move |news: &TenureNews| {
             if let TenureNews::Ended(_, end, _) = news
                 && end.is_loss()
@@ -120,7 +120,7 @@ impl<D: Disk> PlainGuard<D> {
             }
             if let Some(event) = TenureEvent::of(news) {
                 commands.run(news, &event);
-                told.publish(&event);
+                publisher.publish(&event);
             }
         });
         let policy = Arc::new(WritePolicy::without_view());
@@ -132,7 +132,7 @@ impl<D: Disk> PlainGuard<D> {
     /// Waits until nobody needs the guard any more, or until somebody ends it.
     pub(crate) fn serve(&self, wakes: &Receiver<Wake>) {
         let mut patience = FIRST_REQUEST_PATIENCE;
-        let mut untold_until = None;
+        let mut unmarked_until = None;
         loop {
             match wakes.recv_timeout(patience.as_duration()) {
                 Ok(Wake::Signal) | Err(RecvTimeoutError::Disconnected) => return,
@@ -140,14 +140,14 @@ impl<D: Disk> PlainGuard<D> {
             }
             patience = FIRST_REQUEST_PATIENCE;
             if self.is_needed() {
-                untold_until = None;
+                unmarked_until = None;
                 if self.is_changing() {
                     patience = STATE_LOOK;
                 }
                 continue;
             }
-            let until: Time = *untold_until.get_or_insert(boot_now() + UNTOLD_PATIENCE);
-            if !self.tenures.has_untold() || until <= boot_now() {
+            let until: Time = *unmarked_until.get_or_insert(boot_now() + UNMARKED_PATIENCE);
+            if !self.tenures.has_unmarked_changes() || until <= boot_now() {
                 return;
             }
             patience = STATE_LOOK;
@@ -255,12 +255,12 @@ impl<D: Disk> PlainGuard<D> {
     /// Takes the lock, and has the lock service know that changes follow. Returns `None` if the
     /// client has ended the wait.
     fn take(&self, client: &Connection, wish: WishOf, patience: Span) -> Option<Value> {
-        let (waits, told) = (client.presence().clone(), client.presence().clone());
+        let (waits, holder_presence) = (client.presence().clone(), client.presence().clone());
         let is_wanted = Box::new(move || !waits.is_gone());
-        let then = Box::new(move |answer| told.held(answer));
+        let then = Box::new(move |answer| holder_presence.held(answer));
         self.tenures.hold(Owner::Host, wish, patience, is_wanted, then);
         let Some(held) = client.wait_for_lock() else {
-            self.tenures.look();
+            self.tenures.recheck();
             return None;
         };
         if let Err(Denied { sentence }) = held {
@@ -304,7 +304,7 @@ impl<D: Disk> PlainGuard<D> {
         self.give_now();
         self.is_given.store(true, Ordering::Release);
         let mut status = self.status(uid);
-        status["untold"] = json!(!self.tenures.is_told());
+        status["untold"] = json!(!self.tenures.is_marked());
         status
     }
 
@@ -424,7 +424,7 @@ impl EventBoard {
 /// How long a client may take to read a part of its answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What came from the client, and from the thread of the tenures for it.
+/// The messages of the client, and those of the thread of the tenures for it.
 #[derive(Default)]
 struct Inbox {
     /// The next request. The client's next one waits until it is taken.
@@ -484,8 +484,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Looks which user has connected, and starts the thread that reads its requests. `on_gone` is
-    /// called when the client closes the connection.
+    /// Determines which user has connected, and starts the thread that reads its requests.
+    /// `on_gone` is called when the client closes the connection.
     pub(super) fn new(
         stream: UnixStream,
         on_gone: impl FnOnce() + Send + 'static,
@@ -493,10 +493,10 @@ impl Connection {
         let peer = peer_of(&stream)?;
         stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
         let (from, presence) = (stream.try_clone()?, Presence::default());
-        let told = presence.clone();
+        let reader_presence = presence.clone();
         let read = move || {
-            read_requests(&from, &told);
-            told.leave();
+            read_requests(&from, &reader_presence);
+            reader_presence.leave();
             on_gone();
         };
         std::thread::Builder::new().name("client".to_owned()).spawn(read)?;
@@ -654,8 +654,8 @@ fn begin<D: Disk>(
     guard: &Arc<PlainGuard<D>>,
     open: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
-    let told = Arc::clone(guard);
-    let client = Connection::new(stream, move || told.client_is_gone())?;
+    let own = Arc::clone(guard);
+    let client = Connection::new(stream, move || own.client_is_gone())?;
     if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
         open.fetch_sub(1, Ordering::AcqRel);
         return client.answer(&refused(format!(
@@ -789,7 +789,7 @@ mod tests {
         assert!(!presence.is_gone());
         drop(client);
         assert_eq!(connection.wait_for_lock(), None);
-        gone.recv_timeout(PATIENCE.as_duration()).expect("it is told");
+        gone.recv_timeout(PATIENCE.as_duration()).expect("the end");
         assert!(presence.is_gone());
     }
 }

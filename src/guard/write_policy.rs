@@ -35,7 +35,7 @@ pub(crate) enum WhenAsked {
     },
 }
 
-/// What a guard accepts without a person when it takes the lock.
+/// The faults of a folder that a guard accepts without a person when it takes the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AcceptedByOption {
     /// The folder as it stands if nobody can say whether everything is here.
@@ -118,7 +118,7 @@ pub(crate) struct WritePolicy {
     pub(crate) give_after: Option<Span>,
     /// When the guard gives the lock up because another machine asks for it.
     pub(crate) when_asked: WhenAsked,
-    /// What the guard accepts without a person.
+    /// The faults of a folder that the guard accepts without a person.
     pub(crate) accepts: AcceptedByOption,
     /// For which programs a tenure is held.
     pub(crate) owner: OwnerKind,

@@ -16,7 +16,7 @@ use crate::guard::disk::linux_disk::{LinuxDisk, open_below};
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder_snapshot::descriptor::manifest_text;
 use crate::guard::folder_snapshot::snapshot_store::{SnapshotStore, TREE};
-use crate::guard::folder_snapshot::snapshot_store::{list, remove, show, verify};
+use crate::guard::folder_snapshot::snapshot_store::{describe, list, remove, verify};
 use crate::guard::folder_snapshot::tree_copy::TreeCopy;
 use crate::guard::folder_snapshot::tree_copy::entries_of;
 use crate::time::{Span, boot_now};
@@ -108,7 +108,7 @@ pub(in crate::cli) fn execute(folder: &PlainFolder, request: &Value) -> CliResul
     let store = snapshots.store();
     answered(match what {
         Some("list") => list(&store, true),
-        Some("show") => show(&store, id, true),
+        Some("show") => describe(&store, id, true),
         Some("verify") => verify_aloud(&store, id),
         _ => {
             // No guard counts the files of a snapshot meanwhile.

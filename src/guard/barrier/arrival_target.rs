@@ -78,8 +78,8 @@ pub(crate) enum Unsure {
 }
 
 impl Unsure {
-    /// Returns the reason as a machine with this client name tells it.
-    pub(crate) fn told_by(self, own: &str) -> Self {
+    /// Returns the reason as it is for a machine with this client name.
+    pub(crate) fn seen_from(self, own: &str) -> Self {
         match self {
             Self::Dirty { client, tenure, .. } if client == own => Self::OwnName { client, tenure },
             other => other,

@@ -1,6 +1,6 @@
 //! Decides which paths the sync barrier covers: a machine is ready when each covered path stands as
 //! the markers say, and its markers name each covered path that it changed. All parts of the
-//! barrier use this decision, and nothing else looks at the ignore rules.
+//! barrier use this decision, and nothing else reads the ignore rules.
 //!
 //! - Ignore rules come from `.latchfs/ignore`, which all machines share, from the sync tool of this
 //!   machine, which answers for itself, and from this guard's own options. They narrow what a *new*
@@ -102,7 +102,7 @@ pub(crate) struct Coverage<'a> {
 }
 
 impl<'a> Coverage<'a> {
-    /// Returns what this machine covers before it looks at markers of other machines.
+    /// Returns what this machine covers before it reads markers of other machines.
     pub(crate) fn of(rules: &'a IgnoreRules, ledger: &'a Ledger) -> Self {
         Self { rules, ledger, chain: None }
     }
@@ -123,8 +123,8 @@ impl<'a> Coverage<'a> {
             None if self.ledger.entry(path).is_some() => return Some(true),
             None => {}
         }
-        let is_told_by_ledger = self.chain.is_none_or(|chain| chain.base == ChainBase::Ledger);
-        if is_told_by_ledger && self.ledger.is_given_up(path) { None } else { Some(false) }
+        let is_decided_by_ledger = self.chain.is_none_or(|chain| chain.base == ChainBase::Ledger);
+        if is_decided_by_ledger && self.ledger.is_given_up(path) { None } else { Some(false) }
     }
 
     /// Returns whether a path is covered. This is the only place that decides it.
@@ -261,7 +261,7 @@ mod tests {
         for name in ["in-ledger", "in-log", "d/file", "removed", "new"] {
             assert_eq!(coverage.cover(&path(name)), Cover::Covered, "{name}");
         }
-        // What a person has given up stays so without the rule, until a program changes it.
+        // A path that a person has given up stays so without the rule, until a program changes it.
         for name in ["given-up", "accepted"] {
             assert_eq!(coverage.cover(&path(name)), Cover::Not(IgnoredBecause::GivenUp), "{name}");
             assert!(coverage.covers_change(&path(name)), "{name}");

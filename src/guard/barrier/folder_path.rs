@@ -194,7 +194,7 @@ pub(crate) trait FolderTree {
     /// Calls `visit` for each regular file.
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()>;
     /// Returns the regular file that has a path.
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>>;
+    fn find(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>>;
     /// Whether something is mounted on a path or above it: nobody can say then what stands there.
     fn is_hidden(&mut self, path: &FolderPath) -> io::Result<bool>;
     /// Returns the digest of a file's content; `None` if it is no longer the file `found`, or was
@@ -335,7 +335,7 @@ mod tree_tests {
         }
         tree.put("a", b"one");
         let path = FolderPath::parse("a").expect("valid");
-        let found = tree.look(&path).expect("no disk").expect("there");
+        let found = tree.find(&path).expect("no disk").expect("there");
         let digest = cache.digest(&mut tree, &path, &found).expect("no disk");
         assert_eq!(digest, Some(ContentDigest::of(b"one")));
         assert_eq!(cache.known.len(), 1);
@@ -347,12 +347,12 @@ mod tree_tests {
         tree.put("a", b"one");
         let path = FolderPath::parse("a").expect("valid");
         for _ in 0..3 {
-            let found = tree.look(&path).expect("no disk").expect("there");
+            let found = tree.find(&path).expect("no disk").expect("there");
             cache.digest(&mut tree, &path, &found).expect("no disk");
         }
         assert_eq!(tree.hashed, 1);
         tree.put("a", b"two");
-        let found = tree.look(&path).expect("no disk").expect("there");
+        let found = tree.find(&path).expect("no disk").expect("there");
         let digest = cache.digest(&mut tree, &path, &found).expect("no disk");
         assert_eq!((digest, tree.hashed), (Some(ContentDigest::of(b"two")), 2));
     }

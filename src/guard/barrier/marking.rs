@@ -141,7 +141,7 @@ impl Lister<'_> {
             return Ok(true);
         }
         // A walk can miss a file that gets its name while the directory is read.
-        if let Some(found) = self.tree.look(path)? {
+        if let Some(found) = self.tree.find(path)? {
             return self.add_standing(path, &found);
         }
         if !self.tree.is_hidden(path)? {

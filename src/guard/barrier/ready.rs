@@ -353,7 +353,7 @@ impl Barrier<'_> {
 impl Ledger {
     /// Returns the handover of an acceptance, which is sent at once. It is no own one before the
     /// acceptance is recorded: otherwise the folder would be ready here although it was never
-    /// accepted as far as anybody was told.
+    /// accepted as far as anybody knows.
     pub(crate) fn begin_acceptance(&self, accepted: &Accepted, next: u64) -> Handover {
         let id: HandoverId = accepted.acceptance.handover;
         let kind = HandoverKind::Accepted;

@@ -160,7 +160,7 @@ impl FolderTree for TestTree {
         Ok(())
     }
 
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
+    fn find(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
         let is_hidden = self.is_hidden(path)?;
         Ok(self.files.get(path).filter(|_| !is_hidden).map(|(found, _)| *found))
     }

@@ -194,7 +194,7 @@ impl<D: Disk> TreeWalk<'_, '_, D> {
         for name in self.visit_composed(dir, path)? {
             let Some(text) = name.to_str() else { continue };
             let composed: String = unicode_normalization::UnicodeNormalization::nfc(text).collect();
-            let is_there = if_there(self.disk.look(Place::new(dir, &composed)))?.is_some();
+            let is_there = if_there(self.disk.stat(Place::new(dir, &composed)))?.is_some();
             if is_there || !seen.insert(composed) {
                 self.skipped.add(&joined(path, &name), SkippedBecause::Normalization);
             } else {
@@ -254,13 +254,13 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
         self.walk_below(OsStr::new(""), visit)?;
         // A folder that was removed must not look like one whose files were.
-        if self.disk.look(Place::new(self.folder, "."))?.links == 0 {
+        if self.disk.stat(Place::new(self.folder, "."))?.links == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the folder was removed"));
         }
         Ok(())
     }
 
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
+    fn find(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
         let Some((dir, name)) = find(self.disk, self.folder, path)? else { return Ok(None) };
         let found = if_there(self.disk.attributes(Place::new(&dir, &name)))?;
         Ok(found.as_ref().and_then(found_file))
@@ -313,7 +313,7 @@ pub(super) fn is_composed(name: &str) -> bool {
 /// Returns the name in a directory whose form C is `part`. If there are several, it is the one in
 /// that form, or else the first in the order of their bytes.
 fn name_in<D: Disk>(disk: &D, dir: &D::Dir, part: &str) -> io::Result<Option<OsString>> {
-    if if_there(disk.look(Place::new(dir, part)))?.is_some() {
+    if if_there(disk.stat(Place::new(dir, part)))?.is_some() {
         return Ok(Some(part.into()));
     }
     let mut first: Option<OsString> = None;
@@ -351,7 +351,7 @@ pub(super) fn find<D: Disk>(
 ) -> io::Result<Option<(D::Dir, OsString)>> {
     let text = path.as_str();
     if let Some((dir, name)) = if_there(disk.open_parent(folder, OsStr::new(text)))?
-        && if_there(disk.look(Place::new(&dir, &name)))?.is_some()
+        && if_there(disk.stat(Place::new(&dir, &name)))?.is_some()
     {
         return Ok(Some((dir, name)));
     }
@@ -443,12 +443,12 @@ mod tests {
         assert_eq!((found, skipped), (vec!["a", "d/.latchfs/y", "d/b", "d/e/c"], 0));
         for (name, found) in &files {
             assert_eq!((found.stamp.size, found.is_downloaded), (5, true));
-            assert_eq!(tree.look(&path(name)).expect("readable"), Some(*found));
+            assert_eq!(tree.find(&path(name)).expect("readable"), Some(*found));
             let digest = tree.digest(&path(name), found).expect("readable");
             assert_eq!(digest, Some(ContentDigest::of(b"12345")), "{name}");
         }
         for absent in ["link", "outside", "outside/passwd", "fifo", "d", "a/b", "no"] {
-            assert_eq!(tree.look(&path(absent)).expect("readable"), None, "{absent}");
+            assert_eq!(tree.find(&path(absent)).expect("readable"), None, "{absent}");
             let found = &files["a"];
             assert_eq!(tree.digest(&path(absent), found).expect("readable"), None, "{absent}");
         }
@@ -464,7 +464,7 @@ mod tests {
         let disk = TestDisk { mounted: vec!["mounted", "file"], ..TestDisk::default() };
         let mut tree = DiskTree::new(&disk, &folder);
         assert_eq!(names(&mut tree), ["b"]);
-        assert_eq!(tree.look(&path("file")).expect("readable"), None);
+        assert_eq!(tree.find(&path("file")).expect("readable"), None);
         for (name, is_hidden) in [("file", true), ("mounted/a", true), ("b", false), ("c", false)] {
             assert_eq!(tree.is_hidden(&path(name)).expect("readable"), is_hidden, "{name}");
         }
@@ -477,7 +477,7 @@ mod tests {
         let root = rustix::fs::open("/", flags, Mode::empty()).expect("there is a root");
         let mut tree = DiskTree::new(&LinuxDisk, &root);
         assert!(LinuxDisk.attributes(Place::new(&root, "proc")).expect("there").is_mount_point);
-        assert_eq!(tree.look(&path("proc/version")).expect("no error"), None);
+        assert_eq!(tree.find(&path("proc/version")).expect("no error"), None);
         assert!(tree.is_hidden(&path("proc/no file")).expect("no error"));
     }
 
@@ -527,7 +527,7 @@ mod tests {
             (vec!["K", &wanted], 0)
         );
         for (name, content) in [(&*wanted, "1"), ("K", "kelvin")] {
-            let found = tree.look(&path(name)).expect("readable").expect("there");
+            let found = tree.find(&path(name)).expect("readable").expect("there");
             let digest = tree.digest(&path(name), &found).expect("readable");
             assert_eq!(digest, Some(ContentDigest::of(content.as_bytes())));
         }
@@ -535,7 +535,7 @@ mod tests {
         test.put(&format!("{other}/{composed}.txt"), b"22");
         let (files, skipped) = walked(&mut tree);
         assert_eq!((files.len(), files[&wanted].stamp.size, skipped), (2, 2, 1));
-        let found = tree.look(&path(&wanted)).expect("readable");
+        let found = tree.find(&path(&wanted)).expect("readable");
         assert_eq!(found, Some(files[&wanted]));
         let shown = tree.skipped().shown.clone();
         assert_eq!(shown, [(format!("{other}/{other}.txt"), SkippedBecause::Normalization)]);
@@ -578,7 +578,7 @@ mod tests {
             let disk = TestDisk::default();
             test.put("a", &content);
             let mut tree = DiskTree::new(&disk, &folder);
-            let found = tree.look(&path("a")).expect("readable").expect("there");
+            let found = tree.find(&path("a")).expect("readable").expect("there");
             let whole = tree.digest(&path("a"), &found).expect("readable");
             assert_eq!(whole, Some(ContentDigest::of(&content)));
             let (mut reads, target) = (0, target.clone());

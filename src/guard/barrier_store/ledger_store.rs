@@ -177,7 +177,7 @@ fn read_own<D: Disk>(
     at: Place<'_, D::Dir>,
     bytes_max: u64,
 ) -> io::Result<Option<OwnFile>> {
-    let Some(look) = if_there(disk.look(at))? else { return Ok(None) };
+    let Some(look) = if_there(disk.stat(at))? else { return Ok(None) };
     if look.size > bytes_max {
         return Ok(Some(OwnFile::TooLarge(look.size)));
     }
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_ledger_is_told_and_only_the_changed_paths_are_kept() {
+    fn a_damaged_ledger_is_reported_and_only_the_changed_paths_are_kept() {
         type Damage = fn(&TestFolder);
         let damage: [(Damage, StoreProblem); 6] = [
             (
@@ -712,7 +712,7 @@ mod tests {
             let said = wanted.to_string();
             assert!(said.ends_with("compared with its markers as on a new machine"), "{said}");
             let (mut store, loaded) = open(&test);
-            assert_eq!((loaded.problem, &loaded.ledger), (None, &kept), "it is told once");
+            assert_eq!((loaded.problem, &loaded.ledger), (None, &kept), "it is reported once");
             work(&mut store, &mut kept).expect("there is space");
             assert_eq!(open(&test).1.ledger, kept);
         }
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_beginning_of_the_log_is_told() {
+    fn a_damaged_beginning_of_the_log_is_reported() {
         let (test, _) = filled();
         let path = test.state_path(CHANGES);
         let mut bytes = fs::read(&path).expect("there");
@@ -752,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_is_told_until_the_folder_was_compared() {
+    fn another_boot_is_reported_until_the_folder_was_compared() {
         let (test, ledger) = filled();
         let other = || open_with(&test, TestDisk::default(), BOOT + 1).expect("readable");
         assert!(!open(&test).1.is_other_boot);

@@ -107,9 +107,9 @@ impl<D: Disk> OpenDirs<D> {
         Ok(Self { control, markers })
     }
 
-    fn looks(&self, disk: &D) -> io::Result<[Option<Look>; 2]> {
+    fn stats(&self, disk: &D) -> io::Result<[Option<Look>; 2]> {
         let look = |dir: &Option<D::Dir>| match dir {
-            Some(dir) => if_there(disk.look(Place::new(dir, "."))),
+            Some(dir) => if_there(disk.stat(Place::new(dir, "."))),
             None => Ok(None),
         };
         Ok([look(&self.control)?, look(&self.markers)?])
@@ -186,8 +186,8 @@ impl MarkerDir {
         now: Wall,
     ) -> io::Result<()> {
         let dirs = OpenDirs::open(disk, folder)?;
-        let looks = dirs.looks(disk)?;
-        let is_same = self.dirs.iter().zip(&looks).all(|(seen, look)| match (seen, look) {
+        let stats = dirs.stats(disk)?;
+        let is_same = self.dirs.iter().zip(&stats).all(|(seen, look)| match (seen, look) {
             (Some(seen), Some(look)) => seen.is_still(look),
             _ => false,
         });
@@ -202,7 +202,7 @@ impl MarkerDir {
         for name in &names {
             refresh.read_one(name)?;
         }
-        self.dirs = looks.map(|look| look.map(|look| Seen::at(look, now)));
+        self.dirs = stats.map(|look| look.map(|look| Seen::at(look, now)));
         Ok(())
     }
 
@@ -296,7 +296,7 @@ impl<D: Disk> Refresh<'_, D> {
     /// Reads a file unless it is known as it is.
     fn read_one(&mut self, name: &str) -> io::Result<()> {
         let Some(at) = self.dirs.place(name) else { return Ok(()) };
-        let Some(look) = if_there(self.disk.look(at))? else {
+        let Some(look) = if_there(self.disk.stat(at))? else {
             self.to.forget(name);
             return Ok(());
         };

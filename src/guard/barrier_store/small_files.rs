@@ -182,7 +182,7 @@ fn shared_rules<D: Disk>(disk: &D, folder: &D::Dir) -> IgnoreRules {
 
 /// Whether a file `.stignore` stands in the folder.
 fn has_stignore<D: Disk>(disk: &D, folder: &D::Dir) -> bool {
-    disk.look(Place::new(folder, STIGNORE)).is_ok_and(|found| found.is_file)
+    disk.stat(Place::new(folder, STIGNORE)).is_ok_and(|found| found.is_file)
 }
 
 /// Reads the rules by which paths of a folder are ignored on this machine. A source of rules that

@@ -111,8 +111,8 @@ impl Disk for TestDisk {
     fn id_of(&self, at: Place<'_, OwnedFd>) -> io::Result<FileId> {
         self.step("id_of", |disk| disk.id_of(at))
     }
-    fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
-        self.step("look", |disk| disk.look(at))
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
+        self.step("look", |disk| disk.stat(at))
     }
     fn look_file(&self, file: &File) -> io::Result<Look> {
         self.step("look_file", |disk| disk.look_file(file))

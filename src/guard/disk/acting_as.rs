@@ -109,11 +109,11 @@ fn user_now() -> u32 {
 }
 
 /// The end of an act: on drop, the thread acts as before.
-struct Act {
+struct ActingScope {
     before: Option<Acting>,
 }
 
-impl Act {
+impl ActingScope {
     /// Lets this thread act as `to`, or as the guard itself.
     fn begin(to: Option<Acting>) -> io::Result<Self> {
         let act = Self { before: ACTING.get() };
@@ -146,7 +146,7 @@ impl Act {
     }
 }
 
-impl Drop for Act {
+impl Drop for ActingScope {
     fn drop(&mut self) {
         if let Err(error) = Self::switch(ACTING.get(), self.before) {
             // Before, the thread acted as this user.
@@ -162,7 +162,7 @@ fn act<T>(to: Acting, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         return call();
     }
     let is_root = to.uid == 0 && to.gid.is_none_or(|gid| gid == 0);
-    let _act = Act::begin((!is_root).then_some(to))?;
+    let _act = ActingScope::begin((!is_root).then_some(to))?;
     call()
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn checked<T>(user: User, call: impl FnOnce() -> io::Result<T>) -> io
 /// Makes a call as the guard itself, within an act of a user.
 pub(crate) fn itself<T>(call: impl FnOnce() -> T) -> T {
     // To become root again can't fail.
-    let _act = Act::begin(None).ok();
+    let _act = ActingScope::begin(None).ok();
     call()
 }
 
@@ -204,7 +204,7 @@ fn with_rights_of<T>(user: User, call: impl FnOnce() -> io::Result<T>) -> io::Re
     let groups = rustix::process::getgroups()?;
     let set_groups = |groups: &[rustix::process::Gid]| {
         // SAFETY: the system call, unlike the function of libc, changes this thread only; it reads
-        // as many ids of 32 bits as it is told.
+        // as many ids of 32 bits as the argument says.
         unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }
     };
     if set_groups(&[]) != 0 {

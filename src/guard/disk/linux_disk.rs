@@ -335,7 +335,7 @@ impl Disk for LinuxDisk {
         Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
-    fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
         Ok(look_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 

@@ -162,10 +162,10 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// Returns the identity of the file that has a name now.
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
     /// Looks at the file that has a name now.
-    fn look(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
+    fn stat(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
     /// Returns how many bytes the file that has a name now takes on the disk.
     fn allocated(&self, at: Place<'_, Self::Dir>) -> io::Result<u64> {
-        self.look(at).map(|found| found.size)
+        self.stat(at).map(|found| found.size)
     }
     /// Looks at an open file.
     fn look_file(&self, file: &Self::File) -> io::Result<Look>;

@@ -47,7 +47,7 @@ impl PlainFile {
 impl Drop for PlainFile {
     fn drop(&mut self) {
         if let Some((dir, name)) = self.temporary.get_mut().take() {
-            // What stays has a name that no marker carries.
+            // A file that stays has a name that no marker carries.
             let _ = rustix::fs::unlinkat(&dir, &name, AtFlags::empty());
         }
     }
@@ -266,10 +266,10 @@ impl Disk for PlainDisk {
     }
 
     fn id_of(&self, at: Place<'_, OwnedFd>) -> io::Result<FileId> {
-        Ok(self.look(at)?.id)
+        Ok(self.stat(at)?.id)
     }
 
-    fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
         Ok(look_in(&stat_at(at)?))
     }
 

@@ -79,7 +79,7 @@ pub(crate) struct ExaminedFolder<'a, D: Disk> {
     pub(crate) local: PathPatterns,
     /// The ignore patterns of the sync tool of this machine.
     pub(crate) tool: ToolPatterns,
-    /// What the lock service says, if other machines have copies of the folder.
+    /// The answer of the lock service, if other machines have copies of the folder.
     pub(crate) known: Option<KnownTenures>,
     pub(crate) now: Wall,
 }
@@ -142,11 +142,11 @@ finding_kinds! {
 /// A finding, as sentences for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FolderFinding {
-    /// What kind of finding it is.
+    /// The kind of the finding.
     pub(crate) kind: FindingKind,
-    /// What was found.
+    /// The finding, as a sentence.
     pub(crate) says: String,
-    /// What to do about it; `None` if nothing is wrong.
+    /// The remedy; `None` if nothing is wrong.
     pub(crate) mend: Option<String>,
 }
 
@@ -223,7 +223,7 @@ pub(super) fn arrival_findings<D: Disk>(
     let decided = barrier.decide(&mut tree, &mut DigestCache::default());
     match decided.map_err(|error| failed("the folder", &error))? {
         Decision::Ready(_) => {}
-        Decision::Unsure(why) => findings.push(unsure(of, known, &why.told_by(of.client))),
+        Decision::Unsure(why) => findings.push(unsure(of, known, &why.seen_from(of.client))),
         Decision::NotArrived(missing) => findings.extend(not_arrived(of, known, &missing)),
     }
     Ok(findings)

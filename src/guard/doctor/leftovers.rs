@@ -1,4 +1,4 @@
-//! What tenures have left in the state directory: stages, lost files, and late publishes.
+//! The files that tenures have left in the state directory: stages, lost files, and late publishes.
 
 use super::super::audit_log::{AuditedAct, acts_of};
 use super::super::tenure::TenureId;

@@ -20,7 +20,7 @@ pub(super) fn snapshot_findings<D: Disk>(
     let found = findings(&store, is_live, true);
     let mut found =
         found.map_err(|error| format!("the snapshots can't be read: {}", said(&error)))?;
-    // What is under way now is not interrupted.
+    // A snapshot that is under way now is not interrupted.
     let is_whole = |found: &SnapshotFinding| {
         matches!(found, SnapshotFinding::Corrupt(..) | SnapshotFinding::Unproven(_))
     };

@@ -148,8 +148,12 @@ impl<D: Disk> FolderBarrier<D> {
         read.map_err(|error| failed("the markers in '.latchfs' can't be read", &error))
     }
 
-    /// Looks whether everything is here that the last tenure left. The gate is closed.
-    pub(crate) fn look(&self, previous: &PreviousTenure, engine: u64) -> Result<Arrival, String> {
+    /// Checks whether everything is here that the last tenure left. The gate is closed.
+    pub(crate) fn check_arrival(
+        &self,
+        previous: &PreviousTenure,
+        engine: u64,
+    ) -> Result<Arrival, String> {
         let rules = self.new_rules();
         let mut looking = self.looking.lock();
         let wanted =
@@ -193,7 +197,7 @@ impl<D: Disk> FolderBarrier<D> {
                 self.state.lock().coverage = missing.coverage.clone();
                 Ok(Arrival::not_arrived(previous, missing))
             }
-            Decision::Unsure(why) => Ok(Arrival::Unsure(why.told_by(&self.names.holder))),
+            Decision::Unsure(why) => Ok(Arrival::Unsure(why.seen_from(&self.names.holder))),
         }
     }
 
@@ -319,7 +323,7 @@ impl<D: Disk> FolderBarrier<D> {
             let number = number.next();
             let mut tree = self.tree();
             // A path that can't be looked at is named as it is found later.
-            let mut look = |path: &FolderPath| Some(tree.look(path).ok()??.stamp);
+            let mut look = |path: &FolderPath| Some(tree.find(path).ok()??.stamp);
             state.settle_in_place(&mut look);
             self.begin_epoch();
             Some((state.ledger.clone(), number))
@@ -469,7 +473,7 @@ impl<D: Disk> FolderBarrier<D> {
                 return Ok(Err(Arrival::not_arrived(previous, missing)));
             }
             Err(Decision::Unsure(why)) => {
-                return Ok(Err(Arrival::Unsure(why.told_by(&self.names.holder))));
+                return Ok(Err(Arrival::Unsure(why.seen_from(&self.names.holder))));
             }
             Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready(true))),
         };
@@ -499,9 +503,9 @@ impl<D: Disk> FolderBarrier<D> {
 
 /// A step that may take long.
 pub(in crate::guard) enum Job {
-    /// Looks after the changes of an ended tenure.
+    /// Names the changes of an ended tenure in a late marker.
     Late(PreviousTenure, u64),
-    /// Looks whether the folder is ready for a tenure.
+    /// Checks whether the folder is ready for a tenure.
     Look(PreviousTenure, TenureId),
     /// Writes a marker of a tenure. `true`: its gate has closed for good.
     Mark(TenureId, bool),
@@ -572,11 +576,11 @@ fn run<D: Disk>(
                 // Before the folder is compared: afterwards the changes are no longer this
                 // tenure's.
                 let looked = barrier.late(&previous, engine, &keep);
-                let looked = looked.and_then(|_| barrier.look(&previous, engine));
+                let looked = looked.and_then(|_| barrier.check_arrival(&previous, engine));
                 let is_ready = matches!(looked, Ok(Arrival::Ready(_)));
                 done(JobDone::Looked(tenure, since, looked));
                 if is_ready {
-                    guard.remove_told_copies(barrier, &previous);
+                    guard.remove_marked_copies(barrier, &previous);
                 }
             }
             Job::Mark(tenure, is_last) => {
@@ -592,7 +596,7 @@ fn run<D: Disk>(
             Job::PutBack(previous, tenure, path, copy) => {
                 let since = since(guard);
                 let put = guard.put_back(barrier, &previous, tenure, &path, &copy);
-                done(match put.and_then(|()| barrier.look(&previous, tenure.engine)) {
+                done(match put.and_then(|()| barrier.check_arrival(&previous, tenure.engine)) {
                     Ok(Arrival::Ready(arrived)) => {
                         JobDone::Looked(tenure, since, Ok(Arrival::Ready(arrived)))
                     }
@@ -625,7 +629,7 @@ pub(crate) enum Late {
 }
 
 impl<D: Disk> FolderBarrier<D> {
-    /// Whether changes of an ended tenure may have to be told.
+    /// Whether a marker may still have to name changes of an ended tenure.
     pub(crate) fn may_have_late_changes(&self) -> bool {
         let state = self.state.lock();
         state.marking.is_none() && (!state.ledger.log().is_empty() || state.ledger.has_own())

@@ -384,7 +384,7 @@ impl<D: Disk> FolderBarrier<D> {
         let mut state = self.state.lock();
         let mut tree = self.tree();
         // The files below that are changed in place keep their versions under the new path.
-        state.settle_in_place(|path| Some(tree.look(path).ok()??.stamp));
+        state.settle_in_place(|path| Some(tree.find(path).ok()??.stamp));
         if let Some((from, to)) = state.plain_rename(from, to).filter(|_| !is_exchange) {
             return state.record(&ChangeRecord::RenamedDir { from, to });
         }

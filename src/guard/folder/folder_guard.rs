@@ -75,12 +75,12 @@ pub(crate) struct FolderGuard<D: Disk> {
     /// The files that are not published yet, in the order in which they were opened.
     pub(in crate::guard) unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
-    /// The versions that were replaced, put aside and not told yet: the number and the path of each
-    /// lost file, and the reason.
+    /// The versions that were replaced, put aside and not reported yet: the number and the path of
+    /// each lost file, and the reason.
     pub(in crate::guard) displaced: Mutex<Vec<(u64, String, LostReason)>>,
     /// Whether the lost files may hold copies that a late marker names.
     pub(super) may_have_late_copies: AtomicBool,
-    /// What becomes of versions that no program has opened.
+    /// The handling of versions that no program has opened.
     pub(super) unread_policy: UnreadPolicy,
     /// Those that are among the lost files, once that was looked up.
     pub(super) unread_kept: Mutex<Option<KeptVersions>>,
@@ -364,7 +364,7 @@ impl<D: Disk> FolderGuard<D> {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
         let FolderName { at, path } = to;
-        let there = self.disk.look(at).ok().filter(|_| if_there == IfThere::Replace);
+        let there = self.disk.stat(at).ok().filter(|_| if_there == IfThere::Replace);
         let unread = there.map_or(Ok(()), |there| self.check_unread(&there, owner));
         if let Err(unread) = unread {
             *save = self.keep(staged, path, LostReason::OverUnread);
@@ -421,7 +421,7 @@ impl<D: Disk> FolderGuard<D> {
     ) -> Result<(), SaveError> {
         let Some(barrier) = &self.barrier else { return Ok(()) };
         let after = self.disk.look_file(file).map_err(SaveError::Disk)?;
-        let before = self.disk.look(to).ok().as_ref().and_then(stamp_of_file);
+        let before = self.disk.stat(to).ok().as_ref().and_then(stamp_of_file);
         barrier.begin_change(path, before, stamp_of_file(&after)).map_err(SaveError::Disk)
     }
 
@@ -443,7 +443,7 @@ impl<D: Disk> FolderGuard<D> {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
         let parent = self.disk.open_parent(&self.dirs.folder, path);
-        let found = parent.and_then(|(dir, name)| self.disk.look(Place::new(&dir, &name)));
+        let found = parent.and_then(|(dir, name)| self.disk.stat(Place::new(&dir, &name)));
         // A file without a name is not in the folder any more: nobody reads a late write to it.
         if found.is_ok_and(|found| found.is_file && found.links > 1) {
             return Err(SaveError::Linked);
@@ -458,17 +458,17 @@ impl<D: Disk> FolderGuard<D> {
     }
 }
 
-/// The delay before a guard that found such a use looks again.
+/// The delay before a guard that found such a use checks again.
 pub(in crate::guard) const LOOK_AGAIN: Span = Span::from_secs(1);
 
 /// Tells whether programs use the folder in a way that passes no gate.
 pub(crate) type IsUsed = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// When the guard looks for such uses.
+/// When the guard checks for such uses.
 #[derive(Default)]
 pub(crate) struct HiddenUse {
     pub(in crate::guard) is_used: OnceLock<IsUsed>,
-    /// When the guard looks next; `Time::NEVER` while it looks.
+    /// The time of the next check; `Time::NEVER` during a check.
     pub(in crate::guard) next: Mutex<Time>,
 }
 

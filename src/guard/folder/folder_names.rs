@@ -79,8 +79,8 @@ impl<D: Disk> FolderGuard<D> {
         if_there: IfThere,
     ) -> io::Result<()> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
-        let moved = self.disk.look(from.at)?;
-        let there = self.disk.look(to.at).ok().filter(|_| if_there == IfThere::Replace);
+        let moved = self.disk.stat(from.at)?;
+        let there = self.disk.stat(to.at).ok().filter(|_| if_there == IfThere::Replace);
         if there.as_ref().is_some_and(|there| there.id == moved.id) {
             // A rename between two names of one file does nothing; by way of the stage it would
             // remove one of them.
@@ -191,7 +191,7 @@ impl<D: Disk> FolderGuard<D> {
         FolderName { at, path }: FolderName<'_, D::Dir>,
     ) -> io::Result<()> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
-        let found = self.disk.look(at)?;
+        let found = self.disk.stat(at)?;
         stage.note_removed(path, &found);
         let was_own = !stage.own.is_foreign(&Look { links: 1, ..found });
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {

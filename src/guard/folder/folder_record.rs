@@ -3,8 +3,8 @@
 //!
 //! The lock (flock) on a guarded folder itself, by which the guards of different users see each
 //! other. Every user who can read the folder can take this lock, so it stops a guard only if
-//! another guard has it, of a user who has a right to guard the folder. What decides between the
-//! guards of one user is the lock in their private state directory.
+//! another guard has it, of a user who has a right to guard the folder. The lock in their private
+//! state directory decides between the guards of one user.
 
 use crate::base::{random, said};
 use crate::engine;

@@ -127,7 +127,7 @@ impl<D: Disk> FolderGuard<D> {
         path: &OsStr,
     ) {
         let at = stage.displaced(name);
-        let Ok(found) = self.disk.look(at) else {
+        let Ok(found) = self.disk.stat(at) else {
             // A later fence has kept it.
             return;
         };

@@ -29,9 +29,9 @@ const MODE_AT_FIRST: u32 = 0o600;
 
 impl<D: Disk> FolderGuard<D> {
     /// Puts the content of `copy` in the place of `path`, if the barrier says that this is the
-    /// content which is missing there. What stands there is moved to the lost files. The gate is
-    /// closed, and the lock is held. The folder must be compared again afterwards: the copy may
-    /// have been changed meanwhile.
+    /// content which is missing there. A file that stands there is moved to the lost files. The
+    /// gate is closed, and the lock is held. The folder must be compared again afterwards: the copy
+    /// may have been changed meanwhile.
     pub(in crate::guard) fn put_back(
         &self,
         barrier: &FolderBarrier<D>,
@@ -40,7 +40,7 @@ impl<D: Disk> FolderGuard<D> {
         path: &FolderPath,
         copy: &FolderPath,
     ) -> Result<(), String> {
-        let Arrival::NotArrived(arrival) = barrier.look(previous, tenure.engine)? else {
+        let Arrival::NotArrived(arrival) = barrier.check_arrival(previous, tenure.engine)? else {
             return Err(format!("'{path}' is not one of the files that are missing"));
         };
         let has_content = |because: &MissingBecause| match because {
@@ -91,7 +91,7 @@ impl<D: Disk> FolderGuard<D> {
     /// Moves a version to the lost files from the stage, where nobody can exchange it.
     fn keep_replaced(&self, stage: &Stage<D>, name: &OsStr, path: &FolderPath) -> io::Result<()> {
         let at = stage.displaced(name);
-        let found = self.disk().look(at)?;
+        let found = self.disk().stat(at)?;
         let (path, tenure) = (OsStr::new(path.as_str()), Some(stage.tenure));
         let about = LostDescription::now(path, found.uid, tenure, LostReason::PutBack);
         self.lost().keep_name(self.disk(), at, &about).map(drop)
@@ -159,7 +159,7 @@ impl<D: Disk> FolderGuard<D> {
                 Ok(number) => kept.extend(number),
                 Err(error) => {
                     for number in kept {
-                        // What stays counts among the lost files.
+                        // The files that stay count among the lost files.
                         let _ = self.lost.remove(&*self.disk, number);
                     }
                     return Err(failed(path, &error));
@@ -197,15 +197,19 @@ impl<D: Disk> FolderGuard<D> {
 
     /// Removes the copies whose late marker the markers of the last tenure build on. The folder is
     /// ready: everything that these markers name has arrived.
-    pub(super) fn remove_told_copies(&self, barrier: &FolderBarrier<D>, previous: &PreviousTenure) {
+    pub(super) fn remove_marked_copies(
+        &self,
+        barrier: &FolderBarrier<D>,
+        previous: &PreviousTenure,
+    ) {
         if !self.may_have_late_copies.load(Ordering::Relaxed) {
             return;
         }
         let removed = self.late_copies().and_then(|copies| {
             self.may_have_late_copies.store(!copies.is_empty(), Ordering::Relaxed);
             let markers: Vec<&str> = copies.iter().map(|(_, marker)| marker.as_str()).collect();
-            let told = barrier.built_on(previous, &markers);
-            for (number, _) in copies.iter().filter(|(_, marker)| told.contains(marker)) {
+            let marked = barrier.built_on(previous, &markers);
+            for (number, _) in copies.iter().filter(|(_, marker)| marked.contains(marker)) {
                 self.lost.remove(&*self.disk, *number)?;
             }
             Ok(())

@@ -23,7 +23,7 @@ const OPENED_MAX: usize = 1 << 16;
 /// The maximum number of owners who have opened one version, as far as that is remembered.
 const READERS_MAX: usize = 16;
 
-/// What becomes of an unread version when a save replaces it.
+/// The handling of an unread version when a save replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnreadPolicy {
     /// Whether every such save is refused.
@@ -88,7 +88,7 @@ pub(crate) struct UnreadVersions {
 }
 
 impl UnreadVersions {
-    /// Whether an open of a file must be told.
+    /// Whether an open of a file must be recorded.
     pub(crate) fn is_watching(&self, is_held: bool) -> bool {
         !is_held || self.count.load(Ordering::Acquire) > 0
     }

@@ -52,7 +52,7 @@ pub(crate) struct SnapshotCounts {
     pub(crate) copied: u64,
 }
 
-/// What a snapshot is: `descriptor.json`.
+/// The description of a snapshot: `descriptor.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotDescriptor {
     v: u32,
@@ -72,7 +72,7 @@ pub(crate) struct SnapshotDescriptor {
     pub(crate) consistency: SnapshotConsistency,
     /// The programs that had files open for writing.
     pub(crate) risk: Vec<String>,
-    /// What could not be kept.
+    /// The parts that could not be kept.
     pub(crate) degraded: Vec<String>,
     /// The numbers of files.
     pub(crate) counts: SnapshotCounts,

@@ -242,7 +242,7 @@ impl<D: Disk> SnapshotStore<'_, D> {
         let unknown = || SnapshotError::Unknown(name.to_owned());
         let id = SnapshotId::parse(name).ok_or_else(unknown)?;
         let at = Place::new(self.dir, id.as_str());
-        self.disk.look(at).map_err(|_| unknown())?;
+        self.disk.stat(at).map_err(|_| unknown())?;
         remove_tree(self.disk, at, OsStr::new(READY))?;
         Ok(self.disk.sync_dir(self.dir)?)
     }
@@ -307,7 +307,7 @@ pub(crate) fn shown(descriptor: &SnapshotDescriptor, may_see: bool) -> Value {
 }
 
 /// Returns the descriptor of a snapshot.
-pub(crate) fn show<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, may_see: bool) -> Value {
+pub(crate) fn describe<D: Disk>(store: &SnapshotStore<'_, D>, id: &str, may_see: bool) -> Value {
     match store.open(id) {
         Ok((_, _, descriptor)) => shown(&descriptor, may_see),
         Err(error) => failed(&error),
@@ -413,7 +413,7 @@ pub(crate) fn findings<D: Disk>(
             Err(error) if is_gone(&error) => continue,
             dir => dir?,
         };
-        let has_ready = || store.disk.look(Place::new(&dir, READY)).is_ok();
+        let has_ready = || store.disk.stat(Place::new(&dir, READY)).is_ok();
         if complete_in(store.disk, &dir, &id).is_none() {
             found.push(if has_ready() {
                 SnapshotFinding::Unproven(id)
@@ -457,7 +457,7 @@ pub(crate) fn recover<D: Disk>(
             if is_complete {
                 store.adopt(at, &id)?;
                 recovered.finished.push(id);
-            } else if disk.look(at).is_ok() {
+            } else if disk.stat(at).is_ok() {
                 remove_tree(disk, at, OsStr::new(READY))?;
                 recovered.removed += 1;
             }
@@ -468,7 +468,7 @@ pub(crate) fn recover<D: Disk>(
         let at = Place::new(store.dir, id.as_str());
         let dir = disk.open_dir(at)?;
         // One with a READY that does not fit was damaged, and a person decides.
-        if disk.look(Place::new(&dir, READY)).is_err() {
+        if disk.stat(Place::new(&dir, READY)).is_err() {
             remove_tree(disk, at, OsStr::new(READY))?;
             recovered.removed += 1;
         }

@@ -42,7 +42,7 @@ impl SnapshotIntent {
     /// share: as long as no fence has removed the stage of its tenure. `own` is the name of this
     /// machine.
     pub(crate) fn may_go_on<D: Disk>(&self, own: &str, disk: &D, stages: &D::Dir) -> bool {
-        self.client != own && disk.look(Place::new(stages, &self.tenure)).is_ok()
+        self.client != own && disk.stat(Place::new(stages, &self.tenure)).is_ok()
     }
 }
 
@@ -211,7 +211,7 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
     }
 
     fn failed(&self, error: io::Error) -> SnapshotError {
-        let is_there = self.store.disk.look(Place::new(&self.stage.dir, &staged_name(&self.id)));
+        let is_there = self.store.disk.stat(Place::new(&self.stage.dir, &staged_name(&self.id)));
         if is_there.is_err() { SnapshotError::TenureOver } else { SnapshotError::Disk(error) }
     }
 }

@@ -83,7 +83,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         walk(disk, from, is_own_dir, |walked| {
             on_file();
             match self.copy_if_changed(&walked) {
-                Err(error) if is_gone(&error) && disk.look(walked.at).is_err() => Ok(()),
+                Err(error) if is_gone(&error) && disk.stat(walked.at).is_err() => Ok(()),
                 Err(error) => Err(named(walked.path, &error)),
                 Ok(()) => Ok(()),
             }
@@ -217,7 +217,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         // The first file shows whether the file system shares content, which is better.
         let may_try = self.shares_content == Some(false);
         if may_try && (self.may_link)(path, look) && self.disk.link_name(at, to).is_ok() {
-            let linked = self.disk.look(to)?;
+            let linked = self.disk.stat(to)?;
             if linked.id == look.id {
                 *look = linked;
                 self.linked.push(linked);

@@ -39,7 +39,7 @@ impl<D: Disk> Tenures<D> {
         self.state.lock().asked = None;
     }
 
-    fn ask_again(&self) -> Time {
+    fn next_request_at(&self) -> Time {
         self.state.lock().ask_again
     }
 
@@ -49,7 +49,7 @@ impl<D: Disk> Tenures<D> {
         let asks_until = self.asks_until();
         let is_wanted = !wishes.is_empty() || asks_until.is_some();
         let again = if is_wanted && self.state() == GuardState::Reading {
-            self.ask_again()
+            self.next_request_at()
         } else {
             Time::NEVER
         };
@@ -67,8 +67,8 @@ impl<D: Disk> Tenures<D> {
             self.lock.leave();
             self.state.lock().state = GuardState::Reading;
         }
-        if is_wanted && self.state() == GuardState::Reading && self.ask_again() <= now {
-            self.ask(wishes);
+        if is_wanted && self.state() == GuardState::Reading && self.next_request_at() <= now {
+            self.request_lock(wishes);
         }
     }
 
@@ -88,7 +88,7 @@ impl<D: Disk> Tenures<D> {
             (Some(holder), Some(_)) => format!(
                 "{holder} holds the lock of this folder and was asked to hand it over: try again"
             ),
-            (None, _) => self.lock.trouble().unwrap_or_else(|| {
+            (None, _) => self.lock.connection_error().unwrap_or_else(|| {
                 "the lock service has not granted the lock of this folder yet".to_owned()
             }),
         }
@@ -106,7 +106,7 @@ impl<D: Disk> Tenures<D> {
         let sentence = format!("{holder} holds the lock of this folder (token {token}){away}");
         self.deny_impatient(wishes, &sentence);
         if !wishes.is_empty() {
-            self.ask(wishes);
+            self.request_lock(wishes);
         }
     }
 
@@ -142,7 +142,7 @@ impl<D: Disk> Tenures<D> {
             }
             // Everything may have arrived since the folder was last compared.
             GuardState::Arriving(..) => self.compare_soon(),
-            GuardState::Reading => self.ask(wishes),
+            GuardState::Reading => self.request_lock(wishes),
             // The wish is granted or refused with those that wait already, or after the yield.
             _ => {}
         }
@@ -173,7 +173,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Requests the lock, and waits in its queue for as long as the most patient program does.
-    fn ask(&self, wishes: &mut VecDeque<Wish>) {
+    fn request_lock(&self, wishes: &mut VecDeque<Wish>) {
         let asks_until = self.asks_until().unwrap_or(Time::ZERO);
         let last = wishes.iter().map(|wish| wish.waits_until).max().unwrap_or(Time::ZERO);
         let patience = last.max(asks_until).since(boot_now());

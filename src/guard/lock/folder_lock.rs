@@ -119,9 +119,9 @@ pub(crate) struct FolderLock {
 struct LockState {
     /// The session that this guard has opened itself, if the engine is in this process.
     own: Option<SessionId>,
-    held: Option<HeldLock>,
+    held: Option<HeldFolderLock>,
     /// The lock that was lost last, until that is acknowledged.
-    lost: Option<HeldLock>,
+    lost: Option<HeldFolderLock>,
     /// The place in the queue.
     place: Option<PlaceGuard>,
     watch: Option<EventWatch>,
@@ -129,7 +129,7 @@ struct LockState {
 
 /// A lock that this guard holds.
 #[derive(Debug, Clone, Copy)]
-struct HeldLock {
+struct HeldFolderLock {
     open: OpenId,
     token: Token,
     /// The number of the last handover of the tenure.
@@ -352,7 +352,7 @@ impl FolderLock {
 
     fn granted(&self, open: OpenId, token: Token, previous: Option<PreviousTenure>) -> TakeAnswer {
         let mut state = self.state.lock();
-        state.held = Some(HeldLock { open, token, counter: 0 });
+        state.held = Some(HeldFolderLock { open, token, counter: 0 });
         let place = state.place.take();
         drop(state);
         if let Some(place) = place {
@@ -412,7 +412,7 @@ impl FolderLock {
         }
     }
 
-    fn release_of(&self, held: HeldLock) -> Release {
+    fn release_of(&self, held: HeldFolderLock) -> Release {
         let (name, client) = (self.identity.name.clone(), self.identity.client.clone());
         Release::of_open_file(held.open, LeaseKey { name, client, token: Some(held.token) })
     }

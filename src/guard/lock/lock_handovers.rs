@@ -112,7 +112,7 @@ impl FolderLock {
 
     /// Asks which other clients hold the lock or wait for it. Calls `then` with the answer; `None`
     /// if there is none. `then` must not block.
-    pub(crate) fn look(self: &Arc<Self>, then: impl FnOnce(Option<LockLook>) + Send + 'static) {
+    pub(crate) fn inspect(self: &Arc<Self>, then: impl FnOnce(Option<LockLook>) + Send + 'static) {
         let own = Arc::clone(self);
         self.locks.view(self.name(), move |view| {
             let token = own.token();

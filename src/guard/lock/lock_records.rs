@@ -60,7 +60,7 @@ struct RecordState {
 pub(crate) struct LockRecords {
     lock: Arc<FolderLock>,
     state: Mutex<RecordState>,
-    looks: Arc<SharedLook<Option<RecordedTenure>>>,
+    requests: Arc<SharedLook<Option<RecordedTenure>>>,
 }
 
 fn result_of(answer: Result<Answer, Unavailable>) -> Result<(), String> {
@@ -99,7 +99,7 @@ impl SeenTenure {
 
 impl RecordState {
     /// Takes note of how tenures of the lock have ended.
-    fn hear(&mut self, lock: &FolderLock) {
+    fn apply_events(&mut self, lock: &FolderLock) {
         let Some(watch) = &mut self.watch else { return };
         loop {
             let batch = watch.take(EVENTS_AT_A_TIME);
@@ -144,7 +144,7 @@ impl LockRecords {
     /// Returns the records of a lock, about which nothing is known yet.
     pub(crate) fn new(lock: Arc<FolderLock>) -> Arc<Self> {
         let state = RecordState { watch: Some(lock.locks.subscribe(None)), ..Default::default() };
-        Arc::new(Self { lock, state: Mutex::new(state), looks: Arc::default() })
+        Arc::new(Self { lock, state: Mutex::new(state), requests: Arc::default() })
     }
 
     /// Returns the name of the record.
@@ -156,7 +156,7 @@ impl LockRecords {
     /// record. If the lock service does not answer, that is what was last known. However many ask,
     /// one request is on its way: any user may look the record up as often as it likes. `then` must
     /// not block.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         self: &Arc<Self>,
         then: impl FnOnce(Option<RecordedTenure>) + Send + 'static,
     ) {
@@ -166,14 +166,14 @@ impl LockRecords {
             let lock = &own.lock;
             lock.locks.view(lock.name(), move |view| then(seen.recorded(view.ok().as_ref())));
         });
-        self.looks.ask(&look, Box::new(then));
+        self.requests.request(&look, Box::new(then));
     }
 
     fn recorded(&self, view: Option<&LockView>) -> Option<RecordedTenure> {
         let locks = &self.lock.locks;
         let now = view.map_or_else(|| locks.now(), |view| view.at);
         let mut state = self.state.lock();
-        state.hear(&self.lock);
+        state.apply_events(&self.lock);
         let (seen, phase) = state.recorded(view, now)?;
         drop(state);
         let (ttl, expires_at) = seen.terms(now);

@@ -123,7 +123,7 @@ impl<D: Disk> Fence<'_, D> {
         let Some(live) = self.live else { return false };
         let has = |part: &str| {
             let dir = self.disk.open_dir(Place::new(self.stages, stage));
-            dir.is_ok_and(|dir| self.disk.look(Place::new(&dir, part)).is_ok())
+            dir.is_ok_and(|dir| self.disk.stat(Place::new(&dir, part)).is_ok())
         };
         live.spares(stage) || has(IN_PLACE) && !has(FILES)
     }

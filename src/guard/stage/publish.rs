@@ -70,7 +70,7 @@ impl OwnVersions {
             memory.since = memory.since.min(found.changed);
         }
         if memory.left.len() >= memory.max {
-            // Versions from before this moment are no longer told apart.
+            // Versions from before this moment are no longer distinguished.
             memory.left.clear();
             memory.since = found.changed + 1;
         }
@@ -235,7 +235,7 @@ impl<D: Disk> Stage<D> {
         let dir = disk.make_dir(Place::new(stages, &name))?;
         let files = disk.make_dir(Place::new(&dir, FILES))?;
         let in_place = disk.make_dir(Place::new(&dir, IN_PLACE))?;
-        let own = Arc::new(OwnVersions::new(disk.look(Place::new(stages, &name))?.changed));
+        let own = Arc::new(OwnVersions::new(disk.stat(Place::new(stages, &name))?.changed));
         let (next, changed) = (AtomicU64::new(1), Mutex::default());
         let removed = RemovedFiles { known: Mutex::default(), max: REMOVED_MAX };
         Ok(Self { tenure, own, is_carried, removed, dir, files, in_place, next, changed })
@@ -263,7 +263,7 @@ impl<D: Disk> Stage<D> {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: false },
             _ => PublishError::Disk(error),
         })?;
-        let there = disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        let there = disk.stat(to).ok().filter(|_| if_there == IfThere::Replace);
         let mut is_displaced = false;
         if there.as_ref().is_some_and(is_kept) {
             // A rename would make ext4 write the content first; an exchange does not.
@@ -279,7 +279,7 @@ impl<D: Disk> Stage<D> {
         }
         if let Err(error) = disk.rename(staged, to, if_there) {
             // A file without its last name can't get another one: it stays until it is kept.
-            let is_fenced = error.kind() == io::ErrorKind::NotFound && disk.look(staged).is_err();
+            let is_fenced = error.kind() == io::ErrorKind::NotFound && disk.stat(staged).is_err();
             return Err(if is_fenced {
                 PublishError::Fenced { is_kept: true }
             } else {
@@ -304,7 +304,7 @@ impl<D: Disk> Stage<D> {
         path: &OsStr,
     ) -> io::Result<()> {
         let removed = self.removed.known.lock().remove(path);
-        let before = disk.look(to).ok().as_ref().map(SeenVersion::of).or(removed);
+        let before = disk.stat(to).ok().as_ref().map(SeenVersion::of).or(removed);
         if before == Some(SeenVersion::of(own)) {
             own.modified += 1;
             disk.set_modified(file, own.modified)?;
@@ -326,7 +326,7 @@ impl<D: Disk> Stage<D> {
             exchanged => exchanged?,
         }
         // An exchange takes a directory without complaint.
-        if disk.look(staged).is_ok_and(|found| found.is_dir) {
+        if disk.stat(staged).is_ok_and(|found| found.is_dir) {
             disk.exchange(staged, to)?;
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
@@ -349,7 +349,7 @@ impl<D: Disk> Stage<D> {
         let staged = Place::new(&self.files, &name);
         let displaced = disk.rename(at, staged, IfThere::Fail);
         displaced.map_err(|error| self.fenced_if_gone(disk, error))?;
-        if disk.look(staged).is_ok_and(|found| found.is_dir) {
+        if disk.stat(staged).is_ok_and(|found| found.is_dir) {
             let back = disk.rename(staged, at, IfThere::Fail);
             return Err(PublishError::Disk(match back {
                 Ok(()) => io::Error::from_raw_os_error(libc::EISDIR),
@@ -442,7 +442,7 @@ impl<D: Disk> Stage<D> {
         if_there: IfThere,
         is_kept: IsKept<'_>,
     ) -> io::Result<bool> {
-        let keeps = if_there == IfThere::Replace && disk.look(to).is_ok_and(|it| is_kept(&it));
+        let keeps = if_there == IfThere::Replace && disk.stat(to).is_ok_and(|it| is_kept(&it));
         if keeps && Self::exchange(disk, staged, to)? {
             return Ok(true);
         }
@@ -466,7 +466,7 @@ impl<D: Disk> Stage<D> {
 mod tests {
     use super::*;
 
-    fn look(inode: u64, modified: i128, changed: i128) -> Look {
+    fn version(inode: u64, modified: i128, changed: i128) -> Look {
         let id = FileId { device: 1, inode, born: 0 };
         Look { id, is_file: true, is_dir: false, links: 1, uid: 0, size: 5, modified, changed }
     }
@@ -474,47 +474,47 @@ mod tests {
     #[test]
     fn a_change_past_the_view_is_foreign() {
         let own = OwnVersions::new(100);
-        assert!(!own.is_foreign(&look(1, 99, 99)) && own.is_foreign(&look(1, 99, 100)));
-        own.record(&look(1, 99, 100), true);
-        assert!(!own.is_foreign(&look(1, 99, 300)), "its mode was changed");
-        assert!(own.is_foreign(&look(1, 98, 300)) && own.is_foreign(&look(2, 99, 300)));
-        assert!(own.is_foreign(&Look { size: 6, ..look(1, 99, 300) }));
-        assert!(!own.is_foreign(&Look { links: 2, ..look(2, 99, 300) }));
-        own.forget(&Look { links: 2, ..look(1, 0, 0) });
-        assert!(!own.is_foreign(&look(1, 99, 300)), "it has another name");
-        own.forget(&look(1, 0, 0));
-        assert!(own.is_foreign(&look(1, 99, 300)));
-        own.record(&look(3, 50, 50), true);
-        assert!(own.is_foreign(&look(4, 60, 60)), "the wall clock was set back");
+        assert!(!own.is_foreign(&version(1, 99, 99)) && own.is_foreign(&version(1, 99, 100)));
+        own.record(&version(1, 99, 100), true);
+        assert!(!own.is_foreign(&version(1, 99, 300)), "its mode was changed");
+        assert!(own.is_foreign(&version(1, 98, 300)) && own.is_foreign(&version(2, 99, 300)));
+        assert!(own.is_foreign(&Look { size: 6, ..version(1, 99, 300) }));
+        assert!(!own.is_foreign(&Look { links: 2, ..version(2, 99, 300) }));
+        own.forget(&Look { links: 2, ..version(1, 0, 0) });
+        assert!(!own.is_foreign(&version(1, 99, 300)), "it has another name");
+        own.forget(&version(1, 0, 0));
+        assert!(own.is_foreign(&version(1, 99, 300)));
+        own.record(&version(3, 50, 50), true);
+        assert!(own.is_foreign(&version(4, 60, 60)), "the wall clock was set back");
     }
 
     #[test]
     fn what_was_compared_is_not_foreign() {
         let own = OwnVersions::new(100);
-        assert!(own.is_foreign(&look(1, 150, 150)), "it came while the tenure waited");
+        assert!(own.is_foreign(&version(1, 150, 150)), "it came while the tenure waited");
         own.compared(200);
-        assert!(!own.is_foreign(&look(1, 150, 150)) && own.is_foreign(&look(1, 200, 200)));
+        assert!(!own.is_foreign(&version(1, 150, 150)) && own.is_foreign(&version(1, 200, 200)));
     }
 
     #[test]
     fn a_tenure_knows_the_versions_of_the_last_one() {
         let last = OwnVersions::new(100);
-        last.record(&look(1, 99, 199), false);
+        last.record(&version(1, 99, 199), false);
         let next = OwnVersions::new(200);
-        assert!(next.is_foreign(&look(1, 99, 200)));
+        assert!(next.is_foreign(&version(1, 99, 200)));
         next.inherit(&last);
-        assert!(!next.is_foreign(&look(1, 99, 200)));
-        assert!(next.is_foreign(&look(1, 98, 200)) && next.is_foreign(&look(2, 99, 200)));
+        assert!(!next.is_foreign(&version(1, 99, 200)));
+        assert!(next.is_foreign(&version(1, 98, 200)) && next.is_foreign(&version(2, 99, 200)));
     }
 
     #[test]
     fn the_versions_of_a_tenure_have_a_bound() {
         let own = OwnVersions::new(0);
         own.0.lock().max = 3;
-        (1..=4).for_each(|inode| own.record(&look(inode, 7, 7), true));
+        (1..=4).for_each(|inode| own.record(&version(inode, 7, 7), true));
         assert_eq!(own.0.lock().left.len(), 1);
-        assert!(!own.is_foreign(&look(1, 7, 7)), "no false alarm");
-        assert!(own.is_foreign(&look(1, 8, 8)));
+        assert!(!own.is_foreign(&version(1, 7, 7)), "no false alarm");
+        assert!(own.is_foreign(&version(1, 8, 8)));
     }
 }
 

@@ -147,7 +147,7 @@ impl<D: Disk> Stage<D> {
     /// gone, that is the name in the folder as long as the stage stands.
     pub(super) fn fenced_if_gone(&self, disk: &D, error: io::Error) -> PublishError {
         let is_gone = error.kind() == io::ErrorKind::NotFound;
-        if is_gone && disk.look(Place::new(&self.dir, FILES)).is_err() {
+        if is_gone && disk.stat(Place::new(&self.dir, FILES)).is_err() {
             PublishError::Fenced { is_kept: true }
         } else {
             PublishError::Disk(error)
@@ -196,7 +196,7 @@ impl<D: Disk> Stage<D> {
         let moved = disk.rename(at, staged, IfThere::Fail);
         let moved = moved.map_err(|error| self.fenced_if_gone(disk, error));
         let removed = moved.and_then(|()| {
-            let done = match disk.look(staged) {
+            let done = match disk.stat(staged) {
                 // Programs have exchanged the file for a directory.
                 Ok(found) if found.is_dir => disk
                     .rename(staged, at, IfThere::Fail)
@@ -219,7 +219,7 @@ impl<D: Disk> Stage<D> {
 
 /// Removes what was made in a stage and has not left it: an entry, or a directory with one.
 pub(in crate::guard) fn remove_made<D: Disk>(disk: &D, at: Place<'_, D::Dir>) -> io::Result<()> {
-    if !disk.look(at)?.is_dir {
+    if !disk.stat(at)?.is_dir {
         return disk.remove_file(at);
     }
     let dir = disk.open_dir(at)?;

@@ -47,7 +47,7 @@ pub(in crate::guard) const TAKEN_AT_ONCE: &str =
 pub(in crate::guard) enum Message {
     Lock(LockMessage),
     News(LockNews),
-    /// Who holds the lock and who waits for it; `None` if there was no answer.
+    /// The clients that hold the lock and that wait for it; `None` if there was no answer.
     LockSeen(Option<LockLook>),
     /// The tenures that live on beside a new one.
     OthersLive(TenureId, Result<LiveTenures, String>),
@@ -233,13 +233,13 @@ impl<D: Disk> Tenures<D> {
         if state.not_ready.is_some() { state.missing.clone() } else { Vec::new() }
     }
 
-    /// Whether the guard looks after what an ended tenure has not told yet.
-    pub(crate) fn has_untold(&self) -> bool {
+    /// Whether an ended tenure has left changes that no marker names yet.
+    pub(crate) fn has_unmarked_changes(&self) -> bool {
         self.steps.lock().late_at.is_some()
     }
 
     /// Whether markers name everything that this machine has changed, as far as there are markers.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.guard.barrier().is_none_or(|barrier| barrier.is_marked())
     }
 
@@ -270,7 +270,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Requests a tenure for `owner`, waits for it for at most `patience`, and then calls `then`.
-    /// The thread asks `is_wanted` whenever it looks at its state.
+    /// The thread asks `is_wanted` whenever it checks its state.
     pub(crate) fn hold(
         &self,
         owner: Owner,
@@ -327,9 +327,9 @@ impl<D: Disk> Tenures<D> {
         answer.recv_timeout(patience.as_duration()).is_ok()
     }
 
-    /// Makes the thread look at its state again, for example because a publish was fenced, or
-    /// because a program no longer waits.
-    pub(crate) fn look(&self) {
+    /// Makes the thread check its state again, for example because a publish was fenced, or because
+    /// a program no longer waits.
+    pub(crate) fn recheck(&self) {
         self.send(Message::Look);
     }
 

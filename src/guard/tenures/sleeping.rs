@@ -1,12 +1,12 @@
-//! What a guard does before this machine sleeps: it gives an idle lock up, so that other machines
+//! The guard's action before this machine sleeps: it gives an idle lock up, so that other machines
 //! need not wait until the lease ends and then be unsure what it has changed. A lock that it keeps
 //! gets a marker.
 //!
-//! What a guard does after this machine has slept, or after its clocks were moved: before the next
+//! The guard's action after this machine has slept, or after its clocks were moved: before the next
 //! change it asks the lock service whether the lock is still its own. The deadline of the tenure
 //! counts the time of a sleep as well; this question finds what no clock tells, for example that
-//! the machine was restored from an image. It asks also if events of the lock service were lost,
-//! of which the end of the tenure may have been one.
+//! the machine was restored from an image. It asks also if events of the lock service were lost, of
+//! which the end of the tenure may have been one.
 
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_barrier::Job;

@@ -178,7 +178,7 @@ impl<D: Disk> Tenures<D> {
             return;
         }
         // The first comparison may find that nothing must be accepted. The kernel must not cache
-        // what it was told in the last tenure when the gate opens.
+        // the answer of the last tenure when the gate opens.
         let was_compared = arrival.next_look > Time::ZERO && arrival.previous.is_some();
         let may_accept = was_compared && self.guard.gate().cached_until() <= now;
         let is_acceptance = |wish: &&mut Wish| {
@@ -615,7 +615,7 @@ pub(in crate::guard) struct Steps {
     pub(in crate::guard) is_marking: bool,
     pub(in crate::guard) sent: Option<Sent>,
     pub(in crate::guard) changes: Vec<WaitingChange>,
-    /// Before this time nothing is told again that could not be told.
+    /// Before this time no late marker is tried again that could not be written.
     pub(super) tell_after: Time,
     /// The end of a tenure whose last marker is being written.
     pub(in crate::guard) yielding: Option<YieldUnderWay>,

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_of_events_is_told_the_number_of_missed_ones() {
+    fn a_slow_reader_of_events_learns_the_number_of_missed_ones() {
         let mut queue = EventQueue::default();
         publish(&mut queue, &json!("before the open"));
         let mut slow = queue.reader();

@@ -125,8 +125,8 @@ impl<D: Disk> Tenures<D> {
             late
         };
         for change in late {
-            let trouble = self.lock.trouble();
-            let sentence = trouble.unwrap_or_else(|| {
+            let error = self.lock.connection_error();
+            let sentence = error.unwrap_or_else(|| {
                 "the lock service has not answered the announcement of the change".to_owned()
             });
             (change.then)(Err(Denied { sentence }));
@@ -214,8 +214,8 @@ impl<D: Disk> Tenures<D> {
             None
         });
         let is_written = foreign.is_some();
-        let is_told = self.policy.sees_changes;
-        if let Some(paths) = foreign.filter(|paths| is_told && !paths.is_empty()) {
+        let sees_changes = self.policy.sees_changes;
+        if let Some(paths) = foreign.filter(|paths| sees_changes && !paths.is_empty()) {
             (self.on_news)(&TenureNews::Overwritten(tenure, paths));
         }
         match self.state() {
@@ -277,8 +277,8 @@ impl<D: Disk> Tenures<D> {
         let YieldUnderWay { end, aside, then } = under_way;
         let then = move || then.into_iter().for_each(|then| then());
         match barrier.clean(self.guard.gate()) {
-            // The release may come too late. As long as the tenure counts as one that has not told
-            // everything, the guard looks afterwards, and writes a late marker then.
+            // The release may come too late. As long as the tenure counts as one whose changes are
+            // not all named, the guard checks afterwards, and writes a late marker then.
             Ok(Some(handover)) => self.lock.release_handing_over(&handover, then),
             Ok(None) => self.lock.release(then),
             Err(why) => {
@@ -290,15 +290,15 @@ impl<D: Disk> Tenures<D> {
         self.ended(tenure, end, aside);
     }
 
-    /// Forgets what was under way in a tenure that ends, and looks later after what it has not
-    /// told. A guard that sees no change does so in its next tenure if the lock was lost: programs
-    /// may still be changing the folder.
+    /// Forgets what was under way in a tenure that ends, and checks later for changes that no
+    /// marker names. A guard that sees no change does so in its next tenure if the lock was lost:
+    /// programs may still be changing the folder.
     pub(super) fn forget_steps(&self, end: TenureEnd) {
         let Some(barrier) = self.guard.barrier() else { return };
-        let is_untold = barrier.end_tenure();
+        let has_unmarked = barrier.end_tenure();
         let mut steps = self.steps.lock();
         (steps.arrival, steps.sent) = (None, None);
-        if is_untold && (self.policy.sees_changes || !end.is_loss()) {
+        if has_unmarked && (self.policy.sees_changes || !end.is_loss()) {
             (steps.late_at, steps.is_late_asked) = (Some(boot_now()), false);
         }
         drop(steps);

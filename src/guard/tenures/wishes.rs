@@ -79,7 +79,7 @@ pub(in crate::guard) struct Waiter {
     pub(in crate::guard) client: String,
     /// Since when this guard knows that somebody waits.
     pub(in crate::guard) since: Time,
-    /// Whether the view was told that the lock must be given up.
+    /// Whether the view was notified that the lock must be given up.
     pub(super) is_overdue: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What a guard does about other machines that wait for the lock of the folder: it hears of them,
-//! and gives the lock up once nothing has changed for a while (`--yield`), or at the latest after
-//! `--max`.
+//! The guard's reaction to other machines that wait for the lock of the folder: it is notified of
+//! them, and gives the lock up once nothing has changed for a while (`--yield`), or at the latest
+//! after `--max`.
 //!
 //! A lock that a person takes along (`guard take --for 12h`): a session of its own keeps it for so
 //! long, whether the lock service can be reached or not. It is given to no other machine meanwhile,
-//! and the lock service is not told that nothing changes any more.
+//! and it does not report to the lock service that nothing changes any more.
 
 use crate::engine::values::lease::GRACE_OF_FOLDER;
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
@@ -24,7 +24,7 @@ impl<D: Disk> Tenures<D> {
     /// Asks the lock service who holds the lock and who waits for it.
     pub(in crate::guard) fn look_at_lock(&self) {
         let send = self.sender();
-        self.lock.look(move |look| {
+        self.lock.inspect(move |look| {
             // The send fails only after the thread has ended.
             let _ = send.send(Message::LockSeen(look));
         });
@@ -104,7 +104,7 @@ impl<D: Disk> Tenures<D> {
     /// Makes the thread look again after a file was saved or put aside, if that may end the tenure.
     pub(crate) fn saved(&self) {
         if self.policy.give_after.is_some() || self.state.lock().waiter.is_some() {
-            self.look();
+            self.recheck();
         }
     }
 

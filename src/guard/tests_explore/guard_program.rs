@@ -55,7 +55,7 @@ pub(super) fn run_guard(setup: Setup, is_restart: bool, disk: &Arc<ReplayDisk>) 
     while let Answer::Granted(tenure, at) = disk.step(Step::Acquire) {
         run.hold(tenure, Time::from_secs(at));
         run.open.clear();
-        disk.tell(Told::Ended);
+        disk.report(Report::Ended);
     }
 }
 
@@ -68,7 +68,7 @@ fn tenure_id(setup: Setup, tenure: u8) -> TenureId {
 
 impl GuardRun<'_> {
     fn fail(&self, reason: String) {
-        self.disk.tell(Told::Failed(reason));
+        self.disk.report(Report::Failed(reason));
     }
 
     /// One tenure, from its grant to its end.
@@ -101,7 +101,7 @@ impl GuardRun<'_> {
         match self.guard.begin(id, None) {
             Ok(_) => {
                 self.guard.open(id, Owner::Host);
-                self.disk.tell(Told::Opened);
+                self.disk.report(Report::Opened);
                 return Ok(());
             }
             Err(FenceError::Late) => {}
@@ -172,13 +172,13 @@ impl GuardRun<'_> {
 
     fn save_whole(&mut self, file: &'static str, tenure: u8) -> Result<(), Lost> {
         self.publish(file, file, tenure)?;
-        self.disk.tell(Told::Saved(file));
+        self.disk.report(Report::Saved(file));
         Ok(())
     }
 
     fn save_by_rename(&mut self, tenure: u8) -> Result<(), Lost> {
         self.publish("B.new", "B", tenure)?;
-        self.disk.tell(Told::Saved("B.new"));
+        self.disk.report(Report::Saved("B.new"));
         let renamed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
             let (from, to) = (Place::new(&FOLDER, "B.new"), Place::new(&FOLDER, "B"));
@@ -188,7 +188,7 @@ impl GuardRun<'_> {
         };
         match renamed {
             Ok(()) => {
-                self.disk.tell(Told::Saved("B"));
+                self.disk.report(Report::Saved("B"));
                 Ok(())
             }
             Err(error) => Err(self.lost_by(&error)),
@@ -270,7 +270,7 @@ impl GuardRun<'_> {
         }
     }
 
-    /// Overwrites two bytes of C. The success is not told if the deadline has passed meanwhile.
+    /// Overwrites two bytes of C. The success is not reported if the deadline has passed meanwhile.
     fn write_late(&self, file: Inode, pass: Pass<'_>, tenure: u8) -> Result<(), Lost> {
         let bytes = format!("{tenure}{tenure}");
         self.disk.write(&file, 1, bytes.as_bytes()).expect("a write");
@@ -278,7 +278,7 @@ impl GuardRun<'_> {
         if self.guard.gate().is_past_deadline() {
             return Err(Lost);
         }
-        self.disk.tell(Told::Saved("C"));
+        self.disk.report(Report::Saved("C"));
         Ok(())
     }
 
@@ -286,7 +286,7 @@ impl GuardRun<'_> {
     fn tell_refused(&self) {
         for staged in &self.open {
             let path = if staged.path() == "A" { "A" } else { "B.new" };
-            self.disk.tell(Told::Refused(path));
+            self.disk.report(Report::Refused(path));
         }
     }
 }
@@ -331,17 +331,17 @@ pub(super) enum Step {
     Release,
     /// Ends the session of the killed guard.
     EndSession,
-    Tell(Told),
+    Report(Report),
 }
 
 /// An event of a guard that the explorer checks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Told {
+pub(super) enum Report {
     /// The gate is open.
     Opened,
-    /// The program was told that this version of a file is saved.
+    /// The program got the answer that this version of a file is saved.
     Saved(&'static str),
-    /// The program was told that a file is not saved: its content must be kept.
+    /// The program got the answer that a file is not saved: its content must be kept.
     Refused(&'static str),
     /// The tenure is over for the guard.
     Ended,
@@ -395,8 +395,8 @@ impl ReplayDisk {
         }
     }
 
-    pub(super) fn tell(&self, told: Told) {
-        self.step(Step::Tell(told));
+    pub(super) fn report(&self, report: Report) {
+        self.step(Step::Report(report));
     }
 
     pub(super) fn now(&self) -> Time {
@@ -406,7 +406,7 @@ impl ReplayDisk {
         }
     }
 
-    fn ask(&self, step: Step) -> io::Result<Answer> {
+    fn submit(&self, step: Step) -> io::Result<Answer> {
         match self.step(step) {
             Answer::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
             answer => Ok(answer),
@@ -414,14 +414,14 @@ impl ReplayDisk {
     }
 
     fn inode(&self, step: Step) -> io::Result<Inode> {
-        match self.ask(step)? {
+        match self.submit(step)? {
             Answer::Inode(inode) => Ok(inode),
             other => panic!("an inode, not {other:?}"),
         }
     }
 
     fn looked(&self, step: Step) -> io::Result<Look> {
-        let Answer::Looked(inode, is_dir, content, changed) = self.ask(step)? else {
+        let Answer::Looked(inode, is_dir, content, changed) = self.submit(step)? else {
             unreachable!()
         };
         // Different contents have different times.
@@ -439,7 +439,7 @@ impl ReplayDisk {
     }
 
     fn done(&self, step: Step) -> io::Result<()> {
-        self.ask(step).map(|_| ())
+        self.submit(step).map(|_| ())
     }
 }
 
@@ -471,7 +471,7 @@ impl Disk for ReplayDisk {
         self.done(Step::RemoveDir(at(place)))
     }
     fn entries(&self, dir: &Inode) -> io::Result<Vec<DiskEntry>> {
-        let Answer::Entries(entries) = self.ask(Step::Entries(*dir))? else { unreachable!() };
+        let Answer::Entries(entries) = self.submit(Step::Entries(*dir))? else { unreachable!() };
         let entry = |(name, is_dir): (String, bool)| DiskEntry { name: name.into(), is_dir };
         Ok(entries.into_iter().map(entry).collect())
     }
@@ -479,7 +479,7 @@ impl Disk for ReplayDisk {
         let inode = self.inode(Step::IdOf(at(place)))?;
         Ok(id(inode))
     }
-    fn look(&self, place: Place<'_, Inode>) -> io::Result<Look> {
+    fn stat(&self, place: Place<'_, Inode>) -> io::Result<Look> {
         self.looked(Step::Look(at(place)))
     }
     fn look_file(&self, file: &Inode) -> io::Result<Look> {
@@ -526,7 +526,9 @@ impl Disk for ReplayDisk {
         self.done(Step::Symlink(at(place), text(target)))
     }
     fn read_symlink(&self, place: Place<'_, Inode>) -> io::Result<OsString> {
-        let Answer::Text(target) = self.ask(Step::ReadSymlink(at(place)))? else { unreachable!() };
+        let Answer::Text(target) = self.submit(Step::ReadSymlink(at(place)))? else {
+            unreachable!()
+        };
         Ok(target.into())
     }
     fn open_parent(&self, root: &Inode, path: &OsStr) -> io::Result<(Inode, OsString)> {
@@ -586,7 +588,7 @@ impl TenureClock for ReplayClock {
 /// The history of a guard: an index into [`Histories`].
 pub(super) type HistoryId = usize;
 
-struct History {
+struct GuardHistory {
     /// The history without the last answer, and that answer; `None` for a guard that starts.
     before: Option<(HistoryId, Answer)>,
     /// Whether the guard was started after a kill.
@@ -600,7 +602,7 @@ struct History {
 /// found by one run.
 pub(super) struct Histories {
     setup: Setup,
-    all: Vec<History>,
+    all: Vec<GuardHistory>,
     after: HashMap<(HistoryId, Answer), HistoryId>,
 }
 
@@ -647,7 +649,7 @@ impl Histories {
         answers.reverse();
         let length = answers.len();
         let next = next_step(self.setup, is_restart, answers).map(Arc::new);
-        self.all.push(History { before, is_restart, next, length });
+        self.all.push(GuardHistory { before, is_restart, next, length });
         self.all.len() - 1
     }
 }

@@ -7,8 +7,8 @@
 //! A power failure after each step of a guard: of the changes that were not synced, any part is on
 //! the storage.
 
-use super::storage::{Change, FOLDER, LOST, STAGES, Storage};
-use super::world::{Model, Move, World};
+use super::storage::{FOLDER, LOST, STAGES, Storage, StorageChange};
+use super::world::{Model, ModelMove, World};
 use super::{SETUP, Scenario, Setup};
 use crate::guard::tests_explore::guard_program::Step;
 use crate::guard::tests_explore::world::{folder, version};
@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The result of an exploration.
 #[derive(Debug)]
-pub(super) struct Explored {
+pub(super) struct ExploredStates {
     pub(super) states: usize,
     pub(super) transitions: usize,
     pub(super) ends: usize,
@@ -29,22 +29,22 @@ pub(super) struct Explorer {
     model: Model,
     seen: HashSet<u128>,
     hashers: [RandomState; 2],
-    explored: Explored,
+    explored: ExploredStates,
 }
 
-struct Visit {
+struct StateVisit {
     world: World,
-    moves: Vec<Move>,
+    moves: Vec<ModelMove>,
     made: Vec<String>,
 }
 
 /// Explores all runs of a setup, until a state violates a guarantee.
-pub(super) fn explore(setup: Setup) -> Explored {
+pub(super) fn explore(setup: Setup) -> ExploredStates {
     let mut explorer = Explorer {
         model: Model::new(setup),
         seen: HashSet::new(),
         hashers: [RandomState::new(), RandomState::new()],
-        explored: Explored { states: 0, transitions: 0, ends: 0, violation: None },
+        explored: ExploredStates { states: 0, transitions: 0, ends: 0, violation: None },
     };
     explorer.run();
     explorer.explored
@@ -81,11 +81,11 @@ impl Explorer {
         high << 64 | low
     }
 
-    fn visit(&mut self, world: World, made: Vec<String>) -> Visit {
+    fn visit(&mut self, world: World, made: Vec<String>) -> StateVisit {
         self.explored.states += 1;
         let moves = self.model.moves(&world);
         self.explored.ends += usize::from(moves.is_empty());
-        Visit { world, moves, made }
+        StateVisit { world, moves, made }
     }
 
     fn check_end(&self, world: &World) -> Result<(), String> {
@@ -103,8 +103,8 @@ fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
     let mut made = Vec::new();
     while model.next_step(&world, guard).is_some() {
         // The lease of a killed guard ends.
-        if model.moves(&world).contains(&Move::Tick) && world.guards[guard].tenure == 0 {
-            model.make_move(&mut world, Move::Tick, &mut made).expect("a tick");
+        if model.moves(&world).contains(&ModelMove::Tick) && world.guards[guard].tenure == 0 {
+            model.make_move(&mut world, ModelMove::Tick, &mut made).expect("a tick");
         }
         if let Err(violation) = model.step(&mut world, guard, &mut made) {
             panic!("{violation}\n{}", made.join("\n"));
@@ -116,7 +116,7 @@ fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
 
 fn killed(model: &mut Model, world: &World, guard: usize) -> World {
     let mut world = world.clone();
-    model.make_move(&mut world, Move::Kill(guard), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(guard), &mut Vec::new()).expect("a kill");
     world
 }
 
@@ -197,15 +197,15 @@ enum NameOrder {
 struct PowerRecord {
     order: NameOrder,
     durable: Storage,
-    unsynced: Vec<Change>,
+    unsynced: Vec<StorageChange>,
 }
 
 impl PowerRecord {
     fn record(&mut self, step: &Step, before: &Storage, after: &Storage) {
         self.unsynced.extend(after.changes_since(before));
-        let is_synced = |change: &Change| match (step, change) {
-            (Step::SyncFile(file), Change::Content(changed, _)) => changed == file,
-            (Step::SyncDir(dir), Change::Names(names)) => {
+        let is_synced = |change: &StorageChange| match (step, change) {
+            (Step::SyncFile(file), StorageChange::Content(changed, _)) => changed == file,
+            (Step::SyncDir(dir), StorageChange::Names(names)) => {
                 self.order == NameOrder::Journal || names.iter().any(|(at, _)| at.dir == *dir)
             }
             _ => false,
@@ -222,7 +222,7 @@ impl PowerRecord {
         let count = self.unsynced.len();
         assert!(count < 16, "{count} changes are not synced");
         let kept = |parts: u32, at: usize| parts & (1 << at) != 0;
-        let is_name = |at: usize| matches!(self.unsynced[at], Change::Names(_));
+        let is_name = |at: usize| matches!(self.unsynced[at], StorageChange::Names(_));
         let is_possible = |parts: &u32| {
             let names: Vec<_> = (0..count).filter(|at| is_name(*at)).collect();
             self.order == NameOrder::Any
@@ -283,7 +283,7 @@ fn start_again(model: &mut Model, world: &World, found: Storage) {
     let saved = world.saved.clone();
     // Neither a rename nor a change in place is synced.
     world.saved.retain(|file, _| *file != "B" && *file != "C");
-    model.make_move(&mut world, Move::Kill(0), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(0), &mut Vec::new()).expect("a kill");
     let granted = world.service.granted;
     let mut made = Vec::new();
     let mut is_begun = false;
@@ -336,7 +336,7 @@ fn a_power_failure_during_the_fence_leaves_a_whole_file() {
     while version_of(&world, "C") == Some(0) {
         model.step(&mut world, 0, &mut Vec::new()).expect("no violation");
     }
-    model.make_move(&mut world, Move::Kill(0), &mut Vec::new()).expect("a kill");
+    model.make_move(&mut world, ModelMove::Kill(0), &mut Vec::new()).expect("a kill");
     let mut found = 0;
     // The write of the second tenure is not synced either.
     for order in [NameOrder::Any, NameOrder::Journal] {

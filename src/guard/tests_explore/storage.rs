@@ -19,13 +19,13 @@ const MADE_BY_GUARD: Inode = 1_000;
 
 /// A file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Node {
+pub(super) enum StorageNode {
     Dir(BTreeMap<String, Inode>),
     File(Vec<u8>),
     Symlink(String),
 }
 
-impl Node {
+impl StorageNode {
     fn emptied(&self) -> Self {
         match self {
             Self::Dir(_) => Self::Dir(BTreeMap::new()),
@@ -36,9 +36,9 @@ impl Node {
 }
 
 /// Returns the names in a directory, and none in anything else.
-fn names_of(node: Option<&Node>) -> BTreeMap<String, Inode> {
+fn names_of(node: Option<&StorageNode>) -> BTreeMap<String, Inode> {
     match node {
-        Some(Node::Dir(names)) => names.clone(),
+        Some(StorageNode::Dir(names)) => names.clone(),
         _ => BTreeMap::new(),
     }
 }
@@ -46,7 +46,7 @@ fn names_of(node: Option<&Node>) -> BTreeMap<String, Inode> {
 /// The files and directories of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Storage {
-    nodes: BTreeMap<Inode, Node>,
+    nodes: BTreeMap<Inode, StorageNode>,
     /// How many inodes each guard has made.
     made: [Inode; 2],
     /// The files that each guard has open.
@@ -59,12 +59,12 @@ pub(super) struct Storage {
 
 /// A change of a file or of a name, as a storage that loses its power may keep it or not.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(super) enum StorageChange {
     /// The content of a file.
     Content(Inode, Vec<u8>),
     /// All names that one system call changes: for each its directory, and the inode with an empty
     /// node of its kind, or none if the name was removed.
-    Names(Vec<(At, Option<(Inode, Node)>)>),
+    Names(Vec<(At, Option<(Inode, StorageNode)>)>),
 }
 
 type Effect = Result<Answer, i32>;
@@ -76,11 +76,11 @@ impl Storage {
         let mut names = BTreeMap::new();
         for ((name, content), inode) in files.iter().zip(10..) {
             names.insert((*name).to_owned(), inode);
-            nodes.insert(inode, Node::File(content.to_vec()));
+            nodes.insert(inode, StorageNode::File(content.to_vec()));
         }
-        nodes.insert(FOLDER, Node::Dir(names));
-        nodes.insert(STAGES, Node::Dir(BTreeMap::new()));
-        nodes.insert(LOST, Node::Dir(BTreeMap::new()));
+        nodes.insert(FOLDER, StorageNode::Dir(names));
+        nodes.insert(STAGES, StorageNode::Dir(BTreeMap::new()));
+        nodes.insert(LOST, StorageNode::Dir(BTreeMap::new()));
         let (changed, granted) = (BTreeMap::new(), 0);
         Self { nodes, made: [0; 2], open: BTreeSet::new(), changed, granted }
     }
@@ -92,30 +92,30 @@ impl Storage {
 
     fn try_apply(&mut self, guard: usize, step: &Step) -> Effect {
         match step {
-            Step::MakeDir(at) => self.make(guard, at, Node::Dir(BTreeMap::new())),
-            Step::Symlink(at, target) => self.make(guard, at, Node::Symlink(target.clone())),
+            Step::MakeDir(at) => self.make(guard, at, StorageNode::Dir(BTreeMap::new())),
+            Step::Symlink(at, target) => self.make(guard, at, StorageNode::Symlink(target.clone())),
             Step::OpenDir(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
-                Node::Dir(_) => Ok(Answer::Inode(inode)),
+                StorageNode::Dir(_) => Ok(Answer::Inode(inode)),
                 _ => Err(libc::ENOTDIR),
             }),
             Step::IdOf(at) => self.find(at).map(Answer::Inode),
-            Step::Look(at) => self.find(at).map(|inode| self.look(inode)),
-            Step::LookFile(file) => Ok(self.look(*file)),
+            Step::Look(at) => self.find(at).map(|inode| self.inspect(inode)),
+            Step::LookFile(file) => Ok(self.inspect(*file)),
             Step::Exchange(one, other) => self.exchange(one, other),
             Step::OpenFile(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
-                Node::File(_) => {
+                StorageNode::File(_) => {
                     self.open.insert((guard, inode));
                     Ok(Answer::Inode(inode))
                 }
-                Node::Dir(_) => Err(libc::EISDIR),
-                Node::Symlink(_) => Err(libc::ELOOP),
+                StorageNode::Dir(_) => Err(libc::EISDIR),
+                StorageNode::Symlink(_) => Err(libc::ELOOP),
             }),
             Step::ReadSymlink(at) => self.find(at).and_then(|inode| match &self.nodes[&inode] {
-                Node::Symlink(target) => Ok(Answer::Text(target.clone())),
+                StorageNode::Symlink(target) => Ok(Answer::Text(target.clone())),
                 _ => Err(libc::EINVAL),
             }),
             Step::UnnamedFile => {
-                let inode = self.add(guard, Node::File(Vec::new()));
+                let inode = self.add(guard, StorageNode::File(Vec::new()));
                 self.open.insert((guard, inode));
                 Ok(Answer::Inode(inode))
             }
@@ -142,12 +142,12 @@ impl Storage {
             }
             Step::Rename { from, to, must_be_new } => self.rename(from, to, *must_be_new),
             Step::RemoveFile(at) => match self.nodes[&self.find(at)?] {
-                Node::Dir(_) => Err(libc::EISDIR),
+                StorageNode::Dir(_) => Err(libc::EISDIR),
                 _ => self.unlink(at),
             },
             Step::RemoveDir(at) => match &self.nodes[&self.find(at)?] {
-                Node::Dir(names) if names.is_empty() => self.unlink(at),
-                Node::Dir(_) => Err(libc::ENOTEMPTY),
+                StorageNode::Dir(names) if names.is_empty() => self.unlink(at),
+                StorageNode::Dir(_) => Err(libc::ENOTEMPTY),
                 _ => Err(libc::ENOTDIR),
             },
             Step::SyncFile(_) | Step::SyncDir(_) => Ok(Answer::Done),
@@ -161,11 +161,11 @@ impl Storage {
         self.changed.insert(inode, self.granted);
     }
 
-    fn look(&self, inode: Inode) -> Answer {
+    fn inspect(&self, inode: Inode) -> Answer {
         let (is_dir, content) = match &self.nodes[&inode] {
-            Node::Dir(_) => (true, Vec::new()),
-            Node::File(content) => (false, content.clone()),
-            Node::Symlink(_) => (false, Vec::new()),
+            StorageNode::Dir(_) => (true, Vec::new()),
+            StorageNode::File(content) => (false, content.clone()),
+            StorageNode::Symlink(_) => (false, Vec::new()),
         };
         let changed = self.changed.get(&inode).copied().unwrap_or_default();
         Answer::Looked(inode, is_dir, content, changed)
@@ -182,7 +182,7 @@ impl Storage {
 
     /// Replaces a file of the folder by one that came past the guards.
     pub(super) fn plant(&mut self, name: &str, inode: Inode, content: &[u8]) {
-        self.nodes.insert(inode, Node::File(content.to_vec()));
+        self.nodes.insert(inode, StorageNode::File(content.to_vec()));
         self.change(inode);
         let names = self.names_mut(FOLDER).expect("the folder is there");
         if let Some(replaced) = names.insert(name.to_owned(), inode) {
@@ -192,24 +192,25 @@ impl Storage {
 
     /// Whether a file with this content has a name.
     pub(super) fn has_content(&self, wanted: &[u8]) -> bool {
-        let is_it = |inode: &Inode| matches!(&self.nodes[inode], Node::File(it) if it == wanted);
+        let is_it =
+            |inode: &Inode| matches!(&self.nodes[inode], StorageNode::File(it) if it == wanted);
         self.nodes.values().any(|node| match node {
-            Node::Dir(names) => names.values().any(is_it),
+            StorageNode::Dir(names) => names.values().any(is_it),
             _ => false,
         })
     }
 
     fn rename(&mut self, from: &At, to: &At, must_be_new: bool) -> Effect {
         let inode = self.find(from)?;
-        let is_dir = matches!(self.nodes[&inode], Node::Dir(_));
+        let is_dir = matches!(self.nodes[&inode], StorageNode::Dir(_));
         self.names_mut(to.dir)?;
         if let Ok(there) = self.find(to) {
             match &self.nodes[&there] {
                 _ if must_be_new => return Err(libc::EEXIST),
                 _ if there == inode => return Ok(Answer::Done),
-                Node::Dir(_) if !is_dir => return Err(libc::EISDIR),
-                Node::Dir(names) if !names.is_empty() => return Err(libc::ENOTEMPTY),
-                Node::Dir(_) => {}
+                StorageNode::Dir(_) if !is_dir => return Err(libc::EISDIR),
+                StorageNode::Dir(names) if !names.is_empty() => return Err(libc::ENOTEMPTY),
+                StorageNode::Dir(_) => {}
                 _ if is_dir => return Err(libc::ENOTDIR),
                 _ => {}
             }
@@ -227,7 +228,7 @@ impl Storage {
     /// of a fence that does not remove it.
     pub(super) fn hide(&mut self, at: &At) -> Answer {
         match &self.find(at).map(|inode| &self.nodes[&inode]) {
-            Ok(Node::Dir(names)) if names.is_empty() => {
+            Ok(StorageNode::Dir(names)) if names.is_empty() => {
                 let names = self.names_mut(at.dir).expect("found");
                 names.remove(&at.name);
                 Answer::Done
@@ -238,16 +239,16 @@ impl Storage {
     }
 
     /// Returns the changes since an earlier state of the storage.
-    pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
+    pub(super) fn changes_since(&self, before: &Self) -> Vec<StorageChange> {
         let mut changes = Vec::new();
         let mut renamed = Vec::new();
         let all: BTreeSet<_> = self.nodes.keys().chain(before.nodes.keys()).copied().collect();
         for inode in all {
             let (old, new) = (before.nodes.get(&inode), self.nodes.get(&inode));
-            if let Some(Node::File(content)) = new
+            if let Some(StorageNode::File(content)) = new
                 && old != new
             {
-                changes.push(Change::Content(inode, content.clone()));
+                changes.push(StorageChange::Content(inode, content.clone()));
             }
             let (old, new) = (names_of(old), names_of(new));
             let all: BTreeSet<_> = old.keys().chain(new.keys()).collect();
@@ -257,19 +258,19 @@ impl Storage {
             }
         }
         if !renamed.is_empty() {
-            changes.push(Change::Names(renamed));
+            changes.push(StorageChange::Names(renamed));
         }
         changes
     }
 
     /// Makes a change that was recorded, unless the directory of a new name is not there.
-    pub(super) fn redo(&mut self, change: &Change) {
+    pub(super) fn redo(&mut self, change: &StorageChange) {
         match change {
-            Change::Content(file, content) => {
-                self.nodes.insert(*file, Node::File(content.clone()));
+            StorageChange::Content(file, content) => {
+                self.nodes.insert(*file, StorageNode::File(content.clone()));
                 self.change(*file);
             }
-            Change::Names(names) => {
+            StorageChange::Names(names) => {
                 let mut added = names.iter().filter(|(_, named)| named.is_some());
                 if added.any(|(at, _)| self.names_mut(at.dir).is_err()) {
                     return;
@@ -319,10 +320,10 @@ impl Storage {
 
     /// Returns the names in a directory, and for each its inode and content.
     pub(super) fn files_in(&self, dir: Inode) -> BTreeMap<&str, (Inode, &[u8])> {
-        let Some(Node::Dir(names)) = self.nodes.get(&dir) else { return BTreeMap::new() };
+        let Some(StorageNode::Dir(names)) = self.nodes.get(&dir) else { return BTreeMap::new() };
         let mut files = BTreeMap::new();
         for (name, inode) in names {
-            if let Node::File(content) = &self.nodes[inode] {
+            if let StorageNode::File(content) = &self.nodes[inode] {
                 files.insert(name.as_str(), (*inode, &content[..]));
             }
         }
@@ -332,20 +333,20 @@ impl Storage {
     /// Returns the names in a directory.
     pub(super) fn names_in(&self, dir: Inode) -> Vec<&str> {
         match self.nodes.get(&dir) {
-            Some(Node::Dir(names)) => names.keys().map(String::as_str).collect(),
+            Some(StorageNode::Dir(names)) => names.keys().map(String::as_str).collect(),
             _ => Vec::new(),
         }
     }
 
     fn entries(&self, dir: Inode) -> Vec<(String, bool)> {
-        let Some(Node::Dir(names)) = self.nodes.get(&dir) else { return Vec::new() };
-        let is_dir = |inode| matches!(self.nodes[inode], Node::Dir(_));
+        let Some(StorageNode::Dir(names)) = self.nodes.get(&dir) else { return Vec::new() };
+        let is_dir = |inode| matches!(self.nodes[inode], StorageNode::Dir(_));
         names.iter().map(|(name, inode)| (name.clone(), is_dir(inode))).collect()
     }
 
     fn content_mut(&mut self, file: Inode) -> &mut Vec<u8> {
         match self.nodes.get_mut(&file) {
-            Some(Node::File(content)) => content,
+            Some(StorageNode::File(content)) => content,
             other => panic!("{file} is an open file, not {other:?}"),
         }
     }
@@ -353,19 +354,19 @@ impl Storage {
     /// Returns the names in a directory; ENOENT if it was removed.
     fn names_mut(&mut self, dir: Inode) -> Result<&mut BTreeMap<String, Inode>, i32> {
         match self.nodes.get_mut(&dir) {
-            Some(Node::Dir(names)) => Ok(names),
+            Some(StorageNode::Dir(names)) => Ok(names),
             _ => Err(libc::ENOENT),
         }
     }
 
     fn find(&self, at: &At) -> Result<Inode, i32> {
         match self.nodes.get(&at.dir) {
-            Some(Node::Dir(names)) => names.get(&at.name).copied().ok_or(libc::ENOENT),
+            Some(StorageNode::Dir(names)) => names.get(&at.name).copied().ok_or(libc::ENOENT),
             _ => Err(libc::ENOENT),
         }
     }
 
-    fn add(&mut self, guard: usize, node: Node) -> Inode {
+    fn add(&mut self, guard: usize, node: StorageNode) -> Inode {
         self.made[guard] += 1;
         let first = MADE_BY_GUARD * (1 + Inode::try_from(guard).expect("two guards"));
         let inode = first + self.made[guard];
@@ -374,7 +375,7 @@ impl Storage {
         inode
     }
 
-    fn make(&mut self, guard: usize, at: &At, node: Node) -> Effect {
+    fn make(&mut self, guard: usize, at: &At, node: StorageNode) -> Effect {
         self.names_mut(at.dir)?;
         if self.find(at).is_ok() {
             return Err(libc::EEXIST);
@@ -392,8 +393,8 @@ impl Storage {
     }
 
     fn is_named(&self, inode: Inode) -> bool {
-        let names = |node: &Node| match node {
-            Node::Dir(names) => names.values().any(|named| *named == inode),
+        let names = |node: &StorageNode| match node {
+            StorageNode::Dir(names) => names.values().any(|named| *named == inode),
             _ => false,
         };
         self.nodes.values().any(names)

@@ -5,7 +5,7 @@
 use super::storage::{FOLDER, Inode, LOST, STAGES, Storage};
 use super::{Mutant, Scenario, Setup};
 use crate::guard::tests_explore::guard_program::{
-    Answer, At, Histories, HistoryId, RESTART, START, Step, Told,
+    Answer, At, Histories, HistoryId, RESTART, Report, START, Step,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const PLANTED: u32 = 99;
 
 /// The lock service: one lock with leases that end at a tick of the clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct LockService {
+pub(super) struct ModelLockService {
     /// The number of tenures granted.
     pub(super) granted: u8,
     /// The guard that holds the lock, and the time at which its lease ends.
@@ -28,7 +28,7 @@ pub(super) struct LockService {
 
 /// A guard as a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Process {
+pub(super) struct GuardProcess {
     pub(super) history: HistoryId,
     /// The number of its tenure; 0 if it has none.
     pub(super) tenure: u8,
@@ -40,12 +40,12 @@ pub(super) struct Process {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) storage: Storage,
-    pub(super) service: LockService,
+    pub(super) service: ModelLockService,
     pub(super) now: u64,
-    pub(super) guards: [Process; 2],
+    pub(super) guards: [GuardProcess; 2],
     /// The latest tenure whose gate was opened.
     pub(super) opened: u8,
-    /// The tenure in which each file was last saved, as told to a program.
+    /// The tenure in which each file was last saved, as reported to a program.
     pub(super) saved: BTreeMap<&'static str, u8>,
     /// The names of stages that were made after the end of their tenure's lease.
     pub(super) late_stages: BTreeSet<String>,
@@ -60,7 +60,7 @@ pub(super) struct World {
 
 /// A transition between two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum ModelMove {
     Step(usize),
     Tick,
     Kill(usize),
@@ -81,11 +81,11 @@ impl Model {
 
     /// Returns the world in which both guards wait for the first tenure.
     pub(super) fn start(&mut self) -> World {
-        let start = Process { history: START, tenure: 0, until: 0 };
+        let start = GuardProcess { history: START, tenure: 0, until: 0 };
         let files: [(&str, &[u8]); 3] = [("A", b"A00"), ("B", b"B00"), ("C", b"C00")];
         let mut world = World {
             storage: Storage::new(&files),
-            service: LockService::default(),
+            service: ModelLockService::default(),
             now: 0,
             guards: [start.clone(), start],
             opened: 0,
@@ -103,7 +103,7 @@ impl Model {
     }
 
     /// Returns the moves that are possible.
-    pub(super) fn moves(&self, world: &World) -> Vec<Move> {
+    pub(super) fn moves(&self, world: &World) -> Vec<ModelMove> {
         let mut moves = Vec::new();
         for (guard, process) in world.guards.iter().enumerate() {
             let Some(step) = self.next_step(world, guard) else { continue };
@@ -112,17 +112,17 @@ impl Model {
             let is_symmetric = world.service.granted == 0 && guard == 1;
             let is_free = !is_held(world) || world.service.granted == self.setup.tenures;
             if !is_waiting || (is_free && !is_symmetric) {
-                moves.push(Move::Step(guard));
+                moves.push(ModelMove::Step(guard));
             }
             if world.kills < self.setup.kills && process.tenure > 0 {
-                moves.push(Move::Kill(guard));
+                moves.push(ModelMove::Kill(guard));
             }
         }
         if let Some(name) = self.planted_name(world) {
-            moves.push(Move::Plant(name));
+            moves.push(ModelMove::Plant(name));
         }
         if is_held(world) && (world.stops < self.setup.stops || !is_holder_alive(world)) {
-            moves.push(Move::Tick);
+            moves.push(ModelMove::Tick);
         }
         moves
     }
@@ -158,11 +158,11 @@ impl Model {
     pub(super) fn make_move(
         &mut self,
         world: &mut World,
-        next: Move,
+        next: ModelMove,
         made: &mut Vec<String>,
     ) -> Result<(), String> {
         match next {
-            Move::Tick => {
+            ModelMove::Tick => {
                 made.push("clock: one tick".to_owned());
                 world.stops += u8::from(is_holder_alive(world));
                 world.now += 1;
@@ -171,21 +171,21 @@ impl Model {
                 }
                 Ok(())
             }
-            Move::Kill(guard) => {
+            ModelMove::Kill(guard) => {
                 made.push(format!("guard {guard} is killed"));
                 world.kills += 1;
                 world.storage.close_all(guard);
-                world.guards[guard] = Process { history: RESTART, tenure: 0, until: 0 };
+                world.guards[guard] = GuardProcess { history: RESTART, tenure: 0, until: 0 };
                 self.run_private(world, guard, made)
             }
-            Move::Plant(name) => {
+            ModelMove::Plant(name) => {
                 made.push(format!("a foreign version of {name} comes"));
                 world.planted = Some(world.service.granted);
                 world.saved.clear();
                 world.storage.plant(name, PLANTED, FOREIGN);
                 Ok(())
             }
-            Move::Step(guard) => {
+            ModelMove::Step(guard) => {
                 self.step(world, guard, made)?;
                 for guard in [0, 1] {
                     self.run_private(world, guard, made)?;
@@ -213,7 +213,7 @@ impl Model {
                 Step::UnnamedFile
                 | Step::SyncFile(_)
                 | Step::SyncDir(_)
-                | Step::Tell(_)
+                | Step::Report(_)
                 | Step::EndSession
                 | Step::Entries(LOST) => true,
                 Step::Write(file, ..) | Step::LookFile(file) => {
@@ -246,7 +246,7 @@ impl Model {
             "guard {guard} (tenure {}): {step:?} -> {answer:?}",
             world.guards[guard].tenure
         ));
-        let is_over = *step == Step::Tell(Told::Ended) && !self.setup.is_daemon_kept;
+        let is_over = *step == Step::Report(Report::Ended) && !self.setup.is_daemon_kept;
         world.guards[guard].history =
             if is_over { START } else { self.histories.extended(history, answer) };
         Ok(())
@@ -270,7 +270,7 @@ impl Model {
                 world.service.holder = world.service.holder.filter(|(by, _)| *by != guard);
                 Ok(Answer::Done)
             }
-            Step::Tell(told) => check_told(world, guard, told).map(|()| Answer::Done),
+            Step::Report(report) => check_report(world, guard, report).map(|()| Answer::Done),
             step => {
                 let before = folder(&world.storage);
                 let had_foreign = world.storage.has_content(FOREIGN);
@@ -444,10 +444,10 @@ pub(super) fn check_change(
 }
 
 /// Checks an event of a guard.
-pub(super) fn check_told(world: &mut World, guard: usize, told: &Told) -> Result<(), String> {
+pub(super) fn check_report(world: &mut World, guard: usize, report: &Report) -> Result<(), String> {
     let tenure = world.guards[guard].tenure;
-    match told {
-        Told::Opened => {
+    match report {
+        Report::Opened => {
             let is_in_time = world.now < world.guards[guard].until;
             let stages = world.storage.names_in(STAGES);
             let late = |name: &&&str| !world.late_stages.contains(**name);
@@ -469,7 +469,7 @@ pub(super) fn check_told(world: &mut World, guard: usize, told: &Told) -> Result
             world.opened = world.opened.max(tenure);
             Ok(())
         }
-        Told::Saved(file) => {
+        Report::Saved(file) => {
             if world.planted.is_some() {
                 // The foreign version may have replaced it.
                 return Ok(());
@@ -482,7 +482,7 @@ pub(super) fn check_told(world: &mut World, guard: usize, told: &Told) -> Result
             *saved = tenure.max(*saved);
             Ok(())
         }
-        Told::Refused(file) => {
+        Report::Refused(file) => {
             let content = format!("{}{tenure}{tenure}", &file[..1]).into_bytes();
             let is_kept = [FOLDER, LOST]
                 .into_iter()
@@ -493,12 +493,12 @@ pub(super) fn check_told(world: &mut World, guard: usize, told: &Told) -> Result
                 Err(format!("{file} of tenure {tenure} is neither in the folder nor lost"))
             }
         }
-        Told::Ended => {
+        Report::Ended => {
             world.storage.close_all(guard);
             let process = &mut world.guards[guard];
             (process.tenure, process.until) = (0, 0);
             Ok(())
         }
-        Told::Failed(reason) => Err(format!("guard {guard}: {reason}")),
+        Report::Failed(reason) => Err(format!("guard {guard}: {reason}")),
     }
 }

@@ -21,15 +21,15 @@ use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::wishes::{Denied, WishOf};
 use crate::guard::view::parts::attributes::Passthrough;
 use crate::guard::view::parts::close_rule::Saving;
-use crate::guard::view::parts::control_files::ControlFiles;
+use crate::guard::view::parts::control_files::ViewControlFiles;
 use crate::guard::view::parts::control_files::{RefusedChanges, classed};
 use crate::guard::view::parts::database_files::Databases;
 use crate::guard::view::parts::local_dir::LocalFiles;
 use crate::guard::view::parts::node_paths::NodeBase;
 use crate::guard::view::parts::nodes::Nodes;
-use crate::guard::view::parts::open_file::DirReading;
 use crate::guard::view::parts::open_file::KernelWait;
 use crate::guard::view::parts::open_file::OpenFile;
+use crate::guard::view::parts::open_file::ViewDirReading;
 use crate::guard::view::parts::record_nodes::RecordUse;
 use crate::guard::view::parts::second_opens::SecondOpens;
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
@@ -62,9 +62,9 @@ pub(crate) struct FolderView {
     /// The kernel's limit on the time of a request when the view was mounted, in seconds.
     pub(super) request_timeout: Option<u64>,
     pub(super) second_opens: SecondOpens,
-    pub(super) dirs: Handles<OpenDir>,
+    pub(super) dirs: Handles<OpenViewDir>,
     pub(super) refused: RefusedChanges,
-    pub(super) control: ControlFiles,
+    pub(super) control: ViewControlFiles,
     pub(super) records: Arc<LockRecords>,
     pub(super) record_use: RecordUse,
     pub(super) databases: Databases,
@@ -84,9 +84,9 @@ pub(crate) struct FolderView {
 }
 
 /// An open directory.
-pub(super) struct OpenDir {
+pub(super) struct OpenViewDir {
     /// The place in the folder's directory; `None` for `.latchfs`.
-    pub(super) reading: Option<Mutex<DirReading>>,
+    pub(super) reading: Option<Mutex<ViewDirReading>>,
     /// The parts of the directory in those of its user: its page of names, and its descriptor.
     pub(super) _shares: (Share, Option<Share>),
 }
@@ -394,7 +394,7 @@ impl FolderView {
         self.tenures.hold(owner, of, patience, is_wanted, then);
         let answer = held.await;
         if answer.is_none() {
-            self.tenures.look();
+            self.tenures.recheck();
         }
         answer.map(|answer| answer.map_err(|sentence| self.with_names(who, sentence)))
     }

@@ -27,7 +27,7 @@ use crate::guard::tenures::tenure_events::{NewsCommands, TenureEvent};
 use crate::guard::tenures::wishes::TenureNews;
 use crate::guard::view::parts::attributes::Passthrough;
 use crate::guard::view::parts::control_files::RefusedChanges;
-use crate::guard::view::parts::control_files::{CONTROL_DIR, ControlFiles};
+use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles};
 use crate::guard::view::parts::database_files::Databases;
 use crate::guard::view::parts::local_dir::LocalFiles;
 use crate::guard::view::parts::nodes::Nodes;
@@ -106,9 +106,9 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let root =
         crate::guard::disk::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
     let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
-    let (told, commands) = (Arc::clone(&slot), parts.commands.clone());
+    let (own_slot, commands) = (Arc::clone(&slot), parts.commands.clone());
     let on_news = Box::new(move |news: &TenureNews| {
-        if let Some(view) = told.get().and_then(Weak::upgrade) {
+        if let Some(view) = own_slot.get().and_then(Weak::upgrade) {
             view.on_news(news, &commands);
         }
     });
@@ -133,7 +133,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         second_opens: SecondOpens::default(),
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
-        control: ControlFiles::default(),
+        control: ViewControlFiles::default(),
         records,
         record_use: RecordUse::default(),
         databases: Databases::default(),
@@ -185,12 +185,12 @@ impl FolderView {
                 self.forget_shared_memories();
                 self.wake_dormant(*tenure);
             }
-            news => self.tell(news, commands),
+            news => self.notify(news, commands),
         }
     }
 
-    /// Tells programs and people of news.
-    fn tell(&self, news: &TenureNews, commands: &NewsCommands) {
+    /// Notifies programs and people of news.
+    fn notify(&self, news: &TenureNews, commands: &NewsCommands) {
         match news {
             TenureNews::Overdue(tenure) => self.yield_written_back(*tenure),
             TenureNews::Ended(..) => self.forget_ended(),

@@ -162,8 +162,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
 
     /// Calls `query` with the engine at once, without waiting, if this node is the only member, no
     /// deadline is due, and no command is pending that may change the lock `name` (or any lock, if
-    /// `name` is `None`). If one of these conditions fails, does not call `query`, and returns it to
-    /// the caller as the error.
+    /// `name` is `None`). If one of these conditions fails, does not call `query`, and returns it
+    /// to the caller as the error.
     fn read_engine_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,

@@ -123,7 +123,8 @@ impl RaftNode {
         }
     }
 
-    /// Calls `query` with the current state of the lock engine. No entry is applied during the call.
+    /// Calls `query` with the current state of the lock engine. No entry is applied during the
+    /// call.
     pub fn inspect<T>(&self, query: impl FnOnce(&Engine) -> T) -> T {
         query(&self.shared.node.requests.replica.state().engine)
     }

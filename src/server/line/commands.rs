@@ -57,16 +57,16 @@ pub(super) enum LinePhase {
 }
 
 /// Counts one pending request, until it is dropped.
-struct CountedRequest<'a>(&'a AtomicUsize);
+struct PendingLine<'a>(&'a AtomicUsize);
 
-impl<'a> CountedRequest<'a> {
+impl<'a> PendingLine<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for CountedRequest<'_> {
+impl Drop for PendingLine<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -115,7 +115,7 @@ impl LineService {
         secret: Option<&[u8]>,
         request: LineRequest,
     ) -> LineReply {
-        let _pending = CountedRequest::new(&self.pending);
+        let _pending = PendingLine::new(&self.pending);
         let operation = request.operation();
         let caller = AuditedCaller { grant, origin };
         if let Err(denial) = grant.may_begin(operation) {

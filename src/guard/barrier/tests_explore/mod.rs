@@ -20,7 +20,7 @@ use crate::guard::barrier::tests_explore::world::explore;
 
 /// A fault that the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Mutant {
+enum BarrierMutant {
     /// A restored lock service claims that its last tenure has ended in order.
     RestoredTakenForReleased,
     /// A machine is ready at its own handover, however its files stand.
@@ -59,7 +59,7 @@ enum Ignored {
 
 /// The scope of an exploration: how many moves, and how often each event happens.
 #[derive(Debug, Clone, Copy)]
-struct Setup {
+struct BarrierSetup {
     machines: usize,
     /// Whether all machines begin with all files, and not the first one alone.
     have_arrived: bool,
@@ -81,10 +81,10 @@ struct Setup {
     /// Whether each marker can be a checkpoint.
     checkpoints: bool,
     ignored: Ignored,
-    mutant: Option<Mutant>,
+    mutant: Option<BarrierMutant>,
 }
 
-const SETUP: Setup = Setup {
+const SETUP: BarrierSetup = BarrierSetup {
     machines: 2,
     have_arrived: false,
     moves: 0,
@@ -106,9 +106,9 @@ fn is_full() -> bool {
 }
 
 /// Explores a setup, with `more` moves in the full form, and fails if a guarantee is violated.
-fn explore_well(setup: Setup, more: u32) -> usize {
+fn explore_well(setup: BarrierSetup, more: u32) -> usize {
     let moves = if is_full() { setup.moves + more } else { setup.moves };
-    let setup = Setup { moves, ..setup };
+    let setup = BarrierSetup { moves, ..setup };
     let explored = explore(setup);
     println!("{} states, {} became ready: {setup:?}", explored.states, explored.ready);
     assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
@@ -118,34 +118,40 @@ fn explore_well(setup: Setup, more: u32) -> usize {
 
 #[test]
 fn two_machines_see_the_last_version() {
-    explore_well(Setup { moves: 12, ..SETUP }, 3);
+    explore_well(BarrierSetup { moves: 12, ..SETUP }, 3);
 }
 
 #[test]
 fn two_machines_take_turns() {
-    let setup = Setup { have_arrived: true, writes: 2, crashes: 0, accepts: 0, ..SETUP };
-    explore_well(Setup { moves: 24, writes: 3, ..setup }, 8);
-    explore_well(Setup { moves: 17, crashes: 1, accepts: 1, ..setup }, 3);
+    let setup = BarrierSetup { have_arrived: true, writes: 2, crashes: 0, accepts: 0, ..SETUP };
+    explore_well(BarrierSetup { moves: 24, writes: 3, ..setup }, 8);
+    explore_well(BarrierSetup { moves: 17, crashes: 1, accepts: 1, ..setup }, 3);
 }
 
 #[test]
 fn three_machines_see_the_last_version() {
-    explore_well(Setup { machines: 3, moves: 12, writes: 2, have_arrived: true, ..SETUP }, 3);
+    explore_well(
+        BarrierSetup { machines: 3, moves: 12, writes: 2, have_arrived: true, ..SETUP },
+        3,
+    );
 }
 
 #[test]
 fn a_restored_server_leaves_no_stale_machine_ready() {
-    explore_well(Setup { moves: 13, restores: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
+    explore_well(
+        BarrierSetup { moves: 13, restores: 1, writes: 2, have_arrived: true, ..SETUP },
+        3,
+    );
 }
 
 #[test]
 fn foreign_versions_are_never_overwritten_unseen() {
-    explore_well(Setup { moves: 12, foreign: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
+    explore_well(BarrierSetup { moves: 12, foreign: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
 }
 
 #[test]
 fn removed_files_and_checkpoints_arrive() {
-    let setup = Setup {
+    let setup = BarrierSetup {
         moves: 14,
         writes: 2,
         removes: true,
@@ -159,10 +165,18 @@ fn removed_files_and_checkpoints_arrive() {
 /// Anybody who can write the folder can write ignore rules: they change nothing for named files.
 #[test]
 fn ignore_rules_leave_no_stale_machine_ready() {
-    let setup = Setup { ignored: Ignored::Everything, have_arrived: true, writes: 2, ..SETUP };
-    explore_well(Setup { moves: 12, accepts: 0, ..setup }, 3);
+    let setup =
+        BarrierSetup { ignored: Ignored::Everything, have_arrived: true, writes: 2, ..SETUP };
+    explore_well(BarrierSetup { moves: 12, accepts: 0, ..setup }, 3);
     explore_well(
-        Setup { moves: 12, removes: true, checkpoints: true, accepts: 0, crashes: 0, ..setup },
+        BarrierSetup {
+            moves: 12,
+            removes: true,
+            checkpoints: true,
+            accepts: 0,
+            crashes: 0,
+            ..setup
+        },
         3,
     );
 }
@@ -170,85 +184,88 @@ fn ignore_rules_leave_no_stale_machine_ready() {
 #[test]
 fn a_lost_clean_handover_and_an_old_image_leave_no_stale_machine_ready() {
     explore_well(
-        Setup { moves: 13, writes: 2, losses: 1, images: 1, have_arrived: true, ..SETUP },
+        BarrierSetup { moves: 13, writes: 2, losses: 1, images: 1, have_arrived: true, ..SETUP },
         3,
     );
 }
 
 /// Checks that the exploration finds a fault, and that it finds nothing without the fault.
-fn find(mutant: Mutant, setup: Setup) {
-    let explored = explore(Setup { mutant: Some(mutant), ..setup });
+fn find(mutant: BarrierMutant, setup: BarrierSetup) {
+    let explored = explore(BarrierSetup { mutant: Some(mutant), ..setup });
     let violation = explored.violation;
     let violation = violation.unwrap_or_else(|| panic!("{mutant:?}: nothing found"));
     println!("{mutant:?}, after {} states:\n{violation}", explored.states);
     // The same states and more were visited without the fault.
-    let without = explore(Setup { moves: explored.moves, ..setup });
+    let without = explore(BarrierSetup { moves: explored.moves, ..setup });
     assert!(without.violation.is_none(), "{mutant:?}: {}", without.violation.unwrap_or_default());
 }
 
-const FINDING: Setup = Setup { moves: 20, writes: 2, accepts: 0, ..SETUP };
+const FINDING: BarrierSetup = BarrierSetup { moves: 20, writes: 2, accepts: 0, ..SETUP };
 
 #[test]
 fn a_restored_server_that_hides_it_is_found() {
-    find(Mutant::RestoredTakenForReleased, Setup { restores: 1, ..FINDING });
+    find(BarrierMutant::RestoredTakenForReleased, BarrierSetup { restores: 1, ..FINDING });
 }
 
 #[test]
 fn an_own_handover_without_a_look_at_the_files_is_found() {
-    find(Mutant::OwnUnchecked, Setup { foreign: 1, ..FINDING });
+    find(BarrierMutant::OwnUnchecked, BarrierSetup { foreign: 1, ..FINDING });
 }
 
 #[test]
 fn a_marker_without_its_files_is_found() {
-    find(Mutant::MarkerAlone, FINDING);
+    find(BarrierMutant::MarkerAlone, FINDING);
 }
 
 #[test]
 fn paths_that_no_marker_names_are_found() {
-    find(Mutant::RestUnchecked, Setup { foreign: 1, ..FINDING });
+    find(BarrierMutant::RestUnchecked, BarrierSetup { foreign: 1, ..FINDING });
 }
 
 #[test]
 fn a_trace_of_an_arriving_tenure_is_found() {
-    find(Mutant::ArrivingSetsHandover, FINDING);
+    find(BarrierMutant::ArrivingSetsHandover, FINDING);
 }
 
 #[test]
 fn an_acceptance_without_a_handover_is_found() {
-    find(Mutant::AcceptSetsNoHandover, Setup { accepts: 1, ..FINDING });
+    find(BarrierMutant::AcceptSetsNoHandover, BarrierSetup { accepts: 1, ..FINDING });
 }
 
 #[test]
 fn a_marker_that_names_what_was_written_is_found() {
-    find(Mutant::NamedAsWritten, Setup { foreign: 1, ..FINDING });
+    find(BarrierMutant::NamedAsWritten, BarrierSetup { foreign: 1, ..FINDING });
 }
 
 #[test]
 fn a_late_marker_after_others_is_found() {
-    find(Mutant::LateAfterOthers, Setup { accepts: 1, crashes: 2, writes: 3, ..FINDING });
+    find(
+        BarrierMutant::LateAfterOthers,
+        BarrierSetup { accepts: 1, crashes: 2, writes: 3, ..FINDING },
+    );
 }
 
 #[test]
 fn a_late_marker_that_leaves_something_out_is_found() {
-    find(Mutant::LateLeavesOut, Setup { foreign: 1, ..FINDING });
+    find(BarrierMutant::LateLeavesOut, BarrierSetup { foreign: 1, ..FINDING });
 }
 
 #[test]
 fn a_comparison_by_size_is_found() {
-    find(Mutant::SizeOnly, FINDING);
+    find(BarrierMutant::SizeOnly, FINDING);
 }
 
 #[test]
 fn a_clean_handover_after_a_change_is_found() {
-    find(Mutant::CleanAfterChange, FINDING);
+    find(BarrierMutant::CleanAfterChange, FINDING);
 }
 
 #[test]
 fn a_rule_that_drops_a_named_path_is_found() {
-    find(Mutant::RuleDropsNamed, Setup { ignored: Ignored::Everything, ..FINDING });
+    find(BarrierMutant::RuleDropsNamed, BarrierSetup { ignored: Ignored::Everything, ..FINDING });
 }
 
 #[test]
 fn an_own_handover_by_the_name_of_the_client_is_found() {
-    find(Mutant::OwnByClient, Setup { images: 1, ..FINDING });
+    find(BarrierMutant::OwnByClient, BarrierSetup { images: 1, ..FINDING });
 }

@@ -12,9 +12,9 @@ use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Acceptance, Change, PathState};
 use super::super::marking::{MarkerHead, TenureMarking};
 use super::super::ready::{Arrived, Decision};
-use super::Mutant;
+use super::BarrierMutant;
 use super::world::{
-    Decided, ENGINE, Machine, ModelState, NAMES, TenurePhase, World, Written, tenure,
+    BarrierWorld, Decided, ENGINE, Machine, ModelState, NAMES, TenurePhase, Written, tenure,
 };
 use crate::engine::Token;
 use crate::guard::barrier::folder_path::DigestCache;
@@ -41,12 +41,12 @@ pub(super) struct Made {
 
 /// The moves from one state.
 pub(super) struct Moves<'a> {
-    pub(super) world: &'a mut World,
+    pub(super) world: &'a mut BarrierWorld,
     pub(super) from: ModelState,
     made: Vec<Made>,
 }
 
-impl World {
+impl BarrierWorld {
     /// Returns the moves from a state.
     pub(super) fn moves(&mut self, state: &ModelState) -> Vec<Made> {
         let machines = self.setup.machines;
@@ -84,7 +84,7 @@ impl Moves<'_> {
         self.made.push(Made { what, machine: machine as u8, state, violation });
     }
 
-    pub(super) fn is(&self, mutant: Mutant) -> bool {
+    pub(super) fn is(&self, mutant: BarrierMutant) -> bool {
         self.world.setup.mutant == Some(mutant)
     }
 
@@ -202,7 +202,7 @@ impl Moves<'_> {
         let (mut state, mut marking) = (self.from, marking.clone());
         let mut ledger = Ledger::clone(&self.ledger(at));
         let log = ledger.log().clone();
-        if self.is(Mutant::CleanAfterChange) {
+        if self.is(BarrierMutant::CleanAfterChange) {
             ledger.put_aside();
         }
         let id = state.take_id();
@@ -311,7 +311,7 @@ impl Moves<'_> {
             return;
         };
         let mut previous = (*self.world.previous.get(saved)).clone();
-        previous.end = if self.is(Mutant::RestoredTakenForReleased) {
+        previous.end = if self.is(BarrierMutant::RestoredTakenForReleased) {
             HandoverEnd::Released
         } else {
             HandoverEnd::Unknown
@@ -330,7 +330,7 @@ impl Moves<'_> {
         let previous = self.world.previous.get(self.from.previous);
         let ledger = self.ledger(at);
         let mut step = late_step(&previous, ENGINE, &ledger);
-        if self.is(Mutant::LateAfterOthers) && matches!(step, LateStep::PutAside(_)) {
+        if self.is(BarrierMutant::LateAfterOthers) && matches!(step, LateStep::PutAside(_)) {
             let (handover, token) = (self.handover(), previous.token);
             let (number, id) = (handover.next, handover.id);
             if handover.kind != HandoverKind::Clean {
@@ -385,10 +385,10 @@ impl Moves<'_> {
         if marker.name.kind == MarkerKind::Checkpoint {
             names = u8::MAX;
         }
-        if self.is(Mutant::NamedAsWritten) {
+        if self.is(BarrierMutant::NamedAsWritten) {
             marker.changes = as_written(&ledger);
         }
-        if self.is(Mutant::LateLeavesOut) && is_last {
+        if self.is(BarrierMutant::LateLeavesOut) && is_last {
             let written = as_written(&ledger);
             marker.changes.retain(|change| written.contains(change));
         }
@@ -467,7 +467,7 @@ impl Moves<'_> {
             }
         }
         let mut state = self.without_lock(at);
-        if self.is(Mutant::ArrivingSetsHandover)
+        if self.is(BarrierMutant::ArrivingSetsHandover)
             && let Some(marker) = self.ledger(at).verified()
         {
             let mut ledger = Ledger::clone(&self.ledger(at));
@@ -516,7 +516,7 @@ impl Moves<'_> {
         let markers = self.world.files(machine.markers);
         let mut ledger = Ledger::clone(&self.ledger(at));
         let handover = self.handover();
-        if self.is(Mutant::OwnByClient) && previous.client == NAMES[at] {
+        if self.is(BarrierMutant::OwnByClient) && previous.client == NAMES[at] {
             ledger.record_own(handover.id);
         }
         let barrier = Barrier {
@@ -529,17 +529,17 @@ impl Moves<'_> {
         };
         let mut tree = ModelFolder { contents, assumed: None };
         match self.world.setup.mutant {
-            Some(Mutant::OwnUnchecked) if ledger.is_own(handover.id) => {
+            Some(BarrierMutant::OwnUnchecked) if ledger.is_own(handover.id) => {
                 tree.contents = [0, 1].map(|path| known(&ledger, path));
             }
-            Some(Mutant::MarkerAlone) if !ledger.is_own(handover.id) => {
+            Some(BarrierMutant::MarkerAlone) if !ledger.is_own(handover.id) => {
                 if let Some(marker) = handover.marker
                     && markers.get(&marker).is_some()
                 {
                     return Decision::Ready(as_it_stands(marker, contents));
                 }
             }
-            Some(Mutant::RestUnchecked) => {
+            Some(BarrierMutant::RestUnchecked) => {
                 if let Ok(target) = barrier.target()
                     && target.top.is_some()
                     && target.chain.base == ChainBase::Ledger
@@ -550,7 +550,7 @@ impl Moves<'_> {
                     }
                 }
             }
-            Some(Mutant::RuleDropsNamed) => {
+            Some(BarrierMutant::RuleDropsNamed) => {
                 let target = barrier.target();
                 let wanted = |at: usize| {
                     let state = target.as_ref().ok()?.chain.wanted.get(&path(at))?.state;
@@ -564,7 +564,7 @@ impl Moves<'_> {
                 };
                 tree.contents = [0, 1].map(|at| wanted(at).unwrap_or_else(|| known(&ledger, at)));
             }
-            Some(Mutant::SizeOnly) => {
+            Some(BarrierMutant::SizeOnly) => {
                 if let Ok(target) = barrier.target() {
                     tree.assumed = Some([0, 1].map(|at| {
                         let wanted = target.chain.wanted.get(&path(at)).map(|it| it.state);
@@ -641,7 +641,7 @@ impl Moves<'_> {
     ) {
         state.left.accepts -= 1;
         let token = state.machines[at].tenure.expect("it holds the lock").0;
-        let marking = if self.is(Mutant::AcceptSetsNoHandover) {
+        let marking = if self.is(BarrierMutant::AcceptSetsNoHandover) {
             let mut forgotten = Ledger::clone(&ledger);
             forgotten.own.pop_back();
             state.machines[at].ledger = self.world.ledgers.put(forgotten);

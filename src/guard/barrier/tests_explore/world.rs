@@ -13,7 +13,7 @@ use super::super::ignored::IgnoreRules;
 use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Change, Marker, PathState};
 use super::super::marking::TenureMarking;
-use super::{Ignored, Setup};
+use super::{BarrierSetup, Ignored};
 use crate::engine::Token;
 use crate::guard::barrier::chain::MarkerFiles;
 use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
@@ -162,8 +162,8 @@ pub(super) type DecisionKey = (u32, u32, u32, Contents, u8);
 pub(super) type MarkerKey = (u32, Contents, u8, u64, bool, MarkerKind);
 
 /// The model, with the values that states name by number.
-pub(super) struct World {
-    pub(super) setup: Setup,
+pub(super) struct BarrierWorld {
+    pub(super) setup: BarrierSetup,
     pub(super) ledgers: Interned<Ledger>,
     pub(super) previous: Interned<PreviousTenure>,
     pub(super) markings: Interned<TenureMarking>,
@@ -181,8 +181,8 @@ pub(super) fn tenure(token: u8) -> TenureId {
     TenureId { engine: ENGINE, token: Token::named(u64::from(token)) }
 }
 
-impl World {
-    pub(super) fn new(setup: Setup) -> Self {
+impl BarrierWorld {
+    pub(super) fn new(setup: BarrierSetup) -> Self {
         Self {
             setup,
             ledgers: Interned::new(),
@@ -374,14 +374,14 @@ pub(super) struct ModelFolder {
 impl FolderTree for ModelFolder {
     fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
         for at in 0..PATHS {
-            if let Some(found) = self.look(&path(at))? {
+            if let Some(found) = self.find(&path(at))? {
                 visit(path(at), found);
             }
         }
         Ok(())
     }
 
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
+    fn find(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
         let stamp = stamp(self.contents[number(path)]);
         let of = |stamp| FoundFile { stamp, changed: 0, mode: 0o644, is_downloaded: true };
         Ok(stamp.map(of))
@@ -411,8 +411,8 @@ pub(super) struct Explored {
 }
 
 /// Explores all runs of a setup, until a move violates a guarantee.
-pub(super) fn explore(setup: Setup) -> Explored {
-    let mut world = World::new(setup);
+pub(super) fn explore(setup: BarrierSetup) -> Explored {
+    let mut world = BarrierWorld::new(setup);
     let hashers = [RandomState::new(), RandomState::new()];
     let key = |state: &ModelState| {
         let [low, high] = [0, 1].map(|at: usize| u128::from(hashers[at].hash_one(state)));

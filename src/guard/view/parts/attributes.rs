@@ -77,7 +77,7 @@ impl ChangeTime {
     }
 
     /// Returns the attributes with the change time that the view shows.
-    pub(in crate::guard::view) fn show(self, found: &Statx) -> Statx {
+    pub(in crate::guard::view) fn apply_to(self, found: &Statx) -> Statx {
         let mut found = *found;
         let is_left = |at: StatxTimestamp| (at.tv_sec, at.tv_nsec);
         if is_left(found.stx_ctime) == is_left(self.left) {

@@ -45,9 +45,9 @@ pub(in crate::guard::view) enum OnClose {
     Killed,
 }
 
-/// What the descriptors of a thread show.
+/// The descriptors of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::guard::view) enum Table {
+pub(in crate::guard::view) enum OpenState {
     /// It has the file open for writing, or may have.
     Open,
     /// It has not.
@@ -70,7 +70,7 @@ pub(in crate::guard::view) trait Processes {
     fn process_of(&mut self, tid: u32) -> Option<u32>;
 
     /// Looks for the file among the descriptors of a thread, or of a process.
-    fn table(&mut self, tid: u32) -> Table;
+    fn table(&mut self, tid: u32) -> OpenState;
 
     /// Whether a signal is ending a thread. It must be ending.
     fn is_killed(&mut self, tid: u32) -> bool;
@@ -204,7 +204,7 @@ impl SaveMemory {
                 if self.is_older(system, child) {
                     continue;
                 }
-                if system.table(child) == Table::Open {
+                if system.table(child) == OpenState::Open {
                     found = true;
                     self.remember(system, child);
                 }
@@ -226,7 +226,7 @@ impl SaveMemory {
             if process == closing {
                 continue;
             }
-            if system.table(process) == Table::Open || self.remember_below(system, process) {
+            if system.table(process) == OpenState::Open || self.remember_below(system, process) {
                 return true;
             }
         }
@@ -240,8 +240,8 @@ impl SaveMemory {
             return OnClose::Later;
         }
         let table = system.table(tid);
-        let is_open = table == Table::Open || self.remember_below(system, tid);
-        if table == Table::Ending && system.is_killed(tid) {
+        let is_open = table == OpenState::Open || self.remember_below(system, tid);
+        if table == OpenState::Ending && system.is_killed(tid) {
             self.was_killed = true;
         } else if !is_open && self.has_content && !self.is_open_elsewhere(system, tid) {
             return OnClose::Publish;
@@ -312,7 +312,7 @@ mod tests {
         /// The number of processes that had an id before.
         reused: BTreeMap<u32, u64>,
         /// The processes that were looked at.
-        looks: Vec<u32>,
+        inspected: Vec<u32>,
     }
 
     impl World {
@@ -360,12 +360,12 @@ mod tests {
             self.parents.contains_key(&process).then_some(process)
         }
 
-        fn table(&mut self, tid: u32) -> Table {
-            self.looks.push(tid);
+        fn table(&mut self, tid: u32) -> OpenState {
+            self.inspected.push(tid);
             match self.process_of(tid) {
-                Some(process) if self.open.contains(&process) => Table::Open,
-                Some(process) if self.ending.contains(&process) => Table::Ending,
-                _ => Table::NotOpen,
+                Some(process) if self.open.contains(&process) => OpenState::Open,
+                Some(process) if self.ending.contains(&process) => OpenState::Ending,
+                _ => OpenState::NotOpen,
             }
         }
 
@@ -399,7 +399,7 @@ mod tests {
     fn a_save_of_one_process_is_published_at_its_close_by_one_look() {
         let (mut world, mut memory) = written();
         assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
-        assert_eq!(world.looks, [10]);
+        assert_eq!(world.inspected, [10]);
     }
 
     #[test]
@@ -410,7 +410,7 @@ mod tests {
         memory.wrote(&mut world, 10);
         world.fork(20, 22);
         assert_eq!(world.close(&mut memory, 10), OnClose::Publish);
-        assert_eq!(world.looks, [10]);
+        assert_eq!(world.inspected, [10]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ const SHORT_TEXT_BYTES: usize = 64 << 10;
 
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::guard::view) enum ControlFile {
+pub(in crate::guard::view) enum ViewControlFile {
     /// The state of the guard as JSON.
     Status,
     /// The last refused change of the reader's user.
@@ -52,7 +52,7 @@ pub(in crate::guard::view) enum ControlFile {
     Control,
 }
 
-impl ControlFile {
+impl ViewControlFile {
     const ALL: [Self; 6] =
         [Self::Status, Self::Why, Self::Events, Self::Ready, Self::Missing, Self::Control];
 
@@ -98,14 +98,14 @@ impl ControlFile {
 
 /// Whether a node is `.latchfs` or a file in it.
 pub(in crate::guard::view) const fn is_control(ino: u64) -> bool {
-    (ino >= DIR_INO && ino <= DIR_INO + ControlFile::ALL.len() as u64)
+    (ino >= DIR_INO && ino <= DIR_INO + ViewControlFile::ALL.len() as u64)
         || ino == SNAPSHOTS
         || is_of_records(ino)
 }
 
 /// An open file in `.latchfs`.
 pub(in crate::guard::view) struct ControlHandle {
-    pub(in crate::guard::view) file: ControlFile,
+    pub(in crate::guard::view) file: ViewControlFile,
     pub(in crate::guard::view) who: Requester,
     /// The texts that the file keeps in memory.
     pub(in crate::guard::view) texts: Mutex<ControlTexts>,
@@ -194,7 +194,7 @@ struct Events {
 }
 
 /// The files in `.latchfs` of one view.
-pub(in crate::guard::view) struct ControlFiles {
+pub(in crate::guard::view) struct ViewControlFiles {
     events: Mutex<Events>,
     made: SystemTime,
 }
@@ -206,15 +206,15 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + since
 }
 
-impl Default for ControlFiles {
+impl Default for ViewControlFiles {
     fn default() -> Self {
         Self { events: Mutex::default(), made: now() }
     }
 }
 
-impl ControlFiles {
+impl ViewControlFiles {
     pub(in crate::guard::view) fn attr(&self, ino: u64) -> FileAttr {
-        let file = ControlFile::of(ino);
+        let file = ViewControlFile::of(ino);
         let (kind, perm) = record_type(ino).unwrap_or_else(|| {
             file.map_or((NodeType::Directory, 0o755), |file| (NodeType::RegularFile, file.mode()))
         });
@@ -248,7 +248,7 @@ impl ControlFiles {
         if at.name == SNAPSHOTS_DIR {
             return Some(Ok(NodeEntry::uncached(self.attr(SNAPSHOTS))));
         }
-        let file = ControlFile::ALL.into_iter().find(|file| at.name == file.name());
+        let file = ViewControlFile::ALL.into_iter().find(|file| at.name == file.name());
         Some(file.map_or(Err(Errno::ENOENT), |file| Ok(NodeEntry::uncached(self.attr(file.ino())))))
     }
 
@@ -257,7 +257,7 @@ impl ControlFiles {
     }
 
     pub(in crate::guard::view) fn entries(ino: u64) -> Option<Vec<DirEntry>> {
-        let entry = |file: ControlFile| DirEntry {
+        let entry = |file: ViewControlFile| DirEntry {
             ino: Some(file.ino()),
             kind: NodeType::RegularFile,
             name: std::ffi::OsStr::new(file.name()).into(),
@@ -268,14 +268,14 @@ impl ControlFiles {
             name: std::ffi::OsStr::new(SNAPSHOTS_DIR).into(),
         };
         let dirs = [locks_entry(), snapshots];
-        (ino == DIR_INO).then(|| ControlFile::ALL.into_iter().map(entry).chain(dirs).collect())
+        (ino == DIR_INO).then(|| ViewControlFile::ALL.into_iter().map(entry).chain(dirs).collect())
     }
 
     /// Returns a new open file, whose reader gets the events from now on.
     /// `share` is the memory of the user who opens it, of which nothing is taken yet.
     pub(in crate::guard::view) fn handle(
         &self,
-        file: ControlFile,
+        file: ViewControlFile,
         who: Requester,
         share: Share,
     ) -> ControlHandle {
@@ -337,8 +337,8 @@ pub(in crate::guard::view) struct RefusedChanges(Mutex<HashMap<u32, LastRefusal>
 #[derive(Debug, Default)]
 struct LastRefusal {
     sentence: Option<String>,
-    /// What a later lookup has found that the kernel itself refuses to make again, so that the
-    /// guard does not hear of the refusal.
+    /// The results of later lookups whose names the kernel itself refuses to make again, so that
+    /// the guard does not see the refusal.
     met: Option<String>,
 }
 

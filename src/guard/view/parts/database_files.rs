@@ -60,7 +60,7 @@ pub(in crate::guard::view) struct MadeFor {
     pub(in crate::guard::view) closed: Option<[Option<Look>; 2]>,
 }
 
-/// What the view remembers of databases.
+/// The databases that the view remembers.
 #[derive(Default)]
 pub(in crate::guard::view) struct Databases {
     /// The shared memories that were made since the view was mounted. Nobody has an older one open.

@@ -5,7 +5,7 @@
 //! Beside each of these directories, `ID.of` is a symlink to the path that its directory had when
 //! its first local file was made.
 //!
-//! What the local files of a view take: bytes on the disk and names, by the users who made them.
+//! The space of the local files of a view: bytes on the disk and names, by the users who made them.
 
 use crate::fuse::kernel::own_user::{is_root, own_uid};
 use crate::guard::disk::linux_disk::{
@@ -35,7 +35,7 @@ pub(in crate::guard::view) struct LocalFiles {
     pub(in crate::guard::view) root: OwnedFd,
     /// The paths of the files that are local.
     pub(in crate::guard::view) patterns: PathPatterns,
-    /// What they take, by their users.
+    /// Their space, by their users.
     pub(in crate::guard::view) shares: LocalShares,
 }
 
@@ -278,7 +278,7 @@ pub(in crate::guard::view) struct LocalShares {
     files: Mutex<HashMap<FileId, Arc<LocalUse>>>,
 }
 
-/// What one local file takes. Programs that have it open keep it after its last name was removed.
+/// The space of one local file. Programs that have it open keep it after its last name was removed.
 pub(in crate::guard::view) struct LocalUse {
     owner: u32,
     names: Mutex<TableShare>,

@@ -326,7 +326,7 @@ impl Nodes {
     /// Returns the attributes of a node's file as the view shows them.
     pub(in crate::guard::view) fn shown(&self, ino: u64, found: &Statx) -> Statx {
         let published = self.0.lock().nodes.get(&ino).and_then(|node| node.published);
-        published.map_or(*found, |change| change.show(found))
+        published.map_or(*found, |change| change.apply_to(found))
     }
 
     /// Records that the file of a node is in the folder now, under its name, or was put aside.

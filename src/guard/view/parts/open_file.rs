@@ -269,7 +269,7 @@ impl<T: Send> InterruptibleWait for KernelWait<T> {
 const PAGE_ENTRIES_MAX: usize = 1_024;
 
 /// The place of an open directory in the folder's own directory.
-pub(in crate::guard::view) struct DirReading {
+pub(in crate::guard::view) struct ViewDirReading {
     stream: Dir,
     /// Whether the directory is the root of the view, which hides the guard's own directory.
     is_root: bool,
@@ -290,7 +290,7 @@ pub(in crate::guard::view) struct DirReading {
 /// that is not published yet.
 pub(in crate::guard::view) type Added = (OsString, NodeType, Option<u64>);
 
-impl DirReading {
+impl ViewDirReading {
     /// Returns the place before the first name of an open directory.
     pub(in crate::guard::view) fn new(dir: File, is_root: bool) -> io::Result<Self> {
         let stream = Dir::new(dir)?;
@@ -393,10 +393,10 @@ mod dir_reading_tests {
             fs::write(dir.join(format!("file{number}")), "").expect("written");
         }
         let opened = File::open(&dir).expect("there");
-        let mut reading = DirReading::new(opened, false).expect("readable");
+        let mut reading = ViewDirReading::new(opened, false).expect("readable");
         let staged = |name: &str, ino| (name.into(), NodeType::RegularFile, Some(ino));
         reading.begin(vec![staged("file7", 7), staged("staged", 8)]).expect("readable");
-        let read = |reading: &mut DirReading| {
+        let read = |reading: &mut ViewDirReading| {
             let (mut names, mut index) = (Vec::new(), 0);
             loop {
                 let (first, page) = reading.page_of(index).expect("readable");

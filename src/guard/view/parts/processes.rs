@@ -6,7 +6,7 @@
 //! files `status`, `fdinfo`, `task` and `children` and the modes of these links are safe to read;
 //! `stat` only if the process is ending.
 
-use super::close_rule::{ProcessInstance, Processes, Table};
+use super::close_rule::{OpenState, ProcessInstance, Processes};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -107,7 +107,7 @@ pub(in crate::guard::view) fn process_if_running(tid: u32) -> Option<u32> {
 
 /// Whether the process of a thread has the node `ino` open, or may have.
 pub(in crate::guard::view) fn may_have_open(tid: u32, ino: u64) -> bool {
-    ProcessLook { wants_writable: false, ..ProcessLook::at(ino) }.table(tid) == Table::Open
+    ProcessLook { wants_writable: false, ..ProcessLook::at(ino) }.table(tid) == OpenState::Open
 }
 
 /// A look at the processes that may have the node of a file open.
@@ -130,23 +130,25 @@ impl ProcessLook {
     }
 
     /// Looks at the descriptors of a thread. Returns `None` if it has none.
-    fn descriptors(&mut self, tid: u32) -> Option<Table> {
+    fn descriptors(&mut self, tid: u32) -> Option<OpenState> {
         let names = match Names::read(&format!("/proc/{tid}/fdinfo")) {
             Ok(names) => names,
             Err(error) if is_gone(error) => return None,
             // A process whose descriptors can't be read may have the file open.
-            Err(_) => return Some(Table::Open),
+            Err(_) => return Some(OpenState::Open),
         };
         let count = names.numbers.len();
-        let Some(left) = self.descriptors_left.checked_sub(count) else { return Some(Table::Open) };
+        let Some(left) = self.descriptors_left.checked_sub(count) else {
+            return Some(OpenState::Open);
+        };
         self.descriptors_left = left;
-        let Ok(infos) = names.dir.fd() else { return Some(Table::Open) };
+        let Ok(infos) = names.dir.fd() else { return Some(OpenState::Open) };
         let is_open = |number: &u32| {
             let is_candidate = count < MANY_DESCRIPTORS || self.is_wanted(tid, *number);
             is_candidate && self.is_it(infos, *number)
         };
         let is_open = names.numbers.iter().any(is_open);
-        (count > 0).then_some(if is_open { Table::Open } else { Table::NotOpen })
+        (count > 0).then_some(if is_open { OpenState::Open } else { OpenState::NotOpen })
     }
 
     /// Whether a descriptor is of the wanted kind, by the mode of its link.
@@ -211,20 +213,20 @@ impl Processes for ProcessLook {
         process_if_running(tid)
     }
 
-    fn table(&mut self, tid: u32) -> Table {
+    fn table(&mut self, tid: u32) -> OpenState {
         if let Some(table) = self.descriptors(tid) {
             return table;
         }
-        let Some(status) = status_of(tid) else { return Table::NotOpen };
+        let Some(status) = status_of(tid) else { return OpenState::NotOpen };
         if !status.is_ending {
-            return Table::NotOpen;
+            return OpenState::NotOpen;
         }
         // The first thread of a process may end before the others, which have the descriptors.
         let threads = self.threads(status.process).unwrap_or_default();
         let runs = |other: &u32| status_of(*other).is_some_and(|status| !status.is_ending);
         match threads.into_iter().filter(|other| *other != tid).find(runs) {
-            Some(other) => self.descriptors(other).unwrap_or(Table::NotOpen),
-            None => Table::Ending,
+            Some(other) => self.descriptors(other).unwrap_or(OpenState::NotOpen),
+            None => OpenState::Ending,
         }
     }
 
@@ -289,7 +291,7 @@ mod tests {
         })
     }
 
-    fn table(ino: u64, tid: u32) -> Table {
+    fn table(ino: u64, tid: u32) -> OpenState {
         ProcessLook::at(ino).table(tid)
     }
 
@@ -299,11 +301,11 @@ mod tests {
         let ino = File::create(&path).and_then(|file| file.metadata()).expect("a file").ino();
         let script = "exec 8>> \"$0\"; echo; read _; exec 8>&- 9< \"$0\"; echo; read _";
         let (mut shell, mut next) = start("sh", &["-c", script, path.to_str().expect("text")]);
-        assert_eq!(table(ino, shell.id()), Table::Open);
+        assert_eq!(table(ino, shell.id()), OpenState::Open);
         next();
-        assert_eq!(table(ino, shell.id()), Table::NotOpen, "it may read only");
+        assert_eq!(table(ino, shell.id()), OpenState::NotOpen, "it may read only");
         assert!(may_have_open(shell.id(), ino));
-        assert_eq!(table(ino, u32::MAX - 1), Table::NotOpen, "there is no such process");
+        assert_eq!(table(ino, u32::MAX - 1), OpenState::NotOpen, "there is no such process");
         drop(next);
         shell.wait().expect("our child");
         fs::remove_file(&path).expect("it is there");
@@ -325,11 +327,11 @@ fds += [os.open('/dev/null', os.O_RDONLY) for _ in range(4000)]
 print(flush=True); input()";
         let arguments = ["-c", script, path.to_str().expect("text")];
         let (mut python, mut next) = start("/usr/bin/python3", &arguments);
-        assert_eq!(table(ino, python.id()), Table::Open);
+        assert_eq!(table(ino, python.id()), OpenState::Open);
         next();
-        assert_eq!(table(ino, python.id()), Table::NotOpen);
+        assert_eq!(table(ino, python.id()), OpenState::NotOpen);
         next();
-        assert_eq!(table(ino, python.id()), Table::Open, "too many");
+        assert_eq!(table(ino, python.id()), OpenState::Open, "too many");
         python.kill().expect("it runs");
         python.wait().expect("our child");
         fs::remove_file(&path).expect("it is there");

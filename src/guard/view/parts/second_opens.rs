@@ -53,7 +53,7 @@ pub(in crate::guard::view) struct SecondOpen {
     place: NodeName,
     /// The nodes that the last lookups of the name found, and their files. When several threads
     /// look one name up, the kernel takes the answer to one of them for all.
-    found: Vec<FoundFile>,
+    found: Vec<FoundNode>,
 }
 
 impl SecondOpen {
@@ -62,14 +62,14 @@ impl SecondOpen {
     }
 
     /// Returns the file of a node that a lookup found.
-    pub(in crate::guard::view) fn into_found(self, ino: u64) -> Option<FoundFile> {
+    pub(in crate::guard::view) fn into_found(self, ino: u64) -> Option<FoundNode> {
         self.found.into_iter().rfind(|found| found.ino == ino)
     }
 }
 
 /// A file that a lookup found.
 #[derive(Clone)]
-pub(in crate::guard::view) struct FoundFile {
+pub(in crate::guard::view) struct FoundNode {
     pub(in crate::guard::view) ino: u64,
     pub(in crate::guard::view) file: Arc<OwnedFd>,
 }
@@ -124,7 +124,7 @@ impl SecondOpens {
 
     /// Keeps the file that a lookup found for the second opens of the name.
     pub(in crate::guard::view) fn keep(&self, at: NameIn<'_>, ino: u64, file: OwnedFd) {
-        let found = FoundFile { ino, file: Arc::new(file) };
+        let found = FoundNode { ino, file: Arc::new(file) };
         for one in self.list.lock().iter_mut().filter(|one| one.is_of(at)) {
             if one.found.len() >= FOUND_MAX {
                 one.found.remove(0);

@@ -182,7 +182,7 @@ impl ViewSnapshots {
         }
     }
 
-    /// Begins a part of the work about which people are told.
+    /// Begins a part of the work that is reported as progress.
     pub(in crate::guard::view) fn begin_work(&self, work: Option<&'static str>) {
         self.files_done.store(0, Ordering::Relaxed);
         *self.work.lock() = work;

@@ -238,7 +238,7 @@ impl FolderView {
             SaveError::Closed(closed) => {
                 let errno = self.say_kept(who, path, Errno::ESTALE, &self.reason(*closed));
                 if *closed == Closed::TenureOver {
-                    self.tenures.look();
+                    self.tenures.recheck();
                 }
                 errno
             }

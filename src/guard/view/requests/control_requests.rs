@@ -22,7 +22,7 @@ use crate::guard::tenures::sequence::GuardState;
 use crate::guard::tenures::wishes::{Denied, WishOf};
 use crate::guard::view::folder_view::{FolderView, MayWait};
 use crate::guard::view::parts::control_files::{
-    CONTROL_DIR, ControlFile, ControlHandle, RequestPart, is_control,
+    CONTROL_DIR, ControlHandle, RequestPart, ViewControlFile, is_control,
 };
 use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
 use crate::holder_id::LoginSession;
@@ -40,8 +40,8 @@ impl FolderView {
         if !is_control(ino) {
             return None;
         }
-        let Some(file) = ControlFile::of(ino) else { return Some(Err(Errno::EISDIR)) };
-        if writes(flags) && file != ControlFile::Control {
+        let Some(file) = ViewControlFile::of(ino) else { return Some(Err(Errno::EISDIR)) };
+        if writes(flags) && file != ViewControlFile::Control {
             return Some(Err(Errno::EACCES));
         }
         if let Some(Err(why)) = file.act().map(|act| self.user(who).check(act)) {
@@ -65,10 +65,10 @@ impl FolderView {
         asked: ReadRequest,
         who: Requester,
     ) -> Done<ReadBytes> {
-        if handle.file == ControlFile::Events {
+        if handle.file == ViewControlFile::Events {
             return self.next_event(handle, who, asked.size).await;
         }
-        if handle.file == ControlFile::Why {
+        if handle.file == ViewControlFile::Why {
             // It is not kept: a user whose memory is used up reads here that it is.
             let sees_all = self.user(handle.who).extent(FolderAct::ReadRefusals) == Extent::Yes;
             let text = self.refused.text(handle.who.uid, sees_all).into_bytes().into();
@@ -149,25 +149,27 @@ impl FolderView {
 
     async fn control_text(&self, handle: &ControlHandle, who: Requester) -> Done<Vec<u8>> {
         match handle.file {
-            ControlFile::Status => {
+            ViewControlFile::Status => {
                 let status =
                     serde_json::to_string_pretty(&self.status(handle.who)).unwrap_or_default();
                 Ok(format!("{status}\n").into_bytes())
             }
-            ControlFile::Ready => {
+            ViewControlFile::Ready => {
                 let is_own = |owner| Self::is_of(owner, handle.who);
                 let is_held = || self.guard.gate().tenure().filter(|open| is_own(open.owner));
                 self.after_events(who, is_held).await?;
                 Ok(b"ready\n".to_vec())
             }
-            ControlFile::Missing => {
+            ViewControlFile::Missing => {
                 let may_see = self.sees_names(handle.who, FolderAct::ShowMissing);
                 let why = self.tenures.not_ready().map(|why| why.text(may_see).to_owned());
                 let paths = self.tenures.missing().into_iter().filter(|_| may_see);
                 let lines = why.into_iter().chain(paths);
                 Ok(lines.map(|line| line + "\n").collect::<String>().into_bytes())
             }
-            ControlFile::Why | ControlFile::Control | ControlFile::Events => Ok(Vec::new()),
+            ViewControlFile::Why | ViewControlFile::Control | ViewControlFile::Events => {
+                Ok(Vec::new())
+            }
         }
     }
 

@@ -237,7 +237,7 @@ impl FolderView {
                 | SaveError::Exists
                 | SaveError::Unread(_),
             ) => {
-                self.tenures.look();
+                self.tenures.recheck();
                 Err(Errno::ESTALE)
             }
         }

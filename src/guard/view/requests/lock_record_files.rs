@@ -108,7 +108,7 @@ impl FolderView {
     /// Returns the tenure of which there is a record.
     async fn recorded(&self) -> Option<RecordedTenure> {
         let (promise, seen) = pending();
-        self.records.ask(move |seen| promise.keep(seen));
+        self.records.request(move |seen| promise.keep(seen));
         seen.await.flatten()
     }
 

@@ -11,10 +11,10 @@ use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::extended_attributes::{attribute, attribute_names, is_acl};
 use crate::guard::disk::linux_disk::{each_entry, id_in, path_of, reopen, stat, stat_at};
 use crate::guard::stage::gate::CACHED_FOR;
-use crate::guard::view::folder_view::{FolderView, OpenDir, errno};
+use crate::guard::view::folder_view::{FolderView, OpenViewDir, errno};
 use crate::guard::view::parts::attributes::{ROOT, SNAPSHOTS, attributes, node_type};
-use crate::guard::view::parts::control_files::{CONTROL_DIR, ControlFiles, is_control};
-use crate::guard::view::parts::open_file::{Added, DirReading};
+use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles, is_control};
+use crate::guard::view::parts::open_file::{Added, ViewDirReading};
 use crate::guard::view::parts::second_opens::{ExpectedOpens, Needs};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
@@ -297,11 +297,11 @@ impl FolderView {
             let descriptor = self.share(Pool::FolderFiles, who, &path)?;
             let (dir, _) = self.directory(ino)?;
             let opened = reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
-            let reading = opened.and_then(|dir| DirReading::new(dir, ino == ROOT));
+            let reading = opened.and_then(|dir| ViewDirReading::new(dir, ino == ROOT));
             (Some(Mutex::new(reading.map_err(|error| errno(&error))?)), Some(descriptor))
         };
         let fh = self.numbers.next();
-        self.dirs.insert(fh, OpenDir { reading, _shares: (share, descriptor) });
+        self.dirs.insert(fh, OpenViewDir { reading, _shares: (share, descriptor) });
         Ok(Opened::by_requests(fh, OpenedFlags::empty()))
     }
 
@@ -328,7 +328,7 @@ impl FolderView {
         let Some(reading) = &open.reading else {
             let entries = match ino {
                 SNAPSHOTS => self.snapshot_entries()?,
-                _ => ControlFiles::entries(ino).unwrap_or_default(),
+                _ => ViewControlFiles::entries(ino).unwrap_or_default(),
             };
             let entries = Arc::new(entries);
             return Ok(DirPage { entries, first: 0 });

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_restore_is_told_as_a_sentence() {
+    fn a_failed_restore_is_reported_as_a_sentence() {
         let full = PublishError::Disk(std::io::Error::from_raw_os_error(libc::ENOSPC));
         let sentence = not_restored(7, &full);
         assert!(sentence.contains("lost file 7") && sentence.contains("no space"), "{sentence}");

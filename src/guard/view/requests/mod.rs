@@ -1,4 +1,4 @@
-//! What `FolderView` does for each request: the methods of one type, a file for each concept.
+//! The requests of `FolderView`: the methods of one type, a file for each concept.
 //!
 //! `open` and `reading` open files, `data` reads and writes them, and `closing` publishes what was
 //! saved as a whole. `databases` are files that a program keeps open while another machine changes

@@ -19,7 +19,7 @@ use crate::guard::view::parts::attributes::{
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
 use crate::guard::view::parts::processes::ProcessLook;
-use crate::guard::view::parts::second_opens::FoundFile;
+use crate::guard::view::parts::second_opens::FoundNode;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,7 +40,7 @@ impl FolderView {
         ino: u64,
         flags: i32,
         opener: BackingOpener<'_>,
-        found: Option<FoundFile>,
+        found: Option<FoundNode>,
     ) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;

@@ -18,7 +18,7 @@ use crate::guard::disk::linux_disk::{id_in, stat};
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile};
 use crate::guard::view::parts::node_paths::{NextSource, NodeBase};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
-use crate::guard::view::parts::second_opens::FoundFile;
+use crate::guard::view::parts::second_opens::FoundNode;
 use std::collections::HashSet;
 use std::fs;
 use std::fs::File;
@@ -35,7 +35,7 @@ impl FolderView {
     /// has to look the name up: a program must not get an older version, whose content nobody would
     /// find after it was changed. A file that was replaced after the second lookup is opened
     /// nevertheless, as if the open had come before.
-    pub(super) fn locate_to_open(&self, ino: u64, found: Option<FoundFile>) -> Done<LocatedFile> {
+    pub(super) fn locate_to_open(&self, ino: u64, found: Option<FoundNode>) -> Done<LocatedFile> {
         match self.locate(ino) {
             Ok(LocatedFile { located: Located::Open(_), .. })
                 if found.is_none() && self.nodes.leave_place(ino) =>
@@ -65,7 +65,7 @@ impl FolderView {
         flags: i32,
         share: Share,
         opener: BackingOpener<'_>,
-        found: Option<FoundFile>,
+        found: Option<FoundNode>,
     ) -> Done<Opened> {
         let located = self.locate_to_open(ino, found)?;
         self.note_read(who, &located.found);

@@ -15,7 +15,7 @@ use crate::guard::disk::operations::{Disk as _, FileId, Look, Place};
 use crate::guard::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use crate::guard::folder_snapshot::snapshot_disk::program_name;
 use crate::guard::folder_snapshot::snapshot_store::{
-    SnapshotError, TREE, failed, list, remove, show, shown, verify,
+    SnapshotError, TREE, describe, failed, list, remove, shown, verify,
 };
 use crate::guard::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
 use crate::guard::guard_request::{SnapshotRequest, refused};
@@ -57,7 +57,7 @@ impl FolderView {
             }
             SnapshotRequest::Show(id) => {
                 let may_see = self.sees_names(who, FolderAct::ShowSnapshot);
-                return show(&self.snapshots.store(), &id, may_see);
+                return describe(&self.snapshots.store(), &id, may_see);
             }
             SnapshotRequest::Take { quiet } => self.take_snapshot(who, quiet).await,
             SnapshotRequest::Verify(id) => {
@@ -334,7 +334,7 @@ impl FolderView {
         }
         let (dir, name) =
             LinuxDisk.open_parent(self.guard.folder(), path).map_err(|error| errno(&error))?;
-        let renewed = LinuxDisk.look(Place::new(&dir, &name)).map_err(|error| errno(&error))?;
+        let renewed = LinuxDisk.stat(Place::new(&dir, &name)).map_err(|error| errno(&error))?;
         self.nodes.renewed(ino, renewed.id);
         Ok(())
     }
