@@ -74,8 +74,8 @@ pub(crate) struct Handover {
 pub(crate) enum HandoverError {
     /// The text is too long.
     TooLong,
-    /// The text has another version, or none.
-    Version,
+    /// The text has another version: this one.
+    Version(u32),
     /// A field is missing, superfluous or damaged.
     Field(&'static str),
 }
@@ -84,9 +84,11 @@ impl fmt::Display for HandoverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong => write!(f, "it has more than {HANDOVER_BYTES_MAX} bytes"),
-            Self::Version => {
-                write!(f, "it is not of version {VERSION}; run the same version of latchfs on all")
-            }
+            Self::Version(found) => write!(
+                f,
+                "it has version {found}, and this latchfs knows version {VERSION}; run the same \
+                 version of latchfs on all machines"
+            ),
             Self::Field(name) => write!(f, "its field '{name}' is missing or damaged"),
         }
     }
@@ -99,8 +101,10 @@ impl Handover {
             return Err(HandoverError::TooLong);
         }
         let mut fields = text.split(' ');
-        if fields.next() != Some(VERSION) {
-            return Err(HandoverError::Version);
+        let version = fields.next().unwrap_or_default();
+        if version != VERSION {
+            let found = version.parse().map_err(|_| HandoverError::Field("version"))?;
+            return Err(HandoverError::Version(found));
         }
         let mut field = |name| fields.next().ok_or(HandoverError::Field(name));
         let kind = match field("kind")? {
@@ -234,11 +238,11 @@ mod tests {
     fn a_damaged_handover_is_an_error_that_says_so() {
         let text = longest().to_string();
         let cases = [
-            (String::new(), HandoverError::Version),
-            (format!("2{}", &text[1..]), HandoverError::Version),
+            (String::new(), HandoverError::Field("version")),
+            (format!("2{}", &text[1..]), HandoverError::Version(2)),
             (format!("{text}{}", "0".repeat(256)), HandoverError::TooLong),
             (format!("{text} x"), HandoverError::Field("end")),
-            (format!(" {text}"), HandoverError::Version),
+            (format!(" {text}"), HandoverError::Field("version")),
             (text.replace(" accepted", " Accepted"), HandoverError::Field("kind")),
             (text.replace(" ffff", " gfff"), HandoverError::Field("id")),
             (text.replace(" ffff", " FFFF"), HandoverError::Field("end")),
@@ -248,6 +252,8 @@ mod tests {
             ("1 clean 00 1 1 1 - -".to_owned(), HandoverError::Field("marker")),
             ("1 dirty".to_owned(), HandoverError::Field("id")),
         ];
+        let said = HandoverError::Version(2).to_string();
+        assert!(said.starts_with("it has version 2, and this latchfs knows version 1"), "{said}");
         for (text, error) in cases {
             assert_eq!(Handover::parse(&text), Err(error), "{text}");
             let said = error.to_string();

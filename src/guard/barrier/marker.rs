@@ -133,6 +133,12 @@ impl fmt::Display for MarkerError {
     }
 }
 
+/// The version of a marker.
+#[derive(Deserialize)]
+struct VersionJson {
+    v: u32,
+}
+
 /// A marker as JSON. The order of the fields is that of the file.
 #[derive(Serialize, Deserialize)]
 struct MarkerJson<'a> {
@@ -342,10 +348,12 @@ impl Marker {
         if bytes.len() as u64 > MARKER_BYTES_MAX {
             return Err(MarkerError::TooLarge);
         }
-        let json: MarkerJson<'_> = serde_json::from_slice(bytes).map_err(damaged)?;
-        if json.v != VERSION {
-            return Err(MarkerError::Version(json.v));
+        // Another version may have other fields.
+        let version: VersionJson = serde_json::from_slice(bytes).map_err(damaged)?;
+        if version.v != VERSION {
+            return Err(MarkerError::Version(version.v));
         }
+        let json: MarkerJson<'_> = serde_json::from_slice(bytes).map_err(damaged)?;
         let engine = u64::from_str_radix(&json.engine, 16).unwrap_or(0);
         if format!("{engine:016x}") != json.engine {
             return Err(damaged("its engine is not 16 hexadecimal digits"));
@@ -594,6 +602,10 @@ mod tests {
             assert_ne!(text, BYTES, "{from}");
             let error = Marker::read(text.as_bytes()).expect_err(&text).to_string();
             assert!(error.contains("marker"), "{error}");
+        }
+        for other in [r#"{"v":2}"#.to_owned(), BYTES.replace("\"v\":1", "\"v\":2")] {
+            let error = Marker::read(other.as_bytes()).expect_err("another version").to_string();
+            assert_eq!(error, "the marker has version 2, and this latchfs knows version 1");
         }
         let whole = BYTES.replace("\"changes\"", "\"whole\":true,\"changes\"");
         assert!(Marker::read(whole.as_bytes()).is_err(), "a checkpoint names no path as gone");

@@ -24,8 +24,10 @@ const FOLD_BYTES: u64 = 32 * 1_024 * 1_024;
 /// The change log takes so much space ahead: lines of some thousand removals and the announcement
 /// before them find space on a full disk.
 const RESERVE_BYTES: u64 = 1_024 * 1_024;
-/// The beginning of the change log, with its version.
-const MAGIC: &str = "latchfs changes 1";
+/// The beginning of the change log, which its version follows.
+const MAGIC: &str = "latchfs changes ";
+/// The version of the change log.
+const CHANGES_VERSION: u32 = 1;
 /// The mode of both files: the state directory is private.
 const MODE: u32 = 0o600;
 /// The names of the files in the directory of this machine.
@@ -105,14 +107,36 @@ struct LoadedChanges {
 }
 
 fn header(boot: u128, ledger: ContentDigest) -> Vec<u8> {
-    format!("{MAGIC} {boot:032x} {ledger}\n").into_bytes()
+    format!("{MAGIC}{CHANGES_VERSION} {boot:032x} {ledger}\n").into_bytes()
 }
 
 fn read_header(line: &[u8]) -> Option<(u128, ContentDigest)> {
-    let text = std::str::from_utf8(line).ok()?.strip_prefix(MAGIC)?.strip_prefix(' ')?;
+    let text = std::str::from_utf8(line).ok()?.strip_prefix(MAGIC)?;
+    let (_, text) = text.split_once(' ').filter(|(it, _)| *it == CHANGES_VERSION.to_string())?;
     let (boot, ledger) = text.split_once(' ')?;
     let number = u128::from_str_radix(boot, 16).ok()?;
     (format!("{number:032x}") == boot).then_some((number, ContentDigest::parse(ledger)?))
+}
+
+/// Fails if one of the two files has another version: it belongs to another latchfs, and stays as
+/// it is.
+fn check_versions(ledger: Option<&OwnFile>, changes: Option<&OwnFile>) -> io::Result<()> {
+    if let Some(OwnFile::Read(bytes)) = ledger
+        && let Err(error @ LedgerError::Version(_)) = Ledger::load(bytes)
+    {
+        return Err(io::Error::other(error.to_string()));
+    }
+    let Some(OwnFile::Read(bytes)) = changes else { return Ok(()) };
+    let line =
+        bytes.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.split(|it| *it == b' ').next());
+    let version = line.and_then(|it| std::str::from_utf8(it).ok()?.parse::<u32>().ok());
+    match version.filter(|it| *it != CHANGES_VERSION) {
+        Some(found) => Err(io::Error::other(format!(
+            "the change log '{CHANGES}' has version {found}, and this latchfs knows version \
+             {CHANGES_VERSION}; run the latchfs that wrote it"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Reads the lines of a change log up to the first one that is damaged.
@@ -187,7 +211,9 @@ fn read_own<D: Disk>(
 /// Returns the ledger with the changes of the log, for a reader that writes neither file.
 pub(crate) fn read_ledger<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Ledger> {
     let ledger = read_own(disk, Place::new(dir, LEDGER), LEDGER_BYTES_MAX)?;
-    let changes = match read_own(disk, Place::new(dir, CHANGES), CHANGES_BYTES_MAX)? {
+    let changes = read_own(disk, Place::new(dir, CHANGES), CHANGES_BYTES_MAX)?;
+    check_versions(ledger.as_ref(), changes.as_ref())?;
+    let changes = match changes {
         Some(OwnFile::Read(bytes)) => read_changes(&bytes),
         _ => None,
     };
@@ -234,6 +260,7 @@ impl<D: Disk> LedgerStore<D> {
     ) -> io::Result<(Self, LoadedLedger)> {
         let ledger = read_own(&*disk, Place::new(&dir, LEDGER), LEDGER_BYTES_MAX)?;
         let found = read_own(&*disk, Place::new(&dir, CHANGES), CHANGES_BYTES_MAX)?;
+        check_versions(ledger.as_ref(), found.as_ref())?;
         let changes = match &found {
             Some(OwnFile::Read(bytes)) => read_changes(bytes),
             _ => None,
@@ -644,6 +671,30 @@ mod tests {
         }
     }
 
+    /// Both files are refused by a sentence that names the file and both versions, and stay.
+    #[test]
+    fn files_of_another_version_are_refused_and_stay_as_they_are() {
+        for (name, text, file) in [
+            (LEDGER, "latchfs ledger 2\nof a later version", "the ledger"),
+            (CHANGES, "latchfs changes 2 of a later version\n", "the change log 'changes'"),
+        ] {
+            let (test, _) = filled();
+            fs::write(test.state_path(name), text).expect("written");
+            let files =
+                || [LEDGER, CHANGES].map(|it| fs::read(test.state_path(it)).expect("there"));
+            let before = files();
+            let opened = open_with(&test, TestDisk::default(), BOOT).map(drop);
+            let read = read_ledger(&TestDisk::default(), &test.state()).map(drop);
+            for refused in [opened, read] {
+                let said = refused.expect_err("another version").to_string();
+                let both = format!("{file} has version 2, and this latchfs knows version 1");
+                assert!(said.starts_with(&both), "{said}");
+            }
+            assert_eq!(files(), before);
+            assert!(!test.state_path(DAMAGED).exists());
+        }
+    }
+
     /// Returns files with a saved ledger and changes after it.
     fn filled() -> (TestFolder, Ledger) {
         let test = TestFolder::new();
@@ -659,7 +710,7 @@ mod tests {
     #[test]
     fn a_damaged_ledger_is_reported_and_only_the_changed_paths_are_kept() {
         type Damage = fn(&TestFolder);
-        let damage: [(Damage, StoreProblem); 6] = [
+        let damage: [(Damage, StoreProblem); 5] = [
             (
                 |test| fs::remove_file(test.state_path(LEDGER)).expect("there"),
                 StoreProblem::Missing,
@@ -672,10 +723,6 @@ mod tests {
                     fs::write(path, bytes).expect("written");
                 },
                 StoreProblem::Ledger(LedgerError::Damaged),
-            ),
-            (
-                |test| fs::write(test.state_path(LEDGER), b"latchfs ledger 2\n").expect("written"),
-                StoreProblem::Ledger(LedgerError::Version(2)),
             ),
             (
                 |test| TestFolder::make_sparse(&test.state_path(LEDGER), LEDGER_BYTES_MAX + 1),

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// The version of the formats of this module.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// The maximum size in bytes of a descriptor, a `READY` and an intent.
 pub(crate) const DESCRIPTOR_BYTES_MAX: u64 = 1 << 20;
 /// The maximum number of sentences in each list of a descriptor.
@@ -140,6 +140,17 @@ impl SnapshotReady {
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
+    }
+
+    /// Returns the version in the content of the file, if it is another one than this latchfs
+    /// knows.
+    pub(crate) fn other_version(ready: &[u8]) -> Option<u32> {
+        #[derive(Deserialize)]
+        struct Version {
+            v: u32,
+        }
+        let found = serde_json::from_slice::<Version>(ready).ok()?.v;
+        (found != VERSION).then_some(found)
     }
 
     /// Returns the descriptor if this file fits it and the name of the snapshot.

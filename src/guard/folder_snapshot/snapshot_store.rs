@@ -6,7 +6,7 @@
 //! Finds snapshots that were interrupted or damaged, and finishes or removes the interrupted ones.
 
 use super::super::tenure::TenureId;
-use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady};
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotDescriptor, SnapshotReady, VERSION};
 use super::snapshot_take::{SnapshotIntent, intents, staged_name};
 use crate::base::said;
 use crate::guard::barrier::folder_path::ContentDigest;
@@ -41,6 +41,8 @@ pub(crate) enum SnapshotError {
     Unknown(String),
     /// The directory is there, and its `READY` does not fit.
     Partial(SnapshotId),
+    /// The `READY` of the snapshot has this version, which is another one.
+    Version(SnapshotId, u32),
     /// These programs had files open for writing for too long.
     NotQuiet(Vec<String>),
     /// Other machines may change the folder at any time.
@@ -62,7 +64,7 @@ impl SnapshotError {
             Self::Partial(_) => Some("E_PARTIAL_SNAPSHOT"),
             Self::NotQuiet(_) | Self::Shared => Some("E_CONSISTENCY_UNAVAILABLE"),
             Self::TooMany | Self::TooLarge(_) => Some("E_LIMIT"),
-            Self::Unknown(_) | Self::TenureOver | Self::Disk(_) => None,
+            Self::Unknown(_) | Self::Version(..) | Self::TenureOver | Self::Disk(_) => None,
         }
     }
 }
@@ -78,6 +80,11 @@ impl fmt::Display for SnapshotError {
                 f,
                 "E_PARTIAL_SNAPSHOT: the snapshot {id} is not complete, and nothing is restored \
                  from it; remove it with 'latchfs folder-snapshot rm {id}'"
+            ),
+            Self::Version(id, found) => write!(
+                f,
+                "the file '{READY}' of the snapshot {id} has version {found}, and this latchfs \
+                 knows version {VERSION}; use the latchfs that took the snapshot"
             ),
             Self::NotQuiet(writers) => write!(
                 f,
@@ -150,6 +157,12 @@ pub(crate) fn complete_in<D: Disk>(
     SnapshotReady::check(&read(READY)?, &read(DESCRIPTOR)?, id.as_str())
 }
 
+/// Returns the version of the snapshot in a directory, if it is another one than this latchfs knows.
+fn other_version_in<D: Disk>(disk: &D, dir: &D::Dir) -> Option<u32> {
+    let ready = read_whole(disk, Place::new(dir, READY), DESCRIPTOR_BYTES_MAX).ok()?;
+    SnapshotReady::other_version(&ready)
+}
+
 /// The snapshots of a folder.
 pub(crate) struct SnapshotStore<'a, D: Disk> {
     /// The disk.
@@ -202,7 +215,10 @@ impl<D: Disk> SnapshotStore<'_, D> {
         };
         match complete_in(self.disk, &dir, &id) {
             Some(descriptor) => Ok((id, dir, descriptor)),
-            None => Err(SnapshotError::Partial(id)),
+            None => Err(match other_version_in(self.disk, &dir) {
+                Some(found) => SnapshotError::Version(id, found),
+                None => SnapshotError::Partial(id),
+            }),
         }
     }
 
@@ -450,11 +466,15 @@ pub(crate) fn recover<D: Disk>(
         if let (Some(tenure), Some(id)) = (tenure, id)
             && let Ok(stage) = disk.open_dir(Place::new(stages, &tenure.to_string()))
         {
-            let half = staged_name(&id);
-            let at = Place::new(&stage, &half);
-            let is_complete =
-                disk.open_dir(at).is_ok_and(|dir| complete_in(disk, &dir, &id).is_some());
-            if is_complete {
+            let name = staged_name(&id);
+            let at = Place::new(&stage, &name);
+            let half = disk.open_dir(at).ok();
+            let other = half.as_ref().and_then(|dir| other_version_in(disk, dir));
+            if let Some(found) = other {
+                log::warn!("{}", SnapshotError::Version(id, found));
+                continue;
+            }
+            if half.is_some_and(|dir| complete_in(disk, &dir, &id).is_some()) {
                 store.adopt(at, &id)?;
                 recovered.finished.push(id);
             } else if disk.stat(at).is_ok() {

@@ -2,17 +2,21 @@
 
 use super::super::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
 use super::super::tenure::{Owner, TenureClock, TenureId};
-use super::descriptor::{DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor};
+use super::descriptor::{
+    DESCRIPTOR_BYTES_MAX, SnapshotConsistency, SnapshotDescriptor, SnapshotId,
+};
 use super::snapshot_disk::SnapshotDisk;
 use super::snapshot_store::{SNAPSHOTS_MAX, SnapshotError, SnapshotStore, read_whole};
-use super::snapshot_take::{SnapshotTake, TakenAs};
+use super::snapshot_take::{SnapshotTake, TakenAs, staged_name};
 use super::tree_copy::TreeCopy;
 use crate::engine::Token;
 use crate::guard::disk::linux_disk::LinuxDisk;
 use crate::guard::disk::operations::Place;
 use crate::guard::folder::folder_guard::{FolderDirs, FolderGuard};
 use crate::guard::folder_snapshot::descriptor::MANIFEST_BYTES_MAX;
-use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings, recover};
+use crate::guard::folder_snapshot::snapshot_store::{
+    RecoveredSnapshots, SnapshotFinding, findings, recover,
+};
 use crate::time::{Span, Time, boot_now};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::fs::{self, File};
@@ -164,6 +168,34 @@ fn a_snapshot_that_is_killed_at_each_step_is_complete_or_not_shown() {
             }
         }
     }
+}
+
+/// A whole one and one in a stage are refused by a sentence that names both versions, and stay.
+#[test]
+fn a_snapshot_of_another_version_is_refused_and_stays_as_it_is() {
+    let folder = SnapshotFolder::new();
+    let dir = folder.snapshots();
+    let taken = take(&folder.guard(LinuxDisk, 1), &dir, false).expect("taken");
+    let store = SnapshotStore { disk: &LinuxDisk, dir: &dir };
+    let whole = folder.test.state_path("snapshots").join(&taken.id);
+    fs::write(whole.join("READY"), r#"{"v": 2, "of": "a later version"}"#).expect("written");
+    let both = "has version 2, and this latchfs knows version 1";
+    let refused = store.open(&taken.id).map(drop).expect_err("another version").to_string();
+    assert!(refused.contains("READY") && refused.contains(both), "{refused}");
+    let recovered = || recover(&store, &open(&folder.test.state_path("stage")), |_| false);
+    assert_eq!(recovered().expect("readable"), RecoveredSnapshots::default());
+    assert!(whole.join("tree/a/text").exists());
+
+    // Its guard died before the last step.
+    let stage = folder.test.state_path("stage").join(tenure(1).to_string());
+    let half = stage.join(staged_name(&SnapshotId::parse(&taken.id).expect("a name")));
+    fs::rename(&whole, &half).expect("renamed");
+    let intent = folder.test.state_path("snapshots").join(format!("{}.intent", taken.id));
+    let (id, tenure) = (&taken.id, tenure(1));
+    let record = format!(r#"{{"id": "{id}", "tenure": "{tenure}", "client": "m1"}}"#);
+    fs::write(&intent, record).expect("written");
+    assert_eq!(recovered().expect("readable"), RecoveredSnapshots::default());
+    assert!(half.join("tree/a/text").exists() && intent.exists());
 }
 
 #[test]

@@ -314,12 +314,7 @@ async fn read(
     };
     let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND_MIN);
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
-    let envelope = decode_envelope(name, &bytes).map_err(|error| match error {
-        DecodeError::Version(unknown) => {
-            RpcError::Refused(format!("the call has {unknown}; upgrade the older node").into())
-        }
-        DecodeError::Malformed => RpcError::Malformed,
-    })?;
+    let envelope = decode_envelope(name, &bytes).map_err(not_decoded)?;
     drop(bytes);
     // Releases the part of the reserved memory that the decoded call does not need.
     let left = taken.num_permits().saturating_sub(kib(envelope.call.weight()) as usize);
@@ -327,6 +322,16 @@ async fn read(
         drop(taken.split(left));
     }
     Ok((envelope, taken))
+}
+
+/// Returns the error for a call that can't be decoded.
+fn not_decoded(error: DecodeError) -> RpcError {
+    match error {
+        DecodeError::Version(unknown) => {
+            RpcError::Refused(format!("the call has {unknown}; upgrade the older node").into())
+        }
+        DecodeError::Malformed => RpcError::Malformed,
+    }
 }
 
 /// Maximum number of handshakes at a time, at some 20 KiB each.
@@ -422,7 +427,20 @@ impl Drop for Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raft::rpc::messages::{RpcRequest, encode_envelope};
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_call_of_another_version_is_refused_by_a_sentence_that_names_both() {
+        let call = Envelope { version: 1, cluster: None, from: 1, to: 2, call: RpcRequest::Read };
+        let mut bytes = encode_envelope(&call);
+        bytes[0] = 9;
+        let refused = decode_envelope("read", &bytes).map_err(not_decoded).map(drop);
+        assert_eq!(
+            refused.expect_err("another version").to_string(),
+            "the call has version 9, and this latchfs knows version 1; upgrade the older node"
+        );
+    }
 
     #[test]
     fn one_address_leaves_half_of_the_peer_connections_to_others() {
