@@ -1,6 +1,8 @@
 //! Checks of the source tree that rustfmt and clippy do not make: sizes of lines, functions and
 //! files, imports between layers, clocks, sleeps, leftovers, and the terms that files must name.
 
+#[path = "tidy/folder_budgets.rs"]
+mod folder_budgets;
 #[path = "tidy/limits_table.rs"]
 mod limits_table;
 #[path = "tidy/module_graph.rs"]

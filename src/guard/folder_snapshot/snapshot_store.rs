@@ -157,7 +157,8 @@ pub(crate) fn complete_in<D: Disk>(
     SnapshotReady::check(&read(READY)?, &read(DESCRIPTOR)?, id.as_str())
 }
 
-/// Returns the version of the snapshot in a directory, if it is another one than this latchfs knows.
+/// Returns the version of the snapshot in a directory, if it is another one than this latchfs
+/// knows.
 fn other_version_in<D: Disk>(disk: &D, dir: &D::Dir) -> Option<u32> {
     let ready = read_whole(disk, Place::new(dir, READY), DESCRIPTOR_BYTES_MAX).ok()?;
     SnapshotReady::other_version(&ready)

@@ -1,0 +1,107 @@
+//! The budget of each folder of `src`: the lines of code, without tests, of the files that lie in
+//! it. A change that needs more raises the budget in a commit of its own, which says why.
+
+use crate::{Source, sources};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A budget is a multiple of this, so that a fix of a few lines needs no commit about budgets.
+const STEP: usize = 50;
+
+/// The folders of `src`, and their budgets in lines.
+const BUDGETS: &[(&str, usize)] = &[
+    ("src", 1300),
+    ("src/audit_chain", 450),
+    ("src/auth", 1650),
+    ("src/cli", 1250),
+    ("src/cli/connect", 1400),
+    ("src/cli/doctor", 1550),
+    ("src/cli/guard", 2900),
+    ("src/cli/lock", 900),
+    ("src/cli/mount", 950),
+    ("src/cli/run", 1250),
+    ("src/cli/serve", 1300),
+    ("src/cli/show", 650),
+    ("src/client", 3050),
+    ("src/control", 650),
+    ("src/engine", 1450),
+    ("src/engine/codec", 1250),
+    ("src/engine/rules", 1750),
+    ("src/engine/values", 2400),
+    ("src/fuse", 3850),
+    ("src/fuse/control_files", 900),
+    ("src/fuse/kernel", 3000),
+    ("src/fuse/ops", 1850),
+    ("src/fuse/posix_locks", 800),
+    ("src/fuse/posix_locks/table", 1500),
+    ("src/fuse/posix_locks/table/tests_async", 500),
+    ("src/fuse/process", 800),
+    ("src/guard", 1850),
+    ("src/guard/barrier", 3050),
+    ("src/guard/barrier/tests_explore", 1200),
+    ("src/guard/barrier_store", 1600),
+    ("src/guard/disk", 1150),
+    ("src/guard/doctor", 550),
+    ("src/guard/folder", 3000),
+    ("src/guard/folder_snapshot", 1700),
+    ("src/guard/lock", 1250),
+    ("src/guard/stage", 900),
+    ("src/guard/tenures", 1950),
+    ("src/guard/tests_explore", 1800),
+    ("src/guard/view", 1050),
+    ("src/guard/view/parts", 2550),
+    ("src/guard/view/requests", 3600),
+    ("src/log_output", 500),
+    ("src/metrics", 400),
+    ("src/mutex", 650),
+    ("src/net", 200),
+    ("src/raft", 950),
+    ("src/raft/node", 2100),
+    ("src/raft/rpc", 1450),
+    ("src/raft/store", 1100),
+    ("src/raft/write", 1300),
+    ("src/server", 350),
+    ("src/server/http", 1850),
+    ("src/server/http/bodies", 1400),
+    ("src/server/http/handlers", 2250),
+    ("src/server/http/routes", 850),
+    ("src/server/line", 1000),
+    ("src/service", 2800),
+    ("src/service/audit", 900),
+    ("src/service/batch", 800),
+    ("src/sim", 650),
+    ("src/sim/checks", 1250),
+    ("src/sim/clients", 1000),
+    ("src/sim/machines", 1050),
+    ("src/storage", 1500),
+];
+
+/// Returns the lines of code of the files in each folder.
+fn lines(sources: &[Source]) -> BTreeMap<&str, usize> {
+    let mut folders = BTreeMap::new();
+    for source in sources.iter().filter(|source| source.is_in("src/")) {
+        let (folder, _) = source.path.rsplit_once('/').expect("it is in src");
+        let count = source.code().filter(|(_, line)| !line.trim().is_empty()).count();
+        *folders.entry(folder).or_default() += count;
+    }
+    folders
+}
+
+#[test]
+fn folders_keep_to_their_budgets() {
+    let sources = sources();
+    let found = lines(&sources);
+    let budgets: BTreeMap<_, _> = BUDGETS.iter().copied().collect();
+    let fits = |(folder, lines): (&&str, &usize)| {
+        budgets.get(folder).is_some_and(|most| lines <= most && most - lines < 2 * STEP)
+    };
+    let mut table = String::new();
+    for (folder, lines) in &found {
+        writeln!(table, "    (\"{folder}\", {}),", lines.next_multiple_of(STEP)).expect("memory");
+    }
+    let wrong: Vec<_> = found.iter().filter(|it| !fits(*it)).collect();
+    assert!(
+        wrong.is_empty() && budgets.len() == found.len(),
+        "folders beyond their budgets, or far below: {wrong:?}; the table of today is\n{table}"
+    );
+}
