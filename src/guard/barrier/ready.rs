@@ -805,7 +805,10 @@ mod tests {
         arrival.previous.handover = Remembered::Nothing;
         assert!(arrival.unsure().contains("does not know the folder"));
         arrival.previous.handover = Remembered::read(Some("x"));
-        assert!(arrival.unsure().contains("no handover: it is not of version 1"));
+        assert!(arrival.unsure().contains("no handover: its field 'version' is missing"));
+        arrival.previous.handover = Remembered::read(Some("2 later"));
+        let both = "no handover: it has version 2, and this latchfs knows version 1";
+        assert!(arrival.unsure().contains(both));
         let alone = arrival.markers.marker(4, None, &[]);
         arrival.clean(4, alone);
         assert!(arrival.unsure().contains("no checkpoint"));
