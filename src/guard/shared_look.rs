@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn a_flood_of_lookups_has_one_request_on_its_way() {
         let shared = Arc::new(SharedLook::default());
-        let (sent, requests) = channel::<Then<usize>>();
-        let look: Look<usize> = Arc::new(move |then| sent.send(then).expect("the test reads"));
+        let (submit, requests) = channel::<Then<usize>>();
+        let look: Look<usize> = Arc::new(move |then| submit.send(then).expect("the test reads"));
         let (send, answers) = channel();
         for _ in 0..1_000 {
             let send = send.clone();

@@ -104,7 +104,9 @@ fn events_of_a_mount_go_on_when_it_moves_to_another_node() {
                 cluster.nodes[dies].daemon.kill();
             }
         }
-        mounts.iter().for_each(|mount| mount.is("connected"));
+        for mount in &mounts {
+            mount.is("connected");
+        }
         cluster.nodes[dies].daemon.restart();
         cluster.voters(3);
     }

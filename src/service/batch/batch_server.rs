@@ -202,6 +202,7 @@ impl BatchServer {
 }
 
 /// Where a stream of events begins.
+#[derive(Clone, Copy)]
 enum StreamBegin {
     /// At the position of its reader.
     Here { continues: bool },
