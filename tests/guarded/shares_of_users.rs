@@ -99,6 +99,21 @@ fn timed(mut operation: impl FnMut(usize)) -> Times {
     Times(times)
 }
 
+/// Returns a directory of a folder in which all users may make files, and the folder's server and
+/// guard, which holds the lock.
+fn guarded_dir(scratch: &Scratch, name: &str) -> (PathBuf, Server, Guard) {
+    let dir = scratch.folder().join(name);
+    fs::create_dir(&dir).expect("made");
+    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
+    }
+    let server = Server::start(scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(scratch, "view", &["--client", "m1"]);
+    guard.request("take", &[]).ok();
+    (dir, server, guard)
+}
+
 /// Measures how long a user takes to save a file in `dir`.
 fn saves_in(dir: &Path) -> Times {
     as_user(VICTIM, || {
@@ -371,15 +386,7 @@ fn versions_from_past_the_view_are_no_way_beyond_a_share() {
 fn a_directory_of_many_files_delays_no_other_user() {
     const COUNT: usize = 300_000;
     let scratch = Scratch::new();
-    let dir = scratch.folder().join("many");
-    fs::create_dir(&dir).expect("made");
-    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
-    }
-    let server = Server::start(&scratch);
-    scratch.init(&["--server", &server.url]);
-    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    guard.request("take", &[]).ok();
+    let (dir, _server, guard) = guarded_dir(&scratch, "many");
     for number in 0..COUNT {
         File::create(dir.join(format!("file-{number:06}"))).expect("a new name");
     }
@@ -412,15 +419,7 @@ fn a_directory_of_many_files_delays_no_other_user() {
 fn a_new_name_is_compared_with_others_for_at_most_20_ms() {
     const COUNT: usize = 10_000;
     let scratch = Scratch::new();
-    let dir = scratch.folder().join("alike");
-    fs::create_dir(&dir).expect("made");
-    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
-    }
-    let server = Server::start(&scratch);
-    scratch.init(&["--server", &server.url]);
-    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    guard.request("take", &[]).ok();
+    let (dir, _server, guard) = guarded_dir(&scratch, "alike");
     let alike = |number: usize| format!("{}{number:07}", "e\u{301}".repeat(80));
     for number in 0..COUNT {
         File::create(dir.join(alike(number))).expect("a new name");

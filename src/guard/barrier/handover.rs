@@ -103,8 +103,8 @@ impl Handover {
         let mut fields = text.split(' ');
         let version = fields.next().unwrap_or_default();
         if version != VERSION {
-            let found = version.parse().map_err(|_| HandoverError::Field("version"))?;
-            return Err(HandoverError::Version(found));
+            let found = version.parse().ok().filter(|found: &u32| found.to_string() == version);
+            return Err(found.map_or(HandoverError::Field("version"), HandoverError::Version));
         }
         let mut field = |name| fields.next().ok_or(HandoverError::Field(name));
         let kind = match field("kind")? {
@@ -243,6 +243,7 @@ mod tests {
             (format!("{text}{}", "0".repeat(256)), HandoverError::TooLong),
             (format!("{text} x"), HandoverError::Field("end")),
             (format!(" {text}"), HandoverError::Field("version")),
+            (format!("0{text}"), HandoverError::Field("version")),
             (text.replace(" accepted", " Accepted"), HandoverError::Field("kind")),
             (text.replace(" ffff", " gfff"), HandoverError::Field("id")),
             (text.replace(" ffff", " FFFF"), HandoverError::Field("end")),

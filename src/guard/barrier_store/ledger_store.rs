@@ -118,14 +118,8 @@ fn read_header(line: &[u8]) -> Option<(u128, ContentDigest)> {
     (format!("{number:032x}") == boot).then_some((number, ContentDigest::parse(ledger)?))
 }
 
-/// Fails if one of the two files has another version: it belongs to another latchfs, and stays as
-/// it is.
-fn check_versions(ledger: Option<&OwnFile>, changes: Option<&OwnFile>) -> io::Result<()> {
-    if let Some(OwnFile::Read(bytes)) = ledger
-        && let Err(error @ LedgerError::Version(_)) = Ledger::load(bytes)
-    {
-        return Err(io::Error::other(error.to_string()));
-    }
+/// Fails if the change log has another version: it belongs to another latchfs, and stays as it is.
+fn check_version(changes: Option<&OwnFile>) -> io::Result<()> {
     let Some(OwnFile::Read(bytes)) = changes else { return Ok(()) };
     let line =
         bytes.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.split(|it| *it == b' ').next());
@@ -212,32 +206,34 @@ fn read_own<D: Disk>(
 pub(crate) fn read_ledger<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Ledger> {
     let ledger = read_own(disk, Place::new(dir, LEDGER), LEDGER_BYTES_MAX)?;
     let changes = read_own(disk, Place::new(dir, CHANGES), CHANGES_BYTES_MAX)?;
-    check_versions(ledger.as_ref(), changes.as_ref())?;
+    check_version(changes.as_ref())?;
     let changes = match changes {
         Some(OwnFile::Read(bytes)) => read_changes(&bytes),
         _ => None,
     };
-    Ok(load(ledger.as_ref(), changes.as_ref()).0)
+    Ok(load(ledger.as_ref(), changes.as_ref())?.0)
 }
 
-/// Returns the ledger with the changes of the log, and the fault of the files.
+/// Returns the ledger with the changes of the log, and the fault of the files. Fails if the ledger
+/// has another version: it belongs to another latchfs, and stays as it is.
 fn load(
     ledger: Option<&OwnFile>,
     changes: Option<&LoadedChanges>,
-) -> (Ledger, Option<StoreProblem>) {
+) -> io::Result<(Ledger, Option<StoreProblem>)> {
     let (read, digest) = match ledger {
         None => (Ok(Ledger::default()), NO_LEDGER),
         Some(OwnFile::Read(bytes)) => (Ledger::load(bytes), digest_in(bytes)),
         Some(OwnFile::TooLarge(_)) => (Err(LedgerError::TooLarge), NO_LEDGER),
     };
     let problem = match read {
+        Err(error @ LedgerError::Version(_)) => return Err(io::Error::other(error.to_string())),
         Err(error) => StoreProblem::Ledger(error),
         Ok(mut read) => match changes.map(|changes| changes.after(digest)) {
             Some(Some(after)) => {
                 after.for_each(|change| change.apply(&mut read));
-                return (read, None);
+                return Ok((read, None));
             }
-            None if ledger.is_none() => return (read, None),
+            None if ledger.is_none() => return Ok((read, None)),
             Some(None) if ledger.is_none() => StoreProblem::Missing,
             _ => StoreProblem::Changes,
         },
@@ -248,7 +244,7 @@ fn load(
     changes_of(changes.map_or(&[], |changes| &changes.lines))
         .filter(|change| !matches!(change, ChangeRecord::Own(_)))
         .for_each(|change| change.apply(&mut emptied));
-    (emptied, Some(problem))
+    Ok((emptied, Some(problem)))
 }
 
 impl<D: Disk> LedgerStore<D> {
@@ -260,12 +256,12 @@ impl<D: Disk> LedgerStore<D> {
     ) -> io::Result<(Self, LoadedLedger)> {
         let ledger = read_own(&*disk, Place::new(&dir, LEDGER), LEDGER_BYTES_MAX)?;
         let found = read_own(&*disk, Place::new(&dir, CHANGES), CHANGES_BYTES_MAX)?;
-        check_versions(ledger.as_ref(), found.as_ref())?;
+        check_version(found.as_ref())?;
         let changes = match &found {
             Some(OwnFile::Read(bytes)) => read_changes(bytes),
             _ => None,
         };
-        let (loaded, mut problem) = load(ledger.as_ref(), changes.as_ref());
+        let (loaded, mut problem) = load(ledger.as_ref(), changes.as_ref())?;
         if found.is_some() && changes.is_none() {
             problem = problem.or(Some(StoreProblem::Changes));
         }
