@@ -134,6 +134,12 @@ fn names_inherit_what_their_directory_passes_on() {
     assert!(exists.contains("File exists"), "{exists}");
     let nowhere = shell(&guard.view, "rm plain/nowhere").fails();
     assert!(nowhere.contains("No such file"), "{nowhere}");
+    let full = shell(&guard.view, "rmdir plain/dir").fails();
+    assert!(full.contains("not empty"), "{full}");
+    let no_dir = shell(&guard.view, "rmdir plain/file").fails();
+    assert!(no_dir.contains("Not a directory"), "{no_dir}");
+    shell(&guard.view, "rmdir plain/dir/below plain/dir").ok();
+    assert!(!scratch.folder().join("plain/dir").exists());
     guard.request("give", &[]).ok();
     guard.end();
 }

@@ -7,7 +7,7 @@ use crate::guard::disk::operations::{Disk, FolderName, IfThere, Look, Place};
 use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
 use crate::guard::stage::publish::{PublishError, Stage};
-use crate::guard::stage::staged_file::Make;
+use crate::guard::stage::staged_file::{Make, Removed};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -184,6 +184,25 @@ impl<D: Disk> FolderGuard<D> {
         named.map_err(|error| self.rename_error(error))
     }
 
+    /// Removes an empty directory.
+    pub(crate) fn remove_dir(
+        &self,
+        pass: &Pass<'_>,
+        name: FolderName<'_, D::Dir>,
+    ) -> io::Result<()> {
+        if !self.is_shared_storage {
+            return self.disk.remove_dir(name.at);
+        }
+        let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
+        // A full directory stays where it is: other programs would miss it meanwhile.
+        let dir = self.disk.open_dir(name.at)?;
+        if self.disk.entries(&dir).is_ok_and(|entries| !entries.is_empty()) {
+            return Err(io::Error::from_raw_os_error(libc::ENOTEMPTY));
+        }
+        let removed = stage.remove_name(&*self.disk, name, Removed::Dir);
+        removed.map_err(|error| self.rename_error(error))
+    }
+
     /// Removes the name of a file. A version that must be kept goes to the lost files.
     pub(crate) fn remove_file(
         &self,
@@ -202,7 +221,7 @@ impl<D: Disk> FolderGuard<D> {
             let name = displaced.map_err(|error| self.rename_error(error))?;
             self.keep_displaced(&stage, pass.owner(), &name, path);
         } else if self.is_shared_storage {
-            let removed = stage.remove_name(&*self.disk, at, path);
+            let removed = stage.remove_name(&*self.disk, FolderName { at, path }, Removed::File);
             removed.map_err(|error| self.rename_error(error))?;
         } else {
             self.disk.remove_file(at)?;

@@ -324,10 +324,14 @@ impl<D: Disk> Fence<'_, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::barrier_store::test_disk::TestFolder;
+    use crate::guard::barrier_store::test_disk::{Fault, TestDisk, TestFolder};
     use crate::guard::disk::linux_disk::LinuxDisk;
+    use crate::guard::disk::operations::FolderName;
     use crate::guard::lost_files::{Space, SpaceLimits};
+    use crate::guard::stage::publish::{PublishError, Stage};
+    use crate::guard::stage::staged_file::Removed;
     use std::fs;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
     /// A file gets the name while the copy of the old one is made.
@@ -360,5 +364,45 @@ mod tests {
         assert!(fence.replace_file(&new, copy, at).expect("it has the name"));
         assert_eq!(fs::read(test.path("file")).expect("there"), b"copy");
         assert!(!test.path("stages/copy").exists(), "the old file is gone");
+    }
+
+    /// A guard dies, or is fenced, at each step of the removal of an empty directory.
+    #[test]
+    fn a_directory_whose_removal_is_interrupted_is_back_or_gone() {
+        let tenure = TenureId::parse("0000000000000001-2").expect("a tenure");
+        for (step, is_killed) in (0..6).flat_map(|step| [(step, true), (step, false)]) {
+            let test = TestFolder::new();
+            for (path, content) in [("stages/none", ""), ("lost/none", ""), ("dir/none", "")] {
+                test.put(path, content.as_bytes());
+            }
+            fs::remove_file(test.path("dir/none")).expect("made");
+            let fault = if is_killed { Fault::Kill } else { Fault::Errno(libc::EIO) };
+            let (folder, disk) = (test.folder(), TestDisk::default());
+            let dir = |name: &str| disk.open_dir(Place::new(&folder, name)).expect("made");
+            let space = Arc::new(Space::new(SpaceLimits::NONE));
+            let lost = LostFiles::open(&disk, dir("lost"), space).expect("a dir");
+            let stages = dir("stages");
+            let stage = Stage::begin(&disk, &stages, tenure, false).expect("made");
+            let failing = TestDisk::failing(step, fault);
+            let name = FolderName { at: Place::new(&folder, "dir"), path: "dir".as_ref() };
+            let removal = || stage.remove_name(&failing, name, Removed::Dir);
+            let _ = catch_unwind(AssertUnwindSafe(removal));
+            let fence = Fence {
+                disk: &disk,
+                folder: &folder,
+                stages: &stages,
+                lost: &lost,
+                is_held: &|| true,
+                live: None,
+            };
+            assert_eq!(fence.erect().expect("nothing fails").kept, 0, "step {step}");
+            // The steps are the record, the move, a look and the removal.
+            assert_eq!(test.path("dir").exists(), step < 4, "step {step}");
+            if test.path("dir").exists() {
+                let late = stage.remove_name(&disk, name, Removed::Dir);
+                assert!(matches!(late, Err(PublishError::Fenced { .. })), "step {step}: {late:?}");
+                assert!(test.path("dir").exists(), "step {step}");
+            }
+        }
     }
 }

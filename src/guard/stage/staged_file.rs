@@ -6,7 +6,7 @@
 //! these renames fails, however late it comes.
 
 use super::publish::{FILES, MADE, MOVED, PublishError, Stage};
-use crate::guard::disk::operations::{Disk, IfThere, Place};
+use crate::guard::disk::operations::{Disk, FolderName, IfThere, Place};
 use crate::guard::lost_files::{GrowingPart, NoSpace, StagedSpace};
 use crate::guard::tenure::TenureId;
 use parking_lot::Mutex;
@@ -181,13 +181,13 @@ impl<D: Disk> Stage<D> {
         named
     }
 
-    /// Removes the name of a file of the folder. If the guard dies between the steps, the next
-    /// fence puts the file back.
+    /// Removes the name of a file, or of an empty directory, of the folder. If the guard dies
+    /// between the steps, the next fence puts it back.
     pub(in crate::guard) fn remove_name(
         &self,
         disk: &D,
-        at: Place<'_, D::Dir>,
-        path: &OsStr,
+        FolderName { at, path }: FolderName<'_, D::Dir>,
+        removed: Removed,
     ) -> Result<(), PublishError> {
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
@@ -195,25 +195,43 @@ impl<D: Disk> Stage<D> {
         recorded.map_err(|error| self.fenced_if_gone(disk, error))?;
         let moved = disk.rename(at, staged, IfThere::Fail);
         let moved = moved.map_err(|error| self.fenced_if_gone(disk, error));
-        let removed = moved.and_then(|()| {
-            let done = match disk.stat(staged) {
-                // Programs have exchanged the file for a directory.
-                Ok(found) if found.is_dir => disk
-                    .rename(staged, at, IfThere::Fail)
-                    .and(Err(io::Error::from_raw_os_error(libc::EISDIR))),
-                _ => disk.remove_file(staged),
-            };
-            done.map_err(|error| match error.kind() {
-                // The fence has put the file back.
+        let done = moved.and_then(|()| {
+            removed.remove(disk, staged).map_err(|error| match error.kind() {
+                // The fence has put it back.
                 io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
-                _ => PublishError::Disk(error),
+                _ => match disk.rename(staged, at, IfThere::Fail) {
+                    Ok(()) => PublishError::Disk(error),
+                    Err(back) => self.fenced_if_gone(disk, back),
+                },
             })
         });
-        // The next fence needs the record of a file that stays in the stage.
+        // The next fence needs the record of what stays in the stage.
         if disk.id_of(staged).is_err() {
             let _ = disk.remove_file(record);
         }
-        removed
+        done
+    }
+}
+
+/// What a program removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::guard) enum Removed {
+    /// A file, or anything else that is no directory.
+    File,
+    /// An empty directory.
+    Dir,
+}
+
+impl Removed {
+    /// Removes it from the stage, unless programs have exchanged a file for a directory, or the
+    /// other way round.
+    fn remove<D: Disk>(self, disk: &D, staged: Place<'_, D::Dir>) -> io::Result<()> {
+        match (self, disk.stat(staged)?.is_dir) {
+            (Self::File, false) => disk.remove_file(staged),
+            (Self::Dir, true) => disk.remove_dir(staged),
+            (Self::File, true) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            (Self::Dir, false) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        }
     }
 }
 

@@ -192,7 +192,23 @@ impl FolderView {
         self.check_name(who, at)?;
         let spot = self.spot(at, false)?;
         let pass = self.pass_to(who, &spot).await?;
-        let dir = &spot.dir;
+        let removed = self.remove_dir_now(who, &spot, pass)?;
+        if spot.is_local {
+            self.local.shares.removed(&removed);
+        } else {
+            self.remove_local_of(who, &removed).await;
+        }
+        Ok(())
+    }
+
+    /// Removes a directory. Returns its attributes from before.
+    fn remove_dir_now(
+        &self,
+        who: Requester,
+        spot: &Spot<'_>,
+        pass: Option<Pass<'_>>,
+    ) -> Done<Statx> {
+        let Spot { at, dir, path, .. } = spot;
         let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.of_file(id_in(&found));
         if let Some(ino) = ino {
@@ -200,20 +216,18 @@ impl FolderView {
                 return Err(Errno::ENOTEMPTY);
             }
             if !spot.is_local {
-                self.check_no_local_dir(ino, &self.directory(ino)?.0, &spot.path)?;
+                self.check_no_local_dir(ino, &self.directory(ino)?.0, path)?;
             }
         }
-        remove(who, spot.place(), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
+        let removed = match &pass {
+            None => remove(who, spot.place(), AtFlags::REMOVEDIR),
+            Some(pass) => naming(who.into(), || self.guard.remove_dir(pass, spot.folder_name())),
+        };
+        removed.map_err(|error| errno(&error))?;
         if let Some(ino) = ino {
-            self.nodes.removed_dir(ino, at, &found);
+            self.nodes.removed_dir(ino, *at, &found);
         }
-        drop(pass);
-        if spot.is_local {
-            self.local.shares.removed(&found);
-        } else {
-            self.remove_local_of(who, &found).await;
-        }
-        Ok(())
+        Ok(found)
     }
 
     pub(in crate::guard::view) async fn rename_entry(
