@@ -113,3 +113,22 @@ fn a_user_without_the_device_gets_the_remedy() {
     assert_eq!(seen.code, 77, "{seen:?}");
     assert!(seen.err.contains("'chmod 666 /dev/fuse'"), "{}", seen.err);
 }
+
+/// A view that nobody has named is shown in the home directory, unless a sync tool carries that.
+#[test]
+fn a_view_has_a_default_place() {
+    let seen = in_a_namespace(
+        "user latchfs guard init folder --alone >&2 || exit 1
+         mkdir home/.stfolder && chown 54321 home/.stfolder
+         user latchfs guard folder 2>&1 | grep -o 'home/latchfs/folder lies in' || exit 2
+         rmdir home/.stfolder
+         user latchfs guard folder --background >&2 || exit 3
+         user sh -c 'echo saved >home/latchfs/folder/a' && cat folder/a
+         user latchfs umount home/latchfs/folder >&2 || exit 4
+         user env -u HOME XDG_STATE_HOME=$T/home/state latchfs guard folder 2>&1 | grep -o 'no HOME'
+         latchfs guard folder --stage $T/kept --background >&2 || exit 5
+         cat /mnt/folder/a; latchfs umount /mnt/folder >&2",
+    );
+    let expected = "home/latchfs/folder lies in\nsaved\nno HOME\nsaved\n";
+    assert_eq!((seen.out.as_str(), seen.code), (expected, 0), "{seen:?}");
+}

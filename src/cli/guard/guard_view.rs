@@ -1,10 +1,10 @@
-//! `latchfs guard FOLDER VIEW`: shows a guarded folder through a view.
+//! `latchfs guard FOLDER [VIEW]`: shows a guarded folder through a view.
 
 use super::carry::{self, Carry};
 use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
 use crate::base::said;
 use crate::cli::argument_types::{DurationArg, default_ttl, length};
-use crate::cli::argument_types::{absolute, default_state_dir, host};
+use crate::cli::argument_types::{absolute, default_state_dir, directory_variable, host};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::decider;
 use crate::cli::guard::decider::DeciderArgs;
@@ -54,7 +54,8 @@ pub(in crate::cli) struct ViewArgs {
     /// The folder to guard
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Where to show it; made if it is not there
+    /// Where to show it; made if it is not there [default: the folder's name in latchfs in the
+    /// home directory, and for root in /mnt]
     #[arg(value_name = "VIEW")]
     view: Option<PathBuf>,
     #[command(flatten)]
@@ -242,13 +243,13 @@ fn give_after(text: &str) -> Result<GiveAfter, String> {
 }
 
 pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
-    let (Some(folder), Some(view)) = (&args.folder, &args.view) else {
+    let Some(folder) = &args.folder else {
         return Err(CliError::usage(
-            "name the folder and the view: 'latchfs guard FOLDER VIEW'; see 'latchfs guard --help'",
+            "name the folder: 'latchfs guard FOLDER [VIEW]'; see 'latchfs guard --help'",
         ));
     };
     let folder = resolved_folder(folder)?;
-    let view = absolute(view)?;
+    let view = args.view.as_deref().map_or_else(|| default_view(&folder), absolute)?;
     check_apart(&folder, &view)?;
     let record = FolderRecord::read(&folder).map_err(|error| unavailable(&error))?;
     let state = match &args.stage {
@@ -267,6 +268,23 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         output::line(sentence)?;
     }
     done
+}
+
+/// Returns where a folder is shown whose view nobody has named: where no sync tool carries files,
+/// on most machines. Root's guard serves other users, who can't enter root's home.
+fn default_view(folder: &Path) -> CliResult<PathBuf> {
+    let views = if is_root() {
+        Some(PathBuf::from("/mnt"))
+    } else {
+        directory_variable("HOME").map(|home| home.join("latchfs"))
+    };
+    match (views, folder.file_name()) {
+        (Some(views), Some(name)) => Ok(views.join(name)),
+        _ => Err(CliError::usage(
+            "there is no HOME, or the folder has no name, so say where to show it: 'latchfs guard \
+             FOLDER VIEW'",
+        )),
+    }
 }
 
 /// Refuses an option about shared storage that does not fit the folder's record.
