@@ -1,11 +1,8 @@
-//! The file system of locks: dispatches each operation to the component that implements it.
+//! The file system of locks: dispatches each operation to the function that implements it.
 
-use crate::fuse::control_files::ControlFiles;
-use crate::fuse::control_files::control_ops::entries;
+use crate::fuse::control_files::control_ops::{self, entries};
 use crate::fuse::control_names::{ControlFile, LockFact};
-use crate::fuse::credentials::{Caller, Callers};
-use crate::fuse::file_waits::FileWaits;
-use crate::fuse::file_waits::Polls;
+use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
@@ -15,75 +12,36 @@ use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel_cache::KernelCache;
-use crate::fuse::lock_access;
-use crate::fuse::lock_nodes::ParentChecks;
-use crate::fuse::lock_nodes::{FOREVER, LockNodes};
-use crate::fuse::mount::{LockOps, SharedParts};
+use crate::fuse::lock_nodes::FOREVER;
+use crate::fuse::mount::Mount;
 use crate::fuse::mount_config::MountConfig;
-use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::OpenTarget;
-use crate::fuse::ops::create;
-use crate::fuse::ops::setattr;
-use crate::fuse::ops::xattr;
-use crate::fuse::posix_locks::{PosixLocks, file_locks};
-use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::ops::{create, file_io, link, lookup, setattr, unlink, xattr};
+use crate::fuse::posix_locks::file_locks;
 use crate::fuse::refusals::Act;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
 /// The file system of one mount.
-pub(crate) struct LockFs {
-    callers: Arc<Callers>,
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
-    cache: Arc<KernelCache>,
-    parents: Arc<ParentChecks>,
-    posix_locks: Arc<PosixLocks>,
-    bindings: Arc<ProcessBindings>,
-    waits: Arc<FileWaits>,
-    polls: Arc<Polls>,
-    control: ControlFiles,
-    ops: LockOps,
-}
+pub(crate) struct LockFs(Arc<Mount>);
 
 impl LockFs {
     /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
     /// follows symlinks in the mount.
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
-        let service = &lock_access::limited(service, config);
-        let parts = SharedParts::new(service, config);
-        let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
-        let waits = FileWaits::new(service.clone(), of, by);
-        let control = parts.clone().control_files(config, &waits);
-        let ops = parts.clone().ops(follows_symlinks);
-        let SharedParts { callers, nodes, opens, cache, bindings, .. } = parts;
-        let SharedParts { parents, posix_locks, polls, .. } = parts;
-        Arc::new(Self {
-            callers,
-            nodes,
-            opens,
-            cache,
-            parents,
-            posix_locks,
-            bindings,
-            waits,
-            polls,
-            control,
-            ops,
-        })
+        Arc::new(Self(Mount::new(service, config, follows_symlinks)))
     }
 
     /// Counts a request for the file operation `act`, and returns its caller.
     fn caller(&self, who: Requester, act: Act) -> Caller {
-        self.nodes.locks.refusals().count_act(act);
-        self.callers.caller(who)
+        self.0.nodes.locks.refusals().count_act(act);
+        self.0.callers.caller(who)
     }
 
     /// Counts a file operation that locks don't support. Returns its errno.
     fn not_here(&self, errno: Errno) -> Errno {
-        let refusals = self.nodes.locks.refusals();
+        let refusals = self.0.nodes.locks.refusals();
         refusals.count_act(Act::Other);
         refusals.count_errno(errno);
         errno
@@ -92,51 +50,53 @@ impl LockFs {
 
 impl FileSystem for LockFs {
     fn started(&self) {
-        self.bindings.resume();
+        self.0.bindings.resume();
     }
 
     fn attached(&self, invalidator: Invalidator) {
-        self.cache.attach(invalidator);
+        self.0.cache.attach(invalidator);
     }
 
     async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
         let caller = self.caller(who, Act::Lookup);
-        match self.nodes.place(at.parent) {
-            Some(NodePlace::Control(dir)) => self.control.lookup(&caller, &dir, at.name).await,
-            Some(dir) => self.ops.lookups.lookup(&caller, &dir, at.name).await,
+        match self.0.nodes.place(at.parent) {
+            Some(NodePlace::Control(dir)) => {
+                control_ops::lookup(&self.0, &caller, &dir, at.name).await
+            }
+            Some(dir) => lookup::lookup(&self.0, &caller, &dir, at.name).await,
             None => Err(Errno::ESTALE),
         }
     }
 
     fn forget(&self, ino: u64, count: u64) {
-        self.nodes.inodes().forget(ino, count);
+        self.0.nodes.inodes().forget(ino, count);
     }
 
     async fn getattr(&self, who: Requester, ino: u64, _fh: Option<u64>) -> Done<NodeAttr> {
         let caller = self.caller(who, Act::Stat);
-        match self.nodes.place(ino) {
+        match self.0.nodes.place(ino) {
             Some(NodePlace::Top) => {
-                let attr = self.nodes.attrs.of_top();
+                let attr = self.0.nodes.attrs.of_top();
                 Ok(NodeAttr { ttl: FOREVER, ..NodeAttr::uncached(attr) })
             }
             Some(NodePlace::Control(control)) => {
-                let attr = self.nodes.control_attr_now(&caller, ino, &control).await?;
+                let attr = self.0.nodes.control_attr_now(&caller, ino, &control).await?;
                 Ok(NodeAttr::uncached(attr))
             }
-            Some(NodePlace::Lock(node)) => self.ops.lookups.getattr(&caller, ino, &node).await,
+            Some(NodePlace::Lock(node)) => lookup::getattr(&self.0, &caller, ino, &node).await,
             None => Err(Errno::ESTALE),
         }
     }
 
     async fn setattr(&self, who: Requester, ino: u64, wanted: &SetAttrs) -> Done<NodeAttr> {
         let caller = self.caller(who, setattr::act_of(wanted));
-        match self.nodes.place(ino) {
+        match self.0.nodes.place(ino) {
             Some(NodePlace::Lock(node)) => {
-                self.ops.attributes.setattr(&caller, ino, &node, wanted).await
+                setattr::setattr(&self.0, &caller, ino, &node, wanted).await
             }
-            Some(NodePlace::Top) => Ok(NodeAttr::uncached(self.nodes.attrs.of_top())),
+            Some(NodePlace::Top) => Ok(NodeAttr::uncached(self.0.nodes.attrs.of_top())),
             Some(NodePlace::Control(control)) if wanted.size.is_some() => {
-                Ok(NodeAttr::uncached(self.nodes.control_attr(ino, &control)))
+                Ok(NodeAttr::uncached(self.0.nodes.control_attr(ino, &control)))
             }
             Some(NodePlace::Control(_)) => Err(Errno::EPERM),
             None => Err(Errno::ESTALE),
@@ -145,27 +105,27 @@ impl FileSystem for LockFs {
 
     async fn readlink(&self, who: Requester, ino: u64) -> Done<ReadBytes> {
         let caller = self.caller(who, Act::Readlink);
-        self.ops.lookups.readlink(&caller, ino).await
+        lookup::readlink(&self.0, &caller, ino).await
     }
 
     async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: NewMode) -> Done<NodeEntry> {
         let caller = self.caller(who, Act::Mkdir);
-        self.ops.creation.mkdir(&caller, at, mode.masked()).await
+        create::mkdir(&self.0, &caller, at, mode.masked()).await
     }
 
     async fn unlink(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         let caller = self.caller(who, Act::Unlink);
-        self.ops.removal.unlink(&caller, at).await
+        unlink::unlink(&self.0, &caller, at).await
     }
 
     async fn rmdir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         let caller = self.caller(who, Act::Rmdir);
-        self.ops.removal.rmdir(&caller, at).await
+        unlink::rmdir(&self.0, &caller, at).await
     }
 
     async fn symlink(&self, who: Requester, at: NameIn<'_>, target: &OsStr) -> Done<NodeEntry> {
         let caller = self.caller(who, Act::Symlink);
-        self.ops.creation.symlink(&caller, at, target).await
+        create::symlink(&self.0, &caller, at, target).await
     }
 
     async fn rename(
@@ -176,12 +136,12 @@ impl FileSystem for LockFs {
         flags: RenameFlags,
     ) -> Done<()> {
         let caller = self.caller(who, Act::Rename);
-        self.ops.renames.rename(&caller, from, to, flags).await
+        unlink::rename(&self.0, &caller, from, to, flags).await
     }
 
     async fn link(&self, who: Requester, ino: u64, to: NameIn<'_>) -> Done<NodeEntry> {
         let caller = self.caller(who, Act::Link);
-        self.ops.links.link(&caller, ino, to).await
+        link::link(&self.0, &caller, ino, to).await
     }
 
     async fn create(
@@ -192,7 +152,7 @@ impl FileSystem for LockFs {
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         let caller = self.caller(who, create::act_of(flags));
-        self.ops.create_open.create(&caller, at, (mode.masked(), flags)).await
+        create::create(&self.0, &caller, at, (mode.masked(), flags)).await
     }
 
     async fn open(
@@ -203,18 +163,20 @@ impl FileSystem for LockFs {
         _backing: BackingOpener<'_>,
     ) -> Done<Opened> {
         let caller = self.caller(who, Act::Open);
-        match self.nodes.place(ino) {
+        match self.0.nodes.place(ino) {
             Some(NodePlace::Lock(node)) => {
-                self.ops.files.open(&caller, ino, node.name.clone(), flags).await
+                file_io::open(&self.0, &caller, ino, node.name.clone(), flags).await
             }
             Some(NodePlace::Control(ControlFile::Fact(LockFact::Ctl, name))) => {
-                let ino = self.nodes.inodes().number(&name);
+                let ino = self.0.nodes.inodes().number(&name);
                 match ino {
-                    Some(ino) => self.ops.files.open(&caller, ino, name, flags).await,
+                    Some(ino) => file_io::open(&self.0, &caller, ino, name, flags).await,
                     None => Err(Errno::ENOENT),
                 }
             }
-            Some(NodePlace::Control(control)) => self.control.open(&caller, control, flags),
+            Some(NodePlace::Control(control)) => {
+                control_ops::open(&self.0, &caller, control, flags)
+            }
             Some(NodePlace::Top) => Err(Errno::EISDIR),
             None => Err(Errno::ESTALE),
         }
@@ -222,18 +184,18 @@ impl FileSystem for LockFs {
 
     async fn read(&self, who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
         let caller = self.caller(who, Act::Read);
-        let Some(open) = self.opens.get(asked.fh) else { return Err(Errno::EBADF) };
+        let Some(open) = self.0.opens.get(asked.fh) else { return Err(Errno::EBADF) };
         match &open.target {
             OpenTarget::Lock(ino, name) => {
-                self.ops.files.read(&caller, &open, *ino, name, asked).await
+                file_io::read(&self.0, &caller, &open, *ino, name, asked).await
             }
             OpenTarget::Control(control) => {
                 // A read at offset 0 clears the file's change flag for poll. A read of a file in
                 // `wait/` does not: it waits for the lock, and does not look at its state.
                 if asked.offset == 0 && open.waits_for().is_none() {
-                    self.polls.reads(asked.fh);
+                    self.0.polls.reads(asked.fh);
                 }
-                self.control.read(&caller, &open, control, asked).await
+                control_ops::read(&self.0, &caller, &open, control, asked).await
             }
         }
     }
@@ -241,37 +203,37 @@ impl FileSystem for LockFs {
     async fn write(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let WriteRequest { fh, offset, .. } = asked;
         let caller = self.caller(who, Act::Write);
-        let Some(open) = self.opens.get(fh) else { return Err(Errno::EBADF) };
+        let Some(open) = self.0.opens.get(fh) else { return Err(Errno::EBADF) };
         match &open.target {
             OpenTarget::Lock(ino, name) => {
-                self.ops.files.write(&caller, &open, *ino, name, offset, data).await
+                file_io::write(&self.0, &caller, &open, *ino, name, offset, data).await
             }
             OpenTarget::Control(control) => {
-                self.control.write(&caller, fh, &open, control, data).await
+                control_ops::write(&self.0, &caller, fh, &open, control, data).await
             }
         }
     }
 
     async fn flush(&self, who: Requester, ino: u64, fh: u64, owner: u64) -> Done<()> {
-        self.posix_locks.flushed(ino, owner);
+        self.0.posix_locks.flushed(ino, owner);
         let caller = self.caller(who, Act::Close);
-        self.ops.files.flush(&caller, fh).await
+        file_io::flush(&self.0, &caller, fh).await
     }
 
     fn release(&self, ino: u64, fh: u64) {
         // All that was locked through the open file is released by its file handle, and not by the
         // kernel's number of the lock owner, because RELEASE does not contain the owner of OFD
         // locks. The fcntl locks of a process were released already, at the FLUSH of its close.
-        let open = self.ops.files.release(fh);
-        self.waits.closed(fh);
-        self.posix_locks.closed(ino, fh);
+        let open = file_io::release(&self.0, fh);
+        self.0.waits.closed(fh);
+        self.0.posix_locks.closed(ino, fh);
         if let Some(open) = open {
-            self.control.closed(&open);
+            control_ops::closed(&self.0, &open);
         }
     }
 
     fn opendir(&self, who: Requester, _ino: u64) -> Done<Opened> {
-        self.ops.directories.open(&self.callers.caller(who))
+        lookup::open_dir(&self.0, &self.0.callers.caller(who))
     }
 
     async fn readdir(
@@ -283,26 +245,26 @@ impl FileSystem for LockFs {
         anew: bool,
     ) -> Done<DirPage> {
         let caller = self.caller(who, Act::List);
-        let place = self.nodes.place(ino);
+        let place = self.0.nodes.place(ino);
         let fixed = match &place {
             Some(NodePlace::Control(dir)) => Some(entries(dir)),
             _ => None,
         };
-        let dir = self.ops.directories.reading(fh, anew, fixed)?;
+        let dir = lookup::reading(&self.0, fh, anew, fixed)?;
         let parent = match &place {
             Some(NodePlace::Lock(node)) => Some(&node.name),
             Some(NodePlace::Top | NodePlace::Control(_)) => None,
             None => return Err(Errno::ESTALE),
         };
-        self.ops.directories.page(&caller, parent, &dir, index).await
+        lookup::page(&self.0, &caller, parent, &dir, index).await
     }
 
     fn releasedir(&self, fh: u64) {
-        self.ops.directories.close(fh);
+        lookup::close_dir(&self.0, fh);
     }
 
     fn statfs(&self) -> FileSystemStats {
-        self.ops.lookups.statfs()
+        lookup::statfs(&self.0)
     }
 
     async fn setxattr(
@@ -314,17 +276,17 @@ impl FileSystem for LockFs {
         _flags: i32,
     ) -> Done<()> {
         let caller = self.caller(who, Act::SetXattr);
-        self.ops.xattrs.set(&caller, ino, name, value).await
+        xattr::set(&self.0, &caller, ino, name, value).await
     }
 
     async fn getxattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
         let caller = self.caller(who, Act::GetXattr);
-        self.ops.xattrs.get(&caller, ino, name).await
+        xattr::get(&self.0, &caller, ino, name).await
     }
 
     async fn listxattr(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {
         let caller = self.caller(who, Act::GetXattr);
-        self.ops.xattrs.list(&caller, ino).await
+        xattr::list(&self.0, &caller, ino).await
     }
 
     async fn removexattr(&self, _who: Requester, _ino: u64, name: &OsStr) -> Done<()> {
@@ -332,13 +294,13 @@ impl FileSystem for LockFs {
     }
 
     async fn ioctl(&self, who: Requester, ino: u64, fh: u64, command: u32) -> Done<Vec<u8>> {
-        let caller = self.callers.caller(who);
+        let caller = self.0.callers.caller(who);
         match command {
             file_locks::TOKEN => {
-                file_locks::token(&self.posix_locks, &self.nodes, &caller, ino, fh).await
+                file_locks::token(&self.0.posix_locks, &self.0.nodes, &caller, ino, fh).await
             }
             file_locks::GIVE_UP => {
-                file_locks::give_up(&self.posix_locks, ino, fh);
+                file_locks::give_up(&self.0.posix_locks, ino, fh);
                 Ok(Vec::new())
             }
             _ => Err(self.not_here(Errno::ENOTTY)),
@@ -347,17 +309,17 @@ impl FileSystem for LockFs {
 
     async fn getlk(&self, who: Requester, asked: LockRequest) -> Done<LockFound> {
         let caller = self.caller(who, Act::Lock);
-        self.posix_locks.get(&caller, &asked).await
+        self.0.posix_locks.get(&caller, &asked).await
     }
 
     async fn setlk(&self, who: Requester, asked: LockRequest, sleep: bool) -> Done<()> {
         let caller = self.caller(who, Act::Lock);
-        self.parents.check_lock(&caller, &asked).await?;
-        self.posix_locks.set(&caller, &asked, sleep).await?;
+        self.0.parents.check_lock(&caller, &asked).await?;
+        self.0.posix_locks.set(&caller, &asked, sleep).await?;
         if asked.kind != libc::F_UNLCK
-            && let Some(name) = self.opens.get(asked.fh).as_ref().and_then(|open| open.lock())
+            && let Some(name) = self.0.opens.get(asked.fh).as_ref().and_then(|open| open.lock())
         {
-            self.nodes.users.locked(&caller, name);
+            self.0.nodes.users.locked(&caller, name);
         }
         Ok(())
     }
@@ -368,7 +330,7 @@ impl FileSystem for LockFs {
         events: PollEvents,
         waker: Option<PollWaker>,
     ) -> Option<PollEvents> {
-        Some(self.polls.poll(fh, events, waker).await)
+        Some(self.0.polls.poll(fh, events, waker).await)
     }
 
     fn unsupported(&self, operation: Unsupported) -> Errno {
@@ -383,8 +345,8 @@ impl FileSystem for LockFs {
     }
 
     fn ended(&self) {
-        self.posix_locks.end();
-        self.bindings.end();
-        self.cache.end();
+        self.0.posix_locks.end();
+        self.0.bindings.end();
+        self.0.cache.end();
     }
 }

@@ -1,13 +1,9 @@
 //! The entry points of the FUSE front end: mounts the locks of a service on a directory.
 //!
-//! Constructs the components of one mount, and passes each the few others that it uses.
+//! A mount is one value, which all operations share.
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
-use crate::fuse::control_files::ControlFiles;
-use crate::fuse::control_files::ctl::{CtlCommands, CtlFile};
-use crate::fuse::control_files::mount_pages::MountPages;
-use crate::fuse::control_files::wait_files::WaitFiles;
 use crate::fuse::credentials;
 use crate::fuse::credentials::Callers;
 use crate::fuse::file_attrs::LockAttributes;
@@ -20,23 +16,17 @@ pub use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::{MountRequest, SessionKind};
 pub use crate::fuse::kernel::session::{Mounted, Unmounted, check};
 use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_access;
 use crate::fuse::lock_access::LockAccess;
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
 use crate::fuse::open_files::{OpenFiles, WaitingReads};
-use crate::fuse::ops::create::{CreateOpen, Creation};
-use crate::fuse::ops::file_io::FileIo;
-use crate::fuse::ops::lease_change::LeaseChanges;
-use crate::fuse::ops::link::Links;
-use crate::fuse::ops::lookup::{Directories, Lookups};
-use crate::fuse::ops::setattr::SetAttributes;
-use crate::fuse::ops::unlink::{Removal, Renames};
-use crate::fuse::ops::xattr::Xattrs;
 use crate::fuse::posix_locks::{LockingParts, PosixLocks};
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::lease_users::LeaseUsers;
 use crate::fuse::refusals::Refusals;
+use crate::metrics::ServiceMetrics;
 use crate::service::Locks;
 use std::sync::Arc;
 
@@ -77,33 +67,14 @@ pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     (!clients.is_empty()).then(|| Grant::of_user(uid, clients, false))
 }
 
-/// The operations on the files of locks.
-pub(crate) struct LockOps {
-    /// Handles lookup, stat, readlink and statfs.
-    pub(crate) lookups: Lookups,
-    /// Handles mkdir and symlink.
-    pub(crate) creation: Arc<Creation>,
-    /// Handles open with `O_CREAT`.
-    pub(crate) create_open: CreateOpen,
-    /// Handles link(2), which takes a lock by a hard link.
-    pub(crate) links: Links,
-    /// Handles open, read, write and close.
-    pub(crate) files: FileIo,
-    /// Handles chmod, chown, truncate and utimensat.
-    pub(crate) attributes: SetAttributes,
-    /// Handles unlink and rmdir.
-    pub(crate) removal: Removal,
-    /// Handles rename(2), which moves a lease to another lock name.
-    pub(crate) renames: Renames,
-    /// Handles extended attributes.
-    pub(crate) xattrs: Xattrs,
-    /// Handles opendir and readdir.
-    pub(crate) directories: Directories,
-}
-
-/// The components that other components share.
-#[derive(Clone)]
-pub(crate) struct SharedParts {
+/// One mount: what its operations share. The operations are functions of `ops`, `posix_locks` and
+/// `control_files`.
+pub(crate) struct Mount {
+    /// The configuration of the mount.
+    pub(crate) config: MountConfig,
+    /// Whether the kernel follows the symlinks of the mount. Kernels before Linux 5.10 always do,
+    /// and an older fusermount3 does not know the option `nosymfollow`.
+    pub(crate) follows_symlinks: bool,
     /// The mapping of callers to clients.
     pub(crate) callers: Arc<Callers>,
     /// The inodes that stand for locks.
@@ -122,11 +93,19 @@ pub(crate) struct SharedParts {
     pub(crate) posix_locks: Arc<PosixLocks>,
     /// The open files that programs poll.
     pub(crate) polls: Arc<Polls>,
+    /// The places of open files in the queues of locks.
+    pub(crate) waits: Arc<FileWaits>,
+    /// The reads of control files that wait for an answer.
+    pub(crate) reads: WaitingReads,
+    /// The counters of the lock service.
+    pub(crate) metrics: ServiceMetrics,
 }
 
-impl SharedParts {
-    /// Returns the shared components of a mount of `service`.
-    pub(crate) fn new(service: &Locks, config: &MountConfig) -> Self {
+impl Mount {
+    /// Returns a mount of `service`; `follows_symlinks` says whether the kernel follows symlinks in
+    /// the mount.
+    pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
+        let service = &lock_access::limited(service, config);
         let shares = Shares::new(own_uid());
         let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
         let opens = Arc::new(OpenFiles::new(shares.clone()));
@@ -136,12 +115,11 @@ impl SharedParts {
         let (of, content) = (Arc::clone(&callers), config.content);
         let attrs = LockAttributes::new(service.clone(), of, content, own_uid());
         let users = LeaseUsers::new(service.clone(), Arc::clone(&callers));
-        let nodes = Arc::new(LockNodes::new(locks, attrs, users));
-        let cache = KernelCache::new(Arc::clone(&nodes));
+        let nodes = Arc::new(LockNodes::new(locks.clone(), attrs, users));
         let of = Arc::clone(&callers);
         let bindings = ProcessBindings::new(service.clone(), config, of, shares);
-        let (of, host) = (nodes.locks.clone(), config.client.clone());
-        let parents = Arc::new(ParentChecks::new(of, Arc::clone(&opens), host));
+        let (by, host) = (Arc::clone(&opens), config.client.clone());
+        let parents = Arc::new(ParentChecks::new(locks.clone(), by, host));
         let parts = LockingParts {
             nodes: Arc::clone(&nodes),
             opens: Arc::clone(&opens),
@@ -150,92 +128,22 @@ impl SharedParts {
         };
         let (of, client) = (Arc::clone(&callers), config.client.clone());
         let posix_locks = Arc::new(PosixLocks::new(parts, of, client));
-        let polls = Polls::new(Arc::clone(&nodes), Arc::clone(&opens));
-        Self { callers, nodes, opens, cache, interrupts, bindings, parents, posix_locks, polls }
-    }
-
-    /// Returns the control files of the mount.
-    pub(crate) fn control_files(
-        self,
-        config: &MountConfig,
-        waits: &Arc<FileWaits>,
-    ) -> ControlFiles {
-        let Self { callers, nodes, opens, interrupts, bindings, parents, .. } = self;
-        let pages = MountPages::new(
-            config.clone(),
-            Arc::clone(&nodes),
-            Arc::clone(&opens),
-            Arc::clone(&bindings),
-        );
-        let (pages, waits) = (Arc::new(pages), Arc::clone(waits));
-        let of = nodes.locks.clone();
-        let reads = WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), of);
-        let reads = Arc::new(reads);
-        let commands = CtlCommands::new(
-            Arc::clone(&nodes),
-            Arc::clone(&parents),
-            Arc::clone(&callers),
-            Arc::clone(&bindings),
-            Arc::clone(&waits),
-            Arc::clone(&pages),
-        );
-        let (of, by) = (Arc::clone(&nodes), Arc::clone(&opens));
-        let ctl = CtlFile::new(of, by, Arc::clone(&reads), commands);
-        let of = Arc::clone(&nodes);
-        let waits = WaitFiles::new(of, parents, callers, bindings, waits, reads);
-        ControlFiles::new(nodes, opens, interrupts, pages, ctl, waits)
-    }
-
-    /// Returns the operations; `follows_symlinks` says whether the kernel follows symlinks of the
-    /// mount.
-    pub(crate) fn ops(self, follows_symlinks: bool) -> LockOps {
-        let Self { callers, nodes, opens, cache, bindings, parents, posix_locks, polls, .. } = self;
-        let changes = LeaseChanges::new(Arc::clone(&nodes), Arc::clone(&bindings));
-        let changes = Arc::new(changes);
-        let creation = Arc::new(Creation::new(
-            Arc::clone(&nodes),
-            Arc::clone(&parents),
-            Arc::clone(&callers),
-            Arc::clone(&bindings),
-        ));
-        LockOps {
-            lookups: Lookups::new(
-                Arc::clone(&nodes),
-                Arc::clone(&cache),
-                Arc::clone(&callers),
-                follows_symlinks,
-            ),
-            create_open: CreateOpen::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                Arc::clone(&parents),
-                Arc::clone(&creation),
-                Arc::clone(&posix_locks),
-                Arc::clone(&changes),
-            ),
-            creation,
-            links: Links::new(
-                Arc::clone(&nodes),
-                Arc::clone(&parents),
-                Arc::clone(&bindings),
-                Arc::clone(&posix_locks),
-            ),
-            removal: Removal::new(Arc::clone(&nodes), callers, Arc::clone(&posix_locks)),
-            renames: Renames::new(Arc::clone(&nodes), cache, posix_locks, parents),
-            attributes: SetAttributes::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                Arc::clone(&changes),
-            ),
-            files: FileIo::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                bindings,
-                Arc::clone(&changes),
-                polls,
-            ),
-            xattrs: Xattrs::new(Arc::clone(&nodes), changes),
-            directories: Directories::new(nodes, opens),
-        }
+        let (of, by) = (Arc::clone(&posix_locks), Arc::clone(&opens));
+        Arc::new(Self {
+            config: config.clone(),
+            follows_symlinks,
+            cache: KernelCache::new(Arc::clone(&nodes)),
+            polls: Polls::new(Arc::clone(&nodes), Arc::clone(&opens)),
+            waits: FileWaits::new(service.clone(), of, by),
+            reads: WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), locks),
+            metrics: ServiceMetrics::new(service.clone()),
+            callers,
+            nodes,
+            opens,
+            interrupts,
+            bindings,
+            parents,
+            posix_locks,
+        })
     }
 }

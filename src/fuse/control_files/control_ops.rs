@@ -3,9 +3,7 @@
 //! lock, such as its holder. The content of each is generated when it is read.
 
 use crate::engine::{LockName, LockView};
-use crate::fuse::control_files::ctl::CtlFile;
-use crate::fuse::control_files::mount_pages::MountPages;
-use crate::fuse::control_files::wait_files::WaitFiles;
+use crate::fuse::control_files::{ctl, mount_pages, wait_files};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport, README};
 use crate::fuse::control_names::{SpelledName, events, reported};
 use crate::fuse::credentials::Caller;
@@ -13,10 +11,9 @@ use crate::fuse::kernel::file_system::{
     DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
 };
 use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::interrupts::InterruptWatcher;
-use crate::fuse::lock_nodes::{LockNodes, content_bytes};
+use crate::fuse::lock_nodes::content_bytes;
+use crate::fuse::mount::Mount;
 use crate::fuse::open_files::EventStream;
-use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
 use crate::fuse::refusals;
 use crate::fuse::refusals::Act;
@@ -25,246 +22,222 @@ use crate::status::{lasting, pretty, status_of};
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// The control files of one mount: `.latchfs`, and the files about a lock in the lock's directory.
-pub(crate) struct ControlFiles {
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
-    interrupts: Arc<InterruptWatcher>,
-    pages: Arc<MountPages>,
-    ctl: Arc<CtlFile>,
-    waits: Arc<WaitFiles>,
+/// Looks up a name in `.latchfs`, in a directory of reports, or among the files about a lock in
+/// the lock's directory.
+pub(crate) async fn lookup(
+    mount: &Mount,
+    caller: &Caller,
+    dir: &ControlFile,
+    name: &OsStr,
+) -> Result<NodeEntry, Errno> {
+    let found = match dir {
+        ControlFile::Top => file_of_top(name.to_str().unwrap_or_default()),
+        ControlFile::Reports(report, parent) => {
+            return lookup_report(mount, caller, *report, parent.as_ref(), name).await;
+        }
+        ControlFile::Page(_)
+        | ControlFile::Events(_)
+        | ControlFile::Report(..)
+        | ControlFile::Fact(..) => return Err(Errno::ENOTDIR),
+    };
+    found.map(|found| mount.nodes.control_entry(&found)).ok_or(Errno::ENOENT)
 }
 
-impl ControlFiles {
-    /// Returns the control files of one mount.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        opens: Arc<OpenFiles>,
-        interrupts: Arc<InterruptWatcher>,
-        pages: Arc<MountPages>,
-        ctl: Arc<CtlFile>,
-        waits: Arc<WaitFiles>,
-    ) -> Self {
-        Self { nodes, opens, interrupts, pages, ctl, waits }
+async fn lookup_report(
+    mount: &Mount,
+    caller: &Caller,
+    report: LockReport,
+    parent: Option<&LockName>,
+    name: &OsStr,
+) -> Result<NodeEntry, Errno> {
+    let (name, spelled) = reported(parent, name).map_err(|(errno, sentence)| {
+        mount.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence)
+    })?;
+    let view = mount.nodes.locks.view(caller, Act::Lookup, &name).await?;
+    let found = if view.has_below && spelled == SpelledName::Plain {
+        ControlFile::Reports(report, Some(name))
+    } else {
+        ControlFile::Report(report, name)
+    };
+    let mut entry = mount.nodes.control_entry(&found);
+    if matches!(found, ControlFile::Report(LockReport::Content, _)) {
+        entry.attr.size = content_bytes(&view);
     }
+    Ok(entry)
+}
 
-    /// Looks up a name in `.latchfs`, in a directory of reports, or among the files about a lock in
-    /// the lock's directory.
-    pub(crate) async fn lookup(
-        &self,
-        caller: &Caller,
-        dir: &ControlFile,
-        name: &OsStr,
-    ) -> Result<NodeEntry, Errno> {
-        let found = match dir {
-            ControlFile::Top => file_of_top(name.to_str().unwrap_or_default()),
-            ControlFile::Reports(report, parent) => {
-                return self.lookup_report(caller, *report, parent.as_ref(), name).await;
+/// Opens a control file. Fails with EACCES if it is opened for writing but takes no writes.
+pub(crate) fn open(
+    mount: &Mount,
+    caller: &Caller,
+    control: ControlFile,
+    flags: i32,
+) -> Result<Opened, Errno> {
+    if let Err(full) = mount.opens.shares().room(Pool::Files, caller.uid) {
+        return Err(mount.nodes.locks.refusals().full(caller, Act::Open, None, &full));
+    }
+    if control.is_directory() {
+        return Err(Errno::EISDIR);
+    }
+    if OpenAccess::of_flags(flags).writes() && !control.takes_writes() {
+        return Err(Errno::EACCES);
+    }
+    let (stream, how) = match control {
+        ControlFile::Events(since) => {
+            let stream = EventStream::open(mount.nodes.locks.service(), since);
+            (Some(stream), OpenedFlags::FOPEN_NONSEEKABLE)
+        }
+        _ => (None, OpenedFlags::empty()),
+    };
+    let fh = mount.opens.insert(OpenFile::of_control(caller, control, flags, stream));
+    // No control file can be locked, so the kernel need not send FLUSH on close. If it did, a
+    // program that exits while the daemon is stopped would wait in the close, and not even
+    // SIGKILL could end that.
+    let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
+    Ok(Opened::by_requests(fh, flags))
+}
+
+/// Reads a control file. A read at offset 0 generates the content and keeps it as a snapshot;
+/// reads at later offsets return parts of that snapshot.
+pub(crate) async fn read(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    open: &Arc<OpenFile>,
+    control: &ControlFile,
+    asked: ReadRequest,
+) -> Result<ReadBytes, Errno> {
+    match control {
+        ControlFile::Events(_) => return read_events(mount, caller, open, asked).await,
+        ControlFile::Page(ControlPage::Ctl) => {
+            return ctl::read(mount, caller, open, asked).await;
+        }
+        ControlFile::Report(LockReport::Wait, name) => {
+            return wait_files::read(mount, caller, open, name, asked).await;
+        }
+        _ => {}
+    }
+    if let Some(part) = open.kept_window(asked) {
+        return Ok(part);
+    }
+    let bytes = render(mount, caller, open, control).await?;
+    match open.keep(mount.opens.shares(), bytes) {
+        Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
+        Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
+    }
+}
+
+/// Returns the events that an open `.latchfs/events` has not read yet. If there are none, waits
+/// for the next event.
+async fn read_events(
+    mount: &Mount,
+    caller: &Caller,
+    open: &OpenFile,
+    asked: ReadRequest,
+) -> Result<ReadBytes, Errno> {
+    let stream = open.state().stream.clone();
+    let Some(stream) = stream else { return Err(Errno::EIO) };
+    if let Some(bytes) = stream.read_now(asked.size) {
+        return Ok(bytes.into());
+    }
+    if asked.is_nonblocking() {
+        return Err(Errno::EAGAIN);
+    }
+    if let Err(full) = mount.opens.shares().room(Pool::Threads, caller.uid) {
+        return Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full));
+    }
+    let number = mount.opens.number();
+    let later = stream.read_later(&mount.interrupts, number, asked.size, caller.pid);
+    drop(stream);
+    later.await.unwrap_or(Err(Errno::EIO))
+}
+
+/// Returns the current content of a control file.
+async fn render(
+    mount: &Mount,
+    caller: &Caller,
+    open: &OpenFile,
+    control: &ControlFile,
+) -> Result<Arc<[u8]>, Errno> {
+    let text = match control {
+        ControlFile::Top | ControlFile::Reports(..) => return Err(Errno::EISDIR),
+        ControlFile::Page(ControlPage::Readme) => README.to_owned(),
+        ControlFile::Page(ControlPage::Server) => pretty(&mount_pages::server(mount)),
+        ControlFile::Page(ControlPage::Metrics) => mount_pages::metrics(mount),
+        ControlFile::Page(ControlPage::Ctl) | ControlFile::Events(_) => String::new(),
+        ControlFile::Page(ControlPage::Why) => why(mount, caller, open).await?,
+        ControlFile::Report(_, name) | ControlFile::Fact(_, name) => {
+            let view = mount.nodes.locks.view(caller, Act::Read, name).await?;
+            open.saw(&view);
+            return Ok(report_content(mount, control, &view));
+        }
+    };
+    Ok(text.into_bytes().into())
+}
+
+/// Returns the last refusal of the user who opened the file, as JSON.
+async fn why(mount: &Mount, caller: &Caller, open: &OpenFile) -> Result<String, Errno> {
+    let locks = &mount.nodes.locks;
+    let last = locks.refusals().last().of(&open.client);
+    Ok(pretty(&match last {
+        Why::Nothing => refusals::nothing(&open.client),
+        Why::Refused(value) => value,
+        Why::Met(name) => {
+            let view = locks.view(&open.opener(caller), Act::Read, &name).await?;
+            refusals::met(&open.client, &view)
+        }
+    }))
+}
+
+/// Returns the content of a control file that reports on a lock, whose state is `view`.
+fn report_content(mount: &Mount, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
+    let holder = view.holder();
+    let wall = |at| mount.nodes.locks.service().wall(at);
+    let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
+    let text = match control {
+        ControlFile::Report(LockReport::Content, _) => {
+            let text = holder.map(|holder| holder.lease.details.shared_text());
+            return text.unwrap_or_default();
+        }
+        ControlFile::Fact(fact, _) => match fact {
+            LockFact::Holder => line(holder.map(|h| h.lease.holder.to_string())),
+            LockFact::Token => line(holder.map(|h| h.lease.token.to_string())),
+            LockFact::Phase => line(Some(view.phase().as_str().to_owned())),
+            LockFact::ExpiresAt => line(holder.map(|holder| {
+                lasting(holder).unwrap_or_else(|| wall(holder.ends.expires_at).to_string())
+            })),
+            LockFact::Waiters => {
+                let waiters = view.waiters.iter().flat_map(|w| [w.client.as_str(), "\n"]);
+                waiters.collect()
             }
-            ControlFile::Page(_)
-            | ControlFile::Events(_)
-            | ControlFile::Report(..)
-            | ControlFile::Fact(..) => return Err(Errno::ENOTDIR),
-        };
-        found.map(|found| self.nodes.control_entry(&found)).ok_or(Errno::ENOENT)
-    }
+            LockFact::Status | LockFact::Ctl => pretty(&status_of(view, wall)),
+        },
+        _ => pretty(&status_of(view, wall)),
+    };
+    text.into_bytes().into()
+}
 
-    async fn lookup_report(
-        &self,
-        caller: &Caller,
-        report: LockReport,
-        parent: Option<&LockName>,
-        name: &OsStr,
-    ) -> Result<NodeEntry, Errno> {
-        let (name, spelled) = reported(parent, name).map_err(|(errno, sentence)| {
-            self.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence)
-        })?;
-        let view = self.nodes.locks.view(caller, Act::Lookup, &name).await?;
-        let found = if view.has_below && spelled == SpelledName::Plain {
-            ControlFile::Reports(report, Some(name))
-        } else {
-            ControlFile::Report(report, name)
-        };
-        let mut entry = self.nodes.control_entry(&found);
-        if matches!(found, ControlFile::Report(LockReport::Content, _)) {
-            entry.attr.size = content_bytes(&view);
+/// Writes to a control file on behalf of the user who opened it.
+pub(crate) async fn write(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    fh: u64,
+    open: &Arc<OpenFile>,
+    control: &ControlFile,
+    data: &[u8],
+) -> Result<u32, Errno> {
+    match control {
+        ControlFile::Page(ControlPage::Ctl) => {
+            ctl::write(mount, &open.opener(caller), fh, open, data).await
         }
-        Ok(entry)
+        _ => Err(Errno::EBADF),
     }
+}
 
-    /// Opens a control file. Fails with EACCES if it is opened for writing but takes no writes.
-    pub(crate) fn open(
-        &self,
-        caller: &Caller,
-        control: ControlFile,
-        flags: i32,
-    ) -> Result<Opened, Errno> {
-        if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
-        }
-        if control.is_directory() {
-            return Err(Errno::EISDIR);
-        }
-        if OpenAccess::of_flags(flags).writes() && !control.takes_writes() {
-            return Err(Errno::EACCES);
-        }
-        let (stream, how) = match control {
-            ControlFile::Events(since) => {
-                let stream = EventStream::open(self.nodes.locks.service(), since);
-                (Some(stream), OpenedFlags::FOPEN_NONSEEKABLE)
-            }
-            _ => (None, OpenedFlags::empty()),
-        };
-        let fh = self.opens.insert(OpenFile::of_control(caller, control, flags, stream));
-        // No control file can be locked, so the kernel need not send FLUSH on close. If it did, a
-        // program that exits while the daemon is stopped would wait in the close, and not even
-        // SIGKILL could end that.
-        let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
-        Ok(Opened::by_requests(fh, flags))
-    }
-
-    /// Reads a control file. A read at offset 0 generates the content and keeps it as a snapshot;
-    /// reads at later offsets return parts of that snapshot.
-    pub(crate) async fn read(
-        &self,
-        caller: &Caller,
-        open: &Arc<OpenFile>,
-        control: &ControlFile,
-        asked: ReadRequest,
-    ) -> Result<ReadBytes, Errno> {
-        match control {
-            ControlFile::Events(_) => return self.read_events(caller, open, asked).await,
-            ControlFile::Page(ControlPage::Ctl) => {
-                return self.ctl.read(caller, open, asked).await;
-            }
-            ControlFile::Report(LockReport::Wait, name) => {
-                return self.waits.read(caller, open, name, asked).await;
-            }
-            _ => {}
-        }
-        if let Some(part) = open.kept_window(asked) {
-            return Ok(part);
-        }
-        let bytes = self.render(caller, open, control).await?;
-        match open.keep(self.opens.shares(), bytes) {
-            Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
-            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
-        }
-    }
-
-    /// Returns the events that an open `.latchfs/events` has not read yet. If there are none, waits
-    /// for the next event.
-    async fn read_events(
-        &self,
-        caller: &Caller,
-        open: &OpenFile,
-        asked: ReadRequest,
-    ) -> Result<ReadBytes, Errno> {
-        let stream = open.state().stream.clone();
-        let Some(stream) = stream else { return Err(Errno::EIO) };
-        if let Some(bytes) = stream.read_now(asked.size) {
-            return Ok(bytes.into());
-        }
-        if asked.is_nonblocking() {
-            return Err(Errno::EAGAIN);
-        }
-        if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full));
-        }
-        let number = self.opens.number();
-        let later = stream.read_later(&self.interrupts, number, asked.size, caller.pid);
-        drop(stream);
-        later.await.unwrap_or(Err(Errno::EIO))
-    }
-
-    /// Returns the current content of a control file.
-    async fn render(
-        &self,
-        caller: &Caller,
-        open: &OpenFile,
-        control: &ControlFile,
-    ) -> Result<Arc<[u8]>, Errno> {
-        let text = match control {
-            ControlFile::Top | ControlFile::Reports(..) => return Err(Errno::EISDIR),
-            ControlFile::Page(ControlPage::Readme) => README.to_owned(),
-            ControlFile::Page(ControlPage::Server) => pretty(&self.pages.server()),
-            ControlFile::Page(ControlPage::Metrics) => self.pages.metrics(),
-            ControlFile::Page(ControlPage::Ctl) | ControlFile::Events(_) => String::new(),
-            ControlFile::Page(ControlPage::Why) => self.why(caller, open).await?,
-            ControlFile::Report(_, name) | ControlFile::Fact(_, name) => {
-                let view = self.nodes.locks.view(caller, Act::Read, name).await?;
-                open.saw(&view);
-                return Ok(self.report_content(control, &view));
-            }
-        };
-        Ok(text.into_bytes().into())
-    }
-
-    /// Returns the last refusal of the user who opened the file, as JSON.
-    async fn why(&self, caller: &Caller, open: &OpenFile) -> Result<String, Errno> {
-        let locks = &self.nodes.locks;
-        let last = locks.refusals().last().of(&open.client);
-        Ok(pretty(&match last {
-            Why::Nothing => refusals::nothing(&open.client),
-            Why::Refused(value) => value,
-            Why::Met(name) => {
-                let view = locks.view(&open.opener(caller), Act::Read, &name).await?;
-                refusals::met(&open.client, &view)
-            }
-        }))
-    }
-
-    /// Returns the content of a control file that reports on a lock, whose state is `view`.
-    fn report_content(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
-        let holder = view.holder();
-        let wall = |at| self.nodes.locks.service().wall(at);
-        let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
-        let text = match control {
-            ControlFile::Report(LockReport::Content, _) => {
-                let text = holder.map(|holder| holder.lease.details.shared_text());
-                return text.unwrap_or_default();
-            }
-            ControlFile::Fact(fact, _) => match fact {
-                LockFact::Holder => line(holder.map(|h| h.lease.holder.to_string())),
-                LockFact::Token => line(holder.map(|h| h.lease.token.to_string())),
-                LockFact::Phase => line(Some(view.phase().as_str().to_owned())),
-                LockFact::ExpiresAt => line(holder.map(|holder| {
-                    lasting(holder).unwrap_or_else(|| wall(holder.ends.expires_at).to_string())
-                })),
-                LockFact::Waiters => {
-                    let waiters = view.waiters.iter().flat_map(|w| [w.client.as_str(), "\n"]);
-                    waiters.collect()
-                }
-                LockFact::Status | LockFact::Ctl => pretty(&status_of(view, wall)),
-            },
-            _ => pretty(&status_of(view, wall)),
-        };
-        text.into_bytes().into()
-    }
-
-    /// Writes to a control file on behalf of the user who opened it.
-    pub(crate) async fn write(
-        &self,
-        caller: &Caller,
-        fh: u64,
-        open: &Arc<OpenFile>,
-        control: &ControlFile,
-        data: &[u8],
-    ) -> Result<u32, Errno> {
-        match control {
-            ControlFile::Page(ControlPage::Ctl) => {
-                self.ctl.write(&open.opener(caller), fh, open, data).await
-            }
-            _ => Err(Errno::EBADF),
-        }
-    }
-
-    /// Handles the close of a control file's last descriptor: a file of `.latchfs/wait` leaves the
-    /// lock's queue.
-    pub(crate) fn closed(&self, open: &OpenFile) {
-        if open.waits_for().is_some() {
-            self.waits.closed(open);
-        }
+/// Handles the close of a control file's last descriptor: a file of `.latchfs/wait` leaves the
+/// lock's queue.
+pub(crate) fn closed(mount: &Mount, open: &OpenFile) {
+    if open.waits_for().is_some() {
+        wait_files::closed(mount, open);
     }
 }
 

@@ -13,16 +13,15 @@ use crate::engine::{
     Acquire, ClientId, FileType, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, Outcome,
     Patch, Process, RefusalKind, Token,
 };
-use crate::fuse::control_files::mount_pages::MountPages;
-use crate::fuse::credentials::{Caller, Callers, parent_of};
+use crate::fuse::control_files::mount_pages;
+use crate::fuse::credentials::{Caller, parent_of};
 use crate::fuse::file_attrs::attrs_of_new;
-use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
+use crate::fuse::file_waits::FileWaitEnd;
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::kernel::task::{Pending, spawn};
-use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
-use crate::fuse::open_files::{OpenFile, OpenFiles, WaitingReads};
-use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::mount::Mount;
+use crate::fuse::open_files::OpenFile;
 use crate::fuse::process::lease_users::{ProcessHandle, kind_of};
 use crate::fuse::refusals::Act;
 use crate::service::{List, ListPage, RequestError, Unavailable};
@@ -30,122 +29,102 @@ use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The control file `.latchfs/ctl` of one mount.
-pub(crate) struct CtlFile {
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
-    reads: Arc<WaitingReads>,
-    commands: CtlCommands,
-}
-
 /// The result of a read of `.latchfs/ctl`: the bytes, or a future of them if no answer is ready
 /// yet.
 type ReadAnswer = Result<ReadBytes, Pending<Result<ReadBytes, Errno>>>;
 
-impl CtlFile {
-    /// Returns the control file `.latchfs/ctl` of one mount, whose requests `commands` executes.
-    pub(crate) fn new(
-        nodes: Arc<LockNodes>,
-        opens: Arc<OpenFiles>,
-        reads: Arc<WaitingReads>,
-        commands: CtlCommands,
-    ) -> Arc<Self> {
-        Arc::new(Self { nodes, opens, reads, commands })
+/// Returns the answers that were not read yet. If there are none but a request is still waiting
+/// for a lock, waits for its answer.
+pub(crate) async fn read(
+    mount: &Mount,
+    caller: &Caller,
+    open: &OpenFile,
+    asked: ReadRequest,
+) -> Result<ReadBytes, Errno> {
+    match read_now(mount, caller, open, asked)? {
+        Ok(bytes) => Ok(bytes),
+        Err(later) => later.await.unwrap_or(Err(Errno::EIO)),
     }
+}
 
-    /// Returns the answers that were not read yet. If there are none but a request is still waiting
-    /// for a lock, waits for its answer.
-    pub(crate) async fn read(
-        &self,
-        caller: &Caller,
-        open: &OpenFile,
-        asked: ReadRequest,
-    ) -> Result<ReadBytes, Errno> {
-        match self.read_now(caller, open, asked)? {
-            Ok(bytes) => Ok(bytes),
-            Err(later) => later.await.unwrap_or(Err(Errno::EIO)),
-        }
+fn read_now(
+    mount: &Mount,
+    caller: &Caller,
+    open: &OpenFile,
+    asked: ReadRequest,
+) -> Result<ReadAnswer, Errno> {
+    let mut state = open.state();
+    if !state.answers.is_empty() || state.pending == 0 {
+        return Ok(Ok(state.answers.take(asked.size).into()));
     }
-
-    fn read_now(
-        &self,
-        caller: &Caller,
-        open: &OpenFile,
-        asked: ReadRequest,
-    ) -> Result<ReadAnswer, Errno> {
-        let mut state = open.state();
-        if !state.answers.is_empty() || state.pending == 0 {
-            return Ok(Ok(state.answers.take(asked.size).into()));
-        }
-        if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
-            drop(state);
-            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full));
-        }
-        Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
+    if let Err(full) = mount.opens.shares().room(Pool::Threads, caller.uid) {
+        drop(state);
+        return Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full));
     }
+    Ok(Err(mount.reads.hold(asked.fh, state, asked.size, caller.pid)))
+}
 
-    /// Executes the request in `data`. When the write returns, its answer can be read, unless the
-    /// request waits for a lock: then the next read waits for the answer.
-    pub(crate) async fn write(
-        self: &Arc<Self>,
-        caller: &Caller,
-        fh: u64,
-        open: &Arc<OpenFile>,
-        data: &[u8],
-    ) -> Result<u32, Errno> {
-        // The limit on unread bytes is checked before the request runs: beyond it, the answer could
-        // not be stored, and the program would not learn the outcome.
-        if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, &full));
-        }
-        match parse(data) {
-            Ok(request) if request.waits() => self.begin_to_wait(caller, fh, open, request),
-            Ok(request) => {
-                if let Some(answer) = self.commands.answer(caller, fh, request).await {
-                    self.keep(caller, open, answer);
-                }
+/// Executes the request in `data`. When the write returns, its answer can be read, unless the
+/// request waits for a lock: then the next read waits for the answer.
+pub(crate) async fn write(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    fh: u64,
+    open: &Arc<OpenFile>,
+    data: &[u8],
+) -> Result<u32, Errno> {
+    // The limit on unread bytes is checked before the request runs: beyond it, the answer could
+    // not be stored, and the program would not learn the outcome.
+    if let Err(full) = mount.opens.shares().room(Pool::Bytes, open.uid) {
+        return Err(mount.nodes.locks.refusals().full(caller, Act::Control, None, &full));
+    }
+    match parse(data) {
+        Ok(request) if request.waits() => begin_to_wait(mount, caller, fh, open, request),
+        Ok(request) => {
+            if let Some(answer) = answer(mount, caller, fh, request).await {
+                keep(mount, caller, open, answer);
             }
-            Err(sentence) => self.keep(caller, open, refusal(RefusalKind::Invalid, &sentence)),
         }
-        Ok(data.len() as u32)
+        Err(sentence) => keep(mount, caller, open, refusal(RefusalKind::Invalid, &sentence)),
     }
+    Ok(data.len() as u32)
+}
 
-    /// Executes, in a task of its own, a request that may wait in the queue of a lock.
-    fn begin_to_wait(
-        self: &Arc<Self>,
-        caller: &Caller,
-        fh: u64,
-        open: &Arc<OpenFile>,
-        request: ControlRequest,
-    ) {
-        open.state().pending += 1;
-        let (own, caller, open) = (Arc::clone(self), caller.clone(), Arc::clone(open));
-        spawn(async move {
-            if let Some(answer) = own.commands.answer(&caller, fh, request).await {
-                own.keep(&caller, &open, answer);
-                end_reads(&open);
-            }
-        });
-    }
-
-    /// Stores the answer to a request until the program reads it from `.latchfs/ctl`.
-    fn keep(&self, caller: &Caller, open: &OpenFile, mut answer: Value) {
-        // The field `you` names the caller, so that a program finds itself among holders and
-        // waiters.
-        answer["you"] = caller.client.as_str().into();
-        let mut state = open.state();
-        let shares = self.opens.shares();
-        if let Err(full) = state.answers.add(shares, open.uid, &format!("{answer}\n")) {
-            // Beyond the limit on unread bytes, the answer to a list becomes a refusal. The outcome
-            // of any other request is always stored, but without the lock's status, which can be
-            // queried again.
-            if answer.get("locks").is_some() {
-                answer = refusal(RefusalKind::Limit, &full.to_string());
-            } else if let Value::Object(fields) = &mut answer {
-                fields.remove("status");
-            }
-            state.answers.add_always(shares, open.uid, &format!("{answer}\n"));
+/// Executes, in a task of its own, a request that may wait in the queue of a lock.
+fn begin_to_wait(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    fh: u64,
+    open: &Arc<OpenFile>,
+    request: ControlRequest,
+) {
+    open.state().pending += 1;
+    let (own, caller, open) = (Arc::clone(mount), caller.clone(), Arc::clone(open));
+    spawn(async move {
+        if let Some(answer) = answer(&own, &caller, fh, request).await {
+            keep(&own, &caller, &open, answer);
+            end_reads(&open);
         }
+    });
+}
+
+/// Stores the answer to a request until the program reads it from `.latchfs/ctl`.
+fn keep(mount: &Mount, caller: &Caller, open: &OpenFile, mut answer: Value) {
+    // The field `you` names the caller, so that a program finds itself among holders and
+    // waiters.
+    answer["you"] = caller.client.as_str().into();
+    let mut state = open.state();
+    let shares = mount.opens.shares();
+    if let Err(full) = state.answers.add(shares, open.uid, &format!("{answer}\n")) {
+        // Beyond the limit on unread bytes, the answer to a list becomes a refusal. The outcome
+        // of any other request is always stored, but without the lock's status, which can be
+        // queried again.
+        if answer.get("locks").is_some() {
+            answer = refusal(RefusalKind::Limit, &full.to_string());
+        } else if let Value::Object(fields) = &mut answer {
+            fields.remove("status");
+        }
+        state.answers.add_always(shares, open.uid, &format!("{answer}\n"));
     }
 }
 
@@ -162,46 +141,22 @@ fn end_reads(open: &OpenFile) {
     }
 }
 
-/// Executes requests to the control file `.latchfs/ctl` of one mount.
-pub(crate) struct CtlCommands {
-    nodes: Arc<LockNodes>,
-    parents: Arc<ParentChecks>,
-    callers: Arc<Callers>,
-    bindings: Arc<ProcessBindings>,
-    waits: Arc<FileWaits>,
-    pages: Arc<MountPages>,
-}
-
 /// The mount as the executor of one request, on behalf of the caller who opened `.latchfs/ctl`.
 struct CtlHost<'a> {
-    ctl: &'a CtlCommands,
+    mount: &'a Mount,
     caller: &'a Caller,
     fh: u64,
 }
 
-impl CtlCommands {
-    /// Returns the executor of requests to `.latchfs/ctl`.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        parents: Arc<ParentChecks>,
-        callers: Arc<Callers>,
-        bindings: Arc<ProcessBindings>,
-        waits: Arc<FileWaits>,
-        pages: Arc<MountPages>,
-    ) -> Self {
-        Self { nodes, parents, callers, bindings, waits, pages }
-    }
-
-    /// Executes a request that was written to the open file `fh`, and returns its answer; `None` if
-    /// the file was closed while the request waited.
-    pub(crate) async fn answer(
-        &self,
-        caller: &Caller,
-        fh: u64,
-        request: ControlRequest,
-    ) -> Option<Value> {
-        execute(&CtlHost { ctl: self, caller, fh }, request).await
-    }
+/// Executes a request that was written to the open file `fh`, and returns its answer; `None` if
+/// the file was closed while the request waited.
+pub(crate) async fn answer(
+    mount: &Mount,
+    caller: &Caller,
+    fh: u64,
+    request: ControlRequest,
+) -> Option<Value> {
+    execute(&CtlHost { mount, caller, fh }, request).await
 }
 
 impl ControlHost for CtlHost<'_> {
@@ -212,36 +167,36 @@ impl ControlHost for CtlHost<'_> {
     }
 
     fn allows(&self, operation: Operation) -> Result<(), String> {
-        let grant = self.caller.grant(self.ctl.nodes.attrs.mounter());
+        let grant = self.caller.grant(self.mount.nodes.attrs.mounter());
         grant.may_begin(operation).map_err(|denial| {
             let why = why_denied(&denial);
-            self.ctl.nodes.locks.refusals().denied(self.caller, operation.rule().name, &why);
+            self.mount.nodes.locks.refusals().denied(self.caller, operation.rule().name, &why);
             why
         })
     }
 
     fn about(&self) -> Map<String, Value> {
-        match self.ctl.pages.server() {
+        match mount_pages::server(self.mount) {
             Value::Object(server) => server,
             _ => Map::new(),
         }
     }
 
     fn wall(&self, at: Time) -> Wall {
-        self.ctl.nodes.locks.service().wall(at)
+        self.mount.nodes.locks.service().wall(at)
     }
 
     fn process(&self, name: &LockName, pid: u32) -> Result<ProcessHandle, Value> {
-        self.ctl.bindings.named(self.caller, pid).map_err(|(errno, why)| {
+        self.mount.bindings.named(self.caller, pid).map_err(|(errno, why)| {
             let (refusals, sentence) =
-                (self.ctl.nodes.locks.refusals(), format!("lock '{name}': {why}"));
+                (self.mount.nodes.locks.refusals(), format!("lock '{name}': {why}"));
             refusals.refused(self.caller, Act::Control, Some(name), errno, sentence.clone());
             refusal(kind_of(errno), &sentence)
         })
     }
 
     fn default_process(&self) -> Option<ProcessHandle> {
-        self.ctl.bindings.by_default(self.caller)
+        self.mount.bindings.by_default(self.caller)
     }
 
     fn detail_of(&self, process: &ProcessHandle) -> Option<Process> {
@@ -249,7 +204,7 @@ impl ControlHost for CtlHost<'_> {
     }
 
     fn terms(&self, options: &LeaseOptions, _: Option<&ProcessHandle>) -> LeaseTerms {
-        let (ttl, grace, config) = (options.ttl, options.grace, self.ctl.pages.config());
+        let (ttl, grace, config) = (options.ttl, options.grace, &self.mount.config);
         LeaseTerms::Own(ttl.unwrap_or(config.ttl), grace.unwrap_or(config.grace))
     }
 
@@ -258,7 +213,7 @@ impl ControlHost for CtlHost<'_> {
         let parent = parent_of(caller.pid).filter(|_| for_parent);
         let maker = Caller { pid: parent.unwrap_or(caller.pid), ..caller.clone() };
         Patch {
-            holder_id: Some(self.ctl.callers.holder_id(&maker)),
+            holder_id: Some(self.mount.callers.holder_id(&maker)),
             note: options.note.clone(),
             attrs: Some(attrs_of_new(caller, FileType::File, 0o644)),
             ..Patch::default()
@@ -266,45 +221,45 @@ impl ControlHost for CtlHost<'_> {
     }
 
     fn bind(&self, key: LeaseKey, life: Lifetime, process: &ProcessHandle) {
-        self.ctl.bindings.bind(key, life, process);
+        self.mount.bindings.bind(key, life, process);
     }
 
     fn unbind(&self, token: Token) -> Option<LeaseTerms> {
-        self.ctl.bindings.unbind_for(token, &self.caller.client)
+        self.mount.bindings.unbind_for(token, &self.caller.client)
     }
 
     fn continued(&self, name: &LockName, token: Token) {
-        self.ctl.nodes.inodes().continued(name, token);
+        self.mount.nodes.inodes().continued(name, token);
     }
 
     fn failed(&self, name: &LockName, failure: RequestError) {
-        let refusals = self.ctl.nodes.locks.refusals();
+        let refusals = self.mount.nodes.locks.refusals();
         refusals.failed(self.caller, Act::Control, Some(name), failure);
     }
 
     async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
-        let check = self.ctl.parents.check_of(self.caller, &op);
-        self.ctl.nodes.locks.decide_checked(op, check).await
+        let check = self.mount.parents.check_of(self.caller, &op);
+        self.mount.nodes.locks.decide_checked(op, check).await
     }
 
     async fn view(&self, name: &LockName) -> Result<LockView, Unavailable> {
-        self.ctl.nodes.locks.view_of(name).await
+        self.mount.nodes.locks.view_of(name).await
     }
 
     async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
-        self.ctl.nodes.locks.list(query).await
+        self.mount.nodes.locks.list(query).await
     }
 
     async fn wait(&self, ask: Acquire, patience: Option<Span>) -> ControlWaitEnd {
         let (caller, name) = (self.caller, ask.name.clone());
-        let check = self.ctl.parents.check_of_name(caller, &name);
-        match self.ctl.waits.join(self.fh, caller.uid, patience, ask, check).await {
+        let check = self.mount.parents.check_of_name(caller, &name);
+        match self.mount.waits.join(self.fh, caller.uid, patience, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => ControlWaitEnd::Granted(tenure),
             Some(FileWaitEnd::Failed(failure)) => ControlWaitEnd::Failed(failure),
             Some(FileWaitEnd::Left(why)) => ControlWaitEnd::Left(why),
             Some(FileWaitEnd::NoRoom(full)) => {
                 let sentence = full.to_string();
-                self.ctl.nodes.locks.refusals().full(caller, Act::Control, Some(&name), &full);
+                self.mount.nodes.locks.refusals().full(caller, Act::Control, Some(&name), &full);
                 ControlWaitEnd::Refused(refusal(RefusalKind::Limit, &sentence))
             }
             None => ControlWaitEnd::Abandoned,

@@ -11,20 +11,17 @@ use crate::engine::{
     Acquire, FileType, Firm, LeaseKey, LeaveReason, LockName, Op, Ownership, Patch, QueuePolicy,
     RefusalKind, Release, Renew, Tenure,
 };
-use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::attrs_of_new;
-use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
+use crate::fuse::file_waits::FileWaitEnd;
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::kernel::task::Pending;
 use crate::fuse::kernel::task::spawn;
-use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::lock_nodes::ParentChecks;
+use crate::fuse::mount::Mount;
 use crate::fuse::open_files::HeldRead;
 use crate::fuse::open_files::WaitState;
-use crate::fuse::open_files::WaitingReads;
 use crate::fuse::open_files::{OpenFile, OpenFileState};
-use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
 use crate::service::RequestError;
@@ -33,16 +30,6 @@ use std::sync::Arc;
 
 /// The permission bits of the file of a lock that was granted through `.latchfs/wait`.
 const MODE_OF_NEW: u32 = 0o644;
-
-/// The wait files of one mount.
-pub(crate) struct WaitFiles {
-    nodes: Arc<LockNodes>,
-    parents: Arc<ParentChecks>,
-    callers: Arc<Callers>,
-    bindings: Arc<ProcessBindings>,
-    waits: Arc<FileWaits>,
-    reads: Arc<WaitingReads>,
-}
 
 /// An open file of `.latchfs/wait`, and the lock for which it waits.
 #[derive(Clone)]
@@ -55,239 +42,230 @@ struct WaitFile {
 /// The future of the bytes that a waiting read of a wait file returns.
 type LateRead = Pending<Result<ReadBytes, Errno>>;
 
-impl WaitFiles {
-    /// Returns the wait files (`.latchfs/wait/NAME`) of one mount.
-    pub(crate) fn new(
-        nodes: Arc<LockNodes>,
-        parents: Arc<ParentChecks>,
-        callers: Arc<Callers>,
-        bindings: Arc<ProcessBindings>,
-        waits: Arc<FileWaits>,
-        reads: Arc<WaitingReads>,
-    ) -> Arc<Self> {
-        Arc::new(Self { nodes, parents, callers, bindings, waits, reads })
+/// Reads a wait file. A read at offset 0 waits until the lock is granted to the reader, and
+/// returns the lock's status at that time; reads at later offsets return the rest of the same
+/// status.
+pub(crate) async fn read(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    open: &Arc<OpenFile>,
+    name: &LockName,
+    asked: ReadRequest,
+) -> Result<ReadBytes, Errno> {
+    if asked.offset > 0 {
+        return Ok(open.kept_window(asked).unwrap_or_else(|| ReadBytes::from(Vec::new())));
     }
+    let file = WaitFile { fh: asked.fh, open: Arc::clone(open), name: name.clone() };
+    read_status(mount, caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
+}
 
-    /// Reads a wait file. A read at offset 0 waits until the lock is granted to the reader, and
-    /// returns the lock's status at that time; reads at later offsets return the rest of the same
-    /// status.
-    pub(crate) async fn read(
-        self: &Arc<Self>,
-        caller: &Caller,
-        open: &Arc<OpenFile>,
-        name: &LockName,
-        asked: ReadRequest,
-    ) -> Result<ReadBytes, Errno> {
-        if asked.offset > 0 {
-            return Ok(open.kept_window(asked).unwrap_or_else(|| ReadBytes::from(Vec::new())));
-        }
-        let file = WaitFile { fh: asked.fh, open: Arc::clone(open), name: name.clone() };
-        self.read_status(caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
-    }
-
-    /// Starts the wait for the lock unless the file waits already, and returns the future of the
-    /// read.
-    fn read_status(
-        self: &Arc<Self>,
-        caller: &Caller,
-        file: &WaitFile,
-        asked: ReadRequest,
-    ) -> Result<LateRead, Errno> {
-        let mut state = file.open.state();
+/// Starts the wait for the lock unless the file waits already, and returns the future of the
+/// read.
+fn read_status(
+    mount: &Arc<Mount>,
+    caller: &Caller,
+    file: &WaitFile,
+    asked: ReadRequest,
+) -> Result<LateRead, Errno> {
+    let mut state = file.open.state();
+    if matches!(state.wait, WaitState::Queued) {
+        drop(state);
+        may_wait(mount, caller, &file.name, asked)?;
+        // The mutex was released for a moment, in which the lock may have been granted, so the
+        // state of the wait is checked again. If it has changed, the read is handled like a
+        // first read.
+        state = file.open.state();
         if matches!(state.wait, WaitState::Queued) {
+            return Ok(mount.reads.hold(asked.fh, state, asked.size, caller.pid));
+        }
+    }
+    let before = std::mem::replace(&mut state.wait, WaitState::Queued);
+    let (held, answer) = HeldRead::new(mount.reads.number(), asked.size);
+    let number = held.number;
+    state.held.push(held);
+    drop(state);
+    begin(mount, caller, file, before);
+    // If this read has no answer yet, the lock was not granted at once. The read then has to
+    // wait, which is refused if the program or its user may not wait.
+    if file.open.state().held.iter().any(|held| held.number == number) {
+        let may_wait = may_wait(mount, caller, &file.name, asked);
+        let unanswered = may_wait.err().and_then(|errno| {
+            let mut state = file.open.state();
+            let at = state.held.iter().position(|held| held.number == number)?;
+            let held = state.held.remove(at);
             drop(state);
-            self.may_wait(caller, &file.name, asked)?;
-            // The mutex was released for a moment, in which the lock may have been granted, so the
-            // state of the wait is checked again. If it has changed, the read is handled like a
-            // first read.
-            state = file.open.state();
-            if matches!(state.wait, WaitState::Queued) {
-                return Ok(self.reads.hold(asked.fh, state, asked.size, caller.pid));
-            }
-        }
-        let before = std::mem::replace(&mut state.wait, WaitState::Queued);
-        let (held, answer) = HeldRead::new(self.reads.number(), asked.size);
-        let number = held.number;
-        state.held.push(held);
-        drop(state);
-        self.begin(caller, file, before);
-        // If this read has no answer yet, the lock was not granted at once. The read then has to
-        // wait, which is refused if the program or its user may not wait.
-        if file.open.state().held.iter().any(|held| held.number == number) {
-            let may_wait = self.may_wait(caller, &file.name, asked);
-            let unanswered = may_wait.err().and_then(|errno| {
-                let mut state = file.open.state();
-                let at = state.held.iter().position(|held| held.number == number)?;
-                let held = state.held.remove(at);
-                drop(state);
-                drop(held);
-                Some(errno)
-            });
-            if let Some(errno) = unanswered {
-                return Err(errno);
-            }
-            self.reads.watch(asked.fh, number, caller.pid);
-        }
-        Ok(answer)
-    }
-
-    /// Checks that a read may wait: it is not non-blocking, and its user is below the limit of
-    /// waiting threads.
-    fn may_wait(&self, caller: &Caller, name: &LockName, asked: ReadRequest) -> Result<(), Errno> {
-        if asked.is_nonblocking() {
-            return Err(Errno::EAGAIN);
-        }
-        let room = self.reads.shares().room(Pool::Threads, caller.uid);
-        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), &full))
-    }
-
-    /// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
-    /// no read has reported the grant. A queue place of the file is given up by `FileWaits`, not by
-    /// this function.
-    pub(crate) fn closed(&self, open: &OpenFile) {
-        let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
-        if let WaitState::Unread(key) = before {
-            self.give_back(key);
-        }
-    }
-
-    fn give_back(&self, key: LeaseKey) {
-        self.nodes.locks.service().give_back(Op::Release(Release::of(key)));
-    }
-
-    /// Requests the lock. If the lock was granted before and no read has reported that, reports the
-    /// grant instead.
-    fn begin(self: &Arc<Self>, caller: &Caller, file: &WaitFile, before: WaitState) {
-        let (own, caller, file) = (Arc::clone(self), caller.clone(), file.clone());
-        spawn(async move {
-            match before {
-                WaitState::Unread(key) => own.renew(&caller, &file, key).await,
-                _ => own.request_lock(&caller, &file).await,
-            }
+            drop(held);
+            Some(errno)
         });
+        if let Some(errno) = unanswered {
+            return Err(errno);
+        }
+        mount.reads.watch(asked.fh, number, caller.pid);
     }
+    Ok(answer)
+}
 
-    /// Reports an earlier grant to the reader, after a renewal of the lease has shown that the lock
-    /// is still held.
-    async fn renew(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
-        let (firm, patch) = (Firm::Keep, Patch::default());
-        let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
-        match self.nodes.locks.decide(Op::Renew(renewal)).await {
-            Ok(_) => self.answer_reads(caller, file, key).await,
-            Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
-                self.refuse(caller, file, failure);
-                let mut state = file.open.state();
-                if matches!(state.wait, WaitState::Idle) {
-                    state.wait = WaitState::Unread(key);
-                } else {
-                    drop(state);
-                    self.give_back(key);
-                }
+/// Checks that a read may wait: it is not non-blocking, and its user is below the limit of
+/// waiting threads.
+fn may_wait(
+    mount: &Mount,
+    caller: &Caller,
+    name: &LockName,
+    asked: ReadRequest,
+) -> Result<(), Errno> {
+    if asked.is_nonblocking() {
+        return Err(Errno::EAGAIN);
+    }
+    let room = mount.reads.shares().room(Pool::Threads, caller.uid);
+    room.map_err(|full| mount.nodes.locks.refusals().full(caller, Act::Read, Some(name), &full))
+}
+
+/// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
+/// no read has reported the grant. A queue place of the file is given up by `FileWaits`, not by
+/// this function.
+pub(crate) fn closed(mount: &Mount, open: &OpenFile) {
+    let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
+    if let WaitState::Unread(key) = before {
+        give_back(mount, key);
+    }
+}
+
+fn give_back(mount: &Mount, key: LeaseKey) {
+    mount.nodes.locks.service().give_back(Op::Release(Release::of(key)));
+}
+
+/// Requests the lock. If the lock was granted before and no read has reported that, reports the
+/// grant instead.
+fn begin(mount: &Arc<Mount>, caller: &Caller, file: &WaitFile, before: WaitState) {
+    let (own, caller, file) = (Arc::clone(mount), caller.clone(), file.clone());
+    spawn(async move {
+        match before {
+            WaitState::Unread(key) => renew(&own, &caller, &file, key).await,
+            _ => request_lock(&own, &caller, &file).await,
+        }
+    });
+}
+
+/// Reports an earlier grant to the reader, after a renewal of the lease has shown that the lock
+/// is still held.
+async fn renew(mount: &Mount, caller: &Caller, file: &WaitFile, key: LeaseKey) {
+    let (firm, patch) = (Firm::Keep, Patch::default());
+    let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
+    match mount.nodes.locks.decide(Op::Renew(renewal)).await {
+        Ok(_) => answer_reads(mount, caller, file, key).await,
+        Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
+            refuse(mount, caller, file, failure);
+            let mut state = file.open.state();
+            if matches!(state.wait, WaitState::Idle) {
+                state.wait = WaitState::Unread(key);
+            } else {
+                drop(state);
+                give_back(mount, key);
             }
-            Err(_) => self.request_lock(caller, file).await,
         }
+        Err(_) => request_lock(mount, caller, file).await,
     }
+}
 
-    /// Requests the lock on behalf of the user who opened the wait file.
-    async fn request_lock(&self, caller: &Caller, file: &WaitFile) {
-        self.join(&file.open.opener(caller), file).await;
-    }
+/// Requests the lock on behalf of the user who opened the wait file.
+async fn request_lock(mount: &Mount, caller: &Caller, file: &WaitFile) {
+    join(mount, &file.open.opener(caller), file).await;
+}
 
-    /// Waits in the queue of the lock, and answers the waiting reads with the outcome.
-    async fn join(&self, caller: &Caller, file: &WaitFile) {
-        let name = &file.name;
-        let process = self.bindings.by_default(caller);
-        let ask = self.acquire(caller, name, process.as_ref());
-        let refusals = self.nodes.locks.refusals();
-        let check = self.parents.check_of_name(caller, name);
-        match self.waits.join(file.fh, caller.uid, None, ask, check).await {
-            Some(FileWaitEnd::Granted(tenure)) => {
-                let key = self.bound(caller, name, &tenure, process.as_ref());
-                self.answer_reads(caller, file, key).await;
-            }
-            Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
-            Some(FileWaitEnd::NoRoom(full)) => {
-                fail(&file.open, refusals.full(caller, Act::Read, Some(name), &full));
-            }
-            Some(FileWaitEnd::Left(why)) => {
-                let why = why.map_or("the place in its queue is lost", LeaveReason::sentence);
-                let sentence = format!("lock '{name}': {why}; read again");
-                let (act, errno) = (Act::Read, Errno::ESTALE);
-                fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
-            }
-            // The file was closed while it waited in the queue, so no read is left to answer.
-            None => {}
+/// Waits in the queue of the lock, and answers the waiting reads with the outcome.
+async fn join(mount: &Mount, caller: &Caller, file: &WaitFile) {
+    let name = &file.name;
+    let process = mount.bindings.by_default(caller);
+    let ask = acquire(mount, caller, name, process.as_ref());
+    let refusals = mount.nodes.locks.refusals();
+    let check = mount.parents.check_of_name(caller, name);
+    match mount.waits.join(file.fh, caller.uid, None, ask, check).await {
+        Some(FileWaitEnd::Granted(tenure)) => {
+            let key = bound(mount, caller, name, &tenure, process.as_ref());
+            answer_reads(mount, caller, file, key).await;
         }
-    }
-
-    fn acquire(
-        &self,
-        caller: &Caller,
-        name: &LockName,
-        process: Option<&ProcessHandle>,
-    ) -> Acquire {
-        let patch = Patch {
-            holder_id: Some(self.callers.holder_id(caller)),
-            process: process.map(|handle| Some(handle.process)),
-            attrs: Some(attrs_of_new(caller, FileType::File, MODE_OF_NEW)),
-            ..Patch::default()
-        };
-        Acquire {
-            // The lease is exclusive within the client, and no open file owns it: another request
-            // of the same client can't share the lease, so two readers of one client wait for each
-            // other.
-            hold: Ownership::Exclusive(None),
-            line: QueuePolicy::Join(None),
-            patch,
-            ..Acquire::new(name.clone(), caller.client.clone(), self.bindings.term(process))
+        Some(FileWaitEnd::Failed(failure)) => refuse(mount, caller, file, failure),
+        Some(FileWaitEnd::NoRoom(full)) => {
+            fail(&file.open, refusals.full(caller, Act::Read, Some(name), &full));
         }
-    }
-
-    fn bound(
-        &self,
-        caller: &Caller,
-        name: &LockName,
-        tenure: &Tenure,
-        process: Option<&ProcessHandle>,
-    ) -> LeaseKey {
-        let (name, client) = (name.clone(), caller.client.clone());
-        let key = LeaseKey { name, client, token: Some(tenure.token) };
-        if let Some(process) = process {
-            self.bindings.bind(key.clone(), tenure.life, process);
+        Some(FileWaitEnd::Left(why)) => {
+            let why = why.map_or("the place in its queue is lost", LeaveReason::sentence);
+            let sentence = format!("lock '{name}': {why}; read again");
+            let (act, errno) = (Act::Read, Errno::ESTALE);
+            fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
         }
-        key
+        // The file was closed while it waited in the queue, so no read is left to answer.
+        None => {}
     }
+}
 
-    /// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
-    /// holds the name, the client and the token of the granted lease.
-    async fn answer_reads(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
-        let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
-        let mut view = match view {
-            Ok(view) => view,
-            Err(errno) => return fail(&file.open, errno),
-        };
-        view.waiters.truncate(WAITERS_SHOWN_MAX);
-        let wall = |at| self.nodes.locks.service().wall(at);
-        let bytes: Arc<[u8]> = pretty(&status_of(&view, wall)).into_bytes().into();
-        let share = self.reads.shares().take_always(Pool::Bytes, file.open.uid, bytes.len());
-        let mut state = file.open.state();
-        let kept = std::mem::replace(&mut state.bytes, (Arc::clone(&bytes), Some(share)));
-        let held = std::mem::take(&mut state.held);
-        let unwanted = settle(&mut state, key, held.is_empty());
-        drop(state);
-        drop(kept);
-        for HeldRead { size, promise, .. } in held {
-            promise.keep(Ok(ReadBytes::window(Arc::clone(&bytes), 0, size)));
-        }
-        if let Some(key) = unwanted {
-            self.give_back(key);
-        }
+fn acquire(
+    mount: &Mount,
+    caller: &Caller,
+    name: &LockName,
+    process: Option<&ProcessHandle>,
+) -> Acquire {
+    let patch = Patch {
+        holder_id: Some(mount.callers.holder_id(caller)),
+        process: process.map(|handle| Some(handle.process)),
+        attrs: Some(attrs_of_new(caller, FileType::File, MODE_OF_NEW)),
+        ..Patch::default()
+    };
+    Acquire {
+        // The lease is exclusive within the client, and no open file owns it: another request
+        // of the same client can't share the lease, so two readers of one client wait for each
+        // other.
+        hold: Ownership::Exclusive(None),
+        line: QueuePolicy::Join(None),
+        patch,
+        ..Acquire::new(name.clone(), caller.client.clone(), mount.bindings.term(process))
     }
+}
 
-    fn refuse(&self, caller: &Caller, file: &WaitFile, failure: RequestError) {
-        let (refusals, name) = (self.nodes.locks.refusals(), Some(&file.name));
-        fail(&file.open, refusals.failed(caller, Act::Read, name, failure));
+fn bound(
+    mount: &Mount,
+    caller: &Caller,
+    name: &LockName,
+    tenure: &Tenure,
+    process: Option<&ProcessHandle>,
+) -> LeaseKey {
+    let (name, client) = (name.clone(), caller.client.clone());
+    let key = LeaseKey { name, client, token: Some(tenure.token) };
+    if let Some(process) = process {
+        mount.bindings.bind(key.clone(), tenure.life, process);
     }
+    key
+}
+
+/// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
+/// holds the name, the client and the token of the granted lease.
+async fn answer_reads(mount: &Mount, caller: &Caller, file: &WaitFile, key: LeaseKey) {
+    let view = mount.nodes.locks.view(caller, Act::Read, &file.name).await;
+    let mut view = match view {
+        Ok(view) => view,
+        Err(errno) => return fail(&file.open, errno),
+    };
+    view.waiters.truncate(WAITERS_SHOWN_MAX);
+    let wall = |at| mount.nodes.locks.service().wall(at);
+    let bytes: Arc<[u8]> = pretty(&status_of(&view, wall)).into_bytes().into();
+    let share = mount.reads.shares().take_always(Pool::Bytes, file.open.uid, bytes.len());
+    let mut state = file.open.state();
+    let kept = std::mem::replace(&mut state.bytes, (Arc::clone(&bytes), Some(share)));
+    let held = std::mem::take(&mut state.held);
+    let unwanted = settle(&mut state, key, held.is_empty());
+    drop(state);
+    drop(kept);
+    for HeldRead { size, promise, .. } in held {
+        promise.keep(Ok(ReadBytes::window(Arc::clone(&bytes), 0, size)));
+    }
+    if let Some(key) = unwanted {
+        give_back(mount, key);
+    }
+}
+
+fn refuse(mount: &Mount, caller: &Caller, file: &WaitFile, failure: RequestError) {
+    let (refusals, name) = (mount.nodes.locks.refusals(), Some(&file.name));
+    fail(&file.open, refusals.failed(caller, Act::Read, name, failure));
 }
 
 /// Records the grant of the lock in the state of the wait file. Returns the lease if the file was

@@ -15,9 +15,8 @@ use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::{NodeState, chosen_mode};
 use crate::fuse::inodes::{LockNode, NodeLink};
 use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::mount::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
-use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::{Act, in_the_way};
 use crate::time::Wall;
@@ -105,122 +104,109 @@ pub(crate) struct ChangeReached {
     pub(crate) state: Option<NodeState>,
 }
 
-/// Applies changes to leases.
-pub(crate) struct LeaseChanges {
-    nodes: Arc<LockNodes>,
-    bindings: Arc<ProcessBindings>,
+/// Applies a change to every lease in `meant`. Succeeds if at least one of the leases was
+/// changed.
+pub(crate) async fn apply(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    meant: &ChangedLeases,
+    change: &LeaseChange,
+) -> Result<ChangeReached, Errno> {
+    if meant.others.is_empty() {
+        return reach(mount, caller, act, &meant.one, change).await;
+    }
+    let all = std::iter::once(&meant.one).chain(&meant.others);
+    let mut reached = join_all(all.map(|one| reach(mount, caller, act, one, change))).await;
+    let first = reached.iter().position(Result::is_ok).unwrap_or(0);
+    reached.swap_remove(first)
 }
 
-impl LeaseChanges {
-    /// Returns the part of a mount that changes leases.
-    pub(crate) const fn new(nodes: Arc<LockNodes>, bindings: Arc<ProcessBindings>) -> Self {
-        Self { nodes, bindings }
+/// Applies a change to one lease.
+async fn reach(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    one: &ChangedLease,
+    change: &LeaseChange,
+) -> Result<ChangeReached, Errno> {
+    let locks = &mount.nodes.locks;
+    let mut view = match locks.view(caller, act, &one.name).await {
+        Ok(view) => view,
+        Err(errno) => return Err(unseen(mount, caller, act, one, change.renews, errno).await),
+    };
+    let lease = one.own(caller, view.holders.iter().map(|holder| &holder.lease));
+    let Some(op) = op(mount, change, caller, one, view.mode, lease) else {
+        return Ok(ChangeReached::default());
+    };
+    let attrs = attrs_of(&op);
+    let outcome = locks.decide(op).await.map_err(|failure| {
+        let failure = in_the_way(&caller.client, &view, failure);
+        locks.refusals().failed(caller, act, Some(&one.name), failure)
+    })?;
+    set_attrs_in_view(&mut view, caller, attrs);
+    if let Outcome::Renewed(tenure) = &outcome {
+        renewed(&mut view, tenure);
     }
+    let token = reached(mount, change, caller, one, &outcome);
+    Ok(ChangeReached { token, state: Some(mount.nodes.attrs.state_of(&view)) })
+}
 
-    /// Applies a change to every lease in `meant`. Succeeds if at least one of the leases was
-    /// changed.
-    pub(crate) async fn apply(
-        &self,
-        caller: &Caller,
-        act: Act,
-        meant: &ChangedLeases,
-        change: &LeaseChange,
-    ) -> Result<ChangeReached, Errno> {
-        if meant.others.is_empty() {
-            return self.reach(caller, act, &meant.one, change).await;
-        }
-        let all = std::iter::once(&meant.one).chain(&meant.others);
-        let mut reached = join_all(all.map(|one| self.reach(caller, act, one, change))).await;
-        let first = reached.iter().position(Result::is_ok).unwrap_or(0);
-        reached.swap_remove(first)
+/// Returns the errno of a change that failed with `errno`, because its lock could not be read.
+/// If the change names a token, tries to renew the lease with that token: if the lease is over,
+/// the refusal of the renewal gives a more exact errno.
+async fn unseen(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    one: &ChangedLease,
+    renews: Option<Firm>,
+    errno: Errno,
+) -> Errno {
+    let (Some(firm), Some(_)) = (renews, one.token) else { return errno };
+    let (name, client) = (one.name.clone(), caller.client.clone());
+    let key = LeaseKey { name, client, token: one.token };
+    let patch = Patch::default();
+    let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
+    // The change has failed even if the renewal succeeds, so the result is an errno in both
+    // cases.
+    mount.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
+}
+
+/// Returns the command that makes the change to the lease `lease`; `None` if the change has no
+/// effect.
+fn op(
+    mount: &Mount,
+    change: &LeaseChange,
+    caller: &Caller,
+    one: &ChangedLease,
+    mode: Mode,
+    lease: Option<&Lease>,
+) -> Option<Op> {
+    let renewed_at = |lease: &Lease| mount.nodes.locks.service().wall(lease.renewed_at);
+    change.op(renewed_at, caller, one, mode, lease)
+}
+
+/// Binds a renewed lease to the process that the change names. Returns the token of the lease.
+fn reached(
+    mount: &Mount,
+    change: &LeaseChange,
+    caller: &Caller,
+    one: &ChangedLease,
+    outcome: &Outcome,
+) -> Option<Token> {
+    let Outcome::Renewed(tenure) = outcome else { return one.token };
+    let users = &mount.nodes.users;
+    users.renewed(users.id_of(caller), &caller.client, &one.name, tenure);
+    if change.mode.is_some() {
+        mount.nodes.inodes().continued(&one.name, tenure.token);
     }
-
-    /// Applies a change to one lease.
-    async fn reach(
-        &self,
-        caller: &Caller,
-        act: Act,
-        one: &ChangedLease,
-        change: &LeaseChange,
-    ) -> Result<ChangeReached, Errno> {
-        let locks = &self.nodes.locks;
-        let mut view = match locks.view(caller, act, &one.name).await {
-            Ok(view) => view,
-            Err(errno) => return Err(self.unseen(caller, act, one, change.renews, errno).await),
-        };
-        let lease = one.own(caller, view.holders.iter().map(|holder| &holder.lease));
-        let Some(op) = self.op(change, caller, one, view.mode, lease) else {
-            return Ok(ChangeReached::default());
-        };
-        let attrs = attrs_of(&op);
-        let outcome = locks.decide(op).await.map_err(|failure| {
-            let failure = in_the_way(&caller.client, &view, failure);
-            locks.refusals().failed(caller, act, Some(&one.name), failure)
-        })?;
-        set_attrs_in_view(&mut view, caller, attrs);
-        if let Outcome::Renewed(tenure) = &outcome {
-            renewed(&mut view, tenure);
-        }
-        let token = self.reached(change, caller, one, &outcome);
-        Ok(ChangeReached { token, state: Some(self.nodes.attrs.state_of(&view)) })
-    }
-
-    /// Returns the errno of a change that failed with `errno`, because its lock could not be read.
-    /// If the change names a token, tries to renew the lease with that token: if the lease is over,
-    /// the refusal of the renewal gives a more exact errno.
-    async fn unseen(
-        &self,
-        caller: &Caller,
-        act: Act,
-        one: &ChangedLease,
-        renews: Option<Firm>,
-        errno: Errno,
-    ) -> Errno {
-        let (Some(firm), Some(_)) = (renews, one.token) else { return errno };
+    if let Some(process) = &change.process {
         let (name, client) = (one.name.clone(), caller.client.clone());
-        let key = LeaseKey { name, client, token: one.token };
-        let patch = Patch::default();
-        let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
-        // The change has failed even if the renewal succeeds, so the result is an errno in both
-        // cases.
-        self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
+        let key = LeaseKey { name, client, token: Some(tenure.token) };
+        mount.bindings.bind(key, tenure.life, process);
     }
-
-    /// Returns the command that makes the change to the lease `lease`; `None` if the change has no
-    /// effect.
-    fn op(
-        &self,
-        change: &LeaseChange,
-        caller: &Caller,
-        one: &ChangedLease,
-        mode: Mode,
-        lease: Option<&Lease>,
-    ) -> Option<Op> {
-        let renewed_at = |lease: &Lease| self.nodes.locks.service().wall(lease.renewed_at);
-        change.op(renewed_at, caller, one, mode, lease)
-    }
-
-    /// Binds a renewed lease to the process that the change names. Returns the token of the lease.
-    fn reached(
-        &self,
-        change: &LeaseChange,
-        caller: &Caller,
-        one: &ChangedLease,
-        outcome: &Outcome,
-    ) -> Option<Token> {
-        let Outcome::Renewed(tenure) = outcome else { return one.token };
-        let users = &self.nodes.users;
-        users.renewed(users.id_of(caller), &caller.client, &one.name, tenure);
-        if change.mode.is_some() {
-            self.nodes.inodes().continued(&one.name, tenure.token);
-        }
-        if let Some(process) = &change.process {
-            let (name, client) = (one.name.clone(), caller.client.clone());
-            let key = LeaseKey { name, client, token: Some(tenure.token) };
-            self.bindings.bind(key, tenure.life, process);
-        }
-        Some(tenure.token)
-    }
+    Some(tenure.token)
 }
 
 /// Returns the file attributes that the command `op` sets, if it sets any.

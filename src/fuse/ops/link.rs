@@ -9,171 +9,147 @@ use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::file_system::{Errno, NodeEntry};
-use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::lock_nodes::ParentChecks;
-use crate::fuse::posix_locks::PosixLocks;
-use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::mount::Mount;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
-use std::sync::Arc;
 
 /// The maximum number of names of one inode. A change through the inode is sent to the lease of
 /// each name; programs that lock by `ln` make two names.
 const LINKS_MAX: usize = 64;
 
-/// Takes locks by hard links.
-pub(crate) struct Links {
-    nodes: Arc<LockNodes>,
-    parents: Arc<ParentChecks>,
-    bindings: Arc<ProcessBindings>,
-    posix_locks: Arc<PosixLocks>,
+/// Takes the lock `NAME` by `ln A NAME`, where `ino` is the inode number of `A`.
+pub(crate) async fn link(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    to: NameIn<'_>,
+) -> Result<NodeEntry, Errno> {
+    let name = mount.nodes.name_in(caller, Act::Link, to)?;
+    let Some(node) = mount.nodes.lock_node(ino) else {
+        let sentence = "only a lock can be linked, and to another name of a lock";
+        return Err(refused(mount, caller, None, Errno::EPERM, sentence.to_owned()));
+    };
+    if let Some((errno, sentence)) = wrong_source(&node) {
+        return Err(refused(mount, caller, Some(&name), errno, sentence));
+    }
+    link_to(mount, caller, ino, &node.name, name).await
 }
 
-impl Links {
-    /// Returns the link operation of one mount.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        parents: Arc<ParentChecks>,
-        bindings: Arc<ProcessBindings>,
-        posix_locks: Arc<PosixLocks>,
-    ) -> Self {
-        Self { nodes, parents, bindings, posix_locks }
-    }
+fn refused(
+    mount: &Mount,
+    caller: &Caller,
+    name: Option<&LockName>,
+    errno: Errno,
+    sentence: String,
+) -> Errno {
+    mount.nodes.locks.refusals().refused(caller, Act::Link, name, errno, sentence)
+}
 
-    /// Takes the lock `NAME` by `ln A NAME`, where `ino` is the inode number of `A`.
-    pub(crate) async fn link(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        to: NameIn<'_>,
-    ) -> Result<NodeEntry, Errno> {
-        let name = self.nodes.name_in(caller, Act::Link, to)?;
-        let Some(node) = self.nodes.lock_node(ino) else {
-            let sentence = "only a lock can be linked, and to another name of a lock";
-            return Err(self.refused(caller, None, Errno::EPERM, sentence.to_owned()));
-        };
-        if let Some((errno, sentence)) = wrong_source(&node) {
-            return Err(self.refused(caller, Some(&name), errno, sentence));
-        }
-        self.link_to(caller, ino, &node.name, name).await
-    }
-
-    fn refused(
-        &self,
-        caller: &Caller,
-        name: Option<&LockName>,
-        errno: Errno,
-        sentence: String,
-    ) -> Errno {
-        self.nodes.locks.refusals().refused(caller, Act::Link, name, errno, sentence)
-    }
-
-    async fn link_to(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        of: &LockName,
-        name: LockName,
-    ) -> Result<NodeEntry, Errno> {
-        let view = self.nodes.locks.view(caller, Act::Link, of).await?;
-        let Some(held) = view.held_by(&caller.client) else {
-            let sentence = format!(
-                "lock '{}' is not held by {}, and only its holder can link it",
-                view.name, caller.client
-            );
-            return Err(self.refused(caller, Some(&name), Errno::EPERM, sentence));
-        };
-        let details = &held.lease.details;
-        let attrs = FileAttrs { reads: ReadMode::Text, ..details.attrs() };
-        let is_open = matches!(held.lease.hold, Ownership::OpenFile(_));
-        let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::reopen);
-        let term = match held.lease.life {
-            // Until the lease is attached to the open file, it lasts like other leases that are
-            // made by file.
-            _ if is_open => self.bindings.term(None),
-            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
-            Lifetime::Session(session) => LeaseTerms::Session(session),
-        };
-        let op = Op::Acquire(Acquire {
-            hold: Ownership::Exclusive(None),
-            patch: Patch {
-                process: Some(process.as_ref().map(|handle| handle.process)),
-                ..patch_like(details, attrs)
-            },
-            ..Acquire::new(name.clone(), caller.client.clone(), term)
-        });
-        let check = self.parents.check_of(caller, &op);
-        let service = &self.nodes.locks;
-        let outcome = service.submit_checked(caller, Act::Link, &name, op, check).await?;
-        let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };
-        if let Some(process) = process {
-            let client = caller.client.clone();
-            let key = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
-            self.bindings.bind(key, tenure.life, &process);
-        }
-        let key = held_key(&view, caller);
+async fn link_to(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    of: &LockName,
+    name: LockName,
+) -> Result<NodeEntry, Errno> {
+    let view = mount.nodes.locks.view(caller, Act::Link, of).await?;
+    let Some(held) = view.held_by(&caller.client) else {
+        let sentence = format!(
+            "lock '{}' is not held by {}, and only its holder can link it",
+            view.name, caller.client
+        );
+        return Err(refused(mount, caller, Some(&name), Errno::EPERM, sentence));
+    };
+    let details = &held.lease.details;
+    let attrs = FileAttrs { reads: ReadMode::Text, ..details.attrs() };
+    let is_open = matches!(held.lease.hold, Ownership::OpenFile(_));
+    let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::reopen);
+    let term = match held.lease.life {
+        // Until the lease is attached to the open file, it lasts like other leases that are
+        // made by file.
+        _ if is_open => mount.bindings.term(None),
+        Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+        Lifetime::Session(session) => LeaseTerms::Session(session),
+    };
+    let op = Op::Acquire(Acquire {
+        hold: Ownership::Exclusive(None),
+        patch: Patch {
+            process: Some(process.as_ref().map(|handle| handle.process)),
+            ..patch_like(details, attrs)
+        },
+        ..Acquire::new(name.clone(), caller.client.clone(), term)
+    });
+    let check = mount.parents.check_of(caller, &op);
+    let service = &mount.nodes.locks;
+    let outcome = service.submit_checked(caller, Act::Link, &name, op, check).await?;
+    let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };
+    if let Some(process) = process {
         let client = caller.client.clone();
-        let new = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
-        let linked = if is_open {
-            self.end_with_open_file(caller, held.lease.token, &new).await
-        } else {
-            Ok(())
-        };
-        if linked.is_ok() {
-            self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
-        }
-        let linked = match linked {
-            Ok(()) => self.read_as_text(caller, ino, key, attrs).await,
-            Err(errno) => Err(errno),
-        };
-        if linked.is_err() {
-            // The answer to the program is that it does not have the lock.
-            service.service().give_back(Op::Release(Release::of(new)));
-        }
-        linked
+        let key = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
+        mount.bindings.bind(key, tenure.life, &process);
     }
+    let key = held_key(&view, caller);
+    let client = caller.client.clone();
+    let new = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
+    let linked = if is_open {
+        end_with_open_file(mount, caller, held.lease.token, &new).await
+    } else {
+        Ok(())
+    };
+    if linked.is_ok() {
+        mount.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
+    }
+    let linked = match linked {
+        Ok(()) => read_as_text(mount, caller, ino, key, attrs).await,
+        Err(errno) => Err(errno),
+    };
+    if linked.is_err() {
+        // The answer to the program is that it does not have the lock.
+        service.service().give_back(Op::Release(Release::of(new)));
+    }
+    linked
+}
 
-    /// Makes the new lease `key` last as long as an open file holds the linked lock under `token`.
-    async fn end_with_open_file(
-        &self,
-        caller: &Caller,
-        token: Token,
-        key: &LeaseKey,
-    ) -> Result<(), Errno> {
-        let Some(session) = self.posix_locks.linked(token, key.clone()) else {
-            let sentence = "no open file of this mount holds the lock any more; link it through \
-                            the mount in which it is locked";
-            return Err(self.refused(caller, Some(&key.name), Errno::EBUSY, sentence.to_owned()));
-        };
-        let op = Op::Renew(Renew {
-            key: key.clone(),
-            term: Some(LeaseTerms::Session(session)),
-            firm: Firm::Keep,
-            patch: Patch::default(),
-            acquires: false,
-        });
-        let locks = &self.nodes.locks;
-        let renewed = locks.decide(op).await;
-        let failed = |failure| locks.refusals().failed(caller, Act::Link, Some(&key.name), failure);
-        renewed.map(|_| ()).map_err(failed)
-    }
+/// Makes the new lease `key` last as long as an open file holds the linked lock under `token`.
+async fn end_with_open_file(
+    mount: &Mount,
+    caller: &Caller,
+    token: Token,
+    key: &LeaseKey,
+) -> Result<(), Errno> {
+    let Some(session) = mount.posix_locks.linked(token, key.clone()) else {
+        let sentence = "no open file of this mount holds the lock any more; link it through \
+                        the mount in which it is locked";
+        return Err(refused(mount, caller, Some(&key.name), Errno::EBUSY, sentence.to_owned()));
+    };
+    let op = Op::Renew(Renew {
+        key: key.clone(),
+        term: Some(LeaseTerms::Session(session)),
+        firm: Firm::Keep,
+        patch: Patch::default(),
+        acquires: false,
+    });
+    let locks = &mount.nodes.locks;
+    let renewed = locks.decide(op).await;
+    let failed = |failure| locks.refusals().failed(caller, Act::Link, Some(&key.name), failure);
+    renewed.map(|_| ()).map_err(failed)
+}
 
-    /// Makes reads of both names return the content rather than the status, the last step of `ln`.
-    async fn read_as_text(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        key: LeaseKey,
-        attrs: FileAttrs,
-    ) -> Result<NodeEntry, Errno> {
-        let patch = Patch { attrs: Some(attrs), ..Patch::default() };
-        // A failure to set the attributes of the new name is ignored: the name exists, and if its
-        // lease has ended in the meantime, its attributes no longer matter.
-        let annotate = Annotate { key, patch, handover: None };
-        let _described = self.nodes.locks.decide(Op::Annotate(annotate)).await;
-        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
-        Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
-    }
+/// Makes reads of both names return the content rather than the status, the last step of `ln`.
+async fn read_as_text(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    key: LeaseKey,
+    attrs: FileAttrs,
+) -> Result<NodeEntry, Errno> {
+    let patch = Patch { attrs: Some(attrs), ..Patch::default() };
+    // A failure to set the attributes of the new name is ignored: the name exists, and if its
+    // lease has ended in the meantime, its attributes no longer matter.
+    let annotate = Annotate { key, patch, handover: None };
+    let _described = mount.nodes.locks.decide(Op::Annotate(annotate)).await;
+    let Some(node) = mount.nodes.lock_node(ino) else { return Err(Errno::EIO) };
+    Ok(NodeEntry::uncached(mount.nodes.attr_now(caller, ino, &node).await?))
 }
 
 /// Returns the errno and the message for an inode to which no hard link can be made; `None` if one

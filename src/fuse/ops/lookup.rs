@@ -5,16 +5,16 @@
 use crate::engine::values::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, FileType, LockName, LockView, NameError};
 use crate::fuse::control_names::{ControlFile, LockFact};
-use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs;
 use crate::fuse::inodes::{LockNode, NodePlace};
 use crate::fuse::kernel::file_system::{
     DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, NodeAttr, NodeEntry, NodeType,
     Opened, OpenedFlags, ReadBytes,
 };
-use crate::fuse::kernel_cache::KernelCache;
-use crate::fuse::lock_nodes::{LockNodes, wrong_name};
-use crate::fuse::open_files::{DirMark, DirReading, OpenDir, OpenFiles, PAGE, PageFound};
+use crate::fuse::lock_nodes::wrong_name;
+use crate::fuse::mount::Mount;
+use crate::fuse::open_files::{DirMark, DirReading, OpenDir, PAGE, PageFound};
 use crate::fuse::refusals::{Act, errno_of_lookup};
 use crate::service::{Children, ListPage, RequestError};
 use std::ffi::OsStr;
@@ -28,165 +28,143 @@ const BLOCKS: u64 = 1 << 20;
 /// The maximum number of names that statfs reports, as the number of inodes.
 const FILES: u64 = 1 << 20;
 
-/// Finds locks by name, and shows them as files.
-pub(crate) struct Lookups {
-    nodes: Arc<LockNodes>,
-    cache: Arc<KernelCache>,
-    callers: Arc<Callers>,
-    /// Whether the kernel follows the symlinks of the mount. Kernels before Linux 5.10 always do,
-    /// and an older fusermount3 does not know the option `nosymfollow`.
-    follows_symlinks: bool,
+/// Looks up a name in the mount point or below it, but not in a directory of control files.
+pub(crate) async fn lookup(
+    mount: &Mount,
+    caller: &Caller,
+    dir: &NodePlace,
+    name: &OsStr,
+) -> Result<NodeEntry, Errno> {
+    if matches!(dir, NodePlace::Top) && name == RESERVED_PREFIX {
+        return Ok(mount.nodes.control_entry(&ControlFile::Top));
+    }
+    let child = dir.child(name).map_err(|error| no_such_name(mount, caller, name, error))?;
+    let (state, as_of) = mount.nodes.state(caller, Act::Lookup, &child).await?;
+    let Some((kind, token)) = state.shown() else {
+        let fact = if dir.is_held_directory() { LockFact::named(name) } else { None };
+        return match (fact, dir) {
+            (Some(fact), NodePlace::Lock(dir)) => {
+                Ok(mount.nodes.control_entry(&ControlFile::Fact(fact, dir.name.clone())))
+            }
+            _ => not_there(mount, &child, as_of),
+        };
+    };
+    mount.nodes.locks.refusals().last().met(&caller.client, &child);
+    let (ino, node) = {
+        let mut inodes = mount.nodes.inodes();
+        let ino = inodes.seen(&child, kind, token);
+        (ino, inodes.place(ino))
+    };
+    let Some(NodePlace::Lock(node)) = node else { return Err(Errno::ESTALE) };
+    if node.links.len() > 1 {
+        return Ok(NodeEntry::uncached(mount.nodes.attr_now(caller, ino, &node).await?));
+    }
+    let attr = mount.nodes.attrs.of_one(ino, &node, &state);
+    // When the kernel drops a cached directory, programs whose working directory it is lose it.
+    // So a directory that is a lock is cached only if the kernel can mark names as expired. A
+    // directory that exists only because of locks below it changes with each of them, so it is
+    // never cached.
+    let may_keep =
+        kind != FileType::Directory || (token.is_some() && mount.cache.may_keep_directories());
+    let as_of = as_of.filter(|_| may_keep);
+    Ok(kept_entry(mount, &child, Some(ino), as_of, attr))
 }
 
-impl Lookups {
-    /// Returns the part of a mount that handles lookup, stat, readlink and statfs.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        cache: Arc<KernelCache>,
-        callers: Arc<Callers>,
-        follows_symlinks: bool,
-    ) -> Self {
-        Self { nodes, cache, callers, follows_symlinks }
-    }
+/// Returns the entry of an existing name, which the kernel may cache until the lock or its file
+/// changes.
+fn kept_entry(
+    mount: &Mount,
+    name: &LockName,
+    ino: Option<u64>,
+    as_of: Option<u64>,
+    attr: FileAttr,
+) -> NodeEntry {
+    let (ttl, until_replied) = mount.cache.keep(name, ino, as_of);
+    NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
+}
 
-    /// Looks up a name in the mount point or below it, but not in a directory of control files.
-    pub(crate) async fn lookup(
-        &self,
-        caller: &Caller,
-        dir: &NodePlace,
-        name: &OsStr,
-    ) -> Result<NodeEntry, Errno> {
-        if matches!(dir, NodePlace::Top) && name == RESERVED_PREFIX {
-            return Ok(self.nodes.control_entry(&ControlFile::Top));
-        }
-        let child = dir.child(name).map_err(|error| self.no_such_name(caller, name, error))?;
-        let (state, as_of) = self.nodes.state(caller, Act::Lookup, &child).await?;
-        let Some((kind, token)) = state.shown() else {
-            let fact = if dir.is_held_directory() { LockFact::named(name) } else { None };
-            return match (fact, dir) {
-                (Some(fact), NodePlace::Lock(dir)) => {
-                    Ok(self.nodes.control_entry(&ControlFile::Fact(fact, dir.name.clone())))
-                }
-                _ => self.not_there(&child, as_of),
-            };
-        };
-        self.nodes.locks.refusals().last().met(&caller.client, &child);
-        let (ino, node) = {
-            let mut inodes = self.nodes.inodes();
-            let ino = inodes.seen(&child, kind, token);
-            (ino, inodes.place(ino))
-        };
-        let Some(NodePlace::Lock(node)) = node else { return Err(Errno::ESTALE) };
-        if node.links.len() > 1 {
-            return Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?));
-        }
-        let attr = self.nodes.attrs.of_one(ino, &node, &state);
-        // When the kernel drops a cached directory, programs whose working directory it is lose it.
-        // So a directory that is a lock is cached only if the kernel can mark names as expired. A
-        // directory that exists only because of locks below it changes with each of them, so it is
-        // never cached.
-        let may_keep =
-            kind != FileType::Directory || (token.is_some() && self.cache.may_keep_directories());
-        let as_of = as_of.filter(|_| may_keep);
-        Ok(self.kept_entry(&child, Some(ino), as_of, attr))
-    }
+/// Returns the negative entry of a name that does not exist, which the kernel may cache too.
+fn not_there(mount: &Mount, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
+    mount.nodes.inodes().gone(name);
+    let attr = mount.nodes.attrs.of_nobody(0, FileType::File, 0);
+    let nothing = FileAttr { ino: INodeNo(0), ..attr };
+    let entry = kept_entry(mount, name, None, as_of, nothing);
+    if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
+}
 
-    /// Returns the entry of an existing name, which the kernel may cache until the lock or its file
-    /// changes.
-    fn kept_entry(
-        &self,
-        name: &LockName,
-        ino: Option<u64>,
-        as_of: Option<u64>,
-        attr: FileAttr,
-    ) -> NodeEntry {
-        let (ttl, until_replied) = self.cache.keep(name, ino, as_of);
-        NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
+/// Returns the errno of looking up a text that can't be a lock's name. Usually it is ENOENT:
+/// the call that creates an entry under the name, which the kernel sends next, reports the
+/// reason. For a name that is too long the kernel sends no such call, so the lookup itself
+/// reports the reason.
+fn no_such_name(mount: &Mount, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
+    let errno = errno_of_lookup(error);
+    if error == NameError::TooLong {
+        let sentence = wrong_name(name, error);
+        return mount.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence);
     }
+    errno
+}
 
-    /// Returns the negative entry of a name that does not exist, which the kernel may cache too.
-    fn not_there(&self, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
-        self.nodes.inodes().gone(name);
-        let attr = self.nodes.attrs.of_nobody(0, FileType::File, 0);
-        let nothing = FileAttr { ino: INodeNo(0), ..attr };
-        let entry = self.kept_entry(name, None, as_of, nothing);
-        if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
+/// Returns the attributes of an inode that stands for a lock (stat).
+pub(crate) async fn getattr(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    node: &LockNode,
+) -> Result<NodeAttr, Errno> {
+    if node.links.len() > 1 {
+        return Ok(NodeAttr::uncached(mount.nodes.attr_now(caller, ino, node).await?));
     }
+    let (state, as_of) = mount.nodes.state(caller, Act::Stat, &node.name).await?;
+    let attr = mount.nodes.attrs.of_one(ino, node, &state);
+    // The kernel may cache the attributes only if the inode still has its name, because
+    // invalidations go by name.
+    let is_named = !node.links.is_empty() && state.is_held();
+    let as_of = as_of.filter(|_| is_named);
+    let (ttl, until_replied) = mount.cache.keep(&node.name, Some(ino), as_of);
+    Ok(NodeAttr { attr, ttl, until_replied })
+}
 
-    /// Returns the errno of looking up a text that can't be a lock's name. Usually it is ENOENT:
-    /// the call that creates an entry under the name, which the kernel sends next, reports the
-    /// reason. For a name that is too long the kernel sends no such call, so the lookup itself
-    /// reports the reason.
-    fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
-        let errno = errno_of_lookup(error);
-        if error == NameError::TooLong {
-            let sentence = wrong_name(name, error);
-            return self.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence);
-        }
-        errno
+/// Returns the target of a symlink (readlink).
+pub(crate) async fn readlink(mount: &Mount, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
+    let Some(node) = mount.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
+    let view = mount.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
+    let Some(text) = text_of(&node, &view) else { return Err(Errno::ENOENT) };
+    if mount.follows_symlinks && !may_follow(mount, caller, &view, text) {
+        let sentence = "this symlink of another user leads out of the mount, and this mount \
+                        can't keep the kernel from following it; read .latchfs/content for \
+                        its text";
+        let (refusals, name) = (mount.nodes.locks.refusals(), Some(&view.name));
+        return Err(refusals.refused(caller, Act::Readlink, name, Errno::EACCES, sentence));
     }
+    Ok(ReadBytes::from(text.to_vec()))
+}
 
-    /// Returns the attributes of an inode that stands for a lock (stat).
-    pub(crate) async fn getattr(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        node: &LockNode,
-    ) -> Result<NodeAttr, Errno> {
-        if node.links.len() > 1 {
-            return Ok(NodeAttr::uncached(self.nodes.attr_now(caller, ino, node).await?));
-        }
-        let (state, as_of) = self.nodes.state(caller, Act::Stat, &node.name).await?;
-        let attr = self.nodes.attrs.of_one(ino, node, &state);
-        // The kernel may cache the attributes only if the inode still has its name, because
-        // invalidations go by name.
-        let is_named = !node.links.is_empty() && state.is_held();
-        let as_of = as_of.filter(|_| is_named);
-        let (ttl, until_replied) = self.cache.keep(&node.name, Some(ino), as_of);
-        Ok(NodeAttr { attr, ttl, until_replied })
-    }
+/// Whether the kernel may follow a symlink on behalf of the caller. The kernel does not say
+/// whether the request is a readlink or a step of path resolution, so a symlink that leads out
+/// of the mount is shown only to the user who made it.
+fn may_follow(mount: &Mount, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
+    let parts = || text.split(|byte| *byte == b'/');
+    let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
+    let own = view.holder().is_some_and(|holder| {
+        let lease = &holder.lease;
+        mount.callers.is_local(&lease.holder) && lease.details.attrs().uid == caller.uid
+    });
+    stays || own
+}
 
-    /// Returns the target of a symlink (readlink).
-    pub(crate) async fn readlink(&self, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
-        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
-        let view = self.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
-        let Some(text) = text_of(&node, &view) else { return Err(Errno::ENOENT) };
-        if self.follows_symlinks && !self.may_follow(caller, &view, text) {
-            let sentence = "this symlink of another user leads out of the mount, and this mount \
-                            can't keep the kernel from following it; read .latchfs/content for \
-                            its text";
-            let (refusals, name) = (self.nodes.locks.refusals(), Some(&view.name));
-            return Err(refusals.refused(caller, Act::Readlink, name, Errno::EACCES, sentence));
-        }
-        Ok(ReadBytes::from(text.to_vec()))
-    }
-
-    /// Whether the kernel may follow a symlink on behalf of the caller. The kernel does not say
-    /// whether the request is a readlink or a step of path resolution, so a symlink that leads out
-    /// of the mount is shown only to the user who made it.
-    fn may_follow(&self, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
-        let parts = || text.split(|byte| *byte == b'/');
-        let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
-        let own = view.holder().is_some_and(|holder| {
-            let lease = &holder.lease;
-            self.callers.is_local(&lease.holder) && lease.details.attrs().uid == caller.uid
-        });
-        stays || own
-    }
-
-    /// Returns the size of the file system that statfs reports.
-    pub(crate) fn statfs(&self) -> FileSystemStats {
-        let used = self.nodes.locks.service().about().locks as u64;
-        FileSystemStats {
-            blocks: BLOCKS,
-            blocks_free: BLOCKS,
-            blocks_available: BLOCKS,
-            files: FILES,
-            files_free: FILES.saturating_sub(used),
-            block_bytes: BLOCK_BYTES,
-            fragment_bytes: BLOCK_BYTES,
-            name_bytes: PART_BYTES_MAX as u32,
-        }
+/// Returns the size of the file system that statfs reports.
+pub(crate) fn statfs(mount: &Mount) -> FileSystemStats {
+    let used = mount.nodes.locks.service().about().locks as u64;
+    FileSystemStats {
+        blocks: BLOCKS,
+        blocks_free: BLOCKS,
+        blocks_available: BLOCKS,
+        files: FILES,
+        files_free: FILES.saturating_sub(used),
+        block_bytes: BLOCK_BYTES,
+        fragment_bytes: BLOCK_BYTES,
+        name_bytes: PART_BYTES_MAX as u32,
     }
 }
 
@@ -196,88 +174,76 @@ fn text_of<'a>(node: &LockNode, view: &'a LockView) -> Option<&'a [u8]> {
     (token == Some(lease.token)).then_some(lease.details.text())
 }
 
-pub(crate) struct Directories {
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
+/// Opens a directory (opendir).
+pub(crate) fn open_dir(mount: &Mount, caller: &Caller) -> Result<Opened, Errno> {
+    match mount.opens.insert_dir(caller.uid) {
+        Ok(fh) => Ok(Opened::by_requests(fh, OpenedFlags::empty())),
+        Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::List, None, &full)),
+    }
 }
 
-impl Directories {
-    /// Returns the directory operations of one mount.
-    pub(crate) const fn new(nodes: Arc<LockNodes>, opens: Arc<OpenFiles>) -> Self {
-        Self { nodes, opens }
-    }
+/// Closes an open directory (closedir).
+pub(crate) fn close_dir(mount: &Mount, fh: u64) {
+    mount.opens.remove_dir(fh);
+}
 
-    /// Opens a directory (opendir).
-    pub(crate) fn open(&self, caller: &Caller) -> Result<Opened, Errno> {
-        match self.opens.insert_dir(caller.uid) {
-            Ok(fh) => Ok(Opened::by_requests(fh, OpenedFlags::empty())),
-            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::List, None, &full)),
+/// Returns the open directory with the handle `fh`. With `anew` its reading starts over, so
+/// that the pages read from now on are current. `fixed` holds all entries if it is a directory
+/// of control files.
+pub(crate) fn reading(
+    mount: &Mount,
+    fh: u64,
+    anew: bool,
+    fixed: Option<Vec<DirEntry>>,
+) -> Result<Arc<OpenDir>, Errno> {
+    let Some(dir) = mount.opens.dir(fh) else { return Err(Errno::EBADF) };
+    if anew {
+        let mut reading = dir.reading.lock();
+        *reading = DirReading::new();
+        if let Some(entries) = fixed {
+            reading.turn_to(&DirMark::default(), entries, None);
         }
     }
+    Ok(dir)
+}
 
-    /// Closes an open directory (closedir).
-    pub(crate) fn close(&self, fh: u64) {
-        self.opens.remove_dir(fh);
-    }
-
-    /// Returns the open directory with the handle `fh`. With `anew` its reading starts over, so
-    /// that the pages read from now on are current. `fixed` holds all entries if it is a directory
-    /// of control files.
-    pub(crate) fn reading(
-        &self,
-        fh: u64,
-        anew: bool,
-        fixed: Option<Vec<DirEntry>>,
-    ) -> Result<Arc<OpenDir>, Errno> {
-        let Some(dir) = self.opens.dir(fh) else { return Err(Errno::EBADF) };
-        if anew {
-            let mut reading = dir.reading.lock();
-            *reading = DirReading::new();
-            if let Some(entries) = fixed {
-                reading.turn_to(&DirMark::default(), entries, None);
-            }
-        }
-        Ok(dir)
-    }
-
-    /// Returns the page of the directory that contains the entry number `index`. The lock service
-    /// lists names in order only, so this function reads on, page by page, from the nearest
-    /// remembered position before the entry.
-    pub(crate) async fn page(
-        &self,
-        caller: &Caller,
-        parent: Option<&LockName>,
-        dir: &OpenDir,
-        index: u64,
-    ) -> Result<DirPage, Errno> {
-        loop {
-            let found = dir.reading.lock().find(index);
-            let mark = match found {
-                PageFound::Here(entries, first) => return Ok(DirPage { entries, first }),
-                PageFound::End => return Ok(DirPage { entries: Arc::default(), first: index }),
-                PageFound::From(mark) => mark,
-            };
-            let (cursor, limit) = (mark.cursor.clone(), PAGE);
-            let query = Children { parent: parent.cloned(), cursor, limit };
-            let page = self.nodes.locks.children(query).await.map_err(|why| {
-                let failure = RequestError::Unavailable(why);
-                self.nodes.locks.refusals().failed(caller, Act::List, parent, failure)
-            });
-            let ListPage { items, next } = page?;
-            let entries = self.entries_of(&items);
-            dir.reading.lock().turn_to(&mark, entries, next);
-        }
-    }
-
-    fn entries_of(&self, children: &[Child]) -> Vec<DirEntry> {
-        let inodes = self.nodes.inodes();
-        let entry = |child: &Child| DirEntry {
-            ino: inodes.number_seen(&child.name, child.lock.as_ref().map(|lease| lease.token)),
-            kind: kind_of(child),
-            name: OsStr::new(child.name.last_part()).into(),
+/// Returns the page of the directory that contains the entry number `index`. The lock service
+/// lists names in order only, so this function reads on, page by page, from the nearest
+/// remembered position before the entry.
+pub(crate) async fn page(
+    mount: &Mount,
+    caller: &Caller,
+    parent: Option<&LockName>,
+    dir: &OpenDir,
+    index: u64,
+) -> Result<DirPage, Errno> {
+    loop {
+        let found = dir.reading.lock().find(index);
+        let mark = match found {
+            PageFound::Here(entries, first) => return Ok(DirPage { entries, first }),
+            PageFound::End => return Ok(DirPage { entries: Arc::default(), first: index }),
+            PageFound::From(mark) => mark,
         };
-        children.iter().map(entry).collect()
+        let (cursor, limit) = (mark.cursor.clone(), PAGE);
+        let query = Children { parent: parent.cloned(), cursor, limit };
+        let page = mount.nodes.locks.children(query).await.map_err(|why| {
+            let failure = RequestError::Unavailable(why);
+            mount.nodes.locks.refusals().failed(caller, Act::List, parent, failure)
+        });
+        let ListPage { items, next } = page?;
+        let entries = entries_of(mount, &items);
+        dir.reading.lock().turn_to(&mark, entries, next);
     }
+}
+
+fn entries_of(mount: &Mount, children: &[Child]) -> Vec<DirEntry> {
+    let inodes = mount.nodes.inodes();
+    let entry = |child: &Child| DirEntry {
+        ino: inodes.number_seen(&child.name, child.lock.as_ref().map(|lease| lease.token)),
+        kind: kind_of(child),
+        name: OsStr::new(child.name.last_part()).into(),
+    };
+    children.iter().map(entry).collect()
 }
 
 fn kind_of(child: &Child) -> NodeType {

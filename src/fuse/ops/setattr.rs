@@ -17,9 +17,11 @@ use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::file_system::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use crate::fuse::kernel::interrupts::groups_of;
 use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::open_files::{OpenAccess, OpenFile, OpenFiles, TruncatedLease};
+use crate::fuse::mount::Mount;
+use crate::fuse::open_files::{OpenAccess, OpenFile, TruncatedLease};
+use crate::fuse::ops::lease_change;
 use crate::fuse::ops::lease_change::{
-    ChangeReached, ChangedLease, ChangedLeases, LeaseChange, LeaseChanges, TextChange, TimesChange,
+    ChangeReached, ChangedLease, ChangedLeases, LeaseChange, TextChange, TimesChange,
     meant_by_path, too_long,
 };
 use crate::fuse::process::lease_users::LeaseUse;
@@ -27,12 +29,6 @@ use crate::fuse::refusals::{Act, only_a_way};
 use crate::service::RequestError;
 use crate::time::Wall;
 use std::sync::Arc;
-
-pub(crate) struct SetAttributes {
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
-    changes: Arc<LeaseChanges>,
-}
 
 /// Returns the kind of operation (chmod, truncate or touch) from which the kernel has made a
 /// setattr request. The kernel combines attributes in one request only for a truncation that also
@@ -45,76 +41,65 @@ pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
     }
 }
 
-impl SetAttributes {
-    /// Returns the setattr operations of one mount.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        opens: Arc<OpenFiles>,
-        changes: Arc<LeaseChanges>,
-    ) -> Self {
-        Self { nodes, opens, changes }
+/// Performs chmod, chown, truncate or utimensat on a lock.
+pub(crate) async fn setattr(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    node: &LockNode,
+    wanted: &SetAttrs,
+) -> Result<NodeAttr, Errno> {
+    let act = act_of(wanted);
+    if let Some((act, errno, sentence)) = wrong_change(caller, node, wanted) {
+        let (refusals, name) = (mount.nodes.locks.refusals(), Some(&node.name));
+        return Err(refusals.refused(caller, act, name, errno, sentence));
     }
+    if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
+        && let Some(open) = mount.opens.get(fh)
+    {
+        // The truncation ends the message that was written last through this open file, so the
+        // next write starts a new content, whatever its offset.
+        open.state().end = None;
+    }
+    if let Some(size) = wanted.size {
+        return truncate(mount, caller, ino, node, size as usize, wanted.fh).await;
+    }
+    let (meant, change) = (meant_by_path(node), change_of(wanted));
+    let attr = match lease_change::apply(mount, caller, act, &meant, &change).await {
+        Err(errno) => return Err(errno),
+        // The answer to the change contains the new state of the lock, so no further request is
+        // needed for the attributes.
+        Ok(ChangeReached { state: Some(state), .. }) if node.links.len() == 1 => {
+            mount.nodes.attrs.of_one(ino, node, &state)
+        }
+        // Another request is needed for the attributes, because the change returned no complete
+        // state of the lock.
+        Ok(_) => mount.nodes.attr_now(caller, ino, node).await?,
+    };
+    Ok(NodeAttr::uncached(attr))
+}
 
-    /// Performs chmod, chown, truncate or utimensat on a lock.
-    pub(crate) async fn setattr(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        node: &LockNode,
-        wanted: &SetAttrs,
-    ) -> Result<NodeAttr, Errno> {
-        let act = act_of(wanted);
-        if let Some((act, errno, sentence)) = wrong_change(caller, node, wanted) {
-            let (refusals, name) = (self.nodes.locks.refusals(), Some(&node.name));
-            return Err(refusals.refused(caller, act, name, errno, sentence));
+/// Performs truncate or ftruncate on a lock: a renewal by a process that uses the lease, and a
+/// failure for one that has lost it. By other processes it has no effect, and does not fail:
+/// programs truncate a file before they write to it, and the write reports the error.
+async fn truncate(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    node: &LockNode,
+    length: usize,
+    fh: Option<u64>,
+) -> Result<NodeAttr, Errno> {
+    let view = mount.nodes.locks.view(caller, Act::Truncate, &node.name).await?;
+    match use_of_truncation(&mount.nodes, caller, &view, fh) {
+        LeaseUse::None => {}
+        LeaseUse::Lost(token) => return Err(lost(&mount.nodes, caller, &node.name, token)),
+        LeaseUse::ByProcess(_) | LeaseUse::BySession(_) => {
+            let (meant, change) = (meant_by_path(node), renewing_cut(length));
+            lease_change::apply(mount, caller, Act::Truncate, &meant, &change).await?;
         }
-        if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
-            && let Some(open) = self.opens.get(fh)
-        {
-            // The truncation ends the message that was written last through this open file, so the
-            // next write starts a new content, whatever its offset.
-            open.state().end = None;
-        }
-        if let Some(size) = wanted.size {
-            return self.truncate(caller, ino, node, size as usize, wanted.fh).await;
-        }
-        let (meant, change) = (meant_by_path(node), change_of(wanted));
-        let attr = match self.changes.apply(caller, act, &meant, &change).await {
-            Err(errno) => return Err(errno),
-            // The answer to the change contains the new state of the lock, so no further request is
-            // needed for the attributes.
-            Ok(ChangeReached { state: Some(state), .. }) if node.links.len() == 1 => {
-                self.nodes.attrs.of_one(ino, node, &state)
-            }
-            // Another request is needed for the attributes, because the change returned no complete
-            // state of the lock.
-            Ok(_) => self.nodes.attr_now(caller, ino, node).await?,
-        };
-        Ok(NodeAttr::uncached(attr))
     }
-
-    /// Performs truncate or ftruncate on a lock: a renewal by a process that uses the lease, and a
-    /// failure for one that has lost it. By other processes it has no effect, and does not fail:
-    /// programs truncate a file before they write to it, and the write reports the error.
-    async fn truncate(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        node: &LockNode,
-        length: usize,
-        fh: Option<u64>,
-    ) -> Result<NodeAttr, Errno> {
-        let view = self.nodes.locks.view(caller, Act::Truncate, &node.name).await?;
-        match use_of_truncation(&self.nodes, caller, &view, fh) {
-            LeaseUse::None => {}
-            LeaseUse::Lost(token) => return Err(lost(&self.nodes, caller, &node.name, token)),
-            LeaseUse::ByProcess(_) | LeaseUse::BySession(_) => {
-                let (meant, change) = (meant_by_path(node), renewing_cut(length));
-                self.changes.apply(caller, Act::Truncate, &meant, &change).await?;
-            }
-        }
-        Ok(NodeAttr::uncached(self.nodes.attr_now(caller, ino, node).await?))
-    }
+    Ok(NodeAttr::uncached(mount.nodes.attr_now(caller, ino, node).await?))
 }
 
 /// Returns the operation, errno and message of an attribute change that is never allowed, whichever
@@ -195,8 +180,7 @@ pub(crate) fn renewing_cut(length: usize) -> LeaseChange {
 /// `flock -n`. So its truncation clears the content, and renews only when the file is closed and no
 /// lock was requested through it.
 pub(crate) async fn truncate_at_open(
-    nodes: &LockNodes,
-    changes: &LeaseChanges,
+    mount: &Mount,
     caller: &Caller,
     open: &OpenFile,
     view: LockView,
@@ -205,6 +189,7 @@ pub(crate) async fn truncate_at_open(
     if !truncates(flags) {
         return Ok(view);
     }
+    let nodes = &mount.nodes;
     let (token, change) = match nodes.users.use_of(caller, &view) {
         LeaseUse::None => return Ok(view),
         LeaseUse::Lost(token) => return Err(lost(nodes, caller, &view.name, token)),
@@ -217,7 +202,7 @@ pub(crate) async fn truncate_at_open(
         }
     };
     let meant = ChangedLeases::one(ChangedLease { name: view.name.clone(), token: Some(token) });
-    let truncated = changes.apply(caller, Act::Truncate, &meant, &change).await;
+    let truncated = lease_change::apply(mount, caller, Act::Truncate, &meant, &change).await;
     if change.renews.is_some() {
         truncated?;
     }

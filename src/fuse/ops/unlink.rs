@@ -9,108 +9,88 @@ use crate::engine::{
     Reason, Release, Token,
 };
 use crate::fuse::control_names::LockFact;
-use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::file_system::{Errno, NameIn, RenameFlags};
-use crate::fuse::kernel_cache::KernelCache;
-use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
+use crate::fuse::mount::Mount;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::{Act, Refusals};
 use crate::service::RequestError;
-use std::sync::Arc;
 
-/// Releases locks by removing files.
-pub(crate) struct Removal {
-    nodes: Arc<LockNodes>,
-    callers: Arc<Callers>,
-    posix_locks: Arc<PosixLocks>,
+/// Releases a lock by `rm NAME`.
+pub(crate) async fn unlink(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
+    let name = mount.nodes.name_in(caller, Act::Unlink, at)?;
+    let is_fact = LockFact::named(at.name).is_some()
+        && mount.nodes.place(at.parent).is_some_and(|place| place.is_held_directory());
+    if is_fact {
+        // In a directory that is a held lock, a name such as `holder` is a read-only file about
+        // the lock, unless it is also held as a lock of its own.
+        let view = mount.nodes.locks.view(caller, Act::Unlink, &name).await?;
+        if view.holders.is_empty() {
+            let sentence = format!(
+                "'{name}' is a read-only fact about a lock, and \
+                disappears with the lock"
+            );
+            let (refusals, name) = (mount.nodes.locks.refusals(), Some(&name));
+            return Err(refusals.refused(caller, Act::Unlink, name, Errno::EPERM, sentence));
+        }
+    }
+    release(mount, caller, Act::Unlink, name).await
 }
 
-impl Removal {
-    /// Returns the operations `rm` and `rmdir` of one mount.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        callers: Arc<Callers>,
-        posix_locks: Arc<PosixLocks>,
-    ) -> Self {
-        Self { nodes, callers, posix_locks }
-    }
+/// Releases a lock by `rmdir NAME`.
+pub(crate) async fn rmdir(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
+    let name = mount.nodes.name_in(caller, Act::Rmdir, at)?;
+    release(mount, caller, Act::Rmdir, name).await
+}
 
-    /// Releases a lock by `rm NAME`.
-    pub(crate) async fn unlink(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
-        let name = self.nodes.name_in(caller, Act::Unlink, at)?;
-        let is_fact = LockFact::named(at.name).is_some()
-            && self.nodes.place(at.parent).is_some_and(|place| place.is_held_directory());
-        if is_fact {
-            // In a directory that is a held lock, a name such as `holder` is a read-only file about
-            // the lock, unless it is also held as a lock of its own.
-            let view = self.nodes.locks.view(caller, Act::Unlink, &name).await?;
-            if view.holders.is_empty() {
-                let sentence = format!(
-                    "'{name}' is a read-only fact about a lock, and \
-                    disappears with the lock"
-                );
-                let (refusals, name) = (self.nodes.locks.refusals(), Some(&name));
-                return Err(refusals.refused(caller, Act::Unlink, name, Errno::EPERM, sentence));
-            }
-        }
-        self.release(caller, Act::Unlink, name).await
+async fn release(mount: &Mount, caller: &Caller, act: Act, name: LockName) -> Result<(), Errno> {
+    let locks = &mount.nodes.locks;
+    let view = locks.view(caller, act, &name).await?;
+    if act == Act::Rmdir && view.has_below && has_own_below(mount, caller, &view).await {
+        return Err(not_empty(locks.refusals(), caller, act, &view));
     }
+    let token = lease_to_end(&mount.posix_locks, locks.refusals(), caller, act, &view)?;
+    let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
+    if let Err(failure) = locks.decide(Op::Release(Release::of(key))).await {
+        match local_holder(mount, caller, &failure) {
+            Some(holder) => release_for(mount, caller, act, &name, holder).await?,
+            None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
+        };
+    }
+    mount.nodes.users.released(&name, token);
+    mount.nodes.inodes().removed(&name);
+    Ok(())
+}
 
-    /// Releases a lock by `rmdir NAME`.
-    pub(crate) async fn rmdir(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
-        let name = self.nodes.name_in(caller, Act::Rmdir, at)?;
-        self.release(caller, Act::Rmdir, name).await
-    }
+/// Whether `rmdir` of a lock must fail because of locks below it. If the caller may release the
+/// lock, only locks of the same holder count: those of other clients stay after the release.
+async fn has_own_below(mount: &Mount, caller: &Caller, view: &LockView) -> bool {
+    let is_local =
+        |holder: &&Holder| caller.is_root() && mount.callers.is_local(&holder.lease.holder);
+    let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
+    let Some(holder) = own else { return true };
+    // If the lock service gives no answer, no lock counts as found: the release that `rmdir`
+    // requests next fails for the same reason, and reports it.
+    let held = mount.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
+    held.unwrap_or(false)
+}
 
-    async fn release(&self, caller: &Caller, act: Act, name: LockName) -> Result<(), Errno> {
-        let locks = &self.nodes.locks;
-        let view = locks.view(caller, act, &name).await?;
-        if act == Act::Rmdir && view.has_below && self.has_own_below(caller, &view).await {
-            return Err(not_empty(locks.refusals(), caller, act, &view));
-        }
-        let token = lease_to_end(&self.posix_locks, locks.refusals(), caller, act, &view)?;
-        let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
-        if let Err(failure) = locks.decide(Op::Release(Release::of(key))).await {
-            match self.local_holder(caller, &failure) {
-                Some(holder) => self.release_for(caller, act, &name, holder).await?,
-                None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
-            };
-        }
-        self.nodes.users.released(&name, token);
-        self.nodes.inodes().removed(&name);
-        Ok(())
-    }
+/// Releases, on behalf of root, a lock that a user of this machine holds.
+async fn release_for(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    name: &LockName,
+    client: ClientId,
+) -> Result<Outcome, Errno> {
+    let key = LeaseKey { name: name.clone(), client, token: None };
+    mount.nodes.locks.submit(caller, act, name, Op::Release(Release::of(key))).await
+}
 
-    /// Whether `rmdir` of a lock must fail because of locks below it. If the caller may release the
-    /// lock, only locks of the same holder count: those of other clients stay after the release.
-    async fn has_own_below(&self, caller: &Caller, view: &LockView) -> bool {
-        let is_local =
-            |holder: &&Holder| caller.is_root() && self.callers.is_local(&holder.lease.holder);
-        let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
-        let Some(holder) = own else { return true };
-        // If the lock service gives no answer, no lock counts as found: the release that `rmdir`
-        // requests next fails for the same reason, and reports it.
-        let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
-        held.unwrap_or(false)
-    }
-
-    /// Releases, on behalf of root, a lock that a user of this machine holds.
-    async fn release_for(
-        &self,
-        caller: &Caller,
-        act: Act,
-        name: &LockName,
-        client: ClientId,
-    ) -> Result<Outcome, Errno> {
-        let key = LeaseKey { name: name.clone(), client, token: None };
-        self.nodes.locks.submit(caller, act, name, Op::Release(Release::of(key))).await
-    }
-
-    fn local_holder(&self, caller: &Caller, failure: &RequestError) -> Option<ClientId> {
-        let RequestError::Refused(refusal) = failure else { return None };
-        let Reason::NotHeld { holder: Some(holder), .. } = &*refusal.reason else { return None };
-        (caller.is_root() && self.callers.is_local(holder)).then(|| holder.clone())
-    }
+fn local_holder(mount: &Mount, caller: &Caller, failure: &RequestError) -> Option<ClientId> {
+    let RequestError::Refused(refusal) = failure else { return None };
+    let Reason::NotHeld { holder: Some(holder), .. } = &*refusal.reason else { return None };
+    (caller.is_root() && mount.callers.is_local(holder)).then(|| holder.clone())
 }
 
 /// Whether the lease is not owned by one open file, so that any program of the client may end it.
@@ -158,84 +138,65 @@ pub(crate) fn not_empty(refusals: &Refusals, caller: &Caller, act: Act, view: &L
     refusals.refused(caller, act, Some(name), Errno::ENOTEMPTY, sentence)
 }
 
-pub(crate) struct Renames {
-    nodes: Arc<LockNodes>,
-    cache: Arc<KernelCache>,
-    posix_locks: Arc<PosixLocks>,
-    parents: Arc<ParentChecks>,
+/// Moves the lease of a lock to another name by `mv A NAME`.
+pub(crate) async fn rename(
+    mount: &Mount,
+    caller: &Caller,
+    from: NameIn<'_>,
+    to: NameIn<'_>,
+    flags: RenameFlags,
+) -> Result<(), Errno> {
+    let new = flags.contains(RenameFlags::RENAME_NOREPLACE);
+    let act = if new { Act::RenameNew } else { Act::Rename };
+    if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
+        let sentence = "two locks can't be exchanged; move one after the other";
+        let refusals = mount.nodes.locks.refusals();
+        return Err(refusals.refused(caller, act, None, Errno::EINVAL, sentence));
+    }
+    let from = mount.nodes.name_in(caller, act, from)?;
+    let to = mount.nodes.name_in(caller, act, to)?;
+    let key = lease_to_move(mount, caller, act, from).await?;
+    let view = mount.nodes.locks.view(caller, act, &to).await?;
+    if view.has_below {
+        return Err(not_empty(mount.nodes.locks.refusals(), caller, act, &view));
+    }
+    carry(mount, caller, act, key, to).await
 }
 
-impl Renames {
-    /// Returns the rename operations of one mount.
-    pub(crate) const fn new(
-        nodes: Arc<LockNodes>,
-        cache: Arc<KernelCache>,
-        posix_locks: Arc<PosixLocks>,
-        parents: Arc<ParentChecks>,
-    ) -> Self {
-        Self { nodes, cache, posix_locks, parents }
+/// Returns the token of the lease that `mv` moves to another name.
+async fn lease_to_move(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    name: LockName,
+) -> Result<LeaseKey, Errno> {
+    let (locks, client) = (&mount.nodes.locks, caller.client.clone());
+    let view = locks.view(caller, act, &name).await?;
+    if view.has_below {
+        return Err(not_empty(locks.refusals(), caller, act, &view));
     }
+    let token = lease_to_end(&mount.posix_locks, locks.refusals(), caller, act, &view)?;
+    Ok(LeaseKey { name, client, token })
+}
 
-    /// Moves the lease of a lock to another name by `mv A NAME`.
-    pub(crate) async fn rename(
-        &self,
-        caller: &Caller,
-        from: NameIn<'_>,
-        to: NameIn<'_>,
-        flags: RenameFlags,
-    ) -> Result<(), Errno> {
-        let new = flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let act = if new { Act::RenameNew } else { Act::Rename };
-        if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
-            let sentence = "two locks can't be exchanged; move one after the other";
-            let refusals = self.nodes.locks.refusals();
-            return Err(refusals.refused(caller, act, None, Errno::EINVAL, sentence));
+async fn carry(
+    mount: &Mount,
+    caller: &Caller,
+    act: Act,
+    key: LeaseKey,
+    to: LockName,
+) -> Result<(), Errno> {
+    let over = if act == Act::RenameNew { IfExists::Refuse } else { IfExists::Replace };
+    let (from, token) = (key.name.clone(), key.token);
+    let op = Op::Move(Move { from: key, to: to.clone(), over });
+    let check = mount.parents.check_of(caller, &op);
+    match mount.nodes.locks.submit_checked(caller, act, &from, op, check).await? {
+        Outcome::Moved(tenure) => {
+            mount.nodes.users.released(&from, token);
+            mount.nodes.inodes().moved(&from, &to, tenure.token);
+            mount.cache.moved(&from, &to);
+            Ok(())
         }
-        let from = self.nodes.name_in(caller, act, from)?;
-        let to = self.nodes.name_in(caller, act, to)?;
-        let key = self.lease_to_move(caller, act, from).await?;
-        let view = self.nodes.locks.view(caller, act, &to).await?;
-        if view.has_below {
-            return Err(not_empty(self.nodes.locks.refusals(), caller, act, &view));
-        }
-        self.carry(caller, act, key, to).await
-    }
-
-    /// Returns the token of the lease that `mv` moves to another name.
-    async fn lease_to_move(
-        &self,
-        caller: &Caller,
-        act: Act,
-        name: LockName,
-    ) -> Result<LeaseKey, Errno> {
-        let (locks, client) = (&self.nodes.locks, caller.client.clone());
-        let view = locks.view(caller, act, &name).await?;
-        if view.has_below {
-            return Err(not_empty(locks.refusals(), caller, act, &view));
-        }
-        let token = lease_to_end(&self.posix_locks, locks.refusals(), caller, act, &view)?;
-        Ok(LeaseKey { name, client, token })
-    }
-
-    async fn carry(
-        &self,
-        caller: &Caller,
-        act: Act,
-        key: LeaseKey,
-        to: LockName,
-    ) -> Result<(), Errno> {
-        let over = if act == Act::RenameNew { IfExists::Refuse } else { IfExists::Replace };
-        let (from, token) = (key.name.clone(), key.token);
-        let op = Op::Move(Move { from: key, to: to.clone(), over });
-        let check = self.parents.check_of(caller, &op);
-        match self.nodes.locks.submit_checked(caller, act, &from, op, check).await? {
-            Outcome::Moved(tenure) => {
-                self.nodes.users.released(&from, token);
-                self.nodes.inodes().moved(&from, &to, tenure.token);
-                self.cache.moved(&from, &to);
-                Ok(())
-            }
-            _ => Err(Errno::EIO),
-        }
+        _ => Err(Errno::EIO),
     }
 }

@@ -5,13 +5,13 @@ use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
+use crate::fuse::mount::Mount;
+use crate::fuse::ops::lease_change;
+use crate::fuse::ops::lease_change::{LeaseChange, TimesChange, meant_by_path};
 use crate::fuse::refusals::Act;
 use crate::status::lasting;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 const PREFIX: &str = "user.latchfs.";
 
@@ -48,79 +48,66 @@ fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
 }
 
-/// Gets, lists and sets the extended attributes of locks.
-pub(crate) struct Xattrs {
-    nodes: Arc<LockNodes>,
-    changes: Arc<LeaseChanges>,
+/// Returns the value of an attribute (getxattr).
+pub(crate) async fn get(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    name: &OsStr,
+) -> Result<Vec<u8>, Errno> {
+    let fact = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    let (Some(fact), Some(node)) = (fact, mount.nodes.lock_node(ino)) else {
+        return Err(absent(name));
+    };
+    let view = mount.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+    value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
 }
 
-impl Xattrs {
-    /// Returns the xattr operations of one mount.
-    pub(crate) const fn new(nodes: Arc<LockNodes>, changes: Arc<LeaseChanges>) -> Self {
-        Self { nodes, changes }
+/// Returns the names of the attributes, each followed by a NUL byte (listxattr).
+pub(crate) async fn list(mount: &Mount, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
+    let Some(node) = mount.nodes.lock_node(ino) else { return Ok(Vec::new()) };
+    let view = mount.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+    let mut names = Vec::new();
+    for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
+        names.extend_from_slice(PREFIX.as_bytes());
+        names.extend_from_slice(fact.as_bytes());
+        names.push(0);
     }
+    Ok(names)
+}
 
-    /// Returns the value of an attribute (getxattr).
-    pub(crate) async fn get(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        name: &OsStr,
-    ) -> Result<Vec<u8>, Errno> {
-        let fact = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        let (Some(fact), Some(node)) = (fact, self.nodes.lock_node(ino)) else {
-            return Err(absent(name));
-        };
-        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
-        value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
-    }
+/// Sets an extended attribute (setxattr): `ttl` renews the lease with a new ttl, `note` sets
+/// the lease's note, and all others are read-only.
+pub(crate) async fn set(
+    mount: &Mount,
+    caller: &Caller,
+    ino: u64,
+    name: &OsStr,
+    value: &[u8],
+) -> Result<(), Errno> {
+    let place = mount.nodes.place(ino);
+    let node = match &place {
+        Some(NodePlace::Lock(node)) => Some(node),
+        _ => None,
+    };
+    let lock = node.map(|node| &node.name);
+    let refused = |(errno, sentence)| refused(mount, caller, lock, errno, sentence);
+    let wanted = change_of(name, value).map_err(refused)?;
+    let Some(node) = node else {
+        return Err(refused((Errno::EPERM, "only locks have a ttl and a note".to_owned())));
+    };
+    let meant = meant_by_path(node);
+    lease_change::apply(mount, caller, Act::SetXattr, &meant, &wanted).await.map(drop)
+}
 
-    /// Returns the names of the attributes, each followed by a NUL byte (listxattr).
-    pub(crate) async fn list(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
-        let Some(node) = self.nodes.lock_node(ino) else { return Ok(Vec::new()) };
-        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
-        let mut names = Vec::new();
-        for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
-            names.extend_from_slice(PREFIX.as_bytes());
-            names.extend_from_slice(fact.as_bytes());
-            names.push(0);
-        }
-        Ok(names)
-    }
-
-    /// Sets an extended attribute (setxattr): `ttl` renews the lease with a new ttl, `note` sets
-    /// the lease's note, and all others are read-only.
-    pub(crate) async fn set(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        name: &OsStr,
-        value: &[u8],
-    ) -> Result<(), Errno> {
-        let place = self.nodes.place(ino);
-        let node = match &place {
-            Some(NodePlace::Lock(node)) => Some(node),
-            _ => None,
-        };
-        let lock = node.map(|node| &node.name);
-        let refused = |(errno, sentence)| self.refused(caller, lock, errno, sentence);
-        let wanted = change_of(name, value).map_err(refused)?;
-        let Some(node) = node else {
-            return Err(refused((Errno::EPERM, "only locks have a ttl and a note".to_owned())));
-        };
-        let meant = meant_by_path(node);
-        self.changes.apply(caller, Act::SetXattr, &meant, &wanted).await.map(drop)
-    }
-
-    fn refused(
-        &self,
-        caller: &Caller,
-        name: Option<&LockName>,
-        errno: Errno,
-        sentence: String,
-    ) -> Errno {
-        self.nodes.locks.refusals().refused(caller, Act::SetXattr, name, errno, sentence)
-    }
+fn refused(
+    mount: &Mount,
+    caller: &Caller,
+    name: Option<&LockName>,
+    errno: Errno,
+    sentence: String,
+) -> Errno {
+    mount.nodes.locks.refusals().refused(caller, Act::SetXattr, name, errno, sentence)
 }
 
 /// Returns the change of the lease that setting an extended attribute requests.

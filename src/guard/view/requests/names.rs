@@ -227,6 +227,7 @@ impl FolderView {
         if let Some(ino) = ino {
             self.nodes.removed_dir(ino, *at, &found);
         }
+        drop(pass);
         Ok(found)
     }
 
