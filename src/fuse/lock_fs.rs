@@ -1,7 +1,11 @@
-//! The file system of locks: dispatches each operation to the function that implements it.
+//! The file system of locks: dispatches each operation to the function that implements it, and is
+//! mounted on a directory.
 
+use crate::auth::{ClientPattern, Grant};
+use crate::engine::ClientId;
 use crate::fuse::control_files::control_ops::{self, entries};
 use crate::fuse::control_names::{ControlFile, LockFact};
+use crate::fuse::credentials;
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::{
@@ -12,9 +16,14 @@ use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
+use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::session;
+pub use crate::fuse::kernel::session::MountError;
+use crate::fuse::kernel::session::{MountRequest, SessionKind};
+pub use crate::fuse::kernel::session::{Mounted, Unmounted, check};
 use crate::fuse::lock_nodes::FOREVER;
-use crate::fuse::mount::Mount;
-use crate::fuse::mount_config::MountConfig;
+pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenTarget;
 use crate::fuse::ops::{create, file_io, link, lookup, setattr, unlink, xattr};
 use crate::fuse::posix_locks::file_locks;
@@ -22,6 +31,43 @@ use crate::fuse::refusals::Act;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
+
+/// Mounts latchfs at `config.dir`, and serves the locks on a thread of its own until the directory
+/// is unmounted.
+pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
+    let MountConfig { dir, users, nonempty, .. } = config;
+    let kind = SessionKind::LOCKS;
+    let wanted = MountRequest { dir, users: *users, nonempty: *nonempty, kind };
+    session::mount(wanted, |found| {
+        let config = MountConfig { dir: found.dir.clone(), ..config.clone() };
+        LockFs::new(locks, &config, found.follows_symlinks)
+    })
+}
+
+/// Returns the client of this process's user, as a mount with the host name `host` names it.
+pub fn client_of_user(host: &ClientId) -> ClientId {
+    credentials::client_of_user(host, own_uid())
+}
+
+/// Returns the rights over HTTP that a user of this machine has through the given mounts; `None` if
+/// no mount serves that user.
+pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
+    if uid == 0 || uid == own_uid() {
+        let anybody = vec![ClientPattern::Beginning(String::new())];
+        return Some(Grant::of_user(uid, anybody, true));
+    }
+    let serving = mounts.iter().filter(|mount| mount.users == Users::All);
+    let clients = serving.map(|mount| {
+        let own = || credentials::client_of_user(&mount.client, uid).to_string();
+        match mount.owner {
+            ClientScope::Host => ClientPattern::Exactly(mount.client.to_string()),
+            ClientScope::User => ClientPattern::Exactly(own()),
+            ClientScope::Session => ClientPattern::Beginning(format!("{}:", own())),
+        }
+    });
+    let clients: Vec<_> = clients.collect();
+    (!clients.is_empty()).then(|| Grant::of_user(uid, clients, false))
+}
 
 /// The file system of one mount.
 pub(crate) struct LockFs(Arc<Mount>);

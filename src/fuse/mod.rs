@@ -13,9 +13,9 @@
 //! The folders and files in reading order: `control_names`, `refusals` (with the errnos),
 //! `credentials` of callers, `inodes`, `file_attrs` and `kernel_cache`; `lock_access` calls the
 //! lock service, `lock_nodes` combines these. `open_files` are what programs have open, `process`
-//! binds leases to processes, and `file_waits` wait in queues. `ops`, `posix_locks` and
-//! `control_files` implement the operations, `lock_fs` dispatches them, and `mount` puts a mount of
-//! `mount_config` together.
+//! binds leases to processes, and `file_waits` wait in queues. `mount_parts` are what the
+//! operations of one mount share. `ops`, `posix_locks` and `control_files` implement them, and
+//! `lock_fs` dispatches them, and mounts what `mount_config` describes.
 
 pub mod kernel;
 pub mod mount_config;
@@ -32,10 +32,10 @@ mod lock_nodes;
 mod posix_locks;
 mod kernel_cache;
 mod file_waits;
+mod mount_parts;
 mod ops;
 mod control_files;
-pub mod mount;
-mod lock_fs;
+pub mod lock_fs;
 #[doc(hidden)]
 pub mod fuzz;
 

@@ -24,8 +24,8 @@ use crate::engine::{ClientId, Grace, Ttl};
 use crate::fuse::kernel::device::Gone;
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::{is_root, own_uid};
-use crate::fuse::mount;
-use crate::fuse::mount::{
+use crate::fuse::lock_fs;
+use crate::fuse::lock_fs::{
     ClientScope, HoldBy, MountConfig, MountError, Mounted, ReadContent, Unmounted, Users,
 };
 use crate::guard::folder::state_place::synced_by;
@@ -221,7 +221,7 @@ fn serve(
     signals::on_end(hangup, sender(|| MountEvent::End))
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
-        mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;
+        lock_fs::check(dir, args.nonempty).map_err(|error| refused(&error))?;
         if let Some(warning) = check(dir, args.inside_synced_folder)? {
             print_message(args, &warning)?;
         }
@@ -331,7 +331,7 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
 /// `None` if no mount serves that user. A user who may steal live locks may ignore the permission
 /// bits of locks.
 fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
-    let mut grant = mount::grant_of_user(mounts, peer.uid)?;
+    let mut grant = lock_fs::grant_of_user(mounts, peer.uid)?;
     if !grant.steal {
         let PeerUser { uid, groups } = peer;
         grant.user = Some(Arc::new(LocalUser { uid, groups, hosts: hosts.to_vec() }));
@@ -348,7 +348,7 @@ fn mount_all(
     let mut mounts = Vec::new();
     for (dir, (client, locks)) in args.dirs.iter().zip(each) {
         let config = config(args, dir.clone(), client);
-        let mounted = mount::mount(&locks, &config).map_err(|error| refused(&error))?;
+        let mounted = lock_fs::mount(&locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
             print_message(args, &format!("made the directory {}", mounted.dir().display()))?;
         }

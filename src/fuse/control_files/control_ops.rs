@@ -12,7 +12,7 @@ use crate::fuse::kernel::file_system::{
 };
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::lock_nodes::content_bytes;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::EventStream;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
 use crate::fuse::refusals;

@@ -20,7 +20,7 @@ use crate::fuse::file_waits::FileWaitEnd;
 use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::kernel::task::{Pending, spawn};
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::process::lease_users::{ProcessHandle, kind_of};
 use crate::fuse::refusals::Act;

@@ -1,7 +1,7 @@
 //! The files of `.latchfs` about the mount as a whole: README, server and metrics.
 
-use crate::fuse::mount::Mount;
 use crate::fuse::mount_config::{ClientScope, HoldBy, ReadContent, Users};
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::refusals::name_of;
 use crate::metrics::{Exposition, MetricKind};
 use crate::service::RemoteStatus;

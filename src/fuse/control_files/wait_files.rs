@@ -18,7 +18,7 @@ use crate::fuse::kernel::file_system::{Errno, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
 use crate::fuse::kernel::task::Pending;
 use crate::fuse::kernel::task::spawn;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::HeldRead;
 use crate::fuse::open_files::WaitState;
 use crate::fuse::open_files::{OpenFile, OpenFileState};

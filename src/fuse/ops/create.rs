@@ -11,7 +11,7 @@ use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::kernel::file_system::{Errno, NameIn, NodeEntry, Opened, OpenedFlags};
 use crate::fuse::kernel::handles::Pool;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::ops::setattr::{lost, truncate_at_open, truncates};
 use crate::fuse::process::lease_users::{LeaseUse, ProcessHandle};

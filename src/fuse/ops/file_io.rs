@@ -7,7 +7,7 @@ use crate::fuse::control_names::report_of;
 use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::file_system::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
 use crate::fuse::kernel::handles::Pool;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{MessageEnd, OpenAccess, OpenFile};
 use crate::fuse::ops::lease_change;
 use crate::fuse::ops::lease_change::{

@@ -15,7 +15,7 @@ use crate::fuse::credentials::Caller;
 use crate::fuse::file_attrs::{NodeState, chosen_mode};
 use crate::fuse::inodes::{LockNode, NodeLink};
 use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::{Act, in_the_way};

@@ -13,7 +13,7 @@ use crate::fuse::kernel::file_system::{
     Opened, OpenedFlags, ReadBytes,
 };
 use crate::fuse::lock_nodes::wrong_name;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{DirMark, DirReading, OpenDir, PAGE, PageFound};
 use crate::fuse::refusals::{Act, errno_of_lookup};
 use crate::service::{Children, ListPage, RequestError};

@@ -17,7 +17,7 @@ use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::file_system::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use crate::fuse::kernel::interrupts::groups_of;
 use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile, TruncatedLease};
 use crate::fuse::ops::lease_change;
 use crate::fuse::ops::lease_change::{

@@ -11,7 +11,7 @@ use crate::engine::{
 use crate::fuse::control_names::LockFact;
 use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::file_system::{Errno, NameIn, RenameFlags};
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::{Act, Refusals};
 use crate::service::RequestError;

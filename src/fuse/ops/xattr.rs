@@ -5,7 +5,7 @@ use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::mount::Mount;
+use crate::fuse::mount_parts::Mount;
 use crate::fuse::ops::lease_change;
 use crate::fuse::ops::lease_change::{LeaseChange, TimesChange, meant_by_path};
 use crate::fuse::refusals::Act;

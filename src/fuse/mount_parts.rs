@@ -1,26 +1,16 @@
-//! The entry points of the FUSE front end: mounts the locks of a service on a directory.
-//!
-//! A mount is one value, which all operations share.
+//! What the operations of one mount share.
 
-use crate::auth::{ClientPattern, Grant};
-use crate::engine::ClientId;
-use crate::fuse::credentials;
 use crate::fuse::credentials::Callers;
 use crate::fuse::file_attrs::LockAttributes;
 use crate::fuse::file_waits::{FileWaits, Polls};
 use crate::fuse::kernel::handles::Shares;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::own_user::own_uid;
-use crate::fuse::kernel::session;
-pub use crate::fuse::kernel::session::MountError;
-use crate::fuse::kernel::session::{MountRequest, SessionKind};
-pub use crate::fuse::kernel::session::{Mounted, Unmounted, check};
 use crate::fuse::kernel_cache::KernelCache;
 use crate::fuse::lock_access;
 use crate::fuse::lock_access::LockAccess;
-use crate::fuse::lock_fs::LockFs;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
-pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
+use crate::fuse::mount_config::MountConfig;
 use crate::fuse::open_files::{OpenFiles, WaitingReads};
 use crate::fuse::posix_locks::{LockingParts, PosixLocks};
 use crate::fuse::process::bindings::ProcessBindings;
@@ -29,43 +19,6 @@ use crate::fuse::refusals::Refusals;
 use crate::metrics::ServiceMetrics;
 use crate::service::Locks;
 use std::sync::Arc;
-
-/// Mounts latchfs at `config.dir`, and serves the locks on a thread of its own until the directory
-/// is unmounted.
-pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
-    let MountConfig { dir, users, nonempty, .. } = config;
-    let kind = SessionKind::LOCKS;
-    let wanted = MountRequest { dir, users: *users, nonempty: *nonempty, kind };
-    session::mount(wanted, |found| {
-        let config = MountConfig { dir: found.dir.clone(), ..config.clone() };
-        LockFs::new(locks, &config, found.follows_symlinks)
-    })
-}
-
-/// Returns the client of this process's user, as a mount with the host name `host` names it.
-pub fn client_of_user(host: &ClientId) -> ClientId {
-    credentials::client_of_user(host, own_uid())
-}
-
-/// Returns the rights over HTTP that a user of this machine has through the given mounts; `None` if
-/// no mount serves that user.
-pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
-    if uid == 0 || uid == own_uid() {
-        let anybody = vec![ClientPattern::Beginning(String::new())];
-        return Some(Grant::of_user(uid, anybody, true));
-    }
-    let serving = mounts.iter().filter(|mount| mount.users == Users::All);
-    let clients = serving.map(|mount| {
-        let own = || credentials::client_of_user(&mount.client, uid).to_string();
-        match mount.owner {
-            ClientScope::Host => ClientPattern::Exactly(mount.client.to_string()),
-            ClientScope::User => ClientPattern::Exactly(own()),
-            ClientScope::Session => ClientPattern::Beginning(format!("{}:", own())),
-        }
-    });
-    let clients: Vec<_> = clients.collect();
-    (!clients.is_empty()).then(|| Grant::of_user(uid, clients, false))
-}
 
 /// One mount: what its operations share. The operations are functions of `ops`, `posix_locks` and
 /// `control_files`.
