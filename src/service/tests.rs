@@ -268,7 +268,7 @@ fn a_steal_is_in_the_audit_log() {
     let entry = std::fs::read_to_string(scratch.state().join("audit.log")).expect("written");
     let entry: serde_json::Value = serde_json::from_str(&entry).expect("one JSON line");
     assert_eq!(entry["from"], "a");
-    assert_eq!(entry["by"], "root");
+    assert_eq!(entry["actor"], "root");
     assert_eq!(entry["reason"], "the laptop fell into the lake");
 }
 

@@ -35,12 +35,12 @@ fn text(cluster: &Cluster, at: usize, file: &str) -> String {
 /// Returns the number of lines that record a hold that was taken. While the nodes are measured,
 /// this leaves the processors to them: it parses no JSON.
 fn steals_in(text: &str) -> usize {
-    text.lines().filter(|line| line.contains(r#""act":"steal""#)).count()
+    text.lines().filter(|line| line.contains(r#""operation":"steal""#)).count()
 }
 
 /// Returns the number of holds that the audit log of node `at` says were taken.
 fn ended(cluster: &Cluster, at: usize) -> usize {
-    lines(cluster, at, "audit.log").iter().filter(|line| line["act"] == "steal").count()
+    lines(cluster, at, "audit.log").iter().filter(|line| line["operation"] == "steal").count()
 }
 
 /// Acquires `holds` locks through node `at`, all for one client.
@@ -183,7 +183,7 @@ fn audit_records_are_written_once_and_with_their_times() {
     let stolen = seconds_of_day(&Wall::now().to_string());
     let own = |cluster: &Cluster, at: usize, file: &str, act: &str| {
         let all = lines(cluster, at, file).into_iter();
-        let acts: Vec<_> = all.filter(|line| line["act"] == act).collect();
+        let acts: Vec<_> = all.filter(|line| line["operation"] == act).collect();
         let [one] = &acts[..] else { panic!("node {at}: {acts:#?}") };
         one.clone()
     };
@@ -191,10 +191,10 @@ fn audit_records_are_written_once_and_with_their_times() {
     for _ in 0..3 {
         for at in 0..3 {
             let steal = own(&cluster, at, "audit.log", "steal");
-            assert_eq!((&steal["from"], &steal["by"]), (&"ann".into(), &"root".into()));
+            assert_eq!((&steal["from"], &steal["actor"]), (&"ann".into(), &"root".into()));
             let expired = own(&cluster, at, "expired.log", "expire");
-            assert_eq!((&expired["from"], &expired["by"]), (&"ann".into(), &"bob".into()));
-            let recorded = seconds_of_day(steal["at"].as_str().expect("a time"));
+            assert_eq!((&expired["from"], &expired["actor"]), (&"ann".into(), &"bob".into()));
+            let recorded = seconds_of_day(steal["timestamp"].as_str().expect("a time"));
             assert!((recorded - stolen).abs() < 2.0, "node {at}: {recorded}, and not {stolen}");
         }
         for at in 0..3 {

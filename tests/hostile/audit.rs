@@ -58,9 +58,12 @@ fn refused(scratch: &Scratch, by: &str, last: &str, reason: &str) {
             let has = |key: &str, part: &str| {
                 record[key].as_str().is_some_and(|text| text.contains(part))
             };
-            has("by", by) && has("last", last) && has("reason", reason)
+            has("actor", by) && has("last", last) && has("reason", reason)
         })?;
-        assert_eq!((&found["act"], &found["address"]), (&"refuse".into(), &"127.0.0.1".into()));
+        assert_eq!(
+            (&found["operation"], &found["address"]),
+            (&"refuse".into(), &"127.0.0.1".into())
+        );
         Some(())
     });
 }
@@ -100,7 +103,7 @@ fn flood_of_refusals_leaves_a_small_file_with_right_counts() {
     let seconds = latchfs::time::boot_now().since(began).as_millis() / 1_000;
     assert!(all.len() as u64 <= seconds + 1, "{} records in {seconds} s", all.len());
     for record in &all {
-        assert_eq!((&record["by"], &record["credential"]), (&"eve".into(), &"token".into()));
+        assert_eq!((&record["actor"], &record["credential"]), (&"eve".into(), &"token".into()));
         assert_eq!(record["last"], "steal a lock");
     }
     let length = fs::metadata(scratch.path().join("state/refused.log")).expect("a file").len();
@@ -127,9 +130,9 @@ fn administrative_acts_name_the_credential_and_the_address() {
     server.signal(libc::SIGHUP);
     let acts = eventually("all acts", || {
         let all = records(&scratch, "audit.log");
-        all.iter().any(|record| record["by"] == "SIGHUP").then_some(all)
+        all.iter().any(|record| record["actor"] == "SIGHUP").then_some(all)
     });
-    let mut own = acts.iter().filter(|record| record["by"] == "admin");
+    let mut own = acts.iter().filter(|record| record["actor"] == "admin");
     for (act, key, target) in [
         ("steal a lock", "name", "x"),
         ("end all of a client", "client", "eve"),
@@ -137,12 +140,12 @@ fn administrative_acts_name_the_credential_and_the_address() {
         ("back up all locks", "outcome", "done"),
     ] {
         let record = own.next().unwrap_or_else(|| panic!("{act}: {acts:?}"));
-        assert_eq!((&record["act"], &record[key]), (&act.into(), &target.into()));
+        assert_eq!((&record["operation"], &record[key]), (&act.into(), &target.into()));
         assert_eq!(record["credential"], "token");
         assert_eq!(record["address"], "127.0.0.1");
     }
     assert!(own.next().is_none(), "{acts:?}");
-    assert!(acts.iter().any(|record| record["act"] == "steal" && record["reason"] == "why"));
+    assert!(acts.iter().any(|record| record["operation"] == "steal" && record["reason"] == "why"));
 }
 
 /// In an earlier version any client could push the acts of administrators out of the audit log.
@@ -166,7 +169,7 @@ fn requests_that_end_nothing_of_others_are_not_in_the_audit_log() {
     server.curl(&["-H", EVE, "-X", "POST", "/locks/x?ttl=1h"]).is(200);
     end_all(ADMIN, "eve");
     let all = records(&scratch, "audit.log");
-    assert_eq!((all.len(), &all[0]["act"]), (1, &"end all of a client".into()), "{all:?}");
+    assert_eq!((all.len(), &all[0]["operation"]), (1, &"end all of a client".into()), "{all:?}");
 }
 
 #[test]
@@ -218,9 +221,9 @@ fn batches_and_lines_are_recorded() {
     let (code, said) = steal(&key("admin", "the secret of the admin"), "a");
     assert_eq!(code, Some(0), "{said}");
     let all = records(&scratch, "audit.log");
-    let act = all.iter().find(|record| record["act"] == "steal a lock").expect("a record");
-    assert_eq!((&act["by"], &act["name"]), (&"admin".into(), &"x".into()), "{all:?}");
-    assert!(all.iter().any(|record| record["act"] == "steal"), "{all:?}");
+    let act = all.iter().find(|record| record["operation"] == "steal a lock").expect("a record");
+    assert_eq!((&act["actor"], &act["name"]), (&"admin".into(), &"x".into()), "{all:?}");
+    assert!(all.iter().any(|record| record["operation"] == "steal"), "{all:?}");
 }
 
 /// Makes a CA with certificates for a server, a client and a node in `dir`.
@@ -385,7 +388,7 @@ fn sighup_reads_every_file_again() {
     // The peers' files are read after the others.
     eventually("the end of the reload", || {
         let all = records(&scratch, "audit.log");
-        let last = all.iter().rfind(|record| record["by"] == "SIGHUP")?;
+        let last = all.iter().rfind(|record| record["actor"] == "SIGHUP")?;
         (last["outcome"] == "tokens and certificates were read again").then_some(())
     });
     is_served("new", "the other secret of t");
@@ -478,8 +481,11 @@ fn what_a_mount_denies_to_local_users_is_recorded_by_uid() {
     let seconds = latchfs::time::boot_now().since(begun).as_millis() / 1_000;
     assert!(all.len() as u64 <= seconds + 1, "{} records in {seconds} s", all.len());
     for record in &all {
-        assert_eq!((&record["act"], &record["credential"]), (&"refuse".into(), &"user".into()));
-        assert_eq!(record["by"], format!("uid {uid}"));
+        assert_eq!(
+            (&record["operation"], &record["credential"]),
+            (&"refuse".into(), &"user".into())
+        );
+        assert_eq!(record["actor"], format!("uid {uid}"));
         assert_eq!(record["address"], m.dir().display().to_string());
     }
     assert_eq!(all.last().expect("records")["last"], "steal a lock");

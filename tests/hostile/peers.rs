@@ -169,11 +169,11 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
     let acts: Vec<serde_json::Value> = log
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
-        .filter(|entry: &serde_json::Value| entry["act"] == "remove a node")
+        .filter(|entry: &serde_json::Value| entry["operation"] == "remove a node")
         .collect();
     assert_eq!(acts.len(), 2, "{log}");
     for entry in &acts {
-        assert_eq!((&entry["by"], &entry["node"]), (&"admin".into(), &7.into()), "{log}");
+        assert_eq!((&entry["actor"], &entry["node"]), (&"admin".into(), &7.into()), "{log}");
         assert_eq!(
             (&entry["credential"], &entry["address"]),
             (&"token".into(), &"127.0.0.1".into())

@@ -171,9 +171,9 @@ fn backup_is_restored_as_a_new_cluster() {
     let audit = fs::read_to_string(format!("{new}/audit.log")).expect("it is written");
     let lines = audit.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     let lines: Vec<Value> = lines.collect();
-    let act = lines.iter().find(|line| line["act"] == "grant-now").expect("it is recorded");
+    let act = lines.iter().find(|line| line["operation"] == "grant-now").expect("it is recorded");
     assert_eq!(act["reason"], "all are off", "{act}");
-    assert!(lines.iter().any(|line| line["act"] == "end a hold-off"), "{audit}");
+    assert!(lines.iter().any(|line| line["operation"] == "end a hold-off"), "{audit}");
     drop(server);
     let repeated = path("again");
     let (code, said) =

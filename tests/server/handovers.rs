@@ -123,7 +123,7 @@ fn an_administrator_has_a_name_forgotten() {
     ask("admin", "DELETE", "/locks/folder/previous?client=root", 200);
     assert_eq!(ask("plain", "GET", "/locks/folder/previous", 200), json!({ "name": "folder" }));
     let log = fs::read_to_string(state.join("audit.log")).expect("it is written");
-    assert!(log.contains("\"act\":\"forget a remembered name\""), "{log}");
+    assert!(log.contains("\"operation\":\"forget a remembered name\""), "{log}");
     assert!(log.contains("\"by\":\"admin\"") && log.contains("\"name\":\"folder\""), "{log}");
 }
 

@@ -159,7 +159,7 @@ fn an_administrator_ends_a_hold_off() {
     assert!(server.curl(&["/metrics"]).body.contains("\nlatchfs_hold_off_seconds 0"));
     let log = server.log();
     assert!(log.contains("locks are granted by=root reason=\"all clients are off\""), "{log}");
-    assert!(log.contains("\"act\":\"end a hold-off\""), "the act itself: {log}");
+    assert!(log.contains("\"operation\":\"end a hold-off\""), "the act itself: {log}");
 }
 
 /// A server says once when the time is over.

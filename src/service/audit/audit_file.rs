@@ -269,11 +269,11 @@ impl ActChain {
             (None, node) => node.map(|id| format!("node {id}")),
         };
         self.chain.add(ChainEntry {
-            timestamp: text("at").unwrap_or_default().to_owned(),
-            operation: text("act").unwrap_or_default(),
-            actor: text("by").unwrap_or_default(),
+            timestamp: text("timestamp").unwrap_or_default().to_owned(),
+            operation: text("operation").unwrap_or_default(),
+            actor: text("actor").unwrap_or_default(),
             target,
-            fencing_token: act["token"].as_u64(),
+            fencing_token: act["fencing_token"].as_u64(),
             session_id: None,
             reason: text("reason"),
             more: act.as_object().cloned().unwrap_or_default(),

@@ -76,9 +76,9 @@ pub enum ActionTarget<'a> {
 impl AdminAction<'_> {
     fn record(&self, at: Wall) -> Value {
         let mut act = json!({
-            "at": at.to_string(),
-            "act": self.what,
-            "by": self.by,
+            "timestamp": at.to_string(),
+            "operation": self.what,
+            "actor": self.by,
             "credential": self.credential,
             "address": self.address,
             "outcome": self.outcome,
@@ -476,7 +476,7 @@ impl AuditRecord {
                 ("expire", Some((name, from, token)), by.as_ref())
             }
         };
-        let mut line = json!({ "at": at.to_string(), "act": act });
+        let mut line = json!({ "timestamp": at.to_string(), "operation": act });
         if let Some((entry, number)) = self.place {
             line["entry"] = entry.into();
             line["line"] = number.into();
@@ -484,9 +484,9 @@ impl AuditRecord {
         if let Some((name, from, token)) = tenure {
             line["name"] = name.as_str().into();
             line["from"] = from.as_str().into();
-            line["token"] = token.as_u64().into();
+            line["fencing_token"] = token.as_u64().into();
         }
-        line["by"] = by.map(ClientId::as_str).into();
+        line["actor"] = by.map(ClientId::as_str).into();
         match &self.what {
             AuditWhat::Stolen { reason, .. } => line["reason"] = reason.as_str().into(),
             AuditWhat::HoldOffEnded(ask) => line["reason"] = ask.reason.as_str().into(),

@@ -291,9 +291,9 @@ impl RefusalSummary {
         let at = at.to_string();
         let record = |([by, credential, _], refused): ([String; 3], CallerRefusals)| {
             json!({
-                "at": at,
-                "act": "refuse",
-                "by": by,
+                "timestamp": at,
+                "operation": "refuse",
+                "actor": by,
                 "credential": credential,
                 "address": refused.address,
                 "count": refused.count,
@@ -311,7 +311,7 @@ pub(super) fn log_line(record: &Value) -> String {
     format!(
         "{} requests by {} ({}) from {} were refused, the last to {}: {}",
         record["count"],
-        text("by"),
+        text("actor"),
         text("credential"),
         text("address"),
         text("last"),
@@ -373,7 +373,7 @@ mod tests {
                 summary.add(&refused(&format!("token {number}"), "::1"), Time::ZERO);
             }
             let records = summary.take(Wall::now());
-            let of_tokens = |record: &&Value| record["by"].to_string().contains("token ");
+            let of_tokens = |record: &&Value| record["actor"].to_string().contains("token ");
             assert_eq!(records.iter().filter(of_tokens).count(), CALLERS_MAX / 2);
             assert_eq!(records[CALLERS_MAX]["count"], 10_000 - CALLERS_MAX / 2);
             assert_eq!(records[CALLERS_MAX]["address"], "other addresses");
