@@ -124,7 +124,7 @@ fn an_administrator_has_a_name_forgotten() {
     assert_eq!(ask("plain", "GET", "/locks/folder/previous", 200), json!({ "name": "folder" }));
     let log = fs::read_to_string(state.join("audit.log")).expect("it is written");
     assert!(log.contains("\"operation\":\"forget a remembered name\""), "{log}");
-    assert!(log.contains("\"by\":\"admin\"") && log.contains("\"name\":\"folder\""), "{log}");
+    assert!(log.contains("\"actor\":\"admin\"") && log.contains("\"name\":\"folder\""), "{log}");
 }
 
 /// A handover is on disk before it is answered: the server is killed right after the answer.
