@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 /// The highest length of the log. At that length it is renamed to `audit.log.1`.
 const GUARD_AUDIT_BYTES_MAX: u64 = 16 << 20;
-/// The name of the log before this one.
+/// The name that a full log gets, which replaces the log before it.
 const ROTATED: &str = "audit.log.1";
-/// The name under which the head is written.
+/// The name under which a head is written before it replaces the old head.
 const HEAD_TEMPORARY: &str = "audit.head.tmp";
 /// The mode of the files: the state directory is private.
 const MODE: u32 = 0o600;
@@ -51,7 +51,7 @@ impl AuditedAct {
 pub(crate) struct GuardAct<'a> {
     /// The action.
     pub(crate) act: AuditedAct,
-    /// The lock or file that it concerns.
+    /// The lock or file that the act concerns.
     pub(crate) target: &'a str,
     /// The fencing token of the tenure.
     pub(crate) token: Option<Token>,
@@ -64,7 +64,7 @@ pub(crate) struct GuardAct<'a> {
 /// The audit log of one guard.
 pub(crate) struct AuditLog<D: Disk> {
     disk: Arc<D>,
-    /// The directory of this machine.
+    /// The directory of this machine in the state directory.
     dir: D::Dir,
     /// The name of this machine.
     client: ClientId,
@@ -75,7 +75,7 @@ struct OpenLog<D: Disk> {
     file: D::File,
     length: u64,
     chain: AuditChain,
-    /// The number of the first line that must be there.
+    /// The number of the first line that must be in the log.
     first: u64,
     /// The number of the first line in the newest file.
     own_first: Option<u64>,
@@ -140,7 +140,7 @@ impl<D: Disk> AuditLog<D> {
     /// Opens the audit log in the directory of this machine, and continues its chain. A line that a
     /// crash has cut is removed.
     pub(crate) fn open(disk: Arc<D>, dir: D::Dir, client: ClientId) -> io::Result<Self> {
-        // A file grows by one line over its limit.
+        // A file may be longer than its limit by one line.
         let bytes_max = 2 * GUARD_AUDIT_BYTES_MAX;
         let bytes = content(&*disk, Place::new(&dir, AUDIT_NAME), bytes_max)?;
         let head = content(&*disk, Place::new(&dir, AuditHead::NAME), AuditHead::BYTES_MAX)?;
@@ -188,7 +188,7 @@ impl<D: Disk> AuditLog<D> {
             more: serde_json::Map::new(),
         });
         if let Err(error) = self.write(&state, &line) {
-            // A part of a line would spoil the next one.
+            // The part of the line that was written is cut off: it would spoil the next line.
             let size = self.disk.look_file(&state.file).map_or(state.length, |look| look.size);
             let _ = self.disk.shorten(&state.file, size.saturating_sub(state.length));
             return Err(error);
@@ -296,7 +296,7 @@ mod tests {
         (dir, text)
     }
 
-    /// Test 24 of the contract: each byte changed, a line removed, doubled or moved, the tail cut.
+    /// The check finds each damage: a byte changed, a line removed, doubled or moved, the tail cut.
     #[test]
     fn each_change_of_an_audit_log_is_found_with_its_line() {
         let (dir, text) = with_lines("audit-bytes", 4);

@@ -23,7 +23,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4_096;
 const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
 /// The longest wait for programs that have files open for writing, in milliseconds: an hour.
 const QUIET_MS_MAX: u64 = 3_600_000;
-/// The wait if a request names none.
+/// The wait for such programs if a request names none, in milliseconds.
 const QUIET_MS_DEFAULT: u64 = 10_000;
 /// How long `guard accept` waits for the lock, and until the folder was compared.
 pub(crate) const ACCEPT_PATIENCE: Span = Span::from_secs(60);
@@ -35,7 +35,7 @@ pub(crate) enum GuardRequest {
     Status,
     /// List a page of the lost files: those with the highest numbers.
     Lost {
-        /// The number below which all are.
+        /// The number below which all lost files on the page are.
         before: u64,
     },
     /// Put the lost file with this number into the folder.
@@ -56,9 +56,10 @@ pub(crate) enum GuardRequest {
         /// The login session from which the lock is taken, by the pid of its leader.
         from: Option<u32>,
     },
-    /// Answer when the lock is held and the folder is ready: where there is no file `ready`.
+    /// Answer when the lock is held and the folder is ready; in a view, a read of the file `ready`
+    /// does this.
     Wait,
-    /// Answer with the events as they happen: where there is no file `events`.
+    /// Answer with the events as they happen; in a view, a read of the file `events` does this.
     Events,
     /// A program uses the lock in the tenure with this token, and must end before the lock is given
     /// up. The use ends with the connection.
@@ -79,19 +80,19 @@ pub(crate) enum GuardRequest {
 /// A request about folder snapshots. Texts are the names of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SnapshotRequest {
-    /// Take one.
+    /// Take a snapshot.
     Take {
         /// How long the request waits until no program has a file open for writing; `None` if it
         /// does not wait.
         quiet: Option<Span>,
     },
-    /// List the complete ones.
+    /// List the complete snapshots.
     List,
-    /// Show one.
+    /// Show one snapshot.
     Show(String),
-    /// Compare one with its manifest.
+    /// Compare one snapshot with its manifest.
     Verify(String),
-    /// Remove one.
+    /// Remove one snapshot.
     Remove(String),
 }
 

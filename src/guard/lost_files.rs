@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
-/// How many bytes are removed from the end of a lost file, one after the other, until there is room
-/// for its description. The disks of some machines have pages of 64 KiB.
+/// How many bytes are cut off the end of a lost file at a time, until there is room for its
+/// description. The disks of some machines have pages of 64 KiB.
 const CUT_OFF: [u64; 3] = [16 << 10, 128 << 10, 2 << 20];
 
 /// The maximum size of the description of a lost file in bytes.
@@ -149,7 +149,7 @@ impl LostDescription {
 pub(super) struct KnownLost {
     /// The user that wrote the content.
     pub(super) uid: u32,
-    /// Its size in bytes.
+    /// The size of the file in bytes.
     pub(super) size: u64,
     reason: LostReason,
     has_late_marker: bool,
@@ -314,7 +314,7 @@ impl<D: Disk> LostFiles<D> {
             entries.iter().filter_map(|entry| number_in(&entry.name)).collect();
         let mut new = there.clone();
         if let Some(known) = &mut *self.known.lock() {
-            // One that was added since the names were read is kept.
+            // A lost file that was added since the names were read is kept.
             let last = there.last().copied().unwrap_or(0);
             known.retain(|number, _| *number > last || there.contains(number));
             new.retain(|number| !known.contains_key(number));
@@ -323,7 +323,8 @@ impl<D: Disk> LostFiles<D> {
         let mut added = Vec::new();
         for number in new {
             let about = self.description(disk, number);
-            // Another guard may have removed it, or a person may have changed it.
+            // Another guard may have removed the lost file, or a person may have changed its
+            // description.
             if let Ok(about) = about
                 && let Ok(file) = self.known(disk, number, &about)
             {
@@ -401,7 +402,7 @@ enum SpaceUse {
     Staged,
     /// Bytes of lost files, and of content that may become lost.
     Lost,
-    /// The number of these files.
+    /// The number of lost files, and of files that may become lost.
     Files,
 }
 
@@ -475,9 +476,9 @@ pub(crate) struct LostSpace {
 /// A part of a file that is about to get content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GrowingPart {
-    /// The offset at which it begins.
+    /// The offset at which the part begins.
     pub(crate) offset: u64,
-    /// Its length in bytes.
+    /// The length of the part in bytes.
     pub(crate) bytes: u64,
     /// Whether content that is there already, up to the number of bytes that the file has, is
     /// taken for a part of it: a program writes a file from its start.

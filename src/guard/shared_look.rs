@@ -1,5 +1,5 @@
-//! One request for all who want to know the same: a flood of them costs the lock service no more
-//! than one request after the other.
+//! One request for all callers that ask the same question: however many ask, the lock service gets
+//! one request at a time.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ struct LookState<T> {
 /// How far the request has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LookStep {
-    /// There is none.
+    /// No request is under way.
     Idle,
-    /// This thread sends it.
+    /// This thread is sending the request.
     Sending(ThreadId),
-    /// It was answered while it was sent.
+    /// The answer came on the thread that was still sending the request.
     AnsweredAtOnce,
-    /// It was sent.
+    /// The request was sent, and has no answer yet.
     Sent,
 }
 
@@ -84,7 +84,8 @@ impl<T: Clone + Send + 'static> SharedLook<T> {
         }
         let mut state = self.0.lock();
         if state.step == LookStep::Sending(thread::current().id()) {
-            // The loop of the sender goes on, so that no answer lies deeper in the stack.
+            // The thread that sends requests goes on in its loop: a call of it here would make the
+            // stack deeper with each answer.
             state.step = LookStep::AnsweredAtOnce;
             return;
         }

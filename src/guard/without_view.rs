@@ -52,7 +52,7 @@ use std::time::Duration;
 
 /// How long a client may take for its first request.
 const REQUEST_PATIENCE: Span = Span::from_secs(5);
-/// How long it may take for the next one.
+/// How long a client may take for each further request.
 const NEXT_REQUEST_PATIENCE: Span = Span::from_secs(60);
 /// How long `guard take` waits until the lock service knows that changes follow.
 const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
@@ -60,8 +60,8 @@ const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 const FIRST_REQUEST_PATIENCE: Span = Span::from_secs(30);
 /// How long a guard that has given the lock up stays to write a marker that was not written before.
 const UNMARKED_PATIENCE: Span = Span::from_secs(60);
-/// How often the guard checks meanwhile whether the marker is there, or whether the lock is held or
-/// given up whose last client has left.
+/// How often a guard without clients checks whether a marker was written, or whether the lock is held
+/// or given up.
 const STATE_LOOK: Span = Span::from_millis(200);
 
 /// The answer to a request that is no request of this guard.
@@ -241,7 +241,8 @@ impl<D: Disk> PlainGuard<D> {
             }),
             _ => Some(refused(KNOWN)),
         };
-        // Before the answer: the client may start the guard again at once.
+        // The request is no longer counted before its answer is sent: the client may start the
+        // guard again at once.
         self.answered(counted);
         answer
     }
@@ -375,7 +376,7 @@ impl<D: Disk> PlainGuard<D> {
 /// The maximum number of bytes of an event that are written at a time.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// The events.
+/// The events of the guard, for the clients that follow them.
 #[derive(Default)]
 pub(super) struct EventBoard {
     queue: Mutex<EventQueue>,
@@ -427,7 +428,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// The messages of the client, and those of the thread of the tenures for it.
 #[derive(Default)]
 struct Inbox {
-    /// The next request. The client's next one waits until it is taken.
+    /// The request that was read and not taken yet. The next one is not read before this one is
+    /// taken.
     request: Option<Result<Vec<u8>, TooLong>>,
     /// The answer to the wait for the lock.
     held: Option<Result<(), Denied>>,
@@ -503,7 +505,7 @@ impl Connection {
         Ok(Self { stream, presence, peer, lock_use: Mutex::default() })
     }
 
-    /// Returns the part that other threads use.
+    /// Returns the part of the connection that other threads use.
     pub(super) const fn presence(&self) -> &Presence {
         &self.presence
     }
@@ -679,9 +681,9 @@ fn begin<D: Disk>(
 /// The process that has connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its effective uid.
+    /// The effective uid of the process.
     pub(super) uid: u32,
-    /// Its id.
+    /// The id of the process.
     pub(super) pid: u32,
 }
 
@@ -729,11 +731,11 @@ pub(super) fn peer_of(stream: &UnixStream) -> io::Result<Peer> {
     }
 }
 
-/// The number of requests.
+/// The number of requests that must be answered before the guard ends.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestCount(Arc<AtomicUsize>);
 
-/// One of them, as long as this value lives.
+/// A request that is counted as long as this value lives.
 pub(super) struct CountedRequest(RequestCount);
 
 impl RequestCount {
@@ -743,7 +745,7 @@ impl RequestCount {
         CountedRequest(self.clone())
     }
 
-    /// Returns the number.
+    /// Returns the number of requests that are counted now.
     pub(super) fn now(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }

@@ -30,7 +30,7 @@ pub(crate) enum WhenAsked {
     Yield {
         /// How long nothing must have changed.
         idle: Span,
-        /// How long after the request it is given up whatever programs do.
+        /// How long after the other machine's request the lock is given up, whatever programs do.
         max: Span,
     },
 }
@@ -38,20 +38,20 @@ pub(crate) enum WhenAsked {
 /// The faults of a folder that a guard accepts without a person when it takes the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AcceptedByOption {
-    /// The folder as it stands if nobody can say whether everything is here.
+    /// Whether the folder is accepted as it stands if nobody can say whether everything is here.
     pub(crate) unsure: bool,
-    /// Versions that no guard knows.
+    /// Whether versions of files that no guard knows are accepted.
     pub(crate) foreign: bool,
 }
 
 /// For which programs a tenure is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnerKind {
-    /// For all programs of this machine.
+    /// The tenure is held for all programs of this machine.
     Host,
-    /// For the programs of one user.
+    /// The tenure is held for the programs of one user.
     User,
-    /// For the programs of one login session.
+    /// The tenure is held for the programs of one login session.
     Session,
 }
 

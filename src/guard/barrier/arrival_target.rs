@@ -32,8 +32,8 @@ pub(crate) struct Barrier<'a> {
 }
 
 impl<'a> Barrier<'a> {
-    /// Returns which paths are covered when the folder should be in this state; if it is not known
-    /// in which, those that this machine knows.
+    /// Returns which paths are covered in the wanted state of the folder `target`; without one, the
+    /// paths that this machine covers by what it knows itself.
     pub(super) fn coverage(&self, target: Option<&'a Target>) -> Coverage<'a> {
         let chain = target.map(|target| &target.chain);
         Coverage::of(self.rules, self.ledger).with_chain(chain)
@@ -86,7 +86,7 @@ impl Unsure {
         }
     }
 
-    /// Returns what a person can do about it, besides the acceptance of the folder as it stands.
+    /// Returns what a person can do about this reason, besides accepting the folder as it stands.
     pub(crate) fn next_step(&self) -> &'static str {
         match self {
             Self::Dirty { .. } => "wait until that machine is back and its files are here",
@@ -140,7 +140,7 @@ impl fmt::Display for Unsure {
 pub(super) enum NoTarget {
     /// A marker is not here yet.
     MarkerMissing(MarkerLink),
-    /// Nobody can say it.
+    /// Nobody can say what should be here, for this reason.
     Unsure(Unsure),
 }
 
@@ -149,7 +149,7 @@ pub(super) enum NoTarget {
 pub(super) struct Target {
     /// The newest marker; `None` if the handover is this machine's own.
     pub(super) top: Option<MarkerLink>,
-    /// The sum of the markers.
+    /// The paths that the markers name, and the state of all others.
     pub(super) chain: Chain,
     /// The last checkpoint at or before that marker.
     pub(super) checkpoint: Option<MarkerLink>,

@@ -20,27 +20,27 @@ pub(crate) const WANTED_MAX: usize = 2_097_152;
 /// The state of the paths that no marker on the way names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChainBase {
-    /// They stand as the ledger says.
+    /// Those paths stand as the ledger says.
     Ledger,
-    /// They are gone: a checkpoint names every path.
+    /// Those paths are gone: the way ends at a checkpoint, which names every path.
     Checkpoint,
 }
 
-/// The newest naming of a path.
+/// The state of a path by the newest marker that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WantedPath {
     /// How the path must stand.
     pub(crate) state: PathState,
-    /// The marker that names it.
+    /// The marker that names the path.
     pub(crate) by: MarkerLink,
 }
 
-/// The sum of the markers on the way.
+/// The sum of the markers on the way: how each path must stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// The newest naming of each path.
+    /// The paths that these markers name, each as the newest of them names it.
     pub(crate) wanted: BTreeMap<FolderPath, WantedPath>,
-    /// The state of the other paths.
+    /// The state of the paths that none of these markers names.
     pub(crate) base: ChainBase,
 }
 
@@ -186,7 +186,7 @@ pub(crate) enum NotAdded {
     OtherFolder,
     /// There are too many markers, or bytes of them, or paths in them.
     Full,
-    /// There is no room for this one, which names so many paths.
+    /// There is no room for a marker that names so many paths.
     TooManyPaths(usize),
 }
 

@@ -104,7 +104,8 @@ impl<'a> Comparing<'a, '_> {
         }
         if let Some(wanted) = self.target.chain.wanted.get(path) {
             return match wanted.state {
-                // Only an own change brings a path that was given up here.
+                // A path that was given up stays gone here: only a change of this machine can bring
+                // it back.
                 PathState::Gone | PathState::Ignored => Expected::Gone(true),
                 PathState::File { .. } => Expected::Wanted(wanted),
             };
@@ -212,7 +213,7 @@ impl<'a> Comparing<'a, '_> {
         wanted: Option<(u64, ContentDigest, TenureId)>,
     ) -> io::Result<MissingBecause> {
         if self.missing.paths.len() >= MISSING_SHOWN_MAX {
-            // Nobody reads the reason.
+            // So many paths are missing that no report shows the reason for this one.
             return Ok(MissingBecause::Changing);
         }
         if let Some((size, digest, _)) = wanted

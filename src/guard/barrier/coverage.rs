@@ -28,11 +28,11 @@ pub(crate) const COVERAGE_SHOWN_MAX: usize = 20;
 /// Whether the barrier covers a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cover {
-    /// It does.
+    /// The path is covered.
     Covered,
-    /// It does, because the path is named already, although an ignore rule matches.
+    /// The path is covered because it is named already, although an ignore rule matches.
     Despite(IgnoredBecause),
-    /// It does not.
+    /// The path is not covered, for this reason.
     Not(IgnoredBecause),
 }
 
@@ -45,9 +45,9 @@ impl Cover {
 /// Some paths, of which the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CountedPaths {
-    /// The number of all.
+    /// The number of all paths, whether named or not.
     pub(crate) count: u64,
-    /// The first ones, each with the rule that matches.
+    /// The first paths, each with the rule that matches.
     pub(crate) first: Vec<(FolderPath, IgnoredBecause)>,
 }
 
@@ -82,7 +82,7 @@ impl CoverageReport {
 /// The covered part of the folder.
 #[derive(Debug, Default)]
 pub(crate) struct CoveredFiles {
-    /// The files that stand.
+    /// The covered files that stand in the folder.
     pub(crate) standing: BTreeMap<FolderPath, FoundFile>,
     /// The named paths under which no file was found, in their order.
     pub(crate) absent: Vec<FolderPath>,
@@ -107,7 +107,7 @@ impl<'a> Coverage<'a> {
         Self { rules, ledger, chain: None }
     }
 
-    /// Returns what it covers with the markers of other machines, if they can be followed.
+    /// Returns this coverage with the markers of other machines, if their chain can be followed.
     pub(crate) fn with_chain(self, chain: Option<&'a Chain>) -> Self {
         Self { chain, ..self }
     }

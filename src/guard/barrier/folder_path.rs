@@ -203,8 +203,8 @@ pub(crate) trait FolderTree {
     -> io::Result<Option<ContentDigest>>;
 }
 
-/// Returns the error for a path on whose directory something is mounted, and of which a list must
-/// say how it stands.
+/// Returns the error for a path that a list must name and nobody can see, because something is
+/// mounted on a directory above it.
 pub(super) fn hidden(path: &FolderPath) -> io::Error {
     io::Error::other(format!(
         "nobody can say whether {path} is there, since something is mounted above it; unmount that"

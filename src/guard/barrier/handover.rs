@@ -65,7 +65,7 @@ pub(crate) struct Handover {
     /// The newest marker of a clean folder. In other handovers the marker on which the tenure
     /// builds, if there is one.
     pub(crate) marker: Option<MarkerLink>,
-    /// The number of markers to that marker.
+    /// The number of markers since the last checkpoint up to that marker.
     pub(crate) counts: MarkerCounts,
 }
 
@@ -199,7 +199,7 @@ pub(crate) struct PreviousTenure {
     pub(crate) at: u64,
     /// How the tenure ended.
     pub(crate) end: HandoverEnd,
-    /// The handover that it set.
+    /// The handover that the tenure set.
     pub(crate) handover: Remembered,
 }
 

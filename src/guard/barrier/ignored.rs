@@ -11,7 +11,7 @@ use std::path::Path;
 /// The maximum size of `.latchfs/ignore` in bytes, and of the patterns of the sync tool. Anybody
 /// who can write the folder may have written them.
 pub(crate) const IGNORE_BYTES_MAX: usize = 64 * 1_024;
-/// The maximum number of patterns in it.
+/// The maximum number of patterns in `.latchfs/ignore`.
 pub(crate) const IGNORE_PATTERNS_MAX: usize = 1_000;
 
 /// Why a path is ignored.

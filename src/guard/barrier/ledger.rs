@@ -316,7 +316,7 @@ impl ChangeLog {
     }
 }
 
-/// The beginning of the file, with its version.
+/// The beginning of the ledger's file, which its version follows.
 const MAGIC: &[u8] = b"latchfs ledger ";
 /// The version of the file, which follows [`MAGIC`] and is followed by a line feed.
 const VERSION: u32 = 1;

@@ -21,7 +21,8 @@ use std::io;
 
 /// Markers that a tenure writes by itself are at least this far apart.
 const MARKER_PAUSE: Span = Span::from_secs(60);
-/// They are at least this many times as far apart as the last one took.
+/// The pause between such markers is at least this many times as long as the last one took to
+/// write.
 const MARKER_PAUSE_FACTOR: u64 = 20;
 
 /// The mode that a checkpoint gives a file on whose directory something is mounted.
@@ -591,7 +592,8 @@ mod tests {
         assert_eq!(states[1], (&path("c"), PathState::Ignored));
         holder.mark(MarkerKind::Marker);
         assert!(holder.ledger.is_given_up(&path("c")));
-        // Each checkpoint says so, until a program changes the file where no rule matches.
+        // Each checkpoint names 'c' as ignored, until a program changes the file where no rule
+        // matches.
         assert_eq!(holder.named(MarkerKind::Checkpoint).len(), 2);
         holder.rules = IgnoreRules::default();
         holder.save("c", b"2");

@@ -42,7 +42,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Whether the ledger learns anything.
+    /// Whether the arrival tells the ledger anything new.
     pub(crate) fn is_news(&self) -> bool {
         self.top.is_some() || !self.updates.is_empty()
     }
@@ -68,11 +68,11 @@ impl Arrived {
 /// Whether programs may write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Everything is here.
+    /// Everything that should be in the folder is here.
     Ready(Arrived),
-    /// It is known what should be here, and some of it is not.
+    /// It is known what should be in the folder, and some of it is not here.
     NotArrived(NotArrived),
-    /// It is not known what should be here.
+    /// It is not known what should be in the folder.
     Unsure(Unsure),
 }
 
@@ -215,7 +215,7 @@ impl fmt::Display for MissingBecause {
 pub(crate) struct MissingPath {
     /// The path.
     pub(crate) path: FolderPath,
-    /// Why it has not arrived.
+    /// Why the path has not arrived.
     pub(crate) because: MissingBecause,
     /// The size of the wanted content.
     pub(crate) bytes: u64,
@@ -298,7 +298,7 @@ impl Barrier<'_> {
         for path in &files.absent {
             match tree.is_hidden(path)? {
                 false => paths.push((path.clone(), None)),
-                // The next marker names it as the ledger knows it.
+                // A mount hides the path, and the next marker names it as the ledger knows it.
                 true if self.ledger.entry(path).is_some() && !is_wanted(path) => {}
                 true => return Err(hidden(path)),
             }
@@ -332,7 +332,8 @@ impl Barrier<'_> {
         let given_up = coverage.despite_rules(paths);
         let passed_over: BTreeSet<_> = paths.union(&given_up).cloned().collect();
         let mut compared = compare(self, &target, &passed_over, tree, cache)?;
-        // The rules of this machine are those that the person means.
+        // The person gives paths up by the ignore rules of this machine, so that the rules of the
+        // newest marker need not arrive first.
         compared.missing.is_other_ignore &= given_up.is_empty();
         let is_dir = |path: &FolderPath| given_up.iter().any(|at| at.is_below(path));
         let is_meant = |path: &&FolderPath| {
@@ -684,7 +685,7 @@ mod tests {
         assert_eq!(arrival.missing(), all);
         let Decision::NotArrived(missing) = arrival.decide() else { panic!("a is missing") };
         assert_eq!(missing.coverage.despite.count, 3, "the rule is named");
-        // A checkpoint of the same says the same.
+        // A checkpoint with the same versions as the markers leaves the same paths missing.
         let again = arrival.markers.checkpoint(2, Some(second), &[is("a", b"a2"), is("c", b"c2")]);
         arrival.clean(2, again);
         assert_eq!(arrival.missing(), all);
@@ -712,7 +713,7 @@ mod tests {
         assert!(ledger.is_given_up(&path("a")) && ledger.is_given_up(&path("b")));
         arrival.tree.put("b", b"something");
         arrival.adopt();
-        // A guard publishes one of them again.
+        // A guard publishes a path again that was given up.
         arrival.tenure(3, top, &[is("a", b"a3")]);
         assert_eq!(arrival.missing(), [("a".to_owned(), MissingBecause::Foreign)]);
         arrival.tree.put("a", b"a3");
@@ -784,7 +785,8 @@ mod tests {
         let mut arrival = Arrival::new();
         let first = arrival.first();
         arrival.previous = previous(HandoverKind::Accepted, 5, None);
-        // One that was written while the gate was open, and one before the last announcement.
+        // Two markers that do not end the tenure: one was written while the gate was open, and one
+        // before the last announcement.
         let open = TestMarkers::made(5, 2, Some(first), &[is("a", b"a5")]);
         arrival.markers.put(&open);
         arrival.markers.last(5, 1, Some(first), &[is("a", b"early")]);

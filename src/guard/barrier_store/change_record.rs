@@ -17,7 +17,7 @@ pub(crate) enum ChangeRecord {
         path: FolderPath,
         /// The file before the change.
         before: Option<FileStamp>,
-        /// The file after it.
+        /// The file after the change.
         after: Option<FileStamp>,
     },
     /// A path was changed.
@@ -31,21 +31,21 @@ pub(crate) enum ChangeRecord {
     Accept {
         /// The path.
         path: FolderPath,
-        /// The file that has it.
+        /// The file that has the path.
         found: Option<FileStamp>,
     },
     /// A person accepted the whole folder as it stands.
     AcceptWhole,
     /// A directory was renamed.
     RenamedDir {
-        /// Its old path.
+        /// The old path of the directory.
         from: FolderPath,
-        /// Its new path.
+        /// The new path of the directory.
         to: FolderPath,
     },
     /// A directory was removed.
     RemovedDir {
-        /// Its path.
+        /// The path of the directory.
         path: FolderPath,
     },
     /// A handover of this machine is about to be sent.

@@ -96,7 +96,7 @@ pub(crate) struct DiskTree<'a, D: Disk> {
     hashed: Option<&'a HashedCount>,
 }
 
-/// How much was read to know its digest, for a person who waits.
+/// How many files and bytes were hashed, for a person who waits.
 #[derive(Debug, Default)]
 pub(crate) struct HashedCount {
     files: AtomicU64,
@@ -109,7 +109,7 @@ impl HashedCount {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the number of files and of bytes.
+    /// Returns the number of files and of bytes that were hashed.
     pub(crate) fn now(&self) -> (u64, u64) {
         (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
@@ -130,7 +130,7 @@ impl<'a, D: Disk> DiskTree<'a, D> {
         Self { disk, folder, skipped: SkippedNames::default(), hashed: None }
     }
 
-    /// Counts what is read from now on.
+    /// Counts the files and bytes that are hashed from now on.
     pub(crate) fn counting(self, hashed: &'a HashedCount) -> Self {
         Self { hashed: Some(hashed), ..self }
     }
@@ -296,7 +296,7 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
 
 /// The directory of the guard in the folder.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
-/// The file in that directory with the patterns of ignored paths.
+/// The file in `.latchfs` with the patterns of ignored paths.
 pub(super) const IGNORE_FILE: &str = "ignore";
 
 /// Whether a name in another form could have this path. Three characters of ASCII are the form C of
@@ -385,7 +385,7 @@ pub(super) fn is_hidden<D: Disk>(disk: &D, folder: &D::Dir, path: &FolderPath) -
             _ => return Ok(false),
         }
         dir = match disk.open_dir(at) {
-            // Something was mounted on it just now.
+            // Something was mounted on the directory just now.
             Err(error) if error.raw_os_error() == Some(libc::EXDEV) => return Ok(true),
             opened => match if_there(opened)? {
                 Some(dir) => dir,

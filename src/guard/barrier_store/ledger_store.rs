@@ -28,12 +28,13 @@ const RESERVE_BYTES: u64 = 1_024 * 1_024;
 const MAGIC: &str = "latchfs changes ";
 /// The version of the change log.
 const CHANGES_VERSION: u32 = 1;
-/// The mode of both files: the state directory is private.
+/// The mode of the ledger and of the change log: the state directory is private.
 const MODE: u32 = 0o600;
-/// The names of the files in the directory of this machine.
+/// The names of the ledger and of the change log in the directory of this machine.
 const LEDGER: &str = "ledger";
 const CHANGES: &str = "changes";
-/// The names under which they are written.
+/// The names under which the ledger and the change log are written before they replace the old
+/// ones.
 const LEDGER_TEMPORARY: &str = "ledger.tmp";
 const CHANGES_TEMPORARY: &str = "changes.tmp";
 /// The name of a ledger that was damaged, for a person who wants to look at it.
@@ -69,7 +70,7 @@ pub(crate) struct LoadedLedger {
     pub(crate) ledger: Ledger,
     /// The fault of the files.
     pub(crate) problem: Option<StoreProblem>,
-    /// Whether the machine was started since: changes of the log may be missing.
+    /// Whether the machine was started since the log was written: its last changes may be missing.
     pub(crate) is_other_boot: bool,
     /// The bytes at the end of the change log that were no whole lines.
     pub(crate) dropped_bytes: u64,
@@ -82,11 +83,11 @@ pub(crate) struct LedgerStore<D: Disk> {
     changes: D::File,
     /// The size of the change log without an unfinished line.
     length: u64,
-    /// The size at which it takes more space ahead.
+    /// The size at which the change log takes more space ahead.
     reserve_at: u64,
-    /// The size that is on the storage.
+    /// The size of the part of the change log that is on the storage.
     synced: u64,
-    /// The size at which it is folded into the ledger.
+    /// The size at which the change log is folded into the ledger.
     fold_at: u64,
     /// The boot that the change log names.
     boot: u128,
@@ -175,7 +176,7 @@ fn digest_in(bytes: &[u8]) -> ContentDigest {
 
 /// A file of this machine as it was found.
 enum OwnFile {
-    /// The content.
+    /// The content of the file.
     Read(Vec<u8>),
     /// The file is too large. The value is its size.
     TooLarge(u64),
@@ -329,7 +330,8 @@ impl<D: Disk> LedgerStore<D> {
         if self.length < self.reserve_at {
             return;
         }
-        // Without it a full disk refuses changes sooner. Some file systems have no such call.
+        // Without the space a full disk refuses changes sooner. Some file systems have no such
+        // call.
         let _ = self.disk.reserve(&self.changes, self.length, RESERVE_BYTES);
         self.reserve_at = self.length + RESERVE_BYTES / 2;
     }

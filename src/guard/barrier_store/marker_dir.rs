@@ -66,11 +66,11 @@ impl Seen {
 /// Why a file with the name of a marker was not read.
 #[derive(Debug, Clone)]
 enum NotRead {
-    /// There was no room for it, which names so many paths as far as that is known.
+    /// There was no room for a marker that names so many paths, as far as their number is known.
     NoRoom(usize),
-    /// It is a marker of another folder, of which this one is a copy.
+    /// The marker is one of another folder, of which this folder is a copy.
     OtherFolder,
-    /// It is no marker, or can't be read.
+    /// The file is no marker, or can't be read.
     Because(String),
 }
 
@@ -293,7 +293,7 @@ impl<D: Disk> Refresh<'_, D> {
         })
     }
 
-    /// Reads a file unless it is known as it is.
+    /// Reads a file, unless it has not changed since it was last read.
     fn read_one(&mut self, name: &str) -> io::Result<()> {
         let Some(at) = self.dirs.place(name) else { return Ok(()) };
         let Some(look) = if_there(self.disk.stat(at))? else {

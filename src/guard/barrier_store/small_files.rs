@@ -72,7 +72,7 @@ pub(in crate::guard) fn digest_of<D: Disk>(
     Ok(is_whole.then(|| ContentDigest(digest.finalize().into())))
 }
 
-/// Returns the content of a regular file, and the look at it; `None` if there is none. Fails if the
+/// Returns the content and the attributes of a regular file; `None` if there is none. Fails if the
 /// file has more than `bytes_max` bytes, or is changed while it is read.
 pub(in crate::guard) fn read_at_most<D: Disk>(
     disk: &D,

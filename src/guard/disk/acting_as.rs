@@ -63,7 +63,7 @@ impl User {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Acting {
     uid: u32,
-    /// The group of files that are made; `None` where no file is made, and none is looked for.
+    /// The group that new files get; `None` for an act that makes no file and needs no group.
     gid: Option<u32>,
     kept: CapabilitySet,
 }
@@ -134,7 +134,7 @@ impl ActingScope {
         ACTING.set(to);
         let Some(Acting { uid, gid, kept }) = to else { return Ok(()) };
         set_user(uid, gid);
-        // An id that does not take effect is not reported, so it is asked for.
+        // The kernel does not report an id that it refuses, so the id in force is read back.
         if user_now() != uid {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
@@ -149,7 +149,7 @@ impl ActingScope {
 impl Drop for ActingScope {
     fn drop(&mut self) {
         if let Err(error) = Self::switch(ACTING.get(), self.before) {
-            // Before, the thread acted as this user.
+            // This is unexpected: the thread acted as that user before.
             log::error!("a thread can't act as {:?} again: {error}", self.before);
         }
     }

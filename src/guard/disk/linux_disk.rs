@@ -85,7 +85,7 @@ pub(crate) const fn allocated_in(found: &Statx) -> u64 {
     found.stx_blocks.saturating_mul(512)
 }
 
-/// Returns the look in the attributes of a file.
+/// Returns the part of the attributes of a file that a [`Look`] holds.
 pub(crate) fn look_in(found: &Statx) -> Look {
     let time = |at: rustix::fs::StatxTimestamp| {
         i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec)
@@ -223,7 +223,8 @@ pub(crate) fn make_dir_as_owner(parent: BorrowedFd<'_>, name: &OsStr) -> io::Res
     let owner = stat(parent)?;
     let mkdir = || Ok(rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?);
     match acting_as::checked(User::owning(&owner), mkdir) {
-        // The owner may not write to the own directory; root may, for itself.
+        // The owner of the directory may have no permission to write to it. Root makes the
+        // directory as its own then.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mkdir(),
         made => made,
     }

@@ -20,7 +20,7 @@ pub(crate) struct FileId {
     pub(crate) born: i128,
 }
 
-/// A look at a file.
+/// The attributes of a file at one moment, by which a guard notices changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     /// The identity of the file.
@@ -41,7 +41,8 @@ pub(crate) struct Look {
     pub(crate) changed: i128,
 }
 
-/// A look at a file of the folder, for the comparison with the versions that should be there.
+/// The attributes of a file of the folder, for the comparison with the versions that should be
+/// there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
     /// The identity, the type, the size and the times.

@@ -192,7 +192,7 @@ fn each_entry(
     Ok(())
 }
 
-/// Moves a file to another name, or fails if the name is taken and that is wanted.
+/// Moves a file to another name. `if_there` says whether a file that has the name is replaced.
 fn rename(
     from: Place<'_, OwnedFd>,
     to: Place<'_, OwnedFd>,

@@ -94,7 +94,7 @@ macro_rules! finding_kinds {
         }
 
         impl FindingKind {
-            /// All names, in the order in which they are documented.
+            /// The names of all kinds, in the order in which they are documented.
             #[cfg(test)]
             pub(crate) const NAMES: &[&str] = &[$($name,)+];
 

@@ -45,23 +45,24 @@ const LIST_TRIES: usize = 3;
 /// Whether programs may change the folder.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// Everything is here. `true`: something has arrived since it was last so.
+    /// Everything that should be in the folder is here. `true`: something has arrived since the
+    /// folder was last ready.
     Ready(bool),
     /// The folder was made before there were markers, and this is its first tenure since then: the
     /// folder is as these files stand, and a checkpoint says so to the others.
     First(Vec<(FolderPath, FileStamp)>),
-    /// It is known what should be here, and some of it is not.
+    /// It is known what should be in the folder, and some of it is not here.
     NotArrived(Box<MissingFiles>),
-    /// It is not known what should be here.
+    /// It is not known what should be in the folder.
     Unsure(Unsure),
 }
 
 /// The files that have not arrived, and the tenure that left them.
 #[derive(Debug)]
 pub(crate) struct MissingFiles {
-    /// The client that left it.
+    /// The client that held the lock in that tenure.
     pub(crate) client: String,
-    /// The fencing token of its tenure.
+    /// The fencing token of that tenure.
     pub(crate) token: u64,
     /// The list of the files.
     pub(crate) missing: NotArrived,
@@ -77,13 +78,13 @@ impl Arrival {
 /// The next step of a tenure in which nobody changes the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextMark {
-    /// There is nothing to tell.
+    /// There is nothing that the lock service or other machines do not know yet.
     Nothing,
     /// The next marker is due at this time.
     Later(Time),
     /// A marker is due.
     Marker,
-    /// All changes are named, and the lock service does not know it yet.
+    /// Markers name all changes, and the lock service does not know that yet.
     Clean,
 }
 
@@ -529,7 +530,7 @@ pub(in crate::guard) enum JobDone {
 /// The acceptance with its handover, or why it can't be made.
 type Accepting = Result<Result<Box<(Accepted, Handover)>, Arrival>, String>;
 
-/// The thread, and the way to it.
+/// The thread that makes the long steps, and the way to send it one.
 pub(in crate::guard) struct BarrierWorker(Sender<Job>);
 
 impl BarrierWorker {
@@ -573,8 +574,8 @@ fn run<D: Disk>(
             }
             Job::Look(previous, tenure) => {
                 let (engine, since) = (tenure.engine, since(guard));
-                // Before the folder is compared: afterwards the changes are no longer this
-                // tenure's.
+                // Changes of an ended tenure are named or put aside before the folder is compared:
+                // afterwards nobody could tell that they are of that tenure.
                 let looked = barrier.late(&previous, engine, &keep);
                 let looked = looked.and_then(|_| barrier.check_arrival(&previous, engine));
                 let is_ready = matches!(looked, Ok(Arrival::Ready(_)));
@@ -615,16 +616,16 @@ pub(crate) type KeepCopies<'a> = &'a dyn Fn(&[&FolderPath], Option<&str>) -> Res
 /// The fate of the changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// There are none.
+    /// No marker has to name any more changes.
     Nothing,
-    /// It is not known yet what to do with them: their tenure is about to end, or a file changed
-    /// while a late marker was listed.
+    /// It is not known yet what to do with the changes: their tenure is about to end, or a file
+    /// changed while a late marker was listed.
     Soon,
-    /// It is not known what to do with them before another tenure sets a handover.
+    /// It is not known what to do with the changes before another tenure sets a handover.
     Unknown,
-    /// A late marker names them.
+    /// A late marker names the changes.
     Marked,
-    /// The files were put aside: other machines have gone on without them.
+    /// The changed files were put aside: other machines have gone on without them.
     PutAside(usize),
 }
 
@@ -635,8 +636,8 @@ impl<D: Disk> FolderBarrier<D> {
         state.marking.is_none() && (!state.ledger.log().is_empty() || state.ledger.has_own())
     }
 
-    /// Tells the others what an ended tenure of this machine left, or puts it aside. This machine
-    /// has no tenure that is ready.
+    /// Tells other machines what an ended tenure of this machine left, or puts it aside. This
+    /// machine has no tenure that is ready.
     pub(crate) fn late(
         &self,
         previous: &PreviousTenure,

@@ -72,13 +72,13 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(in crate::guard) first_marked: Mutex<Option<FirstMarked>>,
     /// The versions of other machines that no program has opened.
     pub(in crate::guard) unread: UnreadVersions,
-    /// How much was read to know its digest.
+    /// How many files and bytes were hashed, for a person who waits.
     pub(crate) hashed: HashedCount,
     /// The call after each marker.
     pub(in crate::guard) on_marked: OnceLock<OnMarked>,
     /// The sync tool of this machine, if it can be asked for its ignore patterns.
     pub(in crate::guard) tool: OnceLock<AskTool>,
-    /// The ignore patterns that it has named last.
+    /// The ignore patterns that the sync tool has named last.
     pub(in crate::guard) tool_patterns: Mutex<ToolPatterns>,
 }
 
@@ -96,7 +96,8 @@ pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::guard) struct MarkedIgnore(pub(in crate::guard) Option<ContentDigest>);
 
-/// The knowledge of the barrier.
+/// The part of the sync barrier that its mutex guards: what it knows of the folder and of the
+/// tenure.
 pub(in crate::guard) struct BarrierState<D: Disk> {
     pub(in crate::guard) ledger: Ledger,
     pub(in crate::guard) store: LedgerStore<D>,
@@ -112,7 +113,8 @@ pub(in crate::guard) struct BarrierState<D: Disk> {
     pub(in crate::guard) notes: Vec<String>,
     /// The ignore rules as they were last read.
     pub(in crate::guard) rules: Arc<IgnoreRules>,
-    /// The paths for which they made a difference when the folder was last compared or listed.
+    /// The paths for which the ignore rules made a difference when the folder was last compared or
+    /// listed.
     pub(in crate::guard) coverage: CoverageReport,
 }
 
@@ -215,7 +217,7 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Makes a call after each marker from now on.
     pub(crate) fn on_marked(&self, call: OnMarked) {
-        // Nobody sets a second one.
+        // The call is set only once, so this does not fail.
         let _ = self.on_marked.set(call);
     }
 
@@ -424,7 +426,7 @@ impl<D: Disk> FolderBarrier<D> {
 impl<D: Disk> FolderBarrier<D> {
     /// Asks the sync tool for its ignore patterns by this call when a tenure begins.
     pub(crate) fn ask_tool_by(&self, call: AskTool) {
-        // Nobody sets a second one.
+        // The call is set only once, so this does not fail.
         let _ = self.tool.set(call);
     }
 

@@ -82,7 +82,7 @@ pub(crate) struct FolderGuard<D: Disk> {
     pub(super) may_have_late_copies: AtomicBool,
     /// The handling of versions that no program has opened.
     pub(super) unread_policy: UnreadPolicy,
-    /// Those that are among the lost files, once that was looked up.
+    /// The unread versions among the lost files; `None` before they were looked up.
     pub(super) unread_kept: Mutex<Option<KeptVersions>>,
     /// Whether the stage of the current tenure was found removed: a later fence has passed.
     pub(in crate::guard) is_fenced: AtomicBool,
@@ -319,7 +319,8 @@ impl<D: Disk> FolderGuard<D> {
         to: Place<'_, D::Dir>,
         sync: bool,
     ) -> Result<(), SaveError> {
-        // Before the gate, since a sync may take longer than the lease lasts.
+        // The content is synced before the change passes the gate, since a sync may take longer
+        // than the lease lasts.
         if sync && staged.save_state() == SaveState::Unpublished {
             self.disk.sync_file(&staged.file).map_err(|error| {
                 staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
@@ -458,13 +459,14 @@ impl<D: Disk> FolderGuard<D> {
     }
 }
 
-/// The delay before a guard that found such a use checks again.
+/// The delay before a guard checks again whether programs use the folder in a way that passes no
+/// gate.
 pub(in crate::guard) const LOOK_AGAIN: Span = Span::from_secs(1);
 
 /// Tells whether programs use the folder in a way that passes no gate.
 pub(crate) type IsUsed = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// When the guard checks for such uses.
+/// When the guard checks whether programs use the folder in a way that passes no gate.
 #[derive(Default)]
 pub(crate) struct HiddenUse {
     pub(in crate::guard) is_used: OnceLock<IsUsed>,

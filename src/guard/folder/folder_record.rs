@@ -33,7 +33,7 @@ const RECORD_BYTES_MAX: u64 = 64 * 1_024;
 const DIR: &str = ".latchfs";
 /// The path of the record in a guarded folder.
 pub(crate) const RECORD_PATH: &str = ".latchfs/folder";
-/// The text for people who find that directory.
+/// The text of the file README in the directory of the guard.
 const README: &str = "\
 The folder above this directory is guarded by latchfs: the file 'folder' holds its id. Programs \
 change it through a view, 'latchfs guard FOLDER VIEW', and only while this machine holds its lock. \
@@ -255,7 +255,7 @@ impl FolderRecord {
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         match write_new(&opened, "README", README.as_bytes()) {
-            // Somebody else's text stays.
+            // A README that is there already stays.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             written => written.map_err(failed)?,
         }
@@ -342,7 +342,7 @@ pub(crate) struct Locker {
     pub(crate) pid: u32,
     /// The user of the process.
     uid: u32,
-    /// The name of its program.
+    /// The name of the process's program.
     program: String,
 }
 
@@ -382,7 +382,8 @@ impl Locker {
 
     /// Returns a process that runs.
     fn running(pid: u32) -> Option<Self> {
-        // Not the owner of /proc/PID, which is root for a process that hides its memory.
+        // The user is read from `status`: the owner of /proc/PID is root for a process that hides
+        // its memory.
         let status = fs::read(format!("/proc/{pid}/status")).ok()?;
         let status = String::from_utf8_lossy(&status);
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
@@ -408,11 +409,11 @@ impl Locker {
 /// Whether this process has the lock on a folder itself.
 #[derive(Debug)]
 pub(crate) enum FolderClaim {
-    /// It has the lock, as long as the descriptor of the folder is open.
+    /// This process has the lock, as long as the descriptor of the folder is open.
     Own,
-    /// A program has the lock that is no guard. It can't be seen, if it is not named.
+    /// A program that is no guard has the lock; `None` if the program can't be seen.
     Others(Option<Locker>),
-    /// Another guard has the lock.
+    /// Another guard has the lock; `None` if its process can't be seen.
     Guarded(Option<Locker>),
 }
 

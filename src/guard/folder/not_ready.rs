@@ -5,7 +5,7 @@ use std::fmt;
 
 /// How many of the missing paths a sentence names.
 const NAMED_MOST: usize = 3;
-/// How many of them a refusal of `guard accept` names.
+/// How many of the missing paths a refusal of `guard accept` names.
 const REFUSED_NAMED_MOST: usize = 10;
 
 /// Why a folder is not ready, as sentences without a full stop.

@@ -128,7 +128,7 @@ impl<D: Disk> FolderGuard<D> {
     ) {
         let at = stage.displaced(name);
         let Ok(found) = self.disk.stat(at) else {
-            // A later fence has kept it.
+            // The fence of a later tenure has moved the version to the lost files.
             return;
         };
         // Its move into the stage has changed its ctime, so that it looks foreign in any case.
@@ -154,7 +154,7 @@ impl<D: Disk> FolderGuard<D> {
                 }
                 self.displaced.lock().push((number, path.to_string_lossy().into_owned(), reason));
             }
-            // It stays in the stage, from which the next fence moves it.
+            // The version stays in the stage, from which the next fence moves it.
             Err(error) => log::error!("an older {} stays in the stage: {error}", path.display()),
         }
     }
@@ -195,7 +195,7 @@ impl<D: Disk> FolderGuard<D> {
             let Some((number, size)) = kept.pop_front() else { break };
             match self.lost.remove(&*self.disk, number) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // A person may have dropped it before.
+                // A person may have dropped the lost file before.
                 _ => all -= size,
             }
         }

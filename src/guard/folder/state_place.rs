@@ -394,7 +394,7 @@ const NAMES: [(&str, &str); 9] = [
 pub(crate) struct SyncMark {
     /// The name of the sync tool.
     pub(crate) tool: &'static str,
-    /// The file or directory that shows it.
+    /// The file or directory that shows that the sync tool carries the directory.
     pub(crate) path: PathBuf,
 }
 

@@ -26,14 +26,14 @@ const READERS_MAX: usize = 16;
 /// The handling of an unread version when a save replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnreadPolicy {
-    /// Whether every such save is refused.
+    /// Whether every save over an unread version is refused.
     pub(crate) is_careful: bool,
-    /// How many bytes of such versions are kept among the lost files.
+    /// How many bytes of unread versions are kept among the lost files.
     pub(crate) keep_bytes: u64,
 }
 
 impl UnreadPolicy {
-    /// Nothing is kept.
+    /// A save replaces an unread version, which is not kept.
     pub(crate) const NONE: Self = Self { is_careful: false, keep_bytes: 0 };
 }
 
@@ -43,7 +43,7 @@ pub(crate) type KeptVersions = VecDeque<(u64, u64)>;
 /// Why a save must not replace an unread version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnreadRefusal {
-    /// The guard is careful.
+    /// The guard refuses every save over an unread version.
     Careful,
     /// The version is larger than everything that may be kept.
     TooLarge {
@@ -156,7 +156,8 @@ impl UnreadVersions {
         json!({ "v": 1, "unread": versions }).to_string().into_bytes()
     }
 
-    /// Returns the versions of such a text, with no readers; `None` for another text.
+    /// Returns the versions in a text that [`Self::to_text`] made, with no readers; `None` for
+    /// another text.
     pub(crate) fn from_text(text: &[u8]) -> Option<Self> {
         let text: Value = serde_json::from_slice(text).ok()?;
         if text["v"] != 1 {

@@ -62,17 +62,17 @@ pub(crate) struct SnapshotDescriptor {
     pub(crate) folder: String,
     /// The snapshot that was the newest one before.
     pub(crate) parent: Option<String>,
-    /// The fencing token of the tenure in which it was taken.
+    /// The fencing token of the tenure in which the snapshot was taken.
     pub(crate) token: u64,
     /// The id of the engine that issued the token.
     pub(crate) engine: String,
-    /// When it was taken.
+    /// When the snapshot was taken.
     pub(crate) at: String,
     /// Whether programs may have been changing files.
     pub(crate) consistency: SnapshotConsistency,
     /// The programs that had files open for writing.
     pub(crate) risk: Vec<String>,
-    /// The parts that could not be kept.
+    /// Sentences about the files that could not be kept whole.
     pub(crate) degraded: Vec<String>,
     /// The numbers of files.
     pub(crate) counts: SnapshotCounts,
@@ -106,7 +106,7 @@ impl SnapshotDescriptor {
         bytes
     }
 
-    /// Parses the file; `None` if it is damaged, or of a later version.
+    /// Parses the content of a descriptor's file; `None` if it is damaged, or of a later version.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice::<Self>(bytes).ok().filter(|it| it.v == VERSION)
     }
@@ -172,7 +172,7 @@ impl SnapshotReady {
 pub(crate) struct SnapshotId(String);
 
 impl SnapshotId {
-    /// Returns a new name.
+    /// Returns a new name for a snapshot that is taken at this time.
     pub(crate) fn new(at: Wall) -> Self {
         let text = at.to_string();
         let second = text.split('.').next().unwrap_or_default();
@@ -180,7 +180,7 @@ impl SnapshotId {
         Self(format!("{second}-{:08x}", random() as u32))
     }
 
-    /// Parses a name.
+    /// Parses the name of a snapshot.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (second, random) = text.split_once('-')?;
         let (day, time) = second.split_once('T')?;

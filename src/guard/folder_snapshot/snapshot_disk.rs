@@ -35,13 +35,13 @@ pub(crate) trait SnapshotDisk: Disk {
         from: &Self::File,
         to: &Self::File,
     ) -> io::Result<Vec<&'static str>>;
-    /// Does the same for two open directories.
+    /// Gives an open directory the attributes of another, as [`Self::copy_file_attributes`] does.
     fn copy_dir_attributes(
         &self,
         from: &Self::Dir,
         to: &Self::Dir,
     ) -> io::Result<Vec<&'static str>>;
-    /// Does the same for two symlinks. Fails with ESTALE if one of them is no symlink.
+    /// Gives a symlink the attributes of another. Fails with ESTALE if one of them is no symlink.
     fn copy_symlink_attributes(
         &self,
         from: Place<'_, Self::Dir>,
@@ -63,7 +63,7 @@ fn copy_range(from: &File, to: &File, mut offset: u64, end: u64) -> io::Result<(
         match rustix::fs::copy_file_range(from, from_at, to, to_at, length) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            // Another file system, or one that can't.
+            // The files are on two file systems, or the kernel can't copy on theirs.
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => {
                 return copy_blocks(from, to, offset, end);
             }

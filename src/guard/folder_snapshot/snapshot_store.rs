@@ -299,7 +299,7 @@ fn differences(wanted: &[ManifestEntry], found: Vec<ManifestEntry>) -> Vec<Strin
 
 /// The maximum number of snapshots that one answer lists: the newest ones.
 const LISTED_MAX: usize = 200;
-/// The maximum number of sentences of each of them that a list has.
+/// The maximum number of sentences about each snapshot in such an answer.
 const LISTED_SENTENCES_MAX: usize = 100;
 
 /// Returns the answer for an error.
@@ -406,7 +406,7 @@ impl fmt::Display for SnapshotFinding {
 pub(crate) struct RecoveredSnapshots {
     /// The snapshots that were complete, and are visible now.
     pub(crate) finished: Vec<SnapshotId>,
-    /// The number of snapshots that were removed, because they were not.
+    /// The number of snapshots that were removed, because they were not complete.
     pub(crate) removed: usize,
 }
 
@@ -426,7 +426,7 @@ pub(crate) fn findings<D: Disk>(
     }
     for id in store.names()? {
         let dir = match store.disk.open_dir(Place::new(store.dir, id.as_str())) {
-            // It was removed meanwhile.
+            // The snapshot was removed meanwhile.
             Err(error) if is_gone(&error) => continue,
             dir => dir?,
         };
@@ -488,7 +488,7 @@ pub(crate) fn recover<D: Disk>(
     for id in store.names()? {
         let at = Place::new(store.dir, id.as_str());
         let dir = disk.open_dir(at)?;
-        // One with a READY that does not fit was damaged, and a person decides.
+        // A snapshot with a READY that does not fit was damaged, and a person decides about it.
         if disk.stat(Place::new(&dir, READY)).is_err() {
             remove_tree(disk, at, OsStr::new(READY))?;
             recovered.removed += 1;

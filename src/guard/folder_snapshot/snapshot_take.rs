@@ -31,9 +31,9 @@ use std::sync::Arc;
 pub(crate) struct SnapshotIntent {
     /// The name of the snapshot.
     pub(crate) id: String,
-    /// The tenure in whose stage it is built.
+    /// The tenure in whose stage the snapshot is built.
     pub(crate) tenure: String,
-    /// The name of the machine that takes it.
+    /// The name of the machine that takes the snapshot.
     pub(crate) client: String,
 }
 

@@ -186,7 +186,7 @@ fn a_snapshot_of_another_version_is_refused_and_stays_as_it_is() {
     assert_eq!(recovered().expect("readable"), RecoveredSnapshots::default());
     assert!(whole.join("tree/a/text").exists());
 
-    // Its guard died before the last step.
+    // The guard of the snapshot died before the last step.
     let stage = folder.test.state_path("stage").join(tenure(1).to_string());
     let half = stage.join(staged_name(&SnapshotId::parse(&taken.id).expect("a name")));
     fs::rename(&whole, &half).expect("renamed");
@@ -238,7 +238,7 @@ fn the_snapshots_of_a_folder_have_bounds() {
     let first = take(&guard, &dir, false).expect("there is room");
     let bytes = first.counts.allocated;
     assert!(bytes > 0 && bytes < first.counts.bytes, "a hole takes no space: {first:?}");
-    // The second one has no room, and a part of it neither.
+    // The two snapshots together take more than `max` bytes, so the second one is refused.
     for max in [1, bytes, 2 * bytes - 1] {
         let refused = take_within(&guard, &dir, false, max).expect_err("there is no room");
         assert_eq!(refused.code(), Some("E_LIMIT"));
@@ -278,8 +278,8 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     assert_eq!(folder.recovered(), []);
 }
 
-/// A user who may rename in the directory above puts a private directory in the place of an open
-/// one while it is copied, and that one back before its mode is copied.
+/// While an open directory is copied, another user exchanges it for a private one, and puts it back
+/// before its mode is copied.
 #[test]
 fn the_files_of_a_private_directory_get_the_mode_of_no_other_one() {
     let test = TestFolder::new();

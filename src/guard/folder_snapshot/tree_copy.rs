@@ -245,7 +245,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
     fn remove_copy(&mut self, path: &OsStr) -> io::Result<()> {
         let Some(file) = self.files.remove(path) else { return Ok(()) };
         let (to, name) = match parent_of(self.disk, &self.to, path) {
-            // Its directory was removed before it.
+            // The directory of the file was removed before it.
             Err(error) if is_gone(&error) => return Ok(()),
             found => found?,
         };
@@ -285,7 +285,7 @@ pub(crate) enum WalkedKind {
     File,
     /// A symlink, with its target.
     Symlink(OsString),
-    /// Something else, and the words for it.
+    /// A file of another type, with the words for that type.
     Other(&'static str),
 }
 

@@ -286,7 +286,7 @@ pub(crate) struct LockUses {
 struct UsesState {
     /// The processes that watch over the programs.
     pids: Vec<u32>,
-    /// Until when the guard waits for their end, once it must give the lock up.
+    /// Until when the guard waits for the end of the programs, once it must give the lock up.
     ends_at: Option<Time>,
     /// Whether the lock is given up after the last use: a program took it for its use.
     gives: bool,
@@ -344,7 +344,7 @@ impl LockUses {
         state.pids.is_empty() || ends_at <= now
     }
 
-    /// Asks the programs to end, and waits for it.
+    /// Asks the programs to end, and waits until they have ended.
     pub(in crate::guard) fn end_and_wait(&self) {
         self.end(boot_now());
         let mut state = self.state.lock();

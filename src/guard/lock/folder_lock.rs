@@ -61,7 +61,7 @@ pub(crate) enum LockNews {
     Ended(Token),
     /// Another client waits for the lock.
     Wanted(String),
-    /// Another client does not wait any more.
+    /// Another client that waited for the lock does not wait any more.
     Unwanted,
     /// Events were lost, and the end of the tenure may be one of them.
     Missed,
@@ -579,7 +579,7 @@ const GIVE_BEFORE: Span = Span::from_secs(10);
 pub(in crate::guard) struct AwaySession {
     /// The number of the session; 0 if there is none.
     session: AtomicU64,
-    /// Until when it certainly lasts, in nanoseconds of the boot clock.
+    /// Until when the session certainly lasts, in nanoseconds of the boot clock.
     until: AtomicU64,
     /// When the lock is given up in good order.
     gives_at: AtomicU64,

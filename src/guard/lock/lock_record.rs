@@ -1,5 +1,5 @@
-//! The lock record of seed 002 as a value: the 14 fields of its schema, and the two of them that
-//! the holder writes.
+//! The record of a folder's lock as a value: its 14 fields, and the two of them that the holder
+//! writes.
 
 use crate::base::random;
 use crate::engine::{Patch, TextPatch};
@@ -17,7 +17,7 @@ const STEAL_GRACE: Span = Span::from_secs(1);
 /// The part of the ttl after which a lease is renewed.
 const RENEWALS_PER_TTL: u64 = 3;
 
-/// The fields of a record, in the order of the seed.
+/// The fields of a lock record, in their order.
 pub(crate) const RECORD_FIELDS: [&str; 14] = [
     "lock_id",
     "worktree_id",
@@ -118,19 +118,19 @@ pub(crate) struct LockRecord {
     pub(crate) holder: String,
     /// The proof of the holder, if it is known.
     pub(crate) proof: Option<HolderProof>,
-    /// The number of the grant among those of this name.
+    /// The number of the grant among all grants of the lock.
     pub(crate) seq: u64,
     /// The fencing token.
     pub(crate) token: u64,
     /// When the tenure began.
     pub(crate) created: Wall,
-    /// When its lease was last renewed.
+    /// When the lease was last renewed.
     pub(crate) renewed: Wall,
-    /// The same on this machine's boot clock.
+    /// When the lease was last renewed, on this machine's boot clock.
     pub(crate) renewed_boot: Span,
     /// When the lease expires.
     pub(crate) expires: Wall,
-    /// How long that is from now; zero for an expired lease.
+    /// How long the lease still lasts; zero for an expired lease.
     pub(crate) expires_in: Span,
     /// How long each renewal lasts.
     pub(crate) ttl: Span,

@@ -37,7 +37,7 @@ struct SeenTenure {
 pub(crate) struct RecordedTenure {
     /// The record.
     pub(crate) record: LockRecord,
-    /// The proof of its holder.
+    /// The proof of the tenure's holder.
     pub(crate) proof: Option<HolderProof>,
     /// The token of the tenure.
     pub(crate) token: Token,
@@ -104,7 +104,7 @@ impl RecordState {
         loop {
             let batch = watch.take(EVENTS_AT_A_TIME);
             if batch.has_gap() {
-                // The end of the tenure may be among them.
+                // Events were lost, and the end of the tenure may be among them.
                 self.ended = None;
             }
             for (_, event) in &batch.events {
@@ -132,7 +132,8 @@ impl RecordState {
         let has_expired = now >= seen.ends.grace_until;
         let is_there = match self.ended {
             Some((token, has_lapsed)) if token == seen.token => has_lapsed,
-            // Its end has not been heard of. Without an answer it may go on.
+            // No event has announced the end of the tenure. If the lock service does not answer, the
+            // tenure may go on.
             _ => view.is_none() || has_expired,
         };
         let phase = if view.is_none() { seen.ends.phase(now) } else { Phase::Free };

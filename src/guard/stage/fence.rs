@@ -101,7 +101,7 @@ impl<D: Disk> Fence<'_, D> {
             for entry in entries {
                 let at = Place::new(self.stages, &entry.name);
                 if !entry.is_dir {
-                    // A file that no guard of this version made.
+                    // A guard of this version makes only directories here, so the file is removed.
                     self.check()?;
                     unless_gone(self.disk.remove_file(at))?;
                     continue;

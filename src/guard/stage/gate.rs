@@ -56,7 +56,8 @@ pub(crate) struct Gate {
     slept: AtomicU64,
 }
 
-/// How much longer the machine must have slept since then to count as a jump of the clock.
+/// How much longer the machine must have slept, since the lock service last said that the lock is
+/// held, to count as a jump of the clock.
 const JUMP: Span = Span::from_secs(1);
 
 /// The permission for one change. While it lives the tenure can't be given up.

@@ -70,7 +70,8 @@ impl OwnVersions {
             memory.since = memory.since.min(found.changed);
         }
         if memory.left.len() >= memory.max {
-            // Versions from before this moment are no longer distinguished.
+            // There is no room for more: versions from before this moment are no longer
+            // distinguished.
             memory.left.clear();
             memory.since = found.changed + 1;
         }

@@ -135,8 +135,8 @@ impl<D: Disk> StagedFile<D> {
     }
 }
 
-/// The name of what is made in a directory of its own, so that it inherits what the directory
-/// passes on for which it is meant.
+/// The name that a new entry has in a directory of its own in the stage, which inherits what the
+/// entry's directory in the folder passes on.
 const HEIR: &str = "heir";
 
 /// Makes something at a place.
@@ -197,7 +197,7 @@ impl<D: Disk> Stage<D> {
         let moved = moved.map_err(|error| self.fenced_if_gone(disk, error));
         let done = moved.and_then(|()| {
             removed.remove(disk, staged).map_err(|error| match error.kind() {
-                // The fence has put it back.
+                // The fence has put the file back.
                 io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
                 _ => match disk.rename(staged, at, IfThere::Fail) {
                     Ok(()) => PublishError::Disk(error),
@@ -223,8 +223,8 @@ pub(in crate::guard) enum Removed {
 }
 
 impl Removed {
-    /// Removes it from the stage, unless programs have exchanged a file for a directory, or the
-    /// other way round.
+    /// Removes the file or directory from the stage, unless programs have exchanged a file for a
+    /// directory, or the other way round.
     fn remove<D: Disk>(self, disk: &D, staged: Place<'_, D::Dir>) -> io::Result<()> {
         match (self, disk.stat(staged)?.is_dir) {
             (Self::File, false) => disk.remove_file(staged),

@@ -33,7 +33,7 @@ const ANSWER_PATIENCE: Span = Span::from_secs(1);
 
 /// How long the end of a guard waits for the release of the lock.
 const RELEASE_PATIENCE: Span = Span::from_secs(5);
-/// How long it waits if a marker is written before.
+/// How long the end of a guard waits for the release if a marker is written before.
 const MARKER_PATIENCE: Span = Span::from_secs(60);
 
 /// The answer to an acceptance that has begun in a tenure that is over.
@@ -56,8 +56,8 @@ pub(in crate::guard) enum Message {
     Give(Option<TenureId>, Then),
     /// A process uses the lock in the tenure with this token.
     Use(u32, u64, Box<dyn FnOnce(Option<LockUse>) + Send>),
-    /// Gives the lock of the tenure with this token up after the last program that uses it, if this
-    /// or another one says so.
+    /// Gives the lock of the tenure with this token up after its last use, if this use or an
+    /// earlier one took it. The flag says whether this one did.
     GiveUnused(u64, bool, Then),
     /// Another machine has waited long enough for the end of this tenure.
     Yield(TenureId),
@@ -104,9 +104,10 @@ pub(in crate::guard) struct TenureState {
     pub(in crate::guard) state: GuardState,
     /// The holder that refused the last request for the lock.
     pub(in crate::guard) other_holder: Option<String>,
-    /// Until when that holder has taken the lock along.
+    /// Until when the holder that refused has taken the lock along.
     pub(in crate::guard) other_away: Option<Wall>,
-    /// The token of that holder, while the guard asks whether it has taken the lock along.
+    /// The token of the holder that refused, while the guard asks whether it has taken the lock
+    /// along.
     pub(in crate::guard) refused_by: Option<Token>,
     /// The other client that waits for the lock.
     pub(in crate::guard) waiter: Option<Waiter>,
@@ -182,13 +183,13 @@ impl<D: Disk> Tenures<D> {
             uses: Arc::default(),
             on_news,
             worker,
-            // Without one the folder is compared at intervals.
+            // Without a watch the folder is compared at intervals.
             arrival_watch: arrival_watch.and_then(Result::ok),
             steps: Mutex::new(steps),
         });
         let sends = Mutex::new(send.clone());
         let wake = move || drop(sends.lock().send(Message::Look));
-        // Nobody sets a second one.
+        // The call is set only once, so this does not fail.
         let _ = tenures.uses.on_end.set(Box::new(wake));
         tenures.lock.follow(move |news| drop(send.send(Message::News(news))));
         let own = Arc::clone(&tenures);
@@ -206,7 +207,7 @@ impl<D: Disk> Tenures<D> {
         self.state.lock().other_holder.clone()
     }
 
-    /// Returns until when that client has taken the lock along.
+    /// Returns until when the other holder has taken the lock along.
     pub(crate) fn other_away(&self) -> Option<Wall> {
         let state = self.state.lock();
         state.other_holder.as_ref().and(state.other_away).filter(|until| *until > Wall::now())

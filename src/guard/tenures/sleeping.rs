@@ -190,7 +190,8 @@ impl<D: Disk> Tenures<D> {
         });
     }
 
-    /// Takes note of the answer; `None` if there was none.
+    /// Takes note of the lock service's answer whether the lock is still held; `None` if there was
+    /// none.
     pub(super) fn still_held(&self, slept: Span, answer: Option<bool>) {
         self.steps.lock().jump.is_asked = false;
         let GuardState::Holding(tenure, ..) = self.state() else { return };

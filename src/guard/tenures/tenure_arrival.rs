@@ -25,10 +25,10 @@ use std::collections::{BTreeSet, VecDeque};
 /// The delay before the guard asks for the lock again that it has given to another machine because
 /// the folder was not ready, or looks again after changes about which nothing is known yet.
 const AGAIN: Span = Span::from_secs(1);
-/// The delay before it looks again after changes that nobody can name now.
+/// The delay before the guard looks again after changes that nobody can name now.
 const LATE_AGAIN: Span = Span::from_secs(5);
-/// The delay if only another tenure can make a difference. Each tenure of this machine looks as
-/// well before it is ready.
+/// The delay before the guard looks again after changes for which only another tenure can make a
+/// difference. Each tenure of this machine looks as well before it is ready.
 const LATE_SELDOM: Span = Span::from_secs(300);
 
 impl Arrival {
@@ -263,7 +263,7 @@ impl<D: Disk> Tenures<D> {
             return;
         };
         log::warn!("{reason}");
-        // If it fails, the folder is compared again.
+        // If the acceptance fails, the folder is compared again.
         arrival.wait(boot_now(), None);
         *is_looking = true;
         self.work(Job::Accept(previous, tenure, paths, reason));
@@ -474,7 +474,7 @@ pub(crate) type OnAnnounced = Box<dyn FnOnce(Result<(), Denied>) + Send>;
 
 /// The first delay before the folder of an arriving tenure is compared again.
 const LOOK_AGAIN: Span = Span::from_millis(200);
-/// The last one, after it was doubled again and again.
+/// The longest delay before the folder is compared again; the delay doubles each time.
 const LOOK_AGAIN_MOST: Span = Span::from_secs(5);
 
 /// A tenure that waits until everything is here.
@@ -573,7 +573,7 @@ pub(in crate::guard) struct YieldUnderWay {
     pub(in crate::guard) end: TenureEnd,
     /// The files that were put aside.
     pub(in crate::guard) aside: PutAside,
-    /// The requests that wait for the end.
+    /// The requests that wait for the end of the tenure.
     pub(in crate::guard) then: Vec<Then>,
 }
 
@@ -621,7 +621,8 @@ pub(in crate::guard) struct Steps {
     pub(in crate::guard) yielding: Option<YieldUnderWay>,
     /// When to look after changes of an ended tenure; `None` if there are none.
     pub(super) late_at: Option<Time>,
-    /// Whether the lock service, or the thread of the barrier, was asked about them.
+    /// Whether the lock service, or the thread of the barrier, was asked about the changes of an
+    /// ended tenure.
     pub(super) is_late_asked: bool,
     /// The last tenure before one of this guard, as the audit log has it if it expired.
     pub(in crate::guard) expired: Option<Token>,

@@ -47,7 +47,7 @@ pub(crate) enum WishOf {
         /// The conflict copy.
         copy: FolderPath,
     },
-    /// The same, once the guard has begun to accept the paths.
+    /// A person who accepts paths or puts a copy back, once the guard has begun to do so.
     Accepting,
 }
 
@@ -69,7 +69,7 @@ pub(in crate::guard) struct Wish {
 pub(in crate::guard) struct Asked {
     /// For whom the guard asks for the lock.
     pub(in crate::guard) owner: Owner,
-    /// How long it asks.
+    /// Until when the guard asks for the lock for that program.
     pub(in crate::guard) until: Time,
 }
 
@@ -131,9 +131,9 @@ impl TenureEnd {
 /// Whether the programs whose files are open for writing when a tenure ends go on in the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MayGoOn {
-    /// They do, if nobody else has changed the files.
+    /// The programs go on, if nobody else has changed the files.
     Unchanged,
-    /// They do not: the lock was lost while files were changed.
+    /// The programs do not go on: the lock was lost while files were changed.
     Never,
 }
 

@@ -139,9 +139,9 @@ impl<D: Disk> Tenures<D> {
         next
     }
 
-    /// Says how to find such uses.
+    /// Sets how to find out whether programs use the folder in a way that passes no gate.
     pub(crate) fn look_for_use(&self, is_used: IsUsed) {
-        // Nobody sets a second one.
+        // The function is set only once, so this does not fail.
         let _ = self.hidden_use.is_used.set(is_used);
     }
 
@@ -157,7 +157,7 @@ impl<D: Disk> Tenures<D> {
         *next = Time::NEVER;
         drop(next);
         let send = self.sender();
-        // A thread of its own: what the system tells of a program may come late if that one hangs.
+        // A thread of its own asks: the system may answer late about a program that hangs.
         let look = move || drop(send.send(Message::UseSeen(tenure, end, is_used())));
         if let Err(error) = std::thread::Builder::new().name("use".to_owned()).spawn(look) {
             log::warn!("the lock is kept, since nobody can look whether it is in use: {error}");
@@ -189,7 +189,7 @@ impl FolderLock {
         then: impl FnOnce(Result<(), String>) + Send + 'static,
     ) {
         if matches!(self.locks.own_session(), Ok(SessionOwner::Own)) {
-            // The engine is in this process, and keeps the lock anyway.
+            // An engine in this process keeps the lock without such a session.
             return then(Ok(()));
         }
         let open = OpenSession {
@@ -218,7 +218,7 @@ impl FolderLock {
     pub(in crate::guard) fn end_away(&self) {
         if let Some(session) = self.away.end() {
             let end = EndSession { session, end: SessionEnd::Closed };
-            // If it does not arrive, the session ends by itself.
+            // If the request does not arrive, the session ends by itself.
             self.locks.give_back(Op::EndSession(end));
         }
     }

@@ -30,9 +30,9 @@ pub(super) struct ModelLockService {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GuardProcess {
     pub(super) history: HistoryId,
-    /// The number of its tenure; 0 if it has none.
+    /// The number of the guard's tenure; 0 if it has none.
     pub(super) tenure: u8,
-    /// The end of the lease that the service granted it.
+    /// The end of the lease that the service granted to the guard.
     pub(super) until: u64,
 }
 

@@ -53,7 +53,7 @@ enum BarrierMutant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ignored {
     Nothing,
-    /// Both files, after markers have named them.
+    /// The rules match both files, once markers have named them.
     Everything,
 }
 

@@ -58,7 +58,7 @@ impl<T: Eq + Hash> Interned<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum TenurePhase {
     Arriving,
-    /// The number of its `TenureMarking`.
+    /// The tenure is ready. The number of its `TenureMarking`.
     Ready(u32),
 }
 
@@ -404,7 +404,7 @@ pub(super) struct Explored {
     pub(super) states: usize,
     /// How many moves make a tenure ready without an acceptance.
     pub(super) ready: usize,
-    /// The number of moves after which it ended.
+    /// The number of moves after which the exploration ended.
     pub(super) moves: u32,
     /// The first violation, with the moves that lead to it.
     pub(super) violation: Option<String>,
