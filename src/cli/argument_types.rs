@@ -60,7 +60,7 @@ pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
     Ttl::new(parsed_span(text)?)
 }
 
-/// Parses a length of time that has the bounds of a ttl and is none.
+/// Parses a length of time that is no ttl but has the same bounds.
 pub(super) fn length(text: &str) -> Result<Ttl, String> {
     ttl(text).map_err(|error| match error {
         TermError::NotADuration => error.to_string(),

@@ -37,8 +37,8 @@ enum LogSwitch {
 }
 
 impl LogLocksArgs {
-    /// Whether the log of a daemon has these lines. `is_detached` is whether the daemon has gone
-    /// into the background by itself.
+    /// Whether the log of a daemon has lines about locks. `is_detached` is whether the daemon has
+    /// gone into the background by itself.
     pub(super) fn is_on(&self, is_detached: bool) -> bool {
         self.log_locks.map_or(!is_detached, |switch| switch == LogSwitch::On)
     }

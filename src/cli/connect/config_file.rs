@@ -55,9 +55,9 @@ struct ConfigFile {
 /// All configuration files that this process reads.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Config {
-    /// The files, each of which comes before the next.
+    /// The files, in the order of their precedence.
     files: Vec<(PathBuf, ConfigFile)>,
-    /// The path at which the first of them is looked for.
+    /// The path of the first configuration file, whether it exists or not.
     place: Option<PathBuf>,
 }
 

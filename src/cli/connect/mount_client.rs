@@ -19,8 +19,8 @@ use std::thread;
 /// How long a request to a mount is unanswered before the command says so. A running daemon answers
 /// in microseconds.
 const HINT_AFTER: Span = Span::from_secs(1);
-/// How long the command waits after that. A daemon that has not answered then is probably
-/// suspended.
+/// How much longer the command waits after the hint. A daemon that has not answered by then is
+/// probably suspended.
 const MORE_PATIENCE: Span = Span::from_secs(9);
 /// The maximum number of locks in one answer to a list request.
 pub(in crate::cli) const PAGE: usize = 1_000;

@@ -176,7 +176,7 @@ impl FolderSite {
         Some(view.join(".latchfs/locks").join(name))
     }
 
-    /// Returns the finding that such a record is there.
+    /// Returns the finding that a program has left a record which it had prepared for a steal.
     pub(super) fn record_finding(&self) -> Option<FolderFinding> {
         let path = self.prepared_record()?;
         let path = path.display();
@@ -217,9 +217,10 @@ impl FolderSite {
 
 /// The file with Syncthing's ignore rules.
 const IGNORE: &str = ".stignore";
-/// The highest length of that file.
+/// The maximum length of `.stignore` in bytes.
 const IGNORE_BYTES_MAX: u64 = 1 << 20;
-/// A path that must be carried for the others to know what a tenure changed.
+/// An example of a marker's path, which the sync tool must carry: otherwise other machines do not
+/// learn what a tenure changed.
 const CARRIED: &str = ".latchfs/markers/0000000000000000-1-1-00000000.json";
 
 /// Returns a finding for each setting.
@@ -295,7 +296,7 @@ pub(super) struct ServerAnswer {
 pub(super) struct FolderServers<'a> {
     /// The URLs, as a comma-separated list.
     pub(super) urls: &'a str,
-    /// Whether the user has named them, and not only the folder.
+    /// Whether the user has named the servers, and not only the folder.
     pub(super) is_named: bool,
     pub(super) key: &'a ServerKeyArgs,
 }

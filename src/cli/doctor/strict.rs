@@ -259,7 +259,7 @@ pub(super) fn programs_around(site: &FolderSite) -> Vec<FolderFinding> {
 pub(super) struct MendedFinding {
     /// The name of the finding.
     pub(super) check: &'static str,
-    /// Whether it was mended.
+    /// Whether the problem of the finding was mended.
     pub(super) is_done: bool,
     /// The action that was taken, or why none was.
     pub(super) says: String,

@@ -118,7 +118,7 @@ fn check_known_server(record: &FolderRecord, host_dir: &Path, is_named: bool) ->
 }
 
 impl Decider {
-    /// Returns the locks.
+    /// Returns the lock service that decides.
     pub(in crate::cli) fn locks(&self) -> Locks {
         let service: Arc<dyn LockService> = match self {
             Self::Alone(local) => Arc::clone(local) as _,

@@ -449,7 +449,7 @@ pub(super) fn progress_of(status: &Value) -> String {
         .unwrap_or_default()
 }
 
-/// The name of the file.
+/// The file name of the record of a view.
 const NAME: &str = "view";
 
 /// The folder and the view of a guard.
@@ -457,7 +457,7 @@ const NAME: &str = "view";
 pub(in crate::cli) struct ViewRecord {
     /// The guarded folder.
     pub(in crate::cli) folder: PathBuf,
-    /// The directory at which it is shown.
+    /// The directory at which the view is mounted.
     pub(in crate::cli) view: PathBuf,
     /// The servers that decide about the lock, if it is not an engine of the guard.
     #[serde(default)]

@@ -250,7 +250,7 @@ fn restore_file(
     let GuardEndpoint::View(view) = endpoint else {
         return Err(stored_snapshots::needs_view(endpoint.dir()));
     };
-    // After the view itself, a path may be one in the folder.
+    // A path outside of the view's directory is taken as a path in the folder.
     let given = absolute(file)?;
     let path = given.strip_prefix(&view.dir).unwrap_or(file);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {

@@ -265,7 +265,7 @@ pub(in crate::cli) struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// Returns the options that these values stand for.
+    /// Returns the place of a guard with this client name and this state directory.
     pub(in crate::cli) const fn new(client: Option<ClientId>, stage: Option<PathBuf>) -> Self {
         Self { client, stage }
     }
@@ -287,7 +287,7 @@ impl PlaceArgs {
         self.stage.as_deref().map_or_else(default_state_dir, absolute)
     }
 
-    /// Whether an option is given that the guard of a view has itself.
+    /// Whether any of these options is given; the guard of a view has them from its own start.
     pub(in crate::cli) const fn is_given(&self) -> bool {
         self.client.is_some() || self.stage.is_some()
     }

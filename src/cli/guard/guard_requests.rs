@@ -143,7 +143,7 @@ pub(in crate::cli) fn accept(args: &AcceptArgs) -> CliResult {
         return serve(&endpoint, &args.place, &args.start);
     }
     let dir = endpoint.dir().to_owned();
-    // After the view itself, a path may be one in the folder.
+    // A path outside of the view's directory is taken as a path in the folder.
     let inside = |given: &Path| -> CliResult<String> {
         let path = absolute(given)?;
         Ok(path.strip_prefix(&dir).unwrap_or(given).to_string_lossy().into_owned())

@@ -262,7 +262,8 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
     if args.detached {
         background::take_name();
     }
-    // Before the threads start that inherit the rights of this one.
+    // The rights are given up before other threads start, because a thread inherits the rights of
+    // this one.
     let done = take_rights(args).and_then(|()| serve(args, &folder, &view, &record, &state));
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;

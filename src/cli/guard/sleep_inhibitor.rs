@@ -27,7 +27,7 @@ const ANSWER_PATIENCE: Span = Span::from_secs(5);
 const SLEEP_DELAY: Span = Span::from_millis(4_500);
 /// The first delay before the bus is tried again after it was lost, which is doubled each time.
 const RECONNECT_FIRST: Span = Span::from_secs(1);
-/// The last one.
+/// The longest delay before the bus is tried again.
 const RECONNECT_MOST: Span = Span::from_secs(300);
 /// The maximum number of signals that wait while an answer is read. Later ones are dropped: logind
 /// sends two for each sleep.
@@ -60,7 +60,7 @@ pub(crate) fn start(before_sleep: BeforeSleep) -> io::Result<()> {
 
 fn pause(length: Span) {
     let (_send, never) = channel::<()>();
-    // Nothing is ever sent.
+    // Nothing is ever sent, so this waits for the whole time.
     let _ = never.recv_timeout(length.as_duration());
 }
 
@@ -89,7 +89,7 @@ fn follow(before_sleep: &BeforeSleep, was_there: &mut bool) -> Result<(), String
     }
 }
 
-/// A signal that matters here.
+/// A signal of the bus that tells about sleep or about logind.
 #[derive(Debug, PartialEq, Eq)]
 enum Signal {
     Sleeps,

@@ -54,7 +54,7 @@ impl PlainFolder {
 struct StoredSnapshots(OwnedFd);
 
 impl StoredSnapshots {
-    /// Opens the directory; `None` if the folder has none.
+    /// Opens the directory with the folder's snapshots; `None` if the folder has none.
     fn open(folder: &PlainFolder) -> CliResult<Option<Self>> {
         let path = folder.snapshots();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -159,7 +159,7 @@ pub(in crate::cli) fn copy(tree: &Path, root: &str, to: &Path) -> CliResult<Vec<
         Ok(degraded)
     });
     copied.map_err(|error| {
-        // A part that can't be removed has a name that says so.
+        // If the removal fails, the name of the directory says that it is an unfinished part.
         let _ = std::fs::remove_dir_all(part);
         CliError::unavailable(format!(
             "the snapshot was not restored to {shown}: {}; the files of other users are restored \

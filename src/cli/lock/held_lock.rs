@@ -444,7 +444,7 @@ pub(in crate::cli) fn wait(
     let over = Arc::new(WaitOver::default());
     let (watched, asked, lock) = (Arc::clone(&over), Arc::clone(client), name.clone());
     let report = move || watched.report_progress(&*asked, &lock);
-    // Without the thread the wait is the same, and silent.
+    // If the thread can't be started, the wait goes on without progress messages.
     let _ = thread::Builder::new().name("progress".into()).spawn(report);
     let answer = client.wait(request);
     *over.is_over.lock() = true;
@@ -457,7 +457,7 @@ impl WaitOver {
         let mut watch = QueueWatch::default();
         let mut pause = FIRST_POLL;
         while !self.ends_within(pause) {
-            // Twice as long, unless there is news.
+            // Each pause is twice as long as the last one, unless the queue place has changed.
             pause = Span::from_nanos(pause.as_nanos() * 2).min(SLOW_POLL);
             let asked = json!({"do": "status", "name": name.as_str()});
             let Ok(mut answer) = client.request_connected(&asked) else { continue };

@@ -488,7 +488,7 @@ pub(in crate::cli) fn completer() -> ArgValueCompleter {
     ArgValueCompleter::new(|begun: &OsStr| names(begun))
 }
 
-/// Returns the names of locks that begin so, each with its holder.
+/// Returns the names of locks that begin with `begun`, each with its holder.
 fn names(begun: &OsStr) -> Vec<CompletionCandidate> {
     output::be_silent();
     let Some(begun) = begun.to_str().map(str::to_owned) else { return Vec::new() };
@@ -560,7 +560,7 @@ pub(in crate::cli) fn run(args: &WhoArgs) -> CliResult {
     if !args.target.names_lock(&args.file)? {
         match GuardEndpoint::find_any(Some(&path), &PlaceArgs::default()) {
             Ok(endpoint) => return of_folder(args, &endpoint.or_view()?),
-            // A name alone is that of a lock, also where a file has it.
+            // A bare name means a lock, even if a file has the same name.
             Err(_) if is_there && args.file.as_encoded_bytes().contains(&b'/') => {
                 return Err(CliError::usage(format!(
                     "'{}' lies in no guarded folder and in no mount of locks, so it has no lock; \

@@ -184,7 +184,7 @@ fn sure(state: &Value, token: u64) -> Time {
     match state["surely_until_ms"].as_u64() {
         _ if !is_held || state["must_end"] == true => Time::ZERO,
         Some(until) => Time::ZERO + Span::from_millis(until),
-        // The engine is in the guard.
+        // The engine runs in the guard's process, so no lost connection can end the lease.
         None => Time::NEVER,
     }
 }

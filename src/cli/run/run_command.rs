@@ -332,8 +332,8 @@ fn acquire(
 pub(in crate::cli) struct Watched<'a> {
     /// Until when the lock is surely held.
     pub(in crate::cli) known: LeaseValidity,
-    /// Returns how long before that time the command gets SIGTERM, and how long after SIGTERM it
-    /// gets SIGKILL.
+    /// Returns how long before the end of the lease the command gets SIGTERM, and how long after
+    /// SIGTERM it gets SIGKILL.
     pub(in crate::cli) times: &'a dyn Fn(Time) -> (Span, Span),
     /// Called before the command is ended because the lock is lost.
     pub(super) at_loss: &'a dyn Fn(),

@@ -284,7 +284,8 @@ fn inherited_state(
     })
 }
 
-/// Says for how long the new cluster grants nothing. `known` is what the lost one is known from.
+/// Says for how long the new cluster grants nothing. `known` names the source of what is known of
+/// the lost cluster.
 fn say_hold_off(engine: &Engine, hold_off: Option<Span>, known: &str) -> CliResult {
     let Some(hold_off) = hold_off else {
         return output::line(
@@ -302,7 +303,7 @@ fn say_hold_off(engine: &Engine, hold_off: Option<Span>, known: &str) -> CliResu
     ))
 }
 
-/// Begins a new cluster with what a node knows that is left of a lost majority.
+/// Begins a new cluster with the state of a node that has survived the loss of a majority.
 pub(in crate::cli) fn recover(args: &RecoverArgs) -> CliResult {
     let shown = args.data.display();
     match fs::metadata(args.data.join("node")) {

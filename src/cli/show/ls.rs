@@ -88,7 +88,8 @@ impl ListArgs {
             "" => "lock",
             name => name,
         };
-        // Credentials that may not see that name see no table of locks either.
+        // If the credentials may not see this name, they see no locks at all, so the error needs no
+        // report.
         let status = ctl.status(&json!({"do": "status", "name": name})).ok()?;
         Status(&status).not_granting()
     }

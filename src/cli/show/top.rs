@@ -240,7 +240,8 @@ const CLEAR_BELOW: &str = "\x1b[J";
 /// The keys that end the command: q, Q, Ctrl-C, Ctrl-D and Escape.
 const QUIT: [u8; 5] = [b'q', b'Q', 3, 4, 27];
 
-/// The terminal in the mode of such a command, until this value is dropped.
+/// The terminal in the mode of a command that redraws the screen and reads single keys, until this
+/// value is dropped.
 pub(in crate::cli) struct TerminalMode {
     /// The modes before, unless standard input is no terminal.
     before: Option<Termios>,
