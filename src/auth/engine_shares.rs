@@ -67,12 +67,12 @@ struct CountedUsage {
 }
 
 impl EngineShares {
-    /// Returns shares of this size.
+    /// Returns shares of which one identity may take `percent`.
     pub fn new(percent: SharePercent) -> Self {
         Self { percent, ..Self::default() }
     }
 
-    /// Returns these shares of tables with lower limits.
+    /// Returns these shares for tables whose limits an administrator has lowered.
     #[must_use]
     pub fn lowered_to(self, lowered: LoweredLimits) -> Self {
         Self { lowered, ..self }
@@ -272,7 +272,8 @@ impl LimitedTable {
         if !is_for_all {
             return Some(Box::new(move |engine| field(usage_of_clients(grant, engine))));
         }
-        // Such a credential has the locks with the names that it may use.
+        // For credentials that may act as any client, the locks with the names that they may use
+        // are counted.
         let by_name = matches!(self.0, ShareOf::Locks | ShareOf::Waiters) && !grant.may_see_all();
         by_name.then(|| -> Counter<'a> {
             Box::new(move |engine| {

@@ -304,15 +304,16 @@ pub fn depends_on_groups(holders: &[Lease]) -> bool {
 /// How much of a request a user may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All of it.
+    /// The user may make the whole request.
     Yes,
-    /// All, but without the names of files, unless the folder belongs to the user.
+    /// The user may make the request, and sees no names of files unless the folder belongs to the
+    /// user.
     Short,
-    /// As far as it concerns what belongs to the user.
+    /// The user may make the request about things that belong to the user.
     Own,
-    /// The permission that the modes and ACLs of the files give.
+    /// The user may do what the modes and ACLs of the files permit.
     Modes,
-    /// Nothing.
+    /// The user may not make the request.
     No,
 }
 
@@ -339,7 +340,7 @@ impl Extent {
     }
 }
 
-/// The rights to one request.
+/// The users who may make one kind of request of a guard, and how much of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FolderRule {
     /// The request as a verb, as in "only root may ...".
@@ -421,7 +422,7 @@ folder_acts! {
     ReadRecord     "read the lock record"         Yes Yes Yes Yes ["locks read"];
 }
 
-/// The tenure that a user has to do with.
+/// The owner of the current tenure, as seen from the user who makes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // a tenure without a view has no owner
 pub(crate) enum TenureOf {
