@@ -19,7 +19,7 @@ pub(crate) const AUDIT_FAULTS_MAX: usize = 64;
 /// A fault of an audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditFault {
-    /// The name of the file.
+    /// The name of the log file with the fault.
     pub(crate) file: String,
     /// The number of the line in the file, from 1; 0 for the file as a whole.
     pub(crate) line: u64,
@@ -174,7 +174,8 @@ impl AuditCheck {
         if self.head.as_ref().is_some_and(|head| head.last.event == line.event) {
             self.named = Some((line.named.clone(), here));
         }
-        // A changed line is one fault, and not another one of the line after it.
+        // The next line may name either digest of this line, so that a changed line is one fault
+        // and not two.
         self.expected = match line.event.checked_add(1) {
             Some(next) => ExpectedLine::Next(next, [line.named.clone(), line.own.clone()]),
             None => ExpectedLine::Any,

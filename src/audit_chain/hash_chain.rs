@@ -61,9 +61,9 @@ pub(crate) struct ChainEntry<'a> {
     pub(crate) timestamp: String,
     /// The action.
     pub(crate) operation: &'a str,
-    /// The client or the user who did it.
+    /// The client or the user that has caused the event.
     pub(crate) actor: &'a str,
-    /// The lock, file, client or node that it concerns.
+    /// The lock, file, client or node that the event concerns.
     pub(crate) target: Option<String>,
     /// The fencing token of the tenure.
     pub(crate) fencing_token: Option<u64>,
@@ -71,7 +71,7 @@ pub(crate) struct ChainEntry<'a> {
     pub(crate) session_id: Option<String>,
     /// The reason that a person gave, or what happened.
     pub(crate) reason: Option<&'a str>,
-    /// Fields of one log alone.
+    /// Fields that only one kind of audit log has.
     pub(crate) more: Map<String, Value>,
 }
 
@@ -142,7 +142,7 @@ pub(super) enum ReadLine {
     Chained(ChainedLine),
     /// A line of this version of the format, which this latchfs does not know.
     OtherVersion(u64),
-    /// Anything else.
+    /// A text that is no line of an audit log.
     Unreadable,
 }
 
@@ -150,9 +150,9 @@ pub(super) enum ReadLine {
 pub(super) struct ChainedLine {
     pub(super) event: u64,
     pub(super) previous: RecordHash,
-    /// The digest that the line names.
+    /// The digest that the line says it has.
     pub(super) named: RecordHash,
-    /// The digest that the line has.
+    /// The digest that was computed from the line.
     pub(super) own: RecordHash,
     /// Whether the line is as it was written.
     pub(super) is_whole: bool,
@@ -221,7 +221,7 @@ pub(crate) fn first_event(
     Ok(None)
 }
 
-/// The text before the version.
+/// The text before the version in the file of the head.
 const MAGIC: &str = "latchfs audit ";
 
 /// The numbers of the first line that must be there and of the last one, with the digest of the
