@@ -572,9 +572,9 @@ pub trait Transport: Send + Sync {
 pub struct StreamPosition {
     /// The id of the server's start; 0 before the first stream.
     pub start: u64,
-    /// The number of the next event of that start.
+    /// The number of the next event since that start of the server.
     pub next: u64,
-    /// The place in the cluster's log of the event before it, if it is known.
+    /// The place in the cluster's log of the event before the next one, if that place is known.
     pub place: Option<EventPlace>,
     /// The id of the engine, by which the servers of a cluster are told from others.
     pub engine: u64,

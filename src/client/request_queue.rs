@@ -689,7 +689,7 @@ mod request_keys_tests {
         let range = keys.acknowledged(session(1), [&early].into_iter()).expect("all keys");
         assert!(issued.iter().all(|key| range.from <= *key && *key < range.below));
         assert!(keys.issue() >= range.below, "not yet issued");
-        // The requests of before belong to another session, or to none.
+        // The earlier requests belong to another session, or to none.
         assert_eq!(keys.acknowledged(session(2), [&issued[299]].into_iter()), None);
         let next = keys.issue();
         assert_eq!(keys.acknowledged(session(2), [&next].into_iter()), None, "none answered");
