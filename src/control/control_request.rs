@@ -100,7 +100,8 @@ pub(crate) struct StealRequest {
     pub(crate) reason: StealReason,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
-    /// Whether it begins although the holder of a remembered name may not have heard of the steal.
+    /// Whether the new lease begins although the holder of a remembered name may not have heard of
+    /// the steal.
     pub(crate) at_once: bool,
 }
 
