@@ -246,7 +246,8 @@ impl Engine {
     pub fn reset_parts(&self, whose: &ResetScope, max: usize) -> Vec<ResetPart> {
         let ends =
             |lock: &Lock| self.held_by(lock, whose).count() + waiting_of(lock, whose).count();
-        // One name for each lease and queue place. A lock in two parts does no harm.
+        // The list has the name of a lock once for each of its leases and queue places. A lock may
+        // be in two parts: its second reset ends nothing.
         let of_locks = self.locks.iter().map(|(name, lock)| repeat_n(name, ends(lock)));
         let names: Vec<&LockName> = of_locks.flatten().collect();
         let parts = names.chunks(max).filter_map(|part| part.first().zip(part.last()));

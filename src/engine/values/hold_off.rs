@@ -21,7 +21,7 @@ use std::fmt;
 pub struct HoldOff {
     /// The time from which the engine grants locks.
     pub until: Time,
-    /// Why it grants none before.
+    /// Why the engine grants no lock before that time.
     pub cause: HoldOffCause,
 }
 
