@@ -39,7 +39,7 @@ const EVENTS_MAX: usize = 256;
 pub(crate) enum LeaseUse {
     /// The process made or last renewed the lease with this token.
     ByProcess(Token),
-    /// Another process of the same login session did.
+    /// Another process of the same login session made or last renewed the lease with this token.
     BySession(Token),
     /// The process made or last renewed a lease under this token, and has lost it.
     Lost(Token),

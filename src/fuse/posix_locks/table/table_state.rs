@@ -894,7 +894,8 @@ impl<R> Table<R> {
         if let Some(bundle) = bundle.filter(|bundle| bundle.ranges.has(owner))
             && call(tid) == Call::Flock
         {
-            // As below: the caller then releases the lease if no range is left.
+            // As for whole-file locks below, flock(2) gives the old lock up first: the caller then
+            // releases the lease if no range is left.
             bundle.ranges.unlock(owner, ByteRange::WHOLE);
         }
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
