@@ -29,7 +29,8 @@ pub(crate) enum LogFormat {
 pub(super) enum LineStyle {
     /// The message and its fields, after the name of the program: for a command.
     Plain,
-    /// The same after the time and the level: for a daemon.
+    /// The message and its fields after the time, the level and the name of the program: for a
+    /// daemon.
     Text,
     /// A JSON object.
     Json,

@@ -43,7 +43,7 @@ struct QueueShared {
 #[derive(Default)]
 struct LineQueueState {
     lines: Vec<u8>,
-    /// The number of these lines.
+    /// The number of lines in the queue.
     count: u64,
     /// The number of lines that are neither written nor in the queue.
     dropped: u64,

@@ -48,12 +48,12 @@ struct ProcessLog {
     queue: Option<LineQueue>,
 }
 
-/// Which lines a logger counts.
+/// Which lines of a logger are limited in number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limits {
-    /// Those of each kind have a bound where there is a queue.
+    /// The lines of each kind are limited, if there is a queue.
     OfKind,
-    /// None has a bound.
+    /// No lines are limited.
     None,
 }
 
