@@ -158,7 +158,8 @@ impl Collector for MetricsPage {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let filled = self.families.iter().filter(|family| !family.samples.is_empty());
         for Family { name, help, kind, samples } in filled {
-            // The encoder adds the end of a counter's name, and that which is the unit.
+            // The encoder adds `_total` to a counter's name, and the unit to the name of a metric
+            // that has one.
             let name = name.strip_suffix("_total").unwrap_or(name);
             let in_seconds = name.strip_suffix("_seconds").map(|name| (name, Unit::Seconds));
             let unit = in_seconds.or(name.strip_suffix("_bytes").map(|name| (name, Unit::Bytes)));
@@ -222,7 +223,8 @@ const REST: u64 = 10;
 /// The label of names with a single part. No part of a name is empty.
 const WITHOUT_PREFIX: &str = "/";
 
-/// The label of all prefixes beyond the first [`PREFIXES_MAX`]. The others end in a slash.
+/// The label of all prefixes beyond the first [`PREFIXES_MAX`]. The label of a prefix ends in a
+/// slash, so that no prefix has this one.
 const OTHERS: &str = "other";
 
 /// The last count of the locks, and the prefixes that have a label.
@@ -238,7 +240,8 @@ pub(super) struct Census {
 struct LockCounts {
     /// Free, held, in grace.
     phases: [u64; 3],
-    /// Those of names without a prefix, and of prefixes without a label.
+    /// The locks and waiters of names without a prefix, and below those of prefixes without a
+    /// label.
     single: PrefixCount,
     others: PrefixCount,
     prefixes: Vec<(String, PrefixCount)>,
