@@ -88,7 +88,7 @@ impl RaftNode {
             address: "this machine",
             outcome: "done",
         };
-        // The command that restores says so itself.
+        // The returned record is not logged: the command that restores prints its result itself.
         let _ = shared.requests.replica.audit.enter_act(&restored);
         shared.requests.queue.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());

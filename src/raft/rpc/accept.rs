@@ -39,7 +39,7 @@ use tokio_rustls::server::TlsStream;
 /// The highest number of simultaneous connections of nodes: enough for seven nodes with five each,
 /// and for more that are still closing. Connections before the end of their handshake don't count.
 const CONNECTIONS_MAX: usize = 256;
-/// The highest number of them from one address.
+/// The highest number of simultaneous connections from one address.
 const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 /// Timeout of a TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);

@@ -202,22 +202,22 @@ pub(crate) struct Commands {
     pub(crate) commands: Vec<Command>,
 }
 
-/// The part of the state of a lost cluster that the cluster takes over which replaces it.
+/// The part of the state of a lost cluster that the new cluster in its place takes over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InheritedState {
     /// The limits of the lost cluster, the first token and queue ticket of the new one, and for how
     /// long no lock is granted.
     pub baseline: Baseline,
-    /// The names that the lost cluster remembered beyond a tenure.
+    /// The lock names that the lost cluster remembered beyond a tenure, with their last handovers.
     pub names: Vec<RememberedName>,
 }
 
-/// From what a new cluster is begun that replaces a lost one.
+/// The source of the state with which a new cluster begins in the place of a lost one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A backup.
     Backup,
-    /// The data directory of a node that is left.
+    /// The data directory of a node that was left of the lost cluster.
     Survivor,
 }
 
