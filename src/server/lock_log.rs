@@ -144,7 +144,7 @@ impl EventWriter {
     /// lead drops the events; a node that leads drops those from before its start, which it has
     /// replayed.
     fn write(&mut self) {
-        // They are taken first: the events before each of them are then in the event log.
+        // The refusals are taken first: the events before each of them are then in the event log.
         let mut refusals = self.refusals.take();
         let mut lost = 0;
         loop {
@@ -274,12 +274,12 @@ impl RenewalCounts {
         }
     }
 
-    /// Returns the time until the numbers are due; `None` without renewals.
+    /// Returns the time until the numbers of renewals are due; `None` without renewals.
     fn due(&self) -> Option<Span> {
         self.since.map(|since| (since + RENEWALS_SPAN).since(boot_now()))
     }
 
-    /// Logs the numbers if they are due, or if the log ends.
+    /// Logs the numbers of renewals if they are due, or if the log ends.
     fn write(&mut self, is_end: bool) {
         if self.due().is_none_or(|left| left > Span::ZERO && !is_end) {
             return;

@@ -203,7 +203,7 @@ impl RequestCounts {
         Self((0..endpoints).map(|_| none()).collect())
     }
 
-    /// Counts a response of the endpoint with the index `endpoint`, which took so long.
+    /// Counts a response of the endpoint with the index `endpoint`, which took the time `took`.
     pub(super) fn count(&self, endpoint: usize, code: StatusCode, took: Span) {
         let code = CODES.iter().position(|known| *known == code.as_u16());
         let counts = &self.0[endpoint];

@@ -241,7 +241,8 @@ mod tests {
         assert!(past.hanging.is_empty());
         assert_eq!(past.losses, LOSSES_MAX);
 
-        // Too many are recorded for all sessions: another session has its first ones only.
+        // All sessions together have lost too many leases, so only the first losses of another
+        // session are recorded.
         past.losses = LOSSES_OF_ALL_MAX;
         let (other, client) = (SessionId::named(2), ClientId::parse("b").expect("valid"));
         let hangs = (10_000..10_010).map(Token::named);

@@ -274,7 +274,8 @@ where
         }
         let request = LineRequest::parse(&line);
         if !is_known && let Err(mistake) = request {
-            // A client of another protocol, whose later lines a web page may have chosen.
+            // The connection is closed: its client may be a browser, and a web page may have chosen
+            // its later lines.
             say(&mut stream, &mistake.into()).await?;
             break;
         }

@@ -111,8 +111,8 @@ pub(in crate::server::http) async fn history(mut call: RequestContext) -> Handle
     Ok(json(StatusCode::OK, &json!({ "tenures": tenures })))
 }
 
-/// The suffix of these paths. For a lock whose own name ends in `/previous`, the client writes its
-/// last slash as `%2F`.
+/// The suffix of the paths for what is remembered of a name. For a lock whose own name ends in
+/// `/previous`, the client writes its last slash as `%2F`.
 const SUFFIX: &str = "/previous";
 
 /// Returns the name of the lock in `path`, if it is the path of what is remembered of a name.

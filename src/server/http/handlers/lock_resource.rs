@@ -329,8 +329,8 @@ pub(in crate::server::http) async fn acquire_default(mut call: RequestContext) -
     Ok(tagged(serialized(StatusCode::OK, &acquired), tenure.token))
 }
 
-/// Adds the seed's fields to the problem of a conflict. `expires_at` is null if no deadline ends
-/// the lease in the way.
+/// Adds the fields of the single-lock API to the problem of a conflict. `expires_at` is null if no
+/// deadline ends the lease in the way.
 fn in_seeds_words(call: &RequestContext, problem: Problem) -> Problem {
     let message = match problem.reason() {
         Some("grace") => IN_GRACE,

@@ -166,7 +166,7 @@ pub(super) static ROUTES: &[Route] = &[
     // The pattern `/locks/{*name}` of the preceding route matches this path too. `dispatch`
     // distinguishes a steal from other requests.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
-    // So does it for this path.
+    // The pattern `/locks/{*name}` matches this path as well.
     Route { path: "/locks/{name}/previous", pattern: None, endpoints: PREVIOUS },
     Route {
         path: "/check",
