@@ -322,9 +322,9 @@ impl EventPlace {
 /// The number that the first event after a place has at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventStart {
-    /// This number.
+    /// The first event has this number.
     At(u64),
-    /// The node has not applied the entry yet.
+    /// The node has not applied the entry of the place yet.
     NotYet,
     /// The node has no record of the place, and cannot say how many events have followed it.
     Forgotten,

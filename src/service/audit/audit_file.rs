@@ -53,7 +53,7 @@ pub(in crate::service) type LinePlace = (u64, u64);
 #[derive(Default)]
 pub(in crate::service) struct AuditFiles {
     dir: Option<PathBuf>,
-    /// Those for which any client can cause records are opened at their first record.
+    /// The files for which any client can cause records are opened at their first record.
     files: [Option<AuditFile>; 3],
 }
 
@@ -129,7 +129,7 @@ struct AuditFile {
     length: u64,
     /// At this length the file is renamed, and a new one begun.
     limit: u64,
-    /// The chain of its lines, if it has one.
+    /// The chain of the file's lines, if they form one.
     chain: Option<ActChain>,
 }
 
@@ -194,7 +194,7 @@ impl AuditFile {
             self.rotate()?;
         }
         if let Err(error) = self.file.write_all(lines) {
-            // A part of a line would spoil the next one.
+            // The part of the lines that was written is cut off: it would spoil the next line.
             let _ = self.file.set_len(self.length);
             return Err(error);
         }

@@ -231,11 +231,11 @@ pub struct RefusedRequest<'a> {
 /// The refused requests that are not written yet.
 #[derive(Debug, Default)]
 pub(in crate::service) struct RefusalSummary {
-    /// By the name and the kind of the credential, and the network.
+    /// The refused requests by the name and the kind of the credential, and the network.
     callers: HashMap<[String; 3], CallerRefusals>,
     /// How many of the callers have no known credential.
     unknown: usize,
-    /// Those of callers beyond [`CALLERS_MAX`].
+    /// The refused requests of callers beyond [`CALLERS_MAX`].
     others: CallerRefusals,
     /// When the summary is written; `None` if there is nothing to write.
     due: Option<Time>,
@@ -244,7 +244,7 @@ pub(in crate::service) struct RefusalSummary {
 #[derive(Debug, Default)]
 struct CallerRefusals {
     count: u64,
-    /// The address, the operation and the reason of the last one.
+    /// The address, the operation and the reason of the last refused request.
     address: String,
     what: String,
     reason: String,
