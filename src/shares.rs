@@ -55,7 +55,7 @@ pub enum LimitName {
 }
 
 impl LimitName {
-    /// All names, in the order of their declaration.
+    /// All limits that an administrator can lower, in the order of their declaration.
     pub const ALL: [Self; 5] =
         [Self::Connections, Self::Locks, Self::Sessions, Self::Waiters, Self::Queue];
 
@@ -148,8 +148,8 @@ impl fmt::Display for Identity {
 pub(crate) struct ShareLimit {
     /// The places of the identity itself.
     pub(crate) one: usize,
-    /// The places of all identities together, with which the identity finds no more place. It is
-    /// higher for those to whom the others must leave something.
+    /// The number of taken places, of all identities together, at which this identity gets no more.
+    /// It is lower for an identity that must leave places to others.
     pub(crate) all: usize,
 }
 
@@ -168,7 +168,8 @@ struct TableInner {
 #[derive(Debug, Default)]
 struct TakenPlaces {
     all: usize,
-    /// The places without those that an identity has beyond its share: it alone pays for these.
+    /// The number of taken places without those that an identity has beyond its share: such places
+    /// cost only that identity.
     within_shares: usize,
     by: HashMap<Identity, usize>,
 }
@@ -187,7 +188,7 @@ pub(crate) struct TableShare {
 pub(crate) struct UserLimits {
     /// The places of one user.
     pub(crate) one: usize,
-    /// The places with which users other than the exempt ones get no more.
+    /// The number of taken places at which only exempt users get more.
     pub(crate) users: usize,
     /// The places of all users, the exempt ones included.
     pub(crate) all: usize,
@@ -267,7 +268,7 @@ impl Charges {
         Self { table, parts: Vec::new() }
     }
 
-    /// Returns all places.
+    /// Returns the number of places of all users.
     pub(crate) fn amount(&self) -> usize {
         self.parts.iter().map(|(_, share)| share.amount()).sum()
     }
@@ -468,7 +469,7 @@ impl TableFull {
         }
     }
 
-    /// Returns the limit.
+    /// Returns the limit that the table or the identity has reached.
     pub(crate) const fn max(&self) -> usize {
         self.max
     }
