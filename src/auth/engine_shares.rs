@@ -537,7 +537,7 @@ mod tests {
             Op::Acquire(Acquire { line, ..acquire("x", &format!("eve{number}")) })
         };
         assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
-        // Programs of one client have places of their own, and count as well.
+        // Waiting programs of one client have queue places of their own, which count as well.
         let mut engine = Engine::new(rules);
         let ann_holds = Op::Acquire(acquire("x", "ann"));
         engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");
@@ -546,7 +546,7 @@ mod tests {
             Op::Acquire(Acquire { hold, line, ..acquire("x", "eve") })
         };
         assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
-        // So do the open files of one client.
+        // Open files of one client that wait have queue places of their own as well.
         let mut engine = Engine::new(rules);
         let ann_holds = Op::Acquire(acquire("x", "ann"));
         engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");

@@ -55,7 +55,7 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
     };
     let previous = Previous { seq: 2, last: Some(unknown.clone()) };
     assert_eq!(tenure.previous.as_deref(), Some(&previous));
-    // A tenure that sets none leaves the handover as it was.
+    // A tenure that sets no handover leaves the last one as it was.
     lab.does(Op::Release(Release::of(key("x", "c", None)))).expect("it is held");
     assert_eq!(last(&lab), unknown);
     let token = lab.granted(acquire("x", "c"));

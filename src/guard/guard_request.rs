@@ -149,7 +149,7 @@ impl GuardRequest {
         })
     }
 
-    /// Returns what the request does; `None` if it is no request.
+    /// Returns the act for which the user needs a permission; `None` if the request is none.
     pub(crate) const fn act(&self) -> Option<FolderAct> {
         Some(match self {
             Self::Status => FolderAct::ShowState,

@@ -60,8 +60,8 @@ const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
 const FIRST_REQUEST_PATIENCE: Span = Span::from_secs(30);
 /// How long a guard that has given the lock up stays to write a marker that was not written before.
 const UNMARKED_PATIENCE: Span = Span::from_secs(60);
-/// How often a guard without clients checks whether a marker was written, or whether the lock is held
-/// or given up.
+/// How often a guard without clients checks whether a marker was written, or whether the lock is
+/// held or given up.
 const STATE_LOOK: Span = Span::from_millis(200);
 
 /// The answer to a request that is no request of this guard.
@@ -392,7 +392,7 @@ impl EventBoard {
 
     /// Wakes the threads that wait, for example because a client is gone.
     pub(super) fn wake(&self) {
-        // Under the lock, so that no thread is between its look and its wait.
+        // The lock is held, so that no thread is between its check of the queue and its wait.
         let _queue = self.queue.lock();
         self.news.notify_all();
     }

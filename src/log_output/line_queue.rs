@@ -76,15 +76,15 @@ impl LineQueue {
         Ok(queue)
     }
 
-    /// Whether a record has a line, or there are too many of its kind.
+    /// Whether a record gets a line; it gets none if there are too many lines of its kind.
     pub(super) fn admits(&self, record: &Record<'_>, now: Time) -> bool {
         let mut limits = self.0.limits.lock();
         let was_full = limits.next_due().is_some();
         let is_admitted = limits.admit(record, now);
         drop(limits);
         if !is_admitted && !was_full {
-            // The thread learns when the number is due. It has either not looked at the limits yet,
-            // or waits already, since it keeps the mutex in between.
+            // The thread learns when to report the number of suppressed lines. It has either not
+            // looked at the limits yet, or waits already, since it keeps the mutex in between.
             drop(self.0.state.lock());
             self.0.added.notify_one();
         }
@@ -256,7 +256,7 @@ struct KindCount {
 pub(super) struct SuppressedLines {
     pub(super) level: Level,
     pub(super) count: u64,
-    /// The message of the first of them.
+    /// The message of the first of these lines.
     pub(super) message: String,
 }
 
@@ -278,7 +278,7 @@ impl KindCount {
 }
 
 impl LineLimits {
-    /// Whether a record has a line; otherwise it is counted.
+    /// Whether a record gets a line; otherwise it is counted as suppressed.
     pub(super) fn admit(&mut self, record: &Record<'_>, now: Time) -> bool {
         let place = (record.file_static().unwrap_or_default(), record.line().unwrap_or_default());
         let kind = self.0.entry(place).or_insert_with(|| KindCount::new(now));
@@ -471,7 +471,7 @@ mod line_limits_tests {
                 suppressed += due.count;
             }
             written += u64::from(admit(&mut limits, 1, now));
-            // Another kind is not concerned.
+            // Lines of another kind are not suppressed.
             if n % 1_000 == 0 {
                 assert!(admit(&mut limits, 2, now));
             }

@@ -344,7 +344,7 @@ mod tests {
         // Heartbeats are contact to a leader, but do not make the state newer.
         fresh.contact(secs(8));
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(1)));
-        // Answers that arrive out of order do not make it older.
+        // Answers that arrive out of order do not make the state older.
         fresh.confirm(secs(3), 9, 9);
         fresh.contact(secs(7));
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(1)));

@@ -449,7 +449,8 @@ mod tests {
         assert!(!watch.take(9).has_gap());
         let visit = visitor.visit(9, |_, _| {});
         assert_eq!((visit.has_gap, visitor.visit(9, |_, _| {}).has_gap), (true, false));
-        // A reader that begins before it is told of it, and one that begins later is not.
+        // A reader that begins before the interruption is notified of it, and one that begins later
+        // is not.
         assert!(feed.watch(Some(1)).take(9).has_gap() && !feed.watch(Some(2)).take(9).has_gap());
         assert!(!feed.watch(None).take(9).has_gap());
     }

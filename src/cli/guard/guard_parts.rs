@@ -45,7 +45,7 @@ use std::sync::{Arc, mpsc};
 const LOCAL_DEFAULT: [&str; 7] =
     ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
 
-/// The things from which the parts are made.
+/// The inputs from which the lock and the guard of a folder are made.
 pub(in crate::cli) struct PartsRequest<'a> {
     pub(in crate::cli) record: &'a FolderRecord,
     /// The record as it was when the command began.

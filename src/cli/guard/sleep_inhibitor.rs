@@ -192,7 +192,7 @@ impl Bus {
         }
     }
 
-    /// Returns the signal that a message is, if it matters here.
+    /// Returns the signal about sleep or logind in a message of the bus; `None` for other messages.
     fn signal(&self, message: &MarshalledMessage) -> Option<Signal> {
         let header = &message.dynheader;
         let sender = header.sender.as_deref()?;

@@ -30,7 +30,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// How often this process says how far it has come.
+/// How often this process reports its progress.
 const TELL: Span = Span::from_secs(1);
 /// The next step where the folder is shown in no view.
 const SHOW: &str = "show the folder with 'latchfs guard FOLDER VIEW'";
@@ -134,7 +134,7 @@ pub(in crate::cli) fn tree(folder: &PlainFolder, id: &str) -> PathBuf {
     folder.snapshots().join(id).join(TREE)
 }
 
-/// How often this process says how far it has come.
+/// How often this process reports its progress.
 const PROGRESS_AFTER: Span = Span::from_secs(1);
 
 fn open(dir: &Path) -> io::Result<OwnedFd> {

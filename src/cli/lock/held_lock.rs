@@ -406,7 +406,7 @@ const FIRST_POLL: Span = Span::from_millis(100);
 /// The interval between two reads of the status after a change. It doubles with each read that
 /// finds none.
 const POLL: Span = Span::from_secs(1);
-/// The longest such interval, at the head of the queue.
+/// The longest interval between two reads of the status, at the head of the queue.
 const SLOW_POLL: Span = Span::from_secs(4);
 /// The shortest interval of a waiter is this times its place: a status lists the whole queue, so
 /// the reads of a long queue would cost the server the square of its length.

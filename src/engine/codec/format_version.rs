@@ -64,10 +64,10 @@ pub fn check_version(found: u8) -> Result<(), UnknownVersion> {
 /// A part of a request that needs a cluster version above 1. Version 1 is the only one today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// The planted field of an acquire.
+    /// The field of an acquire that version 2 adds, in the build for the tests of upgrades.
     #[cfg(feature = "planted-version")]
     PlantedField,
-    /// The planted command.
+    /// The command that version 2 adds, in the build for the tests of upgrades.
     #[cfg(feature = "planted-version")]
     PlantedCommand,
 }

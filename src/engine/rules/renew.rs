@@ -487,8 +487,8 @@ impl EngineState {
         until.filter(|until| *until < Time::NEVER).max().unwrap_or(Time::ZERO)
     }
 
-    /// Returns the tenure whose release shows that nobody goes on, if a lock is taken away now.
-    /// Several holders of a shared lock are waited for.
+    /// Returns the tenure whose release would show that its holder has stopped, if the lock is
+    /// taken away now. `None` if a shared lock has several holders.
     pub(in crate::engine) fn last_tenure(
         &self,
         name: &LockName,

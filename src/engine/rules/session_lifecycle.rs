@@ -104,8 +104,8 @@ impl Engine {
         }
     }
 
-    /// Closes a session whose client may not hear of that: what others may count on stays with it
-    /// until the session would have expired.
+    /// Closes a session whose client may not learn of the end: its locks with remembered names stay
+    /// held until the session would have expired.
     fn revoke_session(&mut self, id: SessionId, mut session: Session, events: &mut Vec<Event>) {
         let ends = session.ends();
         if session.ttl.is_some() {

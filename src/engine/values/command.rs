@@ -66,7 +66,7 @@ pub enum Op {
     Forget(Forget),
     /// Grant locks from now on, although the hold-off is not over: an administrative operation.
     EndHoldOff(EndHoldOff),
-    /// Do nothing to this lock, in a planted version of the encoding.
+    /// Do nothing to this lock: the command that the build for the tests of upgrades adds.
     #[cfg(feature = "planted-version")]
     Planted(LockName),
 }
@@ -146,7 +146,7 @@ pub struct Acquire {
     pub takes_over: Option<Token>,
     /// Whether the name is remembered from now on: its tenures may then set handovers.
     pub remember: bool,
-    /// The note of the lease, in a planted version of the encoding.
+    /// The note of the lease: the field that the build for the tests of upgrades adds.
     #[cfg(feature = "planted-version")]
     pub planted: Option<std::sync::Arc<str>>,
 }

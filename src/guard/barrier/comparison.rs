@@ -59,7 +59,7 @@ struct Comparing<'a, 'b> {
     copies: Option<BTreeMap<FolderPath, Vec<FolderPath>>>,
 }
 
-/// Compares the folder with what should be there. `accepted` may stand in any way.
+/// Compares the folder with what should be there. The paths in `accepted` may stand in any way.
 pub(super) fn compare(
     barrier: &Barrier<'_>,
     target: &Target,

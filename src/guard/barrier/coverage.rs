@@ -86,7 +86,8 @@ pub(crate) struct CoveredFiles {
     pub(crate) standing: BTreeMap<FolderPath, FoundFile>,
     /// The named paths under which no file was found, in their order.
     pub(crate) absent: Vec<FolderPath>,
-    /// The paths that occur twice.
+    /// The paths under which two files were found, whose names differ by Unicode normalization
+    /// alone.
     pub(crate) twice: Vec<FolderPath>,
     /// The paths for which a rule makes a difference.
     pub(crate) report: CoverageReport,

@@ -128,7 +128,7 @@ impl Handover {
         if handover.to_string() == text {
             Ok(handover)
         } else {
-            // A field more, or a number that is written in another way.
+            // The text has a field too many, or a number in another notation.
             Err(HandoverError::Field("end"))
         }
     }

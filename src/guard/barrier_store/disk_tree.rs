@@ -73,7 +73,7 @@ impl SkippedNames {
     }
 }
 
-/// Returns the stamp in a look at a file.
+/// Returns the stamp of a file, from its attributes.
 pub(crate) fn stamp_of(look: &Look) -> FileStamp {
     FileStamp { size: look.size, mtime: look.modified, inode: look.id.inode }
 }
@@ -135,8 +135,8 @@ impl<'a, D: Disk> DiskTree<'a, D> {
         Self { hashed: Some(hashed), ..self }
     }
 
-    /// Calls `visit` for each regular file below a directory with this path on the disk. There is
-    /// none below what is no directory.
+    /// Calls `visit` for each regular file below the directory at this path on the disk; for none
+    /// if the path is no directory.
     pub(crate) fn walk_below(
         &mut self,
         path: &OsStr,
@@ -329,7 +329,7 @@ fn name_in<D: Disk>(disk: &D, dir: &D::Dir, part: &str) -> io::Result<Option<OsS
     Ok(first)
 }
 
-/// Returns the directory that has a path on the disk; `None` if there is none.
+/// Returns the directory at a path on the disk; `None` if there is none.
 pub(super) fn open_dir_at<D: Disk>(
     disk: &D,
     folder: &D::Dir,
@@ -343,7 +343,7 @@ pub(super) fn open_dir_at<D: Disk>(
     Ok(if_there(disk.open_parent(folder, &below))?.map(|(dir, _)| dir))
 }
 
-/// Returns the directory and the name on the disk of the file that has a path.
+/// Returns the directory of the file with this path, and the name that the file has on the disk.
 pub(super) fn find<D: Disk>(
     disk: &D,
     folder: &D::Dir,

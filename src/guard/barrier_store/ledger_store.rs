@@ -68,7 +68,7 @@ impl fmt::Display for StoreProblem {
 pub(crate) struct LoadedLedger {
     /// The ledger, with the changes of the log.
     pub(crate) ledger: Ledger,
-    /// The fault of the files.
+    /// Why the ledger or the change log can't be used; `None` if both can.
     pub(crate) problem: Option<StoreProblem>,
     /// Whether the machine was started since the log was written: its last changes may be missing.
     pub(crate) is_other_boot: bool,

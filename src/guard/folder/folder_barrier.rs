@@ -60,9 +60,9 @@ pub(crate) enum Arrival {
 /// The files that have not arrived, and the tenure that left them.
 #[derive(Debug)]
 pub(crate) struct MissingFiles {
-    /// The client that held the lock in that tenure.
+    /// The client that held the lock in the tenure that left the files.
     pub(crate) client: String,
-    /// The fencing token of that tenure.
+    /// The fencing token of the tenure that left the files.
     pub(crate) token: u64,
     /// The list of the files.
     pub(crate) missing: NotArrived,
@@ -102,7 +102,7 @@ fn failed(what: &str, error: &io::Error) -> String {
     format!("{what}: {}", said(error))
 }
 
-/// Returns a sentence for each file of the guards that is not read.
+/// Returns a sentence for each file in `.latchfs` that can't be read as a marker.
 fn notes_of_markers(markers: &MarkerDir) -> Vec<String> {
     let unread = markers.unread();
     let note = |it: &UnreadMarker| format!("'.latchfs/{}' is not read: {}", it.file_name, it.why);

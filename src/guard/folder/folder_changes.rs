@@ -37,7 +37,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The names that markers carry.
+/// The id and the names that each marker of this machine contains.
 #[derive(Debug, Clone)]
 pub(crate) struct MarkerNames {
     /// The id of the folder.
@@ -150,7 +150,7 @@ impl<D: Disk> BarrierState<D> {
         self.own_coverage().covers_change(&path).then_some(path)
     }
 
-    /// Returns what this machine covers in its own tenure.
+    /// Returns which paths the sync barrier covers in a tenure of this machine.
     pub(super) fn own_coverage(&self) -> Coverage<'_> {
         Coverage::of(&self.rules, &self.ledger)
     }

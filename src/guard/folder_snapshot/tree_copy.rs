@@ -190,7 +190,8 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
             }
         };
         let (kind, pass) = (walked.kind.clone(), self.pass);
-        // A further name shows every change, and has itself changed the time of the file.
+        // A hard link shares every later change, and making it has itself changed the time of the
+        // file.
         let is_linked = method == CopyMethod::Linked;
         let is_settled = is_linked || wall_nanos() - look.changed > TICK_NANOS;
         let file = CopiedFile { kind, look, method, is_settled, pass };

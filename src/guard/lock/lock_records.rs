@@ -132,8 +132,8 @@ impl RecordState {
         let has_expired = now >= seen.ends.grace_until;
         let is_there = match self.ended {
             Some((token, has_lapsed)) if token == seen.token => has_lapsed,
-            // No event has announced the end of the tenure. If the lock service does not answer, the
-            // tenure may go on.
+            // No event has announced the end of the tenure. If the lock service does not answer,
+            // the tenure may go on.
             _ => view.is_none() || has_expired,
         };
         let phase = if view.is_none() { seen.ends.phase(now) } else { Phase::Free };

@@ -61,7 +61,8 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
-    /// Returns the call for the release of the lock that is given up for this reason.
+    /// Returns the call to make once the lock is released: after [`TenureEnd::Slept`] it lets the
+    /// machine sleep.
     pub(super) fn after_end(&self, end: TenureEnd) -> Then {
         let sleep = match end {
             TenureEnd::Slept => self.steps.lock().sleep.take(),

@@ -73,7 +73,7 @@ impl TenureEvent {
         Self { full, public }
     }
 
-    /// Returns the event of news, if there is one.
+    /// Returns the event that reports these news; `None` if programs are not notified of them.
     pub(crate) fn of(news: &TenureNews) -> Option<Self> {
         let at = Wall::now().to_string();
         Some(Self::new(match news {
