@@ -391,7 +391,7 @@ pub(crate) struct SpaceLimits {
 }
 
 impl SpaceLimits {
-    /// No limit.
+    /// The space has no limit.
     pub(crate) const NONE: Self = Self { staged: u64::MAX, lost: u64::MAX };
 }
 

@@ -22,7 +22,7 @@ use crate::guard::barrier::folder_path::{FolderTree, FoundFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// The maximum number of paths that a report names. Nobody reads more.
+/// The maximum number of paths that a report names: a person reads no more.
 pub(crate) const COVERAGE_SHOWN_MAX: usize = 20;
 
 /// Whether the barrier covers a path.

@@ -348,7 +348,7 @@ impl Marker {
         if bytes.len() as u64 > MARKER_BYTES_MAX {
             return Err(MarkerError::TooLarge);
         }
-        // Another version may have other fields.
+        // The version is read first: a marker of another version may have other fields.
         let version: VersionJson = serde_json::from_slice(bytes).map_err(damaged)?;
         if version.v != VERSION {
             return Err(MarkerError::Version(version.v));

@@ -541,7 +541,7 @@ mod tests {
         holder.save("made", b"1");
         holder.tree.remove("removed");
         holder.ledger.log_mut().end(&path("removed"), None);
-        // Past the view:
+        // Programs change these files past the view.
         holder.tree.put("over", b"phone");
         holder.tree.put("edited", b"phone");
         holder.tree.put("touched", b"touched");
@@ -730,7 +730,7 @@ mod tests {
         assert_eq!((clean.kind, clean.marker, clean.next), (HandoverKind::Clean, Some(link), 3));
         assert!(holder.ledger.is_own(HandoverId(1)) && holder.ledger.is_own(HandoverId(2)));
         assert!(marking.must_announce() && !marking.may_mark(), "answered or not");
-        // The answer does not come: the handover is sent again.
+        // No answer to the handover comes, so it is sent again.
         assert!(marking.clean(&mut holder.ledger, HandoverId(3)).is_some());
         marking.cleaned();
         assert_eq!(marking.clean(&mut holder.ledger, HandoverId(4)), None);

@@ -232,7 +232,7 @@ pub(crate) struct NotArrived {
     pub(crate) paths: Vec<MissingPath>,
     /// The number of all paths that have not arrived.
     pub(crate) count: u64,
-    /// The bytes of their wanted content.
+    /// The bytes of the wanted content of these paths.
     pub(crate) bytes: u64,
     /// The number of paths that had to arrive.
     pub(crate) of: u64,

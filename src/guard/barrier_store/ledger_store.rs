@@ -344,7 +344,7 @@ impl<D: Disk> LedgerStore<D> {
         if self.length > self.fold_at {
             self.fold_at = self.length + FOLD_BYTES;
             if let Err(error) = self.save(ledger) {
-                // The change itself is in the log.
+                // A failed save loses nothing: the change is in the change log.
                 log::warn!("the ledger was not saved: {}", crate::base::said(&error));
             }
         }
@@ -651,7 +651,7 @@ mod tests {
                     Ok((mut store, _)) => {
                         let worked = work(&mut store, &mut ledger);
                         if worked.is_err() && matches!(fault(0), Fault::Errno(_)) {
-                            // There is space again.
+                            // The disk has space again.
                             work(&mut store, &mut ledger).expect("the fault is over");
                         }
                         worked

@@ -142,7 +142,7 @@ pub(crate) fn read_tool_patterns<D: Disk>(disk: &D, dir: &D::Dir) -> Option<Stri
     String::from_utf8(read.ok()??.0).ok()
 }
 
-/// Writes the file.
+/// Writes the file `tool-patterns`.
 pub(crate) fn write_tool_patterns<D: Disk>(disk: &D, dir: &D::Dir, text: &str) -> io::Result<()> {
     let temporary = Place::new(dir, TOOL_TEMPORARY);
     write_temporary(disk, dir, MODE, text.as_bytes(), temporary)?;

@@ -64,7 +64,7 @@ pub(crate) struct MissingFiles {
     pub(crate) client: String,
     /// The fencing token of the tenure that left the files.
     pub(crate) token: u64,
-    /// The list of the files.
+    /// The missing files, with their reasons.
     pub(crate) missing: NotArrived,
 }
 
@@ -521,7 +521,7 @@ pub(in crate::guard) enum Job {
 /// The result of a step.
 pub(in crate::guard) enum JobDone {
     Late(Result<Late, String>),
-    /// With the change time before which the folder was compared.
+    /// The result of the comparison, with the change time before which the folder was compared.
     Looked(TenureId, Option<i128>, Result<Arrival, String>),
     Marked(TenureId, bool, Result<Option<Vec<FolderPath>>, String>),
     Accepting(TenureId, Option<i128>, Accepting),

@@ -224,7 +224,8 @@ impl StatePlace {
         }
         let locked = open_dir(&host)?;
         lock(&locked, &host, || match claim {
-            // The folder itself was free, so this is the guard of another folder.
+            // The folder itself could be locked, so the guard that has locked the directory guards
+            // another folder with the same id.
             FolderClaim::Own if !is_shared => PlaceError::Copied(folder.to_owned(), host.clone()),
             _ => PlaceError::Guarded(folder.to_owned(), Locker::of(&locked)),
         })?;

@@ -183,7 +183,7 @@ const TEMPORARY: &str = "unread.tmp";
 /// The mode of the file: the state directory is private.
 const MODE: u32 = 0o600;
 
-/// Reads the file.
+/// Reads the file `unread`.
 pub(crate) fn read_unread<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<UnreadVersions> {
     let read = read_at_most(disk, Place::new(dir, NAME), UNREAD_BYTES_MAX)?;
     let Some((text, _)) = read else { return Ok(UnreadVersions::default()) };
@@ -193,7 +193,7 @@ pub(crate) fn read_unread<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<UnreadV
     }))
 }
 
-/// Writes the file.
+/// Writes the file `unread`.
 pub(crate) fn write_unread<D: Disk>(
     disk: &D,
     dir: &D::Dir,

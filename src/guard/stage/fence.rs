@@ -396,7 +396,7 @@ mod tests {
                 live: None,
             };
             assert_eq!(fence.erect().expect("nothing fails").kept, 0, "step {step}");
-            // The steps are the record, the move, a look and the removal.
+            // The steps of the removal are the record, the move, a look and the removal itself.
             assert_eq!(test.path("dir").exists(), step < 4, "step {step}");
             if test.path("dir").exists() {
                 let late = stage.remove_name(&disk, name, Removed::Dir);

@@ -189,7 +189,8 @@ impl FolderLock {
         then: impl FnOnce(Result<(), String>) + Send + 'static,
     ) {
         if matches!(self.locks.own_session(), Ok(SessionOwner::Own)) {
-            // An engine in this process keeps the lock without such a session.
+            // An engine in this process keeps the lock as long as the process runs, so it needs no
+            // further session.
             return then(Ok(()));
         }
         let open = OpenSession {

@@ -422,7 +422,7 @@ pub(super) fn check_change(
     for file in ["A", "B", "C"] {
         let content = |files: &Folder| content_of(files, file).map(<[u8]>::to_vec);
         let Some(now) = content(after) else {
-            // The file is in the stage for a moment.
+            // A file that is being renamed is in the stage for a moment.
             if file == "C" && world.is_moved {
                 continue;
             }
