@@ -612,7 +612,7 @@ mod tests {
                 Ok(()) => pending.push(begun),
                 Err(limit) => break limit,
             }
-            // As if the count were too old to be used again.
+            // The counts are dropped, as if they were too old to be used again.
             shares.counts.lock().clear();
         };
         assert_eq!((pending.len(), full), (5, Limit::Share(ShareOf::Sessions, 5)));

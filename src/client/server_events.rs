@@ -173,7 +173,7 @@ fn take_event(received: &mut Vec<u8>) -> Option<SentEvent> {
     let mut event = SentEvent::default();
     for line in String::from_utf8_lossy(&whole).lines() {
         match line.split_once(": ") {
-            // It becomes a part of a URL.
+            // The id becomes a part of a URL, so it may have no other characters.
             Some(("id", id))
                 if id.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b)) =>
             {

@@ -199,7 +199,7 @@ const fn client_of(op: &Op) -> Option<&ClientId> {
 fn grant_of(client: &ClientId, owner: ClientScope) -> Grant {
     let client = client.as_str();
     let user = match owner {
-        // The last part is the login session.
+        // The last part of the client's name is the login session.
         ClientScope::Session => client.rsplit_once(':').map_or(client, |(user, _)| user),
         ClientScope::Host | ClientScope::User => client,
     };

@@ -676,12 +676,13 @@ fn another_version_is_refused_and_nothing_is_changed() {
         fs::write(&node, text.replace("data 1", &format!("data {found}"))).expect("room");
         refused(&scratch, "node", found);
         fs::write(&node, &text).expect("room");
-        // An undamaged entry with valid checksums.
+        // An undamaged entry of another version, with valid checksums, is refused.
         let other = scratch.copy();
         let log = LogStore::open(&other.data().join("log"), &FatalError::default());
         log.expect("whole").append_of_version(found);
         refused(&other, "log", found);
-        // A whole snapshot file, and the state in it.
+        // A snapshot file of another version is refused, and so is one whose state is of another
+        // version.
         let other = scratch.copy();
         let mut snapshot = Snapshot { meta: Meta::default(), snapshot: [found, 0].into() };
         fs::write(other.data().join("snapshot"), snapshot::to_file(&snapshot)).expect("room");

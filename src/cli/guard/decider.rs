@@ -163,7 +163,7 @@ pub(in crate::cli) fn server_of_mount(dir: &Path) -> CliResult<String> {
 pub(super) fn engine_of(access: &ServerAccess) -> CliResult<u64> {
     let remote = credential_options::connect(access, None)?;
     let locks = Locks::new(Arc::clone(&remote) as _);
-    // Credentials may cover the locks of folders alone.
+    // The request names the lock of a folder: the credentials may permit no other locks.
     let name = format!("folder-{:032}", 0);
     let name = LockName::parse(&name).map_err(|error| unavailable(&error))?;
     let (send, answer) = mpsc::channel();

@@ -111,7 +111,7 @@ pub(in crate::cli) fn execute(folder: &PlainFolder, request: &Value) -> CliResul
         Some("show") => describe(&store, id, true),
         Some("verify") => verify_aloud(&store, id),
         _ => {
-            // No guard counts the files of a snapshot meanwhile.
+            // The lock keeps a guard from reading the snapshots while one is removed.
             let _locked = folder.lock()?;
             remove(&store, id)
         }

@@ -402,7 +402,7 @@ pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {
     };
     let ended = watched.supervise(&mut group, &signals, &front);
     if matches!(ended, CommandEnd::Lost) {
-        // The guard may hang.
+        // The guard may hang, so nothing waits for its answer.
         guard.end();
     } else {
         guard.end_and_wait();

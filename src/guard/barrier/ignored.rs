@@ -96,7 +96,7 @@ impl Patterns {
 fn gitignore_line(line: &str) -> Option<(bool, bool, String)> {
     let line = line.strip_suffix('\r').unwrap_or(line);
     let trimmed = line.trim_end_matches(' ');
-    // A backslash keeps the first of the spaces at the end.
+    // A backslash keeps the first of the spaces at the end of a line.
     let line = if trimmed.ends_with('\\') && trimmed.len() < line.len() {
         &line[..=trimmed.len()]
     } else {
@@ -372,7 +372,7 @@ mod tests {
             (".stversions/a", Some(IgnoredBecause::SyncTool)),
             ("d/.syncthing.a.tmp", Some(IgnoredBecause::SyncTool)),
             ("d/a", None),
-            // A directory of such a name hides nothing.
+            // A directory with the name of a sync tool's file hides no file in it.
             ("d/.stversions/a", None),
             (".dropbox.cache.d/a", None),
             ("d.partial/a", None),

@@ -578,7 +578,7 @@ mod tests {
         assert_eq!(holder.named(MarkerKind::Marker), []);
         let all = ["a", "b", "c"].map(|name| named(name, true, false));
         assert_eq!(holder.named(MarkerKind::Checkpoint), all);
-        // Changes of programs are named.
+        // A marker names the changes of programs.
         holder.save("a", b"2");
         holder.tree.remove("b");
         holder.ledger.log_mut().end(&path("b"), None);

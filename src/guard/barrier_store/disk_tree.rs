@@ -472,7 +472,7 @@ mod tests {
         let mut shown = tree.skipped().shown.clone();
         shown.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(shown, [("file".to_owned(), because), ("mounted".to_owned(), because)]);
-        // A mount point of this machine.
+        // The same holds at a mount point of this machine.
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let root = rustix::fs::open("/", flags, Mode::empty()).expect("there is a root");
         let mut tree = DiskTree::new(&LinuxDisk, &root);
@@ -562,7 +562,7 @@ mod tests {
             },
             |path| fs::remove_file(path).expect("removed"),
             |path| {
-                // The same size, and a time that is set back.
+                // The new content has the same size, and its time is set back.
                 let before = fs::metadata(path).and_then(|found| found.modified()).expect("there");
                 // The clock of the file system may stand still for some milliseconds.
                 let probe = path.with_extension("probe");

@@ -518,7 +518,7 @@ mod tests {
             match numbers.below(40) {
                 0 => store.save(&ledger).expect("there is space"),
                 1 => {
-                    // Nothing is written at the end of a process that is killed.
+                    // The store is not dropped: a process that is killed writes nothing at its end.
                     std::mem::forget(store);
                     let loaded;
                     (store, loaded) = reopen(&test);

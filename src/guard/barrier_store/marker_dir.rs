@@ -325,7 +325,7 @@ impl<D: Disk> Refresh<'_, D> {
                 Ok(Some((bytes, _))) => self.to.add(name, &bytes),
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    // The next attempt may succeed.
+                    // The next attempt to read the file may succeed.
                     seen.is_proof = false;
                     Err(NotRead::Because(said(&error)))
                 }
@@ -574,7 +574,7 @@ mod tests {
         let before = counts(&disk);
         dir.refresh_at(&disk, &folder, Some(first), later()).expect("readable");
         assert_eq!(counts(&disk), before, "nothing was changed");
-        // A file that is changed under its name is read again, alone.
+        // Only a file that is changed under its name is read again.
         let bytes = fs::read(test.path(".latchfs").join(first.file_name())).expect("there");
         test.put(&name(1), b"{}");
         dir.refresh_at(&disk, &folder, None, later()).expect("readable");
@@ -645,7 +645,7 @@ mod tests {
             dir.refresh_at(&LinuxDisk, &folder, Some(second), later()).expect("readable");
             assert!(dir.files().get(&second).is_some() && dir.files().get(&first).is_some());
         }
-        // Room that becomes free is used.
+        // Markers for which there was no room are read once there is room.
         let others = fs::read_dir(test.path(".latchfs/markers")).expect("there");
         for other in others.take(100) {
             fs::remove_file(other.expect("readable").path()).expect("there");

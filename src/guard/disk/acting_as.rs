@@ -275,7 +275,7 @@ mod tests {
         fs::create_dir(path.join("roots")).expect("as before");
         let made = fs::metadata(path.join("roots")).expect("there");
         assert_eq!((made.uid(), made.gid()), (0, 0));
-        // Capabilities for files are back.
+        // After the act the thread has its capabilities for files again.
         let own = fs::File::open(path.join("own")).expect("there");
         rustix::fs::fchown(&own, Some(rustix::fs::Uid::from_raw(4_003)), None).expect("root may");
         fs::remove_dir_all(&path).expect("it is there");
@@ -300,7 +300,7 @@ mod tests {
         }
         mode(0o777);
         open().expect("anybody may");
-        // Everything is as before.
+        // After the act the thread has the permissions of root again.
         mode(0o700);
         fs::write(path.join("roots"), "").expect("root may");
         fs::remove_dir_all(&path).expect("it is there");

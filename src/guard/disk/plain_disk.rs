@@ -47,7 +47,7 @@ impl PlainFile {
 impl Drop for PlainFile {
     fn drop(&mut self) {
         if let Some((dir, name)) = self.temporary.get_mut().take() {
-            // A file that stays has a name that no marker carries.
+            // If the removal fails, the file stays under a name that no marker carries.
             let _ = rustix::fs::unlinkat(&dir, &name, AtFlags::empty());
         }
     }
@@ -384,7 +384,7 @@ impl Disk for PlainDisk {
         }
         let (user, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
         match rustix::fs::fchown(&to.file, Some(user), Some(group)) {
-            // Only root gives files away.
+            // Only root may give files away, so the owner stays as it is.
             Ok(()) | Err(Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }

@@ -226,7 +226,7 @@ impl<D: Disk> FolderBarrier<D> {
             state.save()?;
         }
         state.marking = Some(TenureMarking::new(tenure, is_dirty));
-        // Files are changed in place by other open files now.
+        // The files that are changed in place are recorded anew: other open files change them now.
         state.in_place.clear();
         gate.set_must_announce(true);
         Ok(tells)

@@ -136,7 +136,7 @@ impl SnapshotDisk for LinuxDisk {
         while at < size {
             let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
                 Ok(begin) => begin,
-                // Only a hole follows.
+                // The rest of the file is a hole.
                 Err(Errno::NXIO) => break,
                 Err(error) => return Err(error.into()),
             };

@@ -440,7 +440,7 @@ pub(crate) fn findings<D: Disk>(
         } else if reads_all {
             let differences = store.verify(id.as_str(), &|| ());
             let differences = differences.unwrap_or_else(|error| vec![error.to_string()]);
-            // A removal begins with READY.
+            // A snapshot without READY is being removed, and not damaged.
             if !differences.is_empty() && has_ready() {
                 found.push(SnapshotFinding::Corrupt(id, differences));
             }

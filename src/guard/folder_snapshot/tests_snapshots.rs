@@ -298,7 +298,7 @@ fn the_files_of_a_private_directory_get_the_mode_of_no_other_one() {
     move_to("kept", "open");
     let stale = copy.finish().expect_err("another directory is there");
     assert!(stale.to_string().starts_with("open can't be copied"), "{stale}");
-    // Without an exchange in between each has its own mode.
+    // If nobody exchanges the directories in between, each copy has its own mode.
     copy.copy_changed(&|| ()).expect("copied");
     copy.finish().expect("nothing has changed");
     let mode = |path: &str| fs::metadata(test.state_path(path)).expect("there").mode() & 0o777;

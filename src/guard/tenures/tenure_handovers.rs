@@ -241,7 +241,7 @@ impl<D: Disk> Tenures<D> {
         let mut steps = self.steps.lock();
         steps.yielding = Some(YieldUnderWay { end, aside, then: vec![then] });
         if let Some(Sent::Announcement(id)) = steps.sent.take() {
-            // The lock service may have it.
+            // The lock service may have the handover.
             barrier.announced(self.guard.gate(), id);
         }
         let is_marking = steps.is_marking;

@@ -102,7 +102,7 @@ fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
     let mut worlds = vec![world.clone()];
     let mut made = Vec::new();
     while model.next_step(&world, guard).is_some() {
-        // The lease of a killed guard ends.
+        // A tick ends the lease of a guard that was killed before.
         if model.moves(&world).contains(&ModelMove::Tick) && world.guards[guard].tenure == 0 {
             model.make_move(&mut world, ModelMove::Tick, &mut made).expect("a tick");
         }

@@ -282,7 +282,7 @@ impl Storage {
                     match (self.names_mut(at.dir), named) {
                         (Ok(dir), Some((inode, _))) => dir.insert(at.name.clone(), *inode),
                         (Ok(dir), None) => dir.remove(&at.name),
-                        // A name that was removed from a directory that is not there.
+                        // A removed name is in no directory if the directory is gone as well.
                         (Err(_), _) => None,
                     };
                 }

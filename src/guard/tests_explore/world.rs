@@ -303,7 +303,8 @@ impl Model {
             (Some(Mutant::FenceOnlyOlder), Step::Entries(STAGES)) => {
                 let answer = storage.apply(guard, step);
                 let Answer::Entries(mut entries) = answer else { return answer };
-                // Tokens below the one of the first tenure.
+                // The faulty fence sees only stages whose tokens are below that of the first
+                // tenure.
                 entries.retain(|(name, _)| !name.ends_with("-9"));
                 Answer::Entries(entries)
             }
@@ -471,7 +472,7 @@ pub(super) fn check_report(world: &mut World, guard: usize, report: &Report) -> 
         }
         Report::Saved(file) => {
             if world.planted.is_some() {
-                // The foreign version may have replaced it.
+                // The foreign version may have replaced the saved one.
                 return Ok(());
             }
             let newest = newest(world, file);

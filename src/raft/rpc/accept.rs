@@ -478,7 +478,7 @@ mod handshakes_tests {
         let lasting = flood.iter_mut().filter_map(|one| (!has_ended(one)).then_some(())).count();
         assert_eq!(lasting, HANDSHAKES_OF_ONE_MAX);
         assert!(!has_ended(&mut victim));
-        // A node at the address of the flood.
+        // A node connects from the address of the flood.
         let mut node = all.begin(&address(1));
         let later: Vec<_> = (1..HANDSHAKES_OF_ONE_MAX).map(|_| all.begin(&address(1))).collect();
         assert!(!has_ended(&mut node), "many have come after it");

@@ -335,7 +335,7 @@ mod tests {
     fn full_file_is_synced_before_it_is_renamed() {
         let path = std::env::temp_dir().join(format!("latchfs-sync-{}.log", std::process::id()));
         fs::write(&path, "{}\n").expect("a fresh name");
-        // A sync of this device fails.
+        // A device on which each sync fails.
         let file = OpenOptions::new().write(true).open("/dev/null").expect("it is there");
         let mut full = AuditFile { path: path.clone(), file, length: 100, limit: 100, chain: None };
         assert!(full.append(b"{}\n").is_err());
@@ -364,7 +364,7 @@ mod tests {
         file.append(entry(21).as_bytes()).expect("written");
         file.append(&[b'{'; 90]).expect("written");
         assert_eq!(last_place(&before), Some((21, 1)));
-        // As if the new file could not be made after the rename.
+        // The file is renamed, as if the new one could not be made after a rotation.
         fs::rename(&path, &before).expect("it is there");
         file.append(entry(22).repeat(6).as_bytes()).expect("written to a new file");
         assert_eq!(last_place(&path), Some((22, 1)));

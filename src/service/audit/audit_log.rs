@@ -207,7 +207,7 @@ impl Audit {
 
     /// Sets the clock for the times of records.
     pub(crate) fn set_clock(&self, clock: impl Fn(Time) -> Option<Wall> + Send + Sync + 'static) {
-        // The clock of the first caller stays.
+        // The clock that was set first stays.
         let _ = self.shared.clock.set(Box::new(clock));
         self.shared.added.notify_one();
     }

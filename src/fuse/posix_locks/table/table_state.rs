@@ -681,7 +681,7 @@ impl<R> Table<R> {
 
     /// Handles a program's request for a lock.
     pub(crate) fn lock(&mut self, mut ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
-        // A lease in the table is an open file's already.
+        // A lease in the table belongs to an open file already, so this file can't take it over.
         ask.takes_over = ask.takes_over.filter(|token| !self.tenures.contains_key(token));
         if self.may_resume(&ask) {
             self.reattach(&ask, reply, todo);

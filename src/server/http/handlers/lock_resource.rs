@@ -122,7 +122,7 @@ async fn acquire_held(
             LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: Some(token) };
         let patch = ask.patch.clone();
         let renewal = Renew { key, term: None, firm: Firm::Keep, patch, acquires: true };
-        // Only an acquire has a name remembered.
+        // Only an acquire can have a name remembered.
         let renewal_op = if ask.remember {
             Op::Acquire(Acquire { hold: Ownership::Client, ..ask.clone() })
         } else {

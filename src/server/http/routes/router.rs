@@ -262,7 +262,7 @@ fn check_page(
         let detail = "cross-site requests are not allowed; use this server's own page";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }
-    // No page reaches a Unix socket.
+    // A web page can't make a browser send requests to a Unix socket.
     if matches!(origin.source, PeerIdentity::Address(_)) && !app.gate.admits_host(host) {
         let detail = "this server has another name, so a web page may have sent the request; call \
                       it by its address, or start it with --allow-host and the name";
