@@ -24,9 +24,10 @@ pub(crate) enum OnWrite {
 /// When the guard gives the lock up because another machine asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenAsked {
-    /// Never.
+    /// The guard keeps the lock.
     Keep,
-    /// Once nothing has changed for a while, and at the latest after some time.
+    /// The guard gives the lock up once nothing has changed for a while, and at the latest after
+    /// some time.
     Yield {
         /// How long nothing must have changed.
         idle: Span,

@@ -287,7 +287,8 @@ impl PlaceArgs {
         self.stage.as_deref().map_or_else(default_state_dir, absolute)
     }
 
-    /// Whether any of these options is given; the guard of a view has them from its own start.
+    /// Whether any of these options is given. They are for a guard without a view: the guard of a
+    /// view has its own.
     pub(in crate::cli) const fn is_given(&self) -> bool {
         self.client.is_some() || self.stage.is_some()
     }

@@ -404,7 +404,7 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
 /// How long a request waits before the first read of the status.
 const FIRST_POLL: Span = Span::from_millis(100);
 /// The interval between two reads of the status after a change. It doubles with each read that
-/// finds none.
+/// finds no change.
 const POLL: Span = Span::from_secs(1);
 /// The longest interval between two reads of the status, at the head of the queue.
 const SLOW_POLL: Span = Span::from_secs(4);

@@ -74,7 +74,7 @@ pub(crate) struct Handover {
 pub(crate) enum HandoverError {
     /// The text is too long.
     TooLong,
-    /// The text has another version: this one.
+    /// The text has another version, which is the value.
     Version(u32),
     /// A field is missing, superfluous or damaged.
     Field(&'static str),

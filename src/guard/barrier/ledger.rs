@@ -328,7 +328,7 @@ pub(crate) const LEDGER_BYTES_MAX: u64 = 512 * 1_024 * 1_024;
 pub(crate) enum LedgerError {
     /// The file is too large.
     TooLarge,
-    /// The file is of another version: this one.
+    /// The file has another version, which is the value.
     Version(u32),
     /// The file is damaged.
     Damaged,

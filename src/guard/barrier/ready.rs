@@ -49,7 +49,8 @@ impl Arrived {
 
     /// Returns the versions that other machines have published since the ledger was last compared.
     pub(crate) fn other_versions(&self, ledger: &Ledger) -> Vec<FileStamp> {
-        // The handover of this machine itself tells of no other one.
+        // If the last handover is this machine's own, no other machine has published anything
+        // since.
         if self.top.is_none() {
             return Vec::new();
         }

@@ -299,7 +299,7 @@ fn differences(wanted: &[ManifestEntry], found: Vec<ManifestEntry>) -> Vec<Strin
 
 /// The maximum number of snapshots that one answer lists: the newest ones.
 const LISTED_MAX: usize = 200;
-/// The maximum number of sentences about each snapshot in such an answer.
+/// The maximum number of sentences about each snapshot in a list of snapshots.
 const LISTED_SENTENCES_MAX: usize = 100;
 
 /// Returns the answer for an error.
