@@ -238,7 +238,7 @@ pub(super) struct Census {
 /// The number of locks and waiters by phase and by prefix.
 #[derive(Debug, Default)]
 struct LockCounts {
-    /// Free, held, in grace.
+    /// The number of locks by phase: free, held and in grace.
     phases: [u64; 3],
     /// The locks and waiters of names without a prefix, and below those of prefixes without a
     /// label.
