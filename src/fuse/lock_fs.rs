@@ -198,7 +198,7 @@ impl FileSystem for LockFs {
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         let caller = self.caller(who, create::act_of(flags));
-        create::create(&self.0, &caller, at, (mode.masked(), flags)).await
+        create::create(&self.0, &caller, at, mode.masked(), flags).await
     }
 
     async fn open(

@@ -115,9 +115,6 @@ pub(crate) fn granted(
     NodeEntry::uncached(mount.nodes.attrs.of_tenure(ino, caller, attrs, text, tenure))
 }
 
-/// The permissions and the flags of an open with `O_CREAT`.
-type CreateMode = (u32, i32);
-
 /// Returns the kind of operation, for errnos and counters, of an open with `O_CREAT` and these
 /// flags of open(2).
 pub(crate) const fn act_of(flags: i32) -> Act {
@@ -129,9 +126,10 @@ pub(crate) async fn create(
     mount: &Mount,
     caller: &Caller,
     at: NameIn<'_>,
-    how: CreateMode,
+    mode: u32,
+    flags: i32,
 ) -> Result<(NodeEntry, Opened), Errno> {
-    let act = act_of(how.1);
+    let act = act_of(flags);
     mount.opens.repeated.done(caller.pid);
     if let Err(full) = mount.opens.shares().room(Pool::Files, caller.uid) {
         return Err(mount.nodes.locks.refusals().full(caller, act, None, &full));
@@ -141,16 +139,16 @@ pub(crate) async fn create(
         // The state of the lock is read first: if the caller holds the lock already, an acquire
         // would overwrite the details of its lease.
         let view = mount.nodes.locks.view(caller, act, &name).await?;
-        if truncates(how.1)
+        if truncates(flags)
             && let LeaseUse::Lost(token) = mount.nodes.users.use_of(caller, &view)
         {
             return Err(lost(&mount.nodes, caller, &name, token));
         }
         if mount.nodes.attrs.state_of(&view).shown().is_some() {
-            return open_as_it_is(mount, caller, &name, how.1).await;
+            return open_as_it_is(mount, caller, &name, flags).await;
         }
     }
-    create_free(mount, caller, name, how).await
+    create_free(mount, caller, name, mode, flags).await
 }
 
 /// Takes a lock that was free when its state was read. If another client has taken the lock
@@ -159,7 +157,8 @@ async fn create_free(
     mount: &Mount,
     caller: &Caller,
     name: LockName,
-    (mode, flags): CreateMode,
+    mode: u32,
+    flags: i32,
 ) -> Result<(NodeEntry, Opened), Errno> {
     let act = act_of(flags);
     let is_new = act == Act::CreateNew;
