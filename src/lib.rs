@@ -1,5 +1,8 @@
 //! latchfs: a directory in which a file is a lock.
 //!
+//! Other programs may use [`Mutex`] and [`LineClient`]. Everything else is public for the program,
+//! its tests and the simulator of clusters, and may change with any version.
+//!
 //! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
 //! `tests/tidy.rs` counts:
 //!

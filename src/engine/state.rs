@@ -195,9 +195,9 @@ impl Engine {
         self.locks() + self.waiters() + self.sessions() + self.request_ids() + self.remembered()
     }
 
-    /// Drops all remembered answers: a bug that tests inject.
-    #[cfg(test)]
-    pub(crate) fn forget_replies(&mut self) {
+    /// Drops all remembered answers: a bug that the simulator plants. Nothing else calls it.
+    #[doc(hidden)]
+    pub fn forget_replies(&mut self) {
         let known: Vec<_> =
             self.state.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
         for (request, until) in known {

@@ -38,6 +38,20 @@ fn the_engine_counts_all_that_it_remembers() {
     assert_eq!(engine.next_token(), 1 + 2 + 4, "tokens and sessions have one counter");
 }
 
+/// A planted bug of the simulator breaks nothing but what it is about.
+#[test]
+fn forgotten_answers_leave_a_sound_state() {
+    let mut lab = Lab::new();
+    lab.granted(acquire("a", "x"));
+    lab.does_command(&keyed(1, 1, Op::Settle)).expect("settled");
+    lab.does_command(&keyed(1, 2, waiting(acquire("a", "y")))).expect("waits");
+    let mut engine = lab.engine.clone();
+    assert_eq!((engine.request_ids(), engine.waiters()), (2, 1));
+    engine.forget_replies();
+    engine.check();
+    assert_eq!((engine.request_ids(), engine.waiters()), (0, 1));
+}
+
 #[test]
 fn the_tokens_that_a_command_may_use_are_known() {
     let mut lab = Lab::new();

@@ -1,10 +1,10 @@
 //! The types that differ between a cluster of real nodes and a simulated one: openraft's runtime,
 //! the state machine with its disk, and the connections between the nodes.
 
-pub(crate) use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
+pub use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
 use crate::net::connections::dial;
 use crate::raft::node_environment::{NodeAddress, host_and_port};
-pub(crate) use crate::raft::rpc::network::RpcFailure;
+pub use crate::raft::rpc::network::RpcFailure;
 use crate::raft::rpc::network::{RpcConnection, RpcIdentity};
 use crate::raft::store::snapshot::{
     Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote,
@@ -25,7 +25,7 @@ const PROBE_PATIENCE: Span = Span::from_millis(200);
 
 /// openraft's type configuration of a cluster. Log entries have the same type in all clusters; the
 /// async runtime may differ.
-pub(crate) trait ClusterTypes:
+pub trait ClusterTypes:
     RaftTypeConfig<
         D = Proposal,
         R = Answers,
@@ -57,7 +57,7 @@ pub(crate) type RaftOf<C> = openraft::Raft<C, <C as ClusterTypes>::StateMachine>
 pub(crate) type TransportOf<C> = <C as ClusterTypes>::Transport;
 
 /// Opens connections to other nodes.
-pub(crate) trait PeerTransport: Send + Sync + 'static {
+pub trait PeerTransport: Send + Sync + 'static {
     /// The type of a connection to one other node.
     type Connection: PeerConnection;
 
@@ -70,7 +70,7 @@ pub(crate) trait PeerTransport: Send + Sync + 'static {
 }
 
 /// A connection from this node to one other node.
-pub(crate) trait PeerConnection: Send + 'static {
+pub trait PeerConnection: Send + 'static {
     /// Calls the node and returns its response. Dropping the future before it completes also drops
     /// the connection.
     fn call(

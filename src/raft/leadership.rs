@@ -34,7 +34,7 @@ const POLL: Span = Span::from_secs(1);
 
 /// The role of this node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LeadershipRole {
+pub enum LeadershipRole {
     /// This node leads, and may stamp entries.
     Leads(Leadership),
     /// Another node leads.
@@ -54,10 +54,10 @@ impl LeadershipRole {
 
 /// A period in which this node leads, and its clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Leadership {
+pub struct Leadership {
     /// The term and node id of the leadership. An entry is only proposed in the leadership in
     /// which it was stamped.
-    pub(crate) id: Leader,
+    pub id: Leader,
     pub(crate) clock: EngineClock,
 }
 
@@ -69,7 +69,7 @@ impl Leadership {
 }
 
 /// Tracks the leader of the cluster.
-pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
+pub struct LeadershipWatcher<C: ClusterTypes> {
     pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
     pub(super) leader_clock: Arc<LeaderClock>,
@@ -84,7 +84,7 @@ pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
 
 impl<C: ClusterTypes> LeadershipWatcher<C> {
     /// Updates the role of this node from openraft's metrics, until openraft ends.
-    pub(crate) async fn run(self) {
+    pub async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
             // If the metrics change after this read, `changed` below returns at once.
@@ -209,7 +209,7 @@ pub(super) fn leader_address<C: ClusterTypes>(metrics: &MetricsOf<C>) -> Option<
 }
 
 /// Counts the elections that this node has seen, whichever node won.
-pub(crate) struct ElectionCounter(Mutex<ElectionsSeen>);
+pub struct ElectionCounter(Mutex<ElectionsSeen>);
 
 struct ElectionsSeen {
     /// The leader that was elected last, if any is known.
@@ -222,7 +222,7 @@ struct ElectionsSeen {
 impl ElectionCounter {
     /// Returns a counter at zero. `vote` is the vote in the log at the start of the node; the
     /// leader in it does not count.
-    pub(crate) fn since(vote: Option<&Vote>) -> Self {
+    pub fn since(vote: Option<&Vote>) -> Self {
         let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
         Self(Mutex::new(ElectionsSeen { leader, count: 0, last: None }))
     }

@@ -59,7 +59,7 @@ pub(crate) struct LinearizableReader<C: ClusterTypes> {
 
 /// The reads that wait for the next confirmation by a quorum.
 #[derive(Default)]
-pub(crate) struct ReadQueue {
+pub struct ReadQueue {
     waiting: Mutex<QueuedReads>,
     bell: Notify,
 }
@@ -84,7 +84,7 @@ impl ReadQueue {
     }
 
     /// Closes the queue, and refuses the waiting reads with `why`.
-    pub(crate) fn fail(&self, why: &Unavailable) {
+    pub fn fail(&self, why: &Unavailable) {
         let reads = {
             let mut waiting = self.waiting.lock();
             waiting.closed = Some(why.clone());

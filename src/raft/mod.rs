@@ -16,14 +16,14 @@
 //! - `node` starts all of it, and is the interface to the front ends.
 //! - `fuzz` gives `tests/fuzz` access to the decoders.
 
-pub(crate) mod store;
-pub(crate) mod node_environment;
-pub(crate) mod write;
+pub mod store;
+pub mod node_environment;
+pub mod write;
 mod rpc;
-pub(crate) mod cluster_types;
+pub mod cluster_types;
 mod linearizable_read;
-pub(crate) mod leadership;
-pub(crate) mod node;
+pub mod leadership;
+pub mod node;
 #[doc(hidden)]
 pub mod fuzz;
 

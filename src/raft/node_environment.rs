@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::{fmt, io};
 
 /// The clocks and the random numbers of a machine.
-pub(crate) trait NodeEnvironment: Send + Sync + 'static {
+pub trait NodeEnvironment: Send + Sync + 'static {
     /// Reads the steady clock, which never jumps, and which stands still while the machine sleeps.
     fn steady_now(&self) -> Time;
 
@@ -63,21 +63,21 @@ pub(crate) trait NodeEnvironment: Send + Sync + 'static {
 
 /// The timeouts of a client's request, and of the calls to other nodes that the request causes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RequestTimeouts {
+pub struct RequestTimeouts {
     /// How long a client's request may take until it is answered: a user who waits longer assumes
     /// that the program hangs.
-    pub(crate) answer: Span,
+    pub answer: Span,
     /// Timeout of one call to the leader: shorter than the deadline of an answer, so that there is
     /// time to call the next leader.
-    pub(crate) leader_call: Span,
+    pub leader_call: Span,
     /// A node without contact to a leader or a quorum for longer than this has lost its quorum: an
     /// election takes less time.
-    pub(crate) quorum_lost: Span,
+    pub quorum_lost: Span,
     /// Deadline of an answer on a node that has lost its quorum: enough for three heartbeats on a
     /// local network, in case contact is just coming back.
-    pub(crate) without_quorum: Span,
+    pub without_quorum: Span,
     /// How long a new leader waits for a quorum to confirm that it leads, before it retries.
-    pub(crate) barrier: Span,
+    pub barrier: Span,
 }
 
 impl Default for RequestTimeouts {
@@ -115,7 +115,7 @@ const PART_BYTES_MAX: usize = 300;
 
 /// The addresses and the name of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NodeAddress {
+pub struct NodeAddress {
     /// `HOST:PORT` of the node for its peers.
     pub(super) address: Arc<str>,
     /// The URL of the node's server for clients.
@@ -268,7 +268,7 @@ pub(super) fn refusal(wanted: Option<&ClusterName>, own: Option<&ClusterName>) -
 /// The highest cluster version that a node has heard of, by an entry, a snapshot or a call. All
 /// clones share one number.
 #[derive(Debug, Clone)]
-pub(crate) struct ClusterVersion(Arc<AtomicU8>);
+pub struct ClusterVersion(Arc<AtomicU8>);
 
 impl ClusterVersion {
     pub(crate) fn get(&self) -> u8 {

@@ -214,7 +214,7 @@ const ELECTION_PAUSE: Span = Span::from_millis(120);
 
 impl<C: ClusterTypes> RequestPipeline<C> {
     /// Handles the end of a connection on which the node `leader` has sent entries.
-    pub(crate) async fn leader_connection_closed(&self, leader: NodeId) {
+    pub async fn leader_connection_closed(&self, leader: NodeId) {
         // A leader has more than one connection, and all of them end with its process.
         let Ok(_only_check) = self.leader_check.try_lock() else { return };
         let Some(vote) = self.vote_for(leader) else { return };

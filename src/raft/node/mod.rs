@@ -8,7 +8,7 @@
 
 pub(super) mod membership;
 pub(super) mod cluster_admin;
-pub(crate) mod node_pipeline;
+pub mod node_pipeline;
 pub(super) mod membership_task;
 pub(super) mod peer_service;
 pub(super) mod start;

@@ -32,17 +32,20 @@ const CONFIRMED_EVERY: Span = Span::from_millis(400);
 
 /// The parts of a node that its front ends and its peers use.
 #[derive(Clone)]
-pub(crate) struct RequestPipeline<C: ClusterTypes> {
-    pub(crate) raft: RaftOf<C>,
-    pub(crate) replica: Arc<Replica>,
+pub struct RequestPipeline<C: ClusterTypes> {
+    /// openraft's handle of this node.
+    pub raft: RaftOf<C>,
+    /// The engine of this node, to which the entries of the log are applied.
+    pub replica: Arc<Replica>,
     /// The queue of commands, and of the reads that must wait for them.
-    pub(crate) queue: Arc<ProposalQueue>,
+    pub queue: Arc<ProposalQueue>,
     /// The queue of reads that need not wait for any command.
-    pub(crate) reads: Arc<ReadQueue>,
+    pub reads: Arc<ReadQueue>,
     pub(in crate::raft) reader: Arc<LinearizableReader<C>>,
     pub(in crate::raft) leader_clock: Arc<LeaderClock>,
     pub(in crate::raft) staleness: Arc<StalenessBound>,
-    pub(crate) role: WatchReceiverOf<C, LeadershipRole>,
+    /// The role of this node, as it changes.
+    pub role: WatchReceiverOf<C, LeadershipRole>,
     /// Whether this node is the only member, and so its own quorum.
     pub(in crate::raft) alone: Arc<AtomicBool>,
     pub(in crate::raft) transport: Arc<TransportOf<C>>,
@@ -52,29 +55,36 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
 }
 
 /// The tasks of a pipeline, which its node runs until openraft ends.
-pub(crate) struct PipelineTasks<C: ClusterTypes> {
+pub struct PipelineTasks<C: ClusterTypes> {
     /// Tracks which node leads.
-    pub(crate) watcher: LeadershipWatcher<C>,
+    pub watcher: LeadershipWatcher<C>,
     /// Makes log entries of the queued requests.
-    pub(crate) proposer: Proposer<C>,
+    pub proposer: Proposer<C>,
 }
 
 /// The components of which a pipeline is built.
-pub(crate) struct PipelineParts<C: ClusterTypes> {
-    pub(crate) raft: RaftOf<C>,
-    pub(crate) replica: Arc<Replica>,
-    pub(crate) transport: Arc<TransportOf<C>>,
-    pub(crate) environment: Arc<dyn NodeEnvironment>,
-    pub(crate) elections: Arc<ElectionCounter>,
-    pub(crate) fatal: FatalError,
+pub struct PipelineParts<C: ClusterTypes> {
+    /// openraft's handle of the node.
+    pub raft: RaftOf<C>,
+    /// The engine of the node, as it was restored.
+    pub replica: Arc<Replica>,
+    /// Opens connections to other nodes.
+    pub transport: Arc<TransportOf<C>>,
+    /// The clocks, random numbers and timeouts of the node.
+    pub environment: Arc<dyn NodeEnvironment>,
+    /// Counts the elections that the node sees.
+    pub elections: Arc<ElectionCounter>,
+    /// Where the first fatal error of the disk is recorded.
+    pub fatal: FatalError,
     /// The role of the node at its start.
-    pub(crate) role: LeadershipRole,
-    pub(crate) is_alone: bool,
+    pub role: LeadershipRole,
+    /// Whether the node is the only member at its start.
+    pub is_alone: bool,
 }
 
 impl<C: ClusterTypes> PipelineParts<C> {
     /// Builds the pipeline. Its tasks do not run yet.
-    pub(crate) fn build(self) -> (RequestPipeline<C>, PipelineTasks<C>) {
+    pub fn build(self) -> (RequestPipeline<C>, PipelineTasks<C>) {
         let Self { raft, replica, transport, environment, elections, .. } = self;
         let Self { fatal, role, is_alone, .. } = self;
         let leader_clock = Arc::new(LeaderClock::new(Arc::clone(&environment)));
@@ -139,7 +149,7 @@ impl<C: ClusterTypes> PipelineParts<C> {
 impl<C: ClusterTypes> RequestPipeline<C> {
     /// Answers the reads in the queue [`Self::reads`], until the task that runs this method is
     /// dropped.
-    pub(crate) async fn answer_reads(self) {
+    pub async fn answer_reads(self) {
         self.reader.run(&self.reads).await;
     }
 
@@ -191,7 +201,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     /// Calls `query` with the engine, and passes the result to `then`. First applies the deadlines
     /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
     /// `name` is `None`).
-    pub(crate) fn read_engine<T: 'static>(
+    pub fn read_engine<T: 'static>(
         &self,
         name: Option<&LockName>,
         query: impl FnOnce(&Engine, Time) -> T + Send + 'static,
@@ -225,7 +235,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     }
 
     /// Whether this node has lost the contact with a majority.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.reader.is_lost()
     }
 
@@ -239,7 +249,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
 
     /// Requests the leader's time if it is not known, or if this node follows and has not received
     /// it for long.
-    pub(crate) async fn refresh_leader_time(&self, patience: Span) {
+    pub async fn refresh_leader_time(&self, patience: Span) {
         let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
         if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
             // The read has no other purpose than its response, which contains the leader's time.
@@ -248,7 +258,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     }
 
     /// Appends the entries that a leader has sent, and notes the contact to it.
-    pub(crate) async fn append_entries(
+    pub async fn append_entries(
         &self,
         ask: AppendEntriesRequest<C>,
     ) -> Result<AppendEntriesResponse<C>, RaftError<C>> {
@@ -261,7 +271,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     }
 
     /// Answers a call by which another node forwards the requests of its clients.
-    pub(crate) async fn answer(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
+    pub async fn answer(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
         match call {
             RpcRequest::Forward(commands) => self.apply_forwarded(commands).await,
             RpcRequest::Read => self.reader.place().await.map(RpcResponse::Read),

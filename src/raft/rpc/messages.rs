@@ -64,7 +64,7 @@ pub(in crate::raft) struct Envelope {
 
 /// A request to another node.
 #[derive(Debug, Clone)]
-pub(crate) enum RpcRequest {
+pub enum RpcRequest {
     /// Raft's `AppendEntries`: log entries, or a heartbeat.
     Append(AppendEntriesRequest<TypeConfig>),
     /// Raft's `RequestVote`.
@@ -93,7 +93,7 @@ pub(crate) enum RpcRequest {
 
 /// The answer to a request.
 #[derive(Debug, Clone)]
-pub(crate) enum RpcResponse {
+pub enum RpcResponse {
     /// Response to [`RpcRequest::Append`].
     Append(AppendEntriesResponse<TypeConfig>),
     /// Response to [`RpcRequest::Vote`] and [`RpcRequest::PreVote`].
@@ -118,7 +118,7 @@ pub(crate) enum RpcResponse {
 /// A log index, which is the read index or the entry of forwarded commands, together with the
 /// leader's engine time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaderProgress {
+pub struct LeaderProgress {
     /// The read index, or the index of the entry with the forwarded commands.
     pub(crate) index: u64,
     /// The engine time of the leader when it sent the response.
@@ -128,7 +128,7 @@ pub(crate) struct LeaderProgress {
 /// The error with which a node answers a call. The call had no effect unless the variant says
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RpcError {
+pub enum RpcError {
     /// The call can't be decoded.
     Malformed,
     /// The call names another cluster than that of the receiver.
@@ -165,7 +165,7 @@ impl fmt::Display for RpcError {
 
 impl RpcRequest {
     /// Returns the name of the call in paths and logs.
-    pub(crate) const fn name(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::Append(_) => "append",
             Self::Vote(_) => "vote",

@@ -247,7 +247,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// The identity of the calling node.
 #[derive(Clone)]
-pub(crate) struct RpcIdentity {
+pub struct RpcIdentity {
     /// The cluster of the node, or `None` before it has joined one.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// The id of the node, or [`ANYBODY`] before it has one.
@@ -276,7 +276,7 @@ impl RpcIdentity {
 }
 
 /// A connection to one node.
-pub(crate) struct RpcConnection {
+pub struct RpcConnection {
     caller: Arc<RpcIdentity>,
     to: NodeId,
     pub(in crate::raft) address: Arc<str>,
@@ -285,7 +285,7 @@ pub(crate) struct RpcConnection {
 
 /// The error of a call to another node.
 #[derive(Debug, Clone)]
-pub(crate) enum RpcFailure {
+pub enum RpcFailure {
     /// The call was never sent, so it had no effect.
     Unsent(String),
     /// The node may have received the call but no valid answer arrived: the outcome is unknown.

@@ -524,7 +524,7 @@ impl error::Error for DataError {
 
 /// Holds the first fatal disk error. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
+pub struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
 
 impl FatalError {
     /// Records `error`, which occurred while doing `what`, unless an earlier one is recorded.

@@ -4,6 +4,6 @@
 //! entries of openraft, and `snapshot` what replaces those that are applied, with the encoding of
 //! both.
 
-pub(crate) mod data_dir;
-pub(crate) mod snapshot;
+pub mod data_dir;
+pub mod snapshot;
 pub(super) mod log;

@@ -41,7 +41,7 @@ const HEAD_BYTES: usize = 16;
 
 /// The decoded contents of a snapshot: the replicated state at one entry of the log.
 #[derive(Debug, Clone)]
-pub(crate) struct SnapshotContents {
+pub struct SnapshotContents {
     pub(crate) meta: Meta,
     pub(crate) cluster: Option<ClusterId>,
     /// The cluster version, which is that of the encoded state.
@@ -50,7 +50,7 @@ pub(crate) struct SnapshotContents {
 }
 
 /// Encodes the state, as it is stored in the file and sent to other nodes.
-pub(crate) fn to_bytes(version: u8, cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
+pub fn to_bytes(version: u8, cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
     let mut out = Encoder::message(version);
     cluster.put(&mut out);
     out.extend_from_slice(&state_codec::encode_engine(version, engine));
@@ -63,7 +63,7 @@ pub(in crate::raft) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()>
 }
 
 /// Encodes a snapshot with its metadata as the contents of a file.
-pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
+pub fn to_file(snapshot: &Snapshot) -> Vec<u8> {
     let mut meta = Encoder::new(FORMAT_VERSION);
     put_meta(&snapshot.meta, &mut meta);
     let length = (meta.len() as u32).to_le_bytes();
@@ -88,7 +88,7 @@ pub(in crate::raft) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> 
 }
 
 /// Decodes the contents of a file that [`to_file`] encoded; `path` is for error messages.
-pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError> {
+pub fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError> {
     let damaged = |why: &str| DataError::damaged(path, why);
     let (head, body) =
         bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("it is cut off"))?;
@@ -117,7 +117,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
 }
 
 /// Decodes the encoded state in a snapshot, and returns it with the snapshot's metadata.
-pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, DecodeError> {
+pub fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, DecodeError> {
     let (version, body) = snapshot.snapshot.split_first().ok_or(Malformed)?;
     check_version(*version)?;
     let mut from = Decoder::new(*version, body);
@@ -141,33 +141,33 @@ pub(in crate::raft) fn load(path: &Path) -> Result<Option<SnapshotContents>, Dat
 openraft::declare_raft_types!(
     /// openraft's type configuration: an entry contains a proposal, and applying it returns
     /// answers.
-    pub(crate) TypeConfig:
+    pub TypeConfig:
         D = Proposal,
         R = Answers,
 );
 
 /// The id of a node. It is never reused: a node that has lost its data gets a new one.
-pub(crate) type NodeId = u64;
+pub type NodeId = u64;
 /// The index of an entry in the log, and the leader that proposed it.
-pub(crate) type LogId = LogIdOf<TypeConfig>;
+pub type LogId = LogIdOf<TypeConfig>;
 /// One leadership: a term, and the node that leads in it.
 pub(crate) type Leader = LeaderId<u64, NodeId>;
 /// A vote: the leader or candidate that a node has promised to follow.
-pub(crate) type Vote = VoteOf<TypeConfig>;
+pub type Vote = VoteOf<TypeConfig>;
 /// One entry of the log.
-pub(crate) type Entry = EntryOf<TypeConfig>;
+pub type Entry = EntryOf<TypeConfig>;
 /// The payload of an entry.
 pub(crate) type Payload = PayloadOf<TypeConfig>;
 /// The members of the cluster, and the entry that set them.
-pub(crate) type Membership = StoredMembershipOf<TypeConfig>;
+pub type Membership = StoredMembershipOf<TypeConfig>;
 /// The metadata of a snapshot: the last applied entry, and the membership.
-pub(crate) type Meta = SnapshotMetaOf<TypeConfig>;
+pub type Meta = SnapshotMetaOf<TypeConfig>;
 /// A snapshot: its metadata, and the encoded state.
-pub(crate) type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
+pub type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
 
 /// The id of the cluster to which a log belongs: random, and drawn when the cluster is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClusterId(pub(crate) u128);
+pub struct ClusterId(pub u128);
 
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +177,7 @@ impl fmt::Display for ClusterId {
 
 /// The contents of one entry, applied as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Proposal {
+pub enum Proposal {
     /// Begins a new cluster: its id, and the limits and durations (`Rules`) that all its replicas
     /// must share.
     Begin(ClusterId, Rules),
@@ -195,11 +195,11 @@ pub(crate) enum Proposal {
 
 /// The commands of one entry: those that came while the entry before was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Commands {
+pub struct Commands {
     /// The engine time at which the commands are applied, as the leader stamped it.
-    pub(crate) now: Time,
+    pub now: Time,
     /// The commands of the entry, in the order in which they are applied.
-    pub(crate) commands: Vec<Command>,
+    pub commands: Vec<Command>,
 }
 
 /// The part of the state of a lost cluster that the new cluster in its place takes over.
@@ -235,7 +235,7 @@ impl InheritedState {
     }
 
     /// Returns the first proposals of the cluster with this id, in order.
-    pub(crate) fn proposals(self, cluster: ClusterId) -> impl Iterator<Item = Proposal> {
+    pub fn proposals(self, cluster: ClusterId) -> impl Iterator<Item = Proposal> {
         let names: Vec<_> = self.names.chunks(NAMES_MAX).map(<[_]>::to_vec).collect();
         let begin = std::iter::once(Proposal::Inherit(cluster, self.baseline));
         begin.chain(names.into_iter().map(Proposal::Remember))
@@ -243,7 +243,7 @@ impl InheritedState {
 }
 
 /// The answers to the commands of an entry, in order.
-pub(crate) type Answers = Vec<Answer>;
+pub type Answers = Vec<Answer>;
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -437,12 +437,12 @@ impl Decode for EncodedEntry {
 }
 
 /// Encodes the payload of an entry in the newest version, which is the first byte.
-pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
+pub fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(known_version(), payload).bytes
 }
 
 /// Decodes a payload that [`entry_bytes`] has encoded.
-pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
+pub fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
     check_version(*version).map_err(|unknown| {

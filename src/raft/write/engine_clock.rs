@@ -2,7 +2,7 @@
 //! continues from the last stamp in the log and advances with the leader's own steady clock.
 //!
 //! Engine time never advances faster than real time. Within a term it follows one steady clock. A
-//! new leader continues from a [`LeaderReading`]: the engine time that the previous leader reported
+//! new leader continues from a `LeaderReading`: the engine time that the previous leader reported
 //! plus the time that has passed here since the report was received. The report was made before it
 //! was received, so the sum is never ahead of the previous leader's clock. A restart, a pause or a
 //! wall clock that was set can therefore only extend leases, never shorten them, and a failover
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// A clock that shows engine time. It ties one engine time to the reading of a steady clock at the
 /// same moment, the reference moment, and advances with the steady clock from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EngineClock {
+pub struct EngineClock {
     /// The engine time at the reference moment, at which both clocks were read.
     engine: Time,
     /// The reading of the steady clock at the reference moment.
@@ -28,12 +28,12 @@ pub(crate) struct EngineClock {
 
 impl EngineClock {
     /// Returns a clock that shows `engine` when the steady clock shows `steady`.
-    pub(crate) const fn on(engine: Time, steady: Time) -> Self {
+    pub const fn on(engine: Time, steady: Time) -> Self {
         Self { engine, steady }
     }
 
     /// Returns the engine time when the steady clock shows `steady`.
-    pub(crate) fn at(self, steady: Time) -> Time {
+    pub fn at(self, steady: Time) -> Time {
         self.engine + steady.since(self.steady)
     }
 

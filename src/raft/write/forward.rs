@@ -114,7 +114,7 @@ struct ResetInParts {
 
 impl<C: ClusterTypes> RequestPipeline<C> {
     /// Adds a command to the queue; a reset in parts of `reset_part_max` leases and queue places.
-    pub(crate) fn submit(
+    pub fn submit(
         &self,
         command: Command,
         reset_part_max: usize,

@@ -4,8 +4,8 @@
 //! `forward` sends them to the leader, whose `proposer` makes entries of them, stamped by
 //! `engine_clock`. `state_machine` applies the entries of the log to the replica.
 
-pub(crate) mod engine_clock;
+pub mod engine_clock;
 pub(super) mod proposal_queue;
 pub(crate) mod forward;
-pub(crate) mod state_machine;
+pub mod state_machine;
 pub(super) mod proposer;

@@ -52,7 +52,7 @@ pub(crate) type PendingRead = Then<Result<Time, Unavailable>>;
 pub(in crate::raft) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 
 /// The requests that wait for the next entry, and the commands of the entry in flight.
-pub(crate) struct ProposalQueue {
+pub struct ProposalQueue {
     state: Mutex<ProposalQueueState>,
     notify: Notify,
     environment: Arc<dyn NodeEnvironment>,
@@ -147,7 +147,7 @@ impl ProposalQueue {
     }
 
     /// Adds a command, or refuses it at once if the queue is closed.
-    pub(crate) fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+    pub fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.take(ProposalKind::Command(command, then));
     }
 
@@ -274,7 +274,7 @@ impl ProposalQueue {
     }
 
     /// Closes the queue, and refuses the queued requests with `why`.
-    pub(crate) fn fail(&self, why: &Unavailable) {
+    pub fn fail(&self, why: &Unavailable) {
         let asked = {
             let mut state = self.state.lock();
             state.closed = Some(why.clone());

@@ -32,7 +32,7 @@ use tokio::sync::Mutex as Turn;
 const LATE_POLL: Span = Span::from_millis(250);
 
 /// Takes batches from the proposal queue, and proposes or forwards each.
-pub(crate) struct Proposer<C: ClusterTypes> {
+pub struct Proposer<C: ClusterTypes> {
     pub(in crate::raft) raft: RaftOf<C>,
     pub(in crate::raft) replica: Arc<Replica>,
     pub(in crate::raft) queue: Arc<ProposalQueue>,
@@ -58,7 +58,7 @@ enum ProposalOutcome {
 impl<C: ClusterTypes> Proposer<C> {
     /// Processes the queue until it is closed and empty. Returns the reason as an error if the log
     /// fails or openraft ends.
-    pub(crate) async fn run(&self) -> Result<(), Arc<str>> {
+    pub async fn run(&self) -> Result<(), Arc<str>> {
         loop {
             let role = *self.role.borrow_watched();
             match self.queue.next(|| self.now(role)) {

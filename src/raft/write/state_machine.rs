@@ -37,14 +37,14 @@ use tokio::sync::Notify;
 pub(in crate::raft) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
 /// The replica and its snapshot file.
-pub(crate) struct StateMachine {
+pub struct StateMachine {
     pub(in crate::raft) replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
     fatal_error: FatalError,
 }
 
 /// Writes one snapshot to disk.
-pub(crate) struct StateSnapshotBuilder {
+pub struct StateSnapshotBuilder {
     snapshot: Snapshot,
     replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
@@ -188,7 +188,7 @@ impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
 const TIME_EVERY: Span = Span::from_secs(2);
 
 /// The replicated state of a node, and its event log and counters.
-pub(crate) struct Replica {
+pub struct Replica {
     core: Mutex<ReplicaState>,
     pub(crate) feed: Arc<EventLog>,
     /// The places of the events in the log of the cluster.
@@ -208,10 +208,11 @@ pub(crate) struct Replica {
 }
 
 /// The state of a replica that its mutex guards.
-pub(crate) struct ReplicaState {
-    pub(crate) engine: Engine,
+pub struct ReplicaState {
+    /// The engine, with all entries up to the last applied one.
+    pub engine: Engine,
     /// The id of the cluster, or `None` until the entry that begins the cluster has been applied.
-    pub(crate) cluster: Option<ClusterId>,
+    pub cluster: Option<ClusterId>,
     /// The cluster version, as of the last applied entry.
     pub(crate) cluster_version: u8,
     applied: Option<LogId>,
@@ -236,7 +237,7 @@ enum EventPublishing {
 
 impl Replica {
     /// Returns a replica with the state of a snapshot, or with an empty one.
-    pub(crate) fn new(
+    pub fn new(
         known: Option<SnapshotContents>,
         audit: Audit,
         environment: Arc<dyn NodeEnvironment>,
@@ -281,7 +282,7 @@ impl Replica {
     }
 
     /// Locks the state. No entry is applied while the guard is held, so hold it only briefly.
-    pub(crate) fn state(&self) -> MutexGuard<'_, ReplicaState> {
+    pub fn state(&self) -> MutexGuard<'_, ReplicaState> {
         self.core.lock()
     }
 
@@ -300,7 +301,7 @@ impl Replica {
 
     /// Publishes the events of entries to watchers from now on. Until this call, they are the
     /// events of entries that the start replays, and are dropped.
-    pub(crate) fn go_live(&self) {
+    pub fn go_live(&self) {
         let mut core = self.core.lock();
         core.publishing = EventPublishing::All;
         let (now, boot) = (core.engine.clock(), self.environment.boot_now());
@@ -308,7 +309,7 @@ impl Replica {
     }
 
     /// Applies an entry. Returns the answers to its commands, in order.
-    pub(crate) fn apply(&self, entry: Entry) -> Answers {
+    pub fn apply(&self, entry: Entry) -> Answers {
         let index = entry.log_id.index;
         let answers = self.apply_unpublished(entry);
         self.publish(index);
@@ -424,7 +425,7 @@ impl Replica {
     }
 
     /// Replaces the state with a snapshot of another node.
-    pub(crate) fn replace(&self, known: SnapshotContents) {
+    pub fn replace(&self, known: SnapshotContents) {
         let mut core = self.core.lock();
         core.engine = known.engine;
         core.cluster = known.cluster;
@@ -473,7 +474,7 @@ impl Replica {
 
 impl ReplicaState {
     /// Returns the members of the cluster, as of the last applied entry.
-    pub(crate) const fn members(&self) -> &Membership {
+    pub const fn members(&self) -> &Membership {
         &self.members
     }
 
@@ -490,7 +491,7 @@ impl ReplicaState {
     }
 
     /// Returns the snapshot metadata of this state.
-    pub(crate) fn meta(&self) -> Meta {
+    pub fn meta(&self) -> Meta {
         Meta { last_log_id: self.applied, last_membership: self.members.clone() }
     }
 }

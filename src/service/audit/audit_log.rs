@@ -112,7 +112,7 @@ fn log_act(act: &Value) {
 type AuditClock = Box<dyn Fn(Time) -> Option<Wall> + Send + Sync>;
 
 /// The audit log, and the thread that writes it. A simulation has neither.
-pub(crate) struct Audit {
+pub struct Audit {
     shared: Arc<AuditShared>,
     thread: Option<JoinHandle<()>>,
     /// The last record in each file at the start: earlier ones are not written again.
@@ -193,7 +193,7 @@ impl Audit {
     }
 
     /// Returns an audit log that records nothing, for a simulation.
-    pub(crate) fn off() -> Self {
+    pub fn off() -> Self {
         Self { shared: Arc::default(), thread: None, written: [None; 2] }
     }
 

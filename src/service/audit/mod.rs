@@ -6,4 +6,4 @@
 
 pub(super) mod audit_file;
 pub mod refusal_log;
-pub(crate) mod audit_log;
+pub mod audit_log;
