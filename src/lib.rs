@@ -16,7 +16,6 @@
 //! - [`engine`] holds the rules of a lock as a pure value: leases, sessions, queues, tokens.
 //! - [`service`] is the interface between front ends and the engine, with the local backend.
 //! - [`raft`] is the backend that replicates the engine in a cluster.
-//! - [`sim`] runs a cluster on virtual time and checks what its clients saw.
 //! - [`client`] is the backend that uses a server.
 //! - [`holder_id`] names the process that holds a lock.
 //! - [`status`] shows a lock, or an event, as JSON.
@@ -39,7 +38,6 @@ mod net;
 pub mod engine;
 pub mod service;
 pub mod raft;
-pub mod sim;
 pub mod client;
 pub mod holder_id;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use super::exit::{CliResult, Exit};
 use super::log_options::{self, LogFormatArg, LogScope};
-use super::{doctor, generate, output, sim};
+use super::{doctor, generate, output};
 use crate::cli::connect::config;
 #[cfg(target_os = "linux")]
 use crate::cli::guard::folder_snapshot;
@@ -41,7 +41,7 @@ Examples:
 
 const MORE: &str = "\
 More commands, each with its own --help:
-  renew, cert, audit, sim, completions, man";
+  renew, cert, audit, completions, man";
 
 const MOUNT_EXAMPLES: &str = "\
 Examples:
@@ -142,12 +142,6 @@ with '--seed HOST:PORT' of one that is there. Examples:
   latchfs cluster status --server http://box1:8080,http://box2:8080
   latchfs cluster transfer         before the leader is restarted
   latchfs cluster remove 7         when its data is lost; it may join again as a new node";
-
-const SIM_EXAMPLES: &str = "\
-Examples:
-  latchfs sim --seed 7                     three nodes, for 20 virtual seconds
-  latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
-  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations";
 
 /// The parsed arguments of a call of `latchfs`.
 #[derive(Debug, Parser)]
@@ -256,12 +250,6 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     // These and others are hidden, so that the short list of commands fits a screen; the long help
     // and the manual name them.
-    /// Try a whole cluster on virtual time, with all that may go wrong
-    ///
-    /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
-    /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
-    #[command(hide = true, after_long_help = SIM_EXAMPLES)]
-    Sim(sim::SimArgs),
     /// Print the shell completions of these commands
     #[command(hide = true)]
     Completions(generate::CompletionsArgs),
@@ -319,7 +307,6 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Config(args) => config::run(args),
         CliCommand::Audit(args) => audit::run(args),
-        CliCommand::Sim(args) => sim::run(args),
         CliCommand::Completions(args) => generate::completions(args),
         CliCommand::Man(args) => generate::man(args, Cli::command()),
     }

@@ -5,8 +5,7 @@
 //! and clusters, `guard` for guarded folders, and `doctor`. `connect` finds the mount or the server
 //! that a command is about. `exit` and `output` define how a command ends and what it prints,
 //! `status_table` formats locks, `argument_types` and `log_options` are shared arguments, and
-//! `signals` ends daemons. `generate` writes completions and the manual, and `sim` simulates a
-//! cluster.
+//! `signals` ends daemons. `generate` writes completions and the manual.
 
 mod exit;
 mod output;
@@ -22,7 +21,6 @@ mod lock;
 mod run;
 mod show;
 mod doctor;
-mod sim;
 mod generate;
 mod command_line;
 

@@ -34,7 +34,7 @@ mod clients;
 mod faults;
 mod simulation;
 
-pub use crate::sim::checks::recorder::CoveragePoint;
+pub use crate::checks::recorder::CoveragePoint;
 pub use simulation::{SimOptions, SimReport, run};
 
 #[cfg(test)]

@@ -11,59 +11,59 @@
 //! The session and the leases that a simulated client believes it has. A lease has an end of its
 //! own, or ends with the session.
 
-use crate::engine::{
+use crate::checks::client_history::{Belief, Lock, SafetyProperty, Sharing, StepKind, Who};
+use crate::machines::virtual_environment::{VirtualClock, now, sleep};
+use crate::machines::virtual_links::{End, NodeReply, NodeRequest};
+use crate::planted_bugs::{PlantedBug, planted};
+use crate::world::SimWorld;
+use latchfs::engine::{
     AcknowledgedKeys, Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder,
     IdempotencyKey, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId,
     OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Release, Renew, RequestId,
     RequestOrder, SessionId, Tenure, Token, Ttl,
 };
-use crate::raft::store::snapshot::NodeId;
-use crate::sim::checks::client_history::{Belief, Lock, SafetyProperty, Sharing, StepKind, Who};
-use crate::sim::machines::virtual_environment::{VirtualClock, now, sleep};
-use crate::sim::machines::virtual_links::{End, NodeReply, NodeRequest};
-use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::sim::world::SimWorld;
-use crate::time::{Span, Time};
+use latchfs::raft::store::snapshot::NodeId;
+use latchfs::time::{Span, Time};
 use std::sync::Arc;
 
 /// The number of locks in a simulation. All clients compete for the same ones.
-pub(in crate::sim) const LOCKS: usize = 3;
+pub(crate) const LOCKS: usize = 3;
 /// How long a client waits for an answer before it tries another node.
-pub(in crate::sim) const PATIENCE: Span = Span::from_millis(400);
+pub(crate) const PATIENCE: Span = Span::from_millis(400);
 /// How many times a client sends a request before it gives up.
 const TRIES: u32 = 8;
 /// The longest ttl that a client requests for a lease.
 const TTL_MAX: Span = Span::from_millis(2_500);
 /// A simulated client process.
-pub(in crate::sim) struct SimClient {
-    pub(in crate::sim) world: Arc<SimWorld>,
-    pub(in crate::sim) end: End,
-    pub(in crate::sim) clock: VirtualClock,
+pub(crate) struct SimClient {
+    pub(crate) world: Arc<SimWorld>,
+    pub(crate) end: End,
+    pub(crate) clock: VirtualClock,
     /// The client id. A client that restarts gets a new one.
-    pub(in crate::sim) who: Who,
-    pub(in crate::sim) life: u32,
-    pub(in crate::sim) requests: u64,
+    pub(crate) who: Who,
+    pub(crate) life: u32,
+    pub(crate) requests: u64,
     /// Number of files opened so far, over all sessions of the client.
     files: u64,
     /// The node that gets the next request.
-    pub(in crate::sim) node: NodeId,
-    pub(in crate::sim) session: Option<ClientSession>,
-    pub(in crate::sim) held: Vec<ClientLease>,
+    pub(crate) node: NodeId,
+    pub(crate) session: Option<ClientSession>,
+    pub(crate) held: Vec<ClientLease>,
 }
 
 /// The answer to a request, and the times of the request.
-pub(in crate::sim) struct RequestResult {
+pub(crate) struct RequestResult {
     /// `sent` and `from` are the same moment, when the request was first sent: `sent` on the
     /// client's clock, `from` in virtual time.
-    pub(in crate::sim) sent: Time,
-    pub(in crate::sim) from: Time,
-    pub(in crate::sim) to: Time,
+    pub(crate) sent: Time,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
     /// The answer; `None` if no node answered.
-    pub(in crate::sim) answer: Option<Answer>,
+    pub(crate) answer: Option<Answer>,
 }
 
 impl SimClient {
-    pub(in crate::sim) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
+    pub(crate) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
         let clock = VirtualClock::new(&world.dice);
         let node = *world.dice.pick(&world.nodes());
         let (end, who) = (100 + number, format!("c{number}.0").into());
@@ -82,12 +82,12 @@ impl SimClient {
         }
     }
 
-    pub(in crate::sim) const fn end(number: u64) -> End {
+    pub(crate) const fn end(number: u64) -> End {
         100 + number
     }
 
     /// Performs random operations until `until`.
-    pub(in crate::sim) async fn live(mut self, until: Time) {
+    pub(crate) async fn live(mut self, until: Time) {
         while now() < until {
             self.keep_up().await;
             self.drop_the_late();
@@ -117,7 +117,7 @@ impl SimClient {
 
     /// Reads every lock once, and reports a violation if one can't be read. Retries until `until`,
     /// since an election may still be under way.
-    pub(in crate::sim) async fn read_all_locks(mut self, until: Time) {
+    pub(crate) async fn read_all_locks(mut self, until: Time) {
         for lock in 0..LOCKS {
             while self.read_lock(lock).await.is_none() {
                 if now() > until {
@@ -131,7 +131,7 @@ impl SimClient {
 
     /// Sends a command, and sends it again to other nodes until one answers, at most [`TRIES`]
     /// times in all.
-    pub(in crate::sim) async fn submit(&mut self, op: Op) -> RequestResult {
+    pub(crate) async fn submit(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut order = self.order();
@@ -223,7 +223,7 @@ impl SimClient {
         self.take(lock, ask).await;
     }
 
-    pub(in crate::sim) async fn take(&mut self, lock: Lock, ask: Acquire) {
+    pub(crate) async fn take(&mut self, lock: Lock, ask: Acquire) {
         let came = self.submit(Op::Acquire(ask.clone())).await;
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
@@ -285,7 +285,7 @@ impl SimClient {
     /// Returns an acquire in the name of the client rather than of an open file. If the client
     /// holds a lease under that lock name, the acquire renews the lease. A late copy of the acquire
     /// can only extend that lease, because no other request asks for a longer ttl.
-    pub(in crate::sim) fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
+    pub(crate) fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
         let ttl = Ttl::new(TTL_MAX).expect("long enough");
         let (hold, mode, term) =
             (Ownership::Client, Mode::Exclusive, LeaseTerms::Own(ttl, Grace::NONE));
@@ -300,7 +300,7 @@ impl SimClient {
         Patch { holder_id: attempt, ..Patch::default() }
     }
 
-    pub(in crate::sim) fn id(&self) -> ClientId {
+    pub(crate) fn id(&self) -> ClientId {
         ClientId::parse(&self.who).expect("a valid name")
     }
 
@@ -322,7 +322,7 @@ impl SimClient {
         self.hold(lock, came, tenure, ask.hold, ask.mode);
     }
 
-    pub(in crate::sim) fn hold(
+    pub(crate) fn hold(
         &mut self,
         lock: Lock,
         came: &RequestResult,
@@ -358,7 +358,7 @@ impl SimClient {
         }
     }
 
-    pub(in crate::sim) fn refused(&mut self, lock: Lock, came: &RequestResult, reason: &Reason) {
+    pub(crate) fn refused(&mut self, lock: Lock, came: &RequestResult, reason: &Reason) {
         if let Reason::Conflict(conflict) = reason {
             let token = conflict.token.as_u64();
             let who: Who = conflict.holder.as_str().into();
@@ -372,13 +372,13 @@ impl SimClient {
         self.left_open(lock, came.from);
     }
 
-    pub(in crate::sim) fn left_open(&self, lock: Lock, since: Time) {
+    pub(crate) fn left_open(&self, lock: Lock, since: Time) {
         self.world.record.history(|history| history.left_open(lock, &self.who, since));
     }
 
     /// Reads a lock. Returns the time of the request on the client's clock, the state of the lock,
     /// and an upper bound of the engine time.
-    pub(in crate::sim) async fn read_lock(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
+    pub(crate) async fn read_lock(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
             let request = NodeRequest::View(name(lock));
@@ -447,7 +447,7 @@ impl SimClient {
         });
     }
 
-    pub(in crate::sim) fn key(&self, lock: Lock, token: u64) -> LeaseKey {
+    pub(crate) fn key(&self, lock: Lock, token: u64) -> LeaseKey {
         let client = ClientId::parse(&self.who).expect("a valid name");
         LeaseKey { name: name(lock), client, token: Some(Token::named(token)) }
     }
@@ -461,7 +461,7 @@ impl SimClient {
     }
 
     /// Releases a lease. The client stops relying on it before it sends the request.
-    pub(in crate::sim) async fn give_back(&mut self, at: usize) {
+    pub(crate) async fn give_back(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
         self.believed(&held);
         let ClientLease { lock, token, hold, mut acquisition, .. } = held;
@@ -494,7 +494,7 @@ impl SimClient {
 }
 
 /// Returns the name under which the engine knows the lock with the number `lock`.
-pub(in crate::sim) fn name(lock: Lock) -> LockName {
+pub(crate) fn name(lock: Lock) -> LockName {
     LockName::parse(&format!("lock{lock}")).expect("a valid name")
 }
 
@@ -502,11 +502,7 @@ impl SimClient {
     /// Whether the request must be sent again because the engine has refused its sequence number
     /// `order` as late. If so, sets `order` to the next sequence number of the session. The request
     /// id stays the same, since an earlier copy of the request may have been applied.
-    pub(in crate::sim) fn reorder(
-        &mut self,
-        order: &mut Option<RequestOrder>,
-        answer: &Answer,
-    ) -> bool {
+    pub(crate) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
         let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
             return false;
         };
@@ -525,7 +521,7 @@ impl SimClient {
     }
 
     /// Returns the sequence number of the last request in the session, if there is a session.
-    pub(in crate::sim) fn order(&self) -> Option<RequestOrder> {
+    pub(crate) fn order(&self) -> Option<RequestOrder> {
         let session = self.session.as_ref()?.id;
         Some(RequestOrder { session, number: self.requests })
     }
@@ -542,12 +538,7 @@ impl SimClient {
 
     /// Returns a command with the request id `key`, which no other command may use. It acknowledges
     /// the answers to all earlier requests of its session: the client sends none of them again.
-    pub(in crate::sim) fn command(
-        &self,
-        key: &Arc<str>,
-        op: Op,
-        order: Option<RequestOrder>,
-    ) -> Command {
+    pub(crate) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };
         let from = order.map(|order| prefix(order.session));
@@ -578,7 +569,7 @@ impl SimClient {
         matches!(life, Lifetime::Session(id) if Some(*id) != open)
     }
 
-    pub(in crate::sim) fn lose_session(&mut self) {
+    pub(crate) fn lose_session(&mut self) {
         let lost: Vec<_> = self.held.extract_if(.., |held| held.until.is_none()).collect();
         for held in &lost {
             self.believed(held);
@@ -601,14 +592,14 @@ impl SimClient {
         }
     }
 
-    pub(in crate::sim) fn lose(&mut self, token: u64) {
+    pub(crate) fn lose(&mut self, token: u64) {
         let lost: Vec<_> = self.held.extract_if(.., |held| held.token == token).collect();
         for held in &lost {
             self.believed(held);
         }
     }
 
-    pub(in crate::sim) fn forget_all(&mut self) {
+    pub(crate) fn forget_all(&mut self) {
         let all = std::mem::take(&mut self.held);
         for held in &all {
             self.believed(held);
@@ -617,7 +608,7 @@ impl SimClient {
 
     /// Records the end of the client's belief that it holds a lease: now, or the deadline of the
     /// lease if that has passed.
-    pub(in crate::sim) fn believed(&self, held: &ClientLease) {
+    pub(crate) fn believed(&self, held: &ClientLease) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());
         let ClientLease { lock, token, asked, from, mode, .. } = *held;
@@ -636,43 +627,43 @@ const OFF_PER_MILLE: u64 = 1;
 const OFF: Span = Span::from_millis(50);
 
 /// A session, as its client knows it.
-pub(in crate::sim) struct ClientSession {
-    pub(in crate::sim) id: SessionId,
-    pub(in crate::sim) ttl: Ttl,
+pub(crate) struct ClientSession {
+    pub(crate) id: SessionId,
+    pub(crate) ttl: Ttl,
     /// The earliest end of the session, on the client's clock.
-    pub(in crate::sim) until: Time,
-    pub(in crate::sim) kept: Time,
+    pub(crate) until: Time,
+    pub(crate) kept: Time,
 }
 
 /// A lease that the client believes it holds.
 #[derive(Clone)]
-pub(in crate::sim) struct ClientLease {
-    pub(in crate::sim) lock: Lock,
-    pub(in crate::sim) token: u64,
-    pub(in crate::sim) hold: Ownership,
-    pub(in crate::sim) mode: Mode,
+pub(crate) struct ClientLease {
+    pub(crate) lock: Lock,
+    pub(crate) token: u64,
+    pub(crate) hold: Ownership,
+    pub(crate) mode: Mode,
     /// The engine's count of the acquires that were answered with this lease, at the last of them.
     /// A release contains this number, so that a late release does not end a lease that was
     /// acquired again after it.
-    pub(in crate::sim) acquisition: u32,
+    pub(crate) acquisition: u32,
     /// When the client requested the lease, in virtual time.
-    pub(in crate::sim) asked: Time,
+    pub(crate) asked: Time,
     /// When the client learned of the grant, in virtual time.
-    pub(in crate::sim) from: Time,
+    pub(crate) from: Time,
     /// The end of the lease on the client's clock. `None`: the lease ends with the session.
-    pub(in crate::sim) until: Option<Time>,
+    pub(crate) until: Option<Time>,
     /// Whether the client leaves the lease to expire: it neither renews nor releases it.
     pub(super) runs_out: bool,
 }
 
 /// Returns a ttl minus the allowances for clock rates and processing time.
-pub(in crate::sim) fn less(ttl: Span) -> Span {
+pub(crate) fn less(ttl: Span) -> Span {
     let off = Span::from_nanos(ttl.as_nanos() * OFF_PER_MILLE / 1_000 + OFF.as_nanos());
     Span::from_nanos(ttl.as_nanos().saturating_sub(off.as_nanos()))
 }
 
 /// Converts a mode to the type that the history uses.
-pub(in crate::sim) const fn sharing(mode: Mode) -> Sharing {
+pub(crate) const fn sharing(mode: Mode) -> Sharing {
     match mode {
         Mode::Exclusive => Sharing::Alone,
         Mode::Shared => Sharing::Shared,

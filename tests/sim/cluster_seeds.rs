@@ -1,11 +1,13 @@
 //! Simulated clusters, run from a fixed set of seeds, and from seeds derived from the commit. The
 //! same seed always gives the same run.
 //!
-//! `SEEDS=1000 FIRST=5000 cargo test --test sim` runs other seeds; `contrib/sim-seeds` runs many.
+//! `SEEDS=1000 FIRST=5000 cargo test -p sim --test cluster_seeds` runs other seeds;
+//! `contrib/sim-seeds` runs many.
 
-use latchfs::sim::{CoveragePoint, SimOptions, SimReport, run};
+use latchfs::base::VERSION;
 use latchfs::time::Span;
 use sha2::{Digest, Sha256};
+use sim::{CoveragePoint, SimOptions, SimReport, run};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -66,7 +68,7 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
                 let all: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
                 let (all, nodes) = (all.join("\n    "), nodes(seed));
                 wrong.lock().expect("nobody panics").push(format!(
-                    "  latchfs sim --seed {seed} --nodes {nodes} --seconds {seconds}\n    {all}"
+                    "  sim --seed {seed} --nodes {nodes} --seconds {seconds}\n    {all}"
                 ));
             }
         }
@@ -142,8 +144,7 @@ fn seeds_of_the_commit_violate_nothing() {
     let mut git = Command::new("git");
     git.args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     let commit = git.output().ok().filter(|output| output.status.success());
-    let commit = commit
-        .map_or_else(|| env!("CARGO_PKG_VERSION").as_bytes().to_vec(), |output| output.stdout);
+    let commit = commit.map_or_else(|| VERSION.as_bytes().to_vec(), |output| output.stdout);
     let digest = Sha256::digest(&commit);
     let drawn = digest.iter().take(4).fold(0, |drawn, byte| drawn << 8 | u64::from(*byte));
     // All fixed seeds are below a million, so the seeds that are drawn from the commit are others.
@@ -165,12 +166,12 @@ fn a_seed_always_gives_the_same_run() {
     }
 }
 
-/// `latchfs sim` reproduces the run of a seed, as the failure message of the tests claims.
+/// The program `sim` reproduces the run of a seed, as the failure message of the tests claims.
 #[test]
 fn the_command_reproduces_the_run_of_a_seed() {
     let report = run(&options(2, SECONDS));
-    let mut latchfs = Command::new(env!("CARGO_BIN_EXE_latchfs"));
-    let output = latchfs.args(["sim", "--seed", "2"]).output().expect("it runs");
+    let mut sim = Command::new(env!("CARGO_BIN_EXE_sim"));
+    let output = sim.args(["--seed", "2"]).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success(), "{said}");
     assert!(said.contains(&format!("trace {}\nnothing was wrong\n", report.digest)), "{said}");
@@ -193,28 +194,25 @@ impl Drop for Scratch {
     }
 }
 
-/// A stand-in for `latchfs sim --seed N`: seed 2 fails, and at seed 4 the calling script is killed
+/// A stand-in for `sim --seed N`: seed 2 fails, and at seed 4 the calling script is killed
 /// once while it writes a result.
 const STAND_IN: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 1
-if [ "$3" = 4 ] && mkdir killed; then
+if [ "$2" = 4 ] && mkdir killed; then
     printf '    WRONG: half a sentence\n4 FAI' >>progress
     kill -9 0
 fi
-if [ "$3" = 2 ]; then
+if [ "$2" = 2 ]; then
     echo "WRONG: two hold lock 1"
     exit 1
 fi
 "#;
 
 fn sim_seeds(scratch: &Path) -> Output {
-    let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/sim-seeds"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut script = Command::new(folder.join("../../contrib/sim-seeds"));
     script.arg("--file").arg(scratch.join("progress")).args(["--first", "1", "--seeds", "6"]);
-    script
-        .process_group(0)
-        .env("LATCHFS", scratch.join("stand-in"))
-        .output()
-        .expect("bash is there")
+    script.process_group(0).env("SIM", scratch.join("stand-in")).output().expect("bash is there")
 }
 
 /// After `contrib/sim-seeds` was killed, its next run resumes with the seed whose result is

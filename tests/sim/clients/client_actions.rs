@@ -12,21 +12,21 @@
 //! the queue after a while.
 
 use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name};
-use crate::engine::{
+use crate::checks::client_history::{
+    Lock, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Who,
+};
+use crate::checks::handover_history::{EndKind, EndRequest, ReportedPrevious, SentHandover};
+use crate::clients::client::{ClientLease, less, sharing};
+use crate::machines::virtual_environment::{SimTypeConfig, now, sleep};
+use crate::machines::virtual_links::NodeRequest;
+use crate::world::SimWorld;
+use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, EndSession, Grace, Handover, Holder, IfExists, LeaseKey,
     LeaseTerms, Leave, LeaveReason, Lifetime, LockName, Mode, Move, Op, Outcome, Ownership, Patch,
     QueuePolicy, Release, Reset as Sweep, ResetScope, SessionEnd, Steal, StealReason, Tenure,
     Ticket, Ttl,
 };
-use crate::sim::checks::client_history::{
-    Lock, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Who,
-};
-use crate::sim::checks::handover_history::{EndKind, EndRequest, ReportedPrevious, SentHandover};
-use crate::sim::clients::client::{ClientLease, less, sharing};
-use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
-use crate::sim::machines::virtual_links::NodeRequest;
-use crate::sim::world::SimWorld;
-use crate::time::{Span, Time};
+use latchfs::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ const ADMIN: &str = "admin";
 
 impl SimClient {
     /// Changes the lease of an open file from exclusive to shared, or back.
-    pub(in crate::sim) async fn change_mode(&mut self) {
+    pub(crate) async fn change_mode(&mut self) {
         let of_file = |held: &ClientLease| matches!(held.hold, Ownership::OpenFile(_));
         let Some(at) = self.held.iter().position(of_file) else { return };
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
@@ -128,7 +128,7 @@ impl SimClient {
     }
 
     /// Steals a lock from its holder. The client does not count it as held afterwards.
-    pub(in crate::sim) async fn steal(&mut self, lock: Lock) {
+    pub(crate) async fn steal(&mut self, lock: Lock) {
         if self.held.iter().any(|held| held.lock == lock) {
             return;
         }
@@ -163,7 +163,7 @@ impl SimClient {
 
     /// Resets the locks: ends every lease and queue place, except for those of a random set of
     /// clients.
-    pub(in crate::sim) async fn reset(&mut self) {
+    pub(crate) async fn reset(&mut self) {
         let dice = self.world.dice.clone();
         let holders = self.world.record.history(|history| history.tenures.clone());
         let mut kept: Vec<Who> = holders.into_values().map(|(_, who)| who).collect();
@@ -212,7 +212,7 @@ impl SimClient {
     }
 
     /// Ends the session of the client, and returns the answer; `None` if there is none.
-    pub(in crate::sim) async fn end_session(&mut self) -> Option<RequestResult> {
+    pub(crate) async fn end_session(&mut self) -> Option<RequestResult> {
         let session = self.session.as_ref()?.id;
         let end = EndSession { session, end: SessionEnd::Closed };
         let came = self.submit(Op::EndSession(end)).await;
@@ -225,7 +225,7 @@ impl SimClient {
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        // The release has no sequence number ([`RequestOrder`](crate::engine::RequestOrder)),
+        // The release has no sequence number ([`RequestOrder`](latchfs::engine::RequestOrder)),
         // because the acquire is in flight at the same time and may overtake it: the engine would
         // then refuse the release as a late copy.
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
@@ -248,7 +248,7 @@ fn reason() -> StealReason {
 const NAMES: usize = 2;
 
 /// A client that sets handovers.
-pub(in crate::sim) struct HandoverClient {
+pub(crate) struct HandoverClient {
     client: SimClient,
     /// The number of handovers that the client has sent, by which their texts differ.
     sent: u64,
@@ -269,12 +269,12 @@ fn named(name: usize) -> LockName {
 
 impl HandoverClient {
     /// Returns the client with this number, which no other client of the simulation has.
-    pub(in crate::sim) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
+    pub(crate) fn new(world: &Arc<SimWorld>, number: u64) -> Self {
         Self { client: SimClient::new(world, number), sent: 0 }
     }
 
     /// Performs random tenures until `until`.
-    pub(in crate::sim) async fn live(mut self, until: Time) {
+    pub(crate) async fn live(mut self, until: Time) {
         while now() < until {
             self.client.keep_up().await;
             self.client.drop_the_late();
@@ -458,7 +458,7 @@ const RECHECK: Span = Span::from_millis(80);
 impl SimClient {
     /// Waits until the lock is granted, or for a random time, after which the client leaves the
     /// queue. Records the queue place in the history.
-    pub(in crate::sim) async fn wait(
+    pub(crate) async fn wait(
         &mut self,
         lock: Lock,
         joined: &RequestResult,

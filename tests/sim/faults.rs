@@ -2,13 +2,13 @@
 //! wall clocks jump, leadership moves, and voters are replaced. The seed decides which and when.
 
 use super::world::SimWorld;
-use crate::raft::store::snapshot::NodeId;
-use crate::sim::checks::client_history::SafetyProperty;
-use crate::sim::checks::recorder::CoveragePoint;
-use crate::sim::clients::client::SimClient;
-use crate::sim::machines::virtual_environment::{SimTypeConfig, now, sleep};
-use crate::sim::machines::virtual_links::{End, NetworkFaults};
-use crate::time::{Span, Time};
+use crate::checks::client_history::SafetyProperty;
+use crate::checks::recorder::CoveragePoint;
+use crate::clients::client::SimClient;
+use crate::machines::virtual_environment::{SimTypeConfig, now, sleep};
+use crate::machines::virtual_links::{End, NetworkFaults};
+use latchfs::raft::store::snapshot::NodeId;
+use latchfs::time::{Span, Time};
 use openraft::impls::BasicNode;
 use openraft::raft::ReadPolicy;
 use openraft::type_config::TypeConfigExt;

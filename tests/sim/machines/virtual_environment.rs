@@ -9,12 +9,12 @@
 //!
 //! The clocks of simulated machines. Each has its own rate and its own starting value.
 
-use crate::raft::node_environment::{NodeEnvironment, RequestTimeouts};
-use crate::raft::store::snapshot::{Answers, Proposal};
-use crate::raft::write::engine_clock::EngineClock;
-use crate::sim::checks::recorder::Record;
-use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::time::{Span, Time};
+use crate::checks::recorder::Record;
+use crate::planted_bugs::{PlantedBug, planted};
+use latchfs::raft::node_environment::{NodeEnvironment, RequestTimeouts};
+use latchfs::raft::store::snapshot::{Answers, Proposal};
+use latchfs::raft::write::engine_clock::EngineClock;
+use latchfs::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
 use openraft::vote::leader_id_adv::LeaderId;
 use openraft_rt_sim::SimRuntime;
@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A stream of random numbers. Cheap to clone: all clones draw from the same stream.
 #[derive(Debug, Clone)]
-pub(in crate::sim) struct SeededRandom(Arc<Mutex<u64>>);
+pub(crate) struct SeededRandom(Arc<Mutex<u64>>);
 
 impl SeededRandom {
-    pub(in crate::sim) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(seed)))
     }
 
@@ -42,28 +42,28 @@ impl SeededRandom {
     }
 
     /// Returns a number below `end`.
-    pub(in crate::sim) fn below(&self, end: u64) -> u64 {
+    pub(crate) fn below(&self, end: u64) -> u64 {
         assert!(end > 0, "there is a number to draw");
         self.next() % end
     }
 
     /// Returns an index into a list of this length.
-    pub(in crate::sim) fn index(&self, length: usize) -> usize {
+    pub(crate) fn index(&self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
     /// Returns true with a probability of `chance` percent.
-    pub(in crate::sim) fn percent(&self, chance: u64) -> bool {
+    pub(crate) fn percent(&self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
     /// Returns a duration between `from` and `to` milliseconds, with microsecond resolution.
-    pub(in crate::sim) fn millis(&self, from: u64, to: u64) -> Span {
+    pub(crate) fn millis(&self, from: u64, to: u64) -> Span {
         Span::from_nanos((from * 1_000 + self.below((to - from) * 1_000 + 1)) * 1_000)
     }
 
     /// Returns a random element of `from`.
-    pub(in crate::sim) fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }
 }
@@ -71,17 +71,17 @@ impl SeededRandom {
 openraft::declare_raft_types!(
     /// openraft's type configuration: the log entries and answers of a real cluster, on a simulated
     /// async runtime.
-    pub(in crate::sim) SimTypeConfig:
+    pub(crate) SimTypeConfig:
         D = Proposal,
         R = Answers,
         AsyncRuntime = SimRuntime,
 );
 
 /// One leadership: a term, and the node that leads in it.
-pub(in crate::sim) type Leader = LeaderId<u64, u64>;
+pub(crate) type Leader = LeaderId<u64, u64>;
 
 /// Returns the virtual time since the simulation began: the time that a perfect clock would show.
-pub(in crate::sim) fn now() -> Time {
+pub(crate) fn now() -> Time {
     let since = SimTypeConfig::now().elapsed_since_start();
     Time::from_nanos(
         u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"),
@@ -89,7 +89,7 @@ pub(in crate::sim) fn now() -> Time {
 }
 
 /// Sleeps for a span of virtual time.
-pub(in crate::sim) async fn sleep(span: Span) {
+pub(crate) async fn sleep(span: Span) {
     SimTypeConfig::sleep(span.as_duration()).await;
 }
 
@@ -100,7 +100,7 @@ const MILLION: u64 = 1_000_000;
 
 /// A monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sim) struct VirtualClock {
+pub(crate) struct VirtualClock {
     /// The reading of the clock at the start of the simulation.
     began: Span,
     /// Microseconds that pass on this clock per second of virtual time.
@@ -108,19 +108,19 @@ pub(in crate::sim) struct VirtualClock {
 }
 
 impl VirtualClock {
-    pub(in crate::sim) fn new(dice: &SeededRandom) -> Self {
+    pub(crate) fn new(dice: &SeededRandom) -> Self {
         let rate = MILLION - RATE_OFF_MAX + dice.below(2 * RATE_OFF_MAX + 1);
         Self { began: dice.millis(1_000, 100_000_000), rate }
     }
 
     /// Returns the current reading of the clock.
-    pub(in crate::sim) fn read(self) -> Time {
+    pub(crate) fn read(self) -> Time {
         let passed = u128::from(now().as_nanos()) * u128::from(self.rate) / u128::from(MILLION);
         Time::ZERO + self.began + Span::from_nanos(passed as u64)
     }
 
     /// Returns the virtual time at which the clock shows `time`, in the past or the future.
-    pub(in crate::sim) fn virtual_at(self, time: Time) -> Time {
+    pub(crate) fn virtual_at(self, time: Time) -> Time {
         let passed = time.since(Time::ZERO + self.began).as_nanos();
         let passed = u128::from(passed) * u128::from(MILLION) / u128::from(self.rate);
         Time::from_nanos(passed as u64)
@@ -128,14 +128,14 @@ impl VirtualClock {
 }
 
 /// The clocks, random numbers and timeouts of a simulated node, from its start to its next crash.
-pub(in crate::sim) struct VirtualEnvironment {
-    pub(in crate::sim) clock: VirtualClock,
-    pub(in crate::sim) wall_ahead_ms: Arc<AtomicI64>,
-    pub(in crate::sim) dice: SeededRandom,
-    pub(in crate::sim) record: Arc<Record>,
+pub(crate) struct VirtualEnvironment {
+    pub(crate) clock: VirtualClock,
+    pub(crate) wall_ahead_ms: Arc<AtomicI64>,
+    pub(crate) dice: SeededRandom,
+    pub(crate) record: Arc<Record>,
     /// The engine clock of the first leadership in this run of the node. The planted bug
     /// `StaleCarry` reuses it for later leaderships.
-    pub(in crate::sim) first: Mutex<Option<EngineClock>>,
+    pub(crate) first: Mutex<Option<EngineClock>>,
 }
 
 impl VirtualEnvironment {

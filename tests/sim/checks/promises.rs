@@ -12,8 +12,8 @@ use super::client_history::{
     Belief, History, Lock, LockStep, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Token,
     Who,
 };
-use crate::sim::checks::client_history::{SafetyProperty, Violation};
-use crate::time::{Span, Time};
+use crate::checks::client_history::{SafetyProperty, Violation};
+use latchfs::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// How long a request with an unknown outcome may still take effect, counted from the time at which
@@ -35,12 +35,12 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 impl ObservedReset {
     /// Whether the reset ends the leases and queue places of the client `who`.
-    pub(in crate::sim) fn means(&self, who: &Who) -> bool {
+    pub(crate) fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
     }
 
     /// The latest time at which the reset may take effect.
-    pub(in crate::sim) fn by(&self) -> Time {
+    pub(crate) fn by(&self) -> Time {
         self.to.unwrap_or(Time::NEVER)
     }
 }
@@ -342,15 +342,15 @@ fn begun(history: &History, token: Token) -> Time {
 const STEPS_MAX: usize = 2_000_000;
 
 /// The expiry of a tenure (a client's hold of the lock): an operation without a request.
-pub(in crate::sim) struct Lapse {
-    pub(in crate::sim) token: Token,
+pub(crate) struct Lapse {
+    pub(crate) token: Token,
     /// The earliest time at which the tenure may expire.
-    pub(in crate::sim) from: Time,
+    pub(crate) from: Time,
 }
 
 /// The outcome of the search for a valid order of the operations.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::sim) enum SearchResult {
+pub(crate) enum SearchResult {
     /// A valid order of the operations exists.
     Order,
     /// No valid order of the operations exists. The text describes the state of the lock and the
@@ -462,7 +462,7 @@ struct SearchState {
 
 /// Searches for an order of the operations `acts` in which each is possible. Places the expiries
 /// `lapses` into the order wherever they help, and may leave out operations that got no answer.
-pub(in crate::sim) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
+pub(crate) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
     lapses.sort_unstable();

@@ -3,11 +3,11 @@
 //! Outside the tests [`planted`] is a constant `false`, so that the compiler removes the code of
 //! all planted bugs from the binary.
 
-use crate::engine::Engine;
+use latchfs::engine::Engine;
 #[cfg(test)]
-use crate::engine::{Annotate, Command, Handover, Op, Phase, Release};
+use latchfs::engine::{Annotate, Command, Handover, Op, Phase, Release};
 #[cfg(test)]
-use crate::time::Time;
+use latchfs::time::Time;
 #[cfg(test)]
 pub(super) use switch::{planted, with_bug};
 
@@ -139,7 +139,7 @@ mod switch {
     }
 
     /// Runs `body` with `bug` in the simulations of this thread.
-    pub(in super::super) fn with_bug<T>(bug: PlantedBug, body: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_bug<T>(bug: PlantedBug, body: impl FnOnce() -> T) -> T {
         struct BugGuard;
         impl Drop for BugGuard {
             fn drop(&mut self) {
@@ -151,7 +151,7 @@ mod switch {
         body()
     }
 
-    pub(in super::super) fn planted(bug: PlantedBug) -> bool {
+    pub(crate) fn planted(bug: PlantedBug) -> bool {
         PLANTED.get() == Some(bug)
     }
 }

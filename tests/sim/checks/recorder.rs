@@ -5,12 +5,12 @@
 
 use super::client_history::History;
 use super::handover_history::HandoverHistory;
-use crate::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
-use crate::raft::store::snapshot::{Commands, LogId, NodeId, Vote};
-use crate::sim::checks::client_history::{SafetyProperty, Violation};
-use crate::sim::machines::virtual_disk::DiskCrash;
-use crate::sim::machines::virtual_environment::{Leader, now};
-use crate::time::{Span, Time};
+use crate::checks::client_history::{SafetyProperty, Violation};
+use crate::machines::virtual_disk::DiskCrash;
+use crate::machines::virtual_environment::{Leader, now};
+use latchfs::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
+use latchfs::raft::store::snapshot::{Commands, LogId, NodeId, Vote};
+use latchfs::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,7 +32,7 @@ const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 const SLOW: Span = Span::from_secs(1);
 
 /// The record of one run.
-pub(in crate::sim) struct Record(Mutex<RecorderState>);
+pub(crate) struct Record(Mutex<RecorderState>);
 
 struct RecorderState {
     digest: Sha256,
@@ -76,18 +76,18 @@ struct Applied {
 }
 
 /// The finished trace of a run, with the violations and the counters.
-pub(in crate::sim) struct Trace {
-    pub(in crate::sim) digest: String,
-    pub(in crate::sim) lines: Vec<String>,
-    pub(in crate::sim) count: u64,
-    pub(in crate::sim) violations: Vec<Violation>,
-    pub(in crate::sim) entries: u64,
-    pub(in crate::sim) commands: u64,
-    pub(in crate::sim) parts: BTreeMap<CoveragePoint, u64>,
+pub(crate) struct Trace {
+    pub(crate) digest: String,
+    pub(crate) lines: Vec<String>,
+    pub(crate) count: u64,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) entries: u64,
+    pub(crate) commands: u64,
+    pub(crate) parts: BTreeMap<CoveragePoint, u64>,
 }
 
 impl Record {
-    pub(in crate::sim) fn new(whole: bool) -> Self {
+    pub(crate) fn new(whole: bool) -> Self {
         Self(Mutex::new(RecorderState {
             digest: Sha256::new(),
             lines: 0,
@@ -111,29 +111,29 @@ impl Record {
     }
 
     /// Adds a line to the trace.
-    pub(in crate::sim) fn note(&self, what: fmt::Arguments<'_>) {
+    pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
         self.0.lock().note(what);
     }
 
     /// Increments a coverage counter.
-    pub(in crate::sim) fn count(&self, part: CoveragePoint) {
+    pub(crate) fn count(&self, part: CoveragePoint) {
         self.0.lock().count(part);
     }
 
     /// Increments a coverage counter if the operation that began at `began` was slow.
-    pub(in crate::sim) fn took(&self, part: CoveragePoint, began: Time) {
+    pub(crate) fn took(&self, part: CoveragePoint, began: Time) {
         if now().since(began) >= SLOW {
             self.count(part);
         }
     }
 
     /// Reports a violation.
-    pub(in crate::sim) fn violation(&self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
+    pub(crate) fn violation(&self, promise: SafetyProperty, what: fmt::Arguments<'_>) {
         self.0.lock().violation(promise, what);
     }
 
     /// Reports the violations that a check found.
-    pub(in crate::sim) fn violations(&self, found: Vec<Violation>) {
+    pub(crate) fn violations(&self, found: Vec<Violation>) {
         let mut record = self.0.lock();
         for Violation { promise, what, .. } in found {
             record.violation(promise, format_args!("{what}"));
@@ -141,17 +141,17 @@ impl Record {
     }
 
     /// Runs `act` on the history of the clients.
-    pub(in crate::sim) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
+    pub(crate) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
         act(&mut self.0.lock().history)
     }
 
     /// Runs `act` on the history of handovers.
-    pub(in crate::sim) fn handovers<T>(&self, act: impl FnOnce(&mut HandoverHistory) -> T) -> T {
+    pub(crate) fn handovers<T>(&self, act: impl FnOnce(&mut HandoverHistory) -> T) -> T {
         act(&mut self.0.lock().handovers)
     }
 
     /// Records that a node has applied an entry. The result must be the same on every node.
-    pub(in crate::sim) fn applied(
+    pub(crate) fn applied(
         &self,
         node: NodeId,
         id: LogId,
@@ -186,13 +186,13 @@ impl Record {
     }
 
     /// Records that a node has installed a snapshot.
-    pub(in crate::sim) fn installed(&self, node: NodeId, upto: Option<LogId>) {
+    pub(crate) fn installed(&self, node: NodeId, upto: Option<LogId>) {
         self.count(CoveragePoint::SnapshotInstalled);
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
     /// Records a vote that a node has synced, or granted in an answer.
-    pub(in crate::sim) fn voted(&self, node: NodeId, vote: Vote) {
+    pub(crate) fn voted(&self, node: NodeId, vote: Vote) {
         let mut record = self.0.lock();
         let last = record.votes.entry(node).or_insert(vote);
         if order(vote) > order(*last) {
@@ -201,7 +201,7 @@ impl Record {
     }
 
     /// Records that a node has acknowledged all entries up to `last`.
-    pub(in crate::sim) fn promised(&self, node: NodeId, last: LogId) {
+    pub(crate) fn promised(&self, node: NodeId, last: LogId) {
         let mut record = self.0.lock();
         let promised = record.promised.entry(node).or_insert(last);
         if promised.index < last.index {
@@ -210,7 +210,7 @@ impl Record {
     }
 
     /// Records that a node truncates its log after `last`: it may forget the entries that follow.
-    pub(in crate::sim) fn truncated(&self, node: NodeId, last: Option<LogId>) {
+    pub(crate) fn truncated(&self, node: NodeId, last: Option<LogId>) {
         let mut record = self.0.lock();
         match (record.promised.get_mut(&node), last) {
             (Some(promised), Some(last)) if promised.index > last.index => *promised = last,
@@ -221,7 +221,7 @@ impl Record {
 
     /// Checks that a node which starts still has on its disk its vote and every entry that it
     /// acknowledged.
-    pub(in crate::sim) fn remembers(
+    pub(crate) fn remembers(
         &self,
         node: NodeId,
         known: Option<Vote>,
@@ -248,12 +248,7 @@ impl Record {
     }
 
     /// Checks, when a node answers a request, that some node has applied its entry.
-    pub(in crate::sim) fn answered(
-        &self,
-        node: NodeId,
-        request: Option<&RequestId>,
-        answer: &Answer,
-    ) {
+    pub(crate) fn answered(&self, node: NodeId, request: Option<&RequestId>, answer: &Answer) {
         let Some(id) = request.filter(|_| answer.is_ok()) else { return };
         let mut record = self.0.lock();
         if !record.outcomes.contains_key(id) {
@@ -266,13 +261,13 @@ impl Record {
     }
 
     /// Records that a leader stamps a proposal with this engine time now.
-    pub(in crate::sim) fn stamped(&self, leader: Leader, stamp: Time) {
+    pub(crate) fn stamped(&self, leader: Leader, stamp: Time) {
         let by = (leader.term, leader.node_id, stamp);
         self.0.lock().stamps.entry(by).or_insert_with(now);
     }
 
     /// Ends the record and returns the trace.
-    pub(in crate::sim) fn close(&self) -> Trace {
+    pub(crate) fn close(&self) -> Trace {
         let mut record = self.0.lock();
         let digest = std::mem::take(&mut record.digest).finalize();
         let digest = digest.iter().fold(String::new(), |mut text, byte| {

@@ -3,22 +3,22 @@
 use super::virtual_environment::VirtualEnvironment;
 use super::virtual_links::{VirtualLinks, VirtualTransport};
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
-use crate::engine::codec::state_codec;
-use crate::engine::{Command, Engine, LockName, LockView};
-use crate::raft::leadership::ElectionCounter;
-use crate::raft::leadership::LeadershipRole;
-use crate::raft::node::node_pipeline::{PipelineParts, PipelineTasks};
-use crate::raft::store::data_dir::FatalError;
-use crate::raft::store::snapshot::NodeId;
-use crate::service::Unavailable;
-use crate::sim::checks::client_history::SafetyProperty;
-use crate::sim::checks::recorder::CoveragePoint;
-use crate::sim::machines::virtual_disk::VirtualLog;
-use crate::sim::machines::virtual_environment::{Leader, SimTypeConfig, sleep};
-use crate::sim::machines::virtual_links::{NodeReply, NodeRequest};
-use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::sim::world::{Host, SimWorld};
-use crate::time::{Span, Time};
+use crate::checks::client_history::SafetyProperty;
+use crate::checks::recorder::CoveragePoint;
+use crate::machines::virtual_disk::VirtualLog;
+use crate::machines::virtual_environment::{Leader, SimTypeConfig, sleep};
+use crate::machines::virtual_links::{NodeReply, NodeRequest};
+use crate::planted_bugs::{PlantedBug, planted};
+use crate::world::{Host, SimWorld};
+use latchfs::engine::codec::state_codec;
+use latchfs::engine::{Command, Engine, LockName, LockView};
+use latchfs::raft::leadership::ElectionCounter;
+use latchfs::raft::leadership::LeadershipRole;
+use latchfs::raft::node::node_pipeline::{PipelineParts, PipelineTasks};
+use latchfs::raft::store::data_dir::FatalError;
+use latchfs::raft::store::snapshot::NodeId;
+use latchfs::service::Unavailable;
+use latchfs::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::impls::BasicNode;
 use openraft::type_config::TypeConfigExt;
@@ -34,7 +34,7 @@ const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Number of log entries kept after a snapshot that contains them.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
-pub(in crate::sim) const INSTALL_PATIENCE_MS: u64 = 10_000;
+pub(crate) const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How often a follower refreshes its estimate of the leader's time.
 const TIME_POLL: Span = Span::from_millis(500);
 
@@ -58,7 +58,7 @@ fn config() -> Config {
 
 impl SimWorld {
     /// Starts the node of a machine. A failure is a violation.
-    pub(in crate::sim) async fn start(self: &Arc<Self>, id: NodeId) {
+    pub(crate) async fn start(self: &Arc<Self>, id: NodeId) {
         match start(self, id).await {
             Ok((host, tasks)) => {
                 self.record.note(format_args!("node {id} starts"));
@@ -121,12 +121,12 @@ async fn start(
 }
 
 impl Host {
-    pub(in crate::sim) fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         !self.stopped.load(Ordering::Relaxed)
     }
 
     /// Initializes a cluster with these nodes as voters.
-    pub(in crate::sim) async fn initialize(&self, nodes: &[NodeId]) {
+    pub(crate) async fn initialize(&self, nodes: &[NodeId]) {
         let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
         if let Err(error) = self.requests.raft.initialize(members).await {
             let what = format_args!("the cluster can't begin: {error}");
@@ -199,7 +199,7 @@ impl Host {
     }
 
     /// Stops the node, and fails its queued requests.
-    pub(in crate::sim) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.requests.queue.fail(&Unavailable::Closing);
         self.requests.reads.fail(&Unavailable::Closing);
@@ -208,7 +208,7 @@ impl Host {
     }
 
     /// Returns the current leadership of this node, if it is the leader.
-    pub(in crate::sim) fn leads(&self) -> Option<Leader> {
+    pub(crate) fn leads(&self) -> Option<Leader> {
         let metrics = self.requests.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let leads = metrics.state == ServerState::Leader
@@ -218,14 +218,14 @@ impl Host {
     }
 
     /// Returns the index of the last entry that the node has applied, and its encoded engine state.
-    pub(in crate::sim) fn state(&self) -> (Option<u64>, Vec<u8>) {
+    pub(crate) fn state(&self) -> (Option<u64>, Vec<u8>) {
         let core = self.requests.replica.state();
         let applied = core.meta().last_log_id.map(|id| id.index);
         (applied, state_codec::encode_engine(state_codec::known_version(), &core.engine))
     }
 
     /// Describes the state of openraft and the role of this node.
-    pub(in crate::sim) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let raft = self.requests.raft.metrics().borrow_watched().running_state.clone();
         format!("openraft {raft:?}, {:?}", *self.requests.role.borrow_watched())
     }
@@ -236,7 +236,7 @@ impl Host {
 }
 
 impl Host {
-    pub(in crate::sim) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
+    pub(crate) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
             NodeRequest::Submit(command) => self.submit(*command).await,
             NodeRequest::View(name) => self.view(name).await,

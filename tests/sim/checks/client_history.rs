@@ -5,7 +5,7 @@
 //! The violations that the checks of a simulation report: the broken promise, and how it was
 //! broken.
 
-use crate::time::Time;
+use latchfs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -130,32 +130,32 @@ pub struct ObservedReset {
 /// Everything that the clients requested, saw and believed.
 #[derive(Debug, Default)]
 pub struct History {
-    pub(in crate::sim) acts: BTreeMap<Lock, Vec<LockStep>>,
-    pub(in crate::sim) beliefs: Vec<Belief>,
-    pub(in crate::sim) places: Vec<ObservedQueuePlace>,
-    pub(in crate::sim) resets: Vec<ObservedReset>,
+    pub(crate) acts: BTreeMap<Lock, Vec<LockStep>>,
+    pub(crate) beliefs: Vec<Belief>,
+    pub(crate) places: Vec<ObservedQueuePlace>,
+    pub(crate) resets: Vec<ObservedReset>,
     /// The lock and the client of each token that any answer mentioned.
-    pub(in crate::sim) tenures: BTreeMap<Token, (Lock, Who)>,
+    pub(crate) tenures: BTreeMap<Token, (Lock, Who)>,
     /// The tokens of all grants that a client learned of by the answer to its request.
-    pub(in crate::sim) granted: BTreeSet<Token>,
+    pub(crate) granted: BTreeSet<Token>,
     /// Clients that requested a lock and do not know the outcome, with the time of the earliest
     /// request of the client for that lock.
-    pub(in crate::sim) open: BTreeMap<(Lock, Who), Time>,
+    pub(crate) open: BTreeMap<(Lock, Who), Time>,
     /// Requests for a shared lock whose outcome the client does not know, with the time of each.
     pub(super) open_to_share: Vec<(Lock, Who, Time)>,
     /// For each tenure (a client's hold of a lock), the earliest time at which it may expire,
     /// according to the answers.
-    pub(in crate::sim) secured: BTreeMap<Token, Time>,
+    pub(crate) secured: BTreeMap<Token, Time>,
     /// The time of the earliest request by which a client may have ended its tenure, for each
     /// tenure with such a request.
-    pub(in crate::sim) freed: BTreeMap<Token, Time>,
-    pub(in crate::sim) steals: Vec<(Lock, Time, Token)>,
+    pub(crate) freed: BTreeMap<Token, Time>,
+    pub(crate) steals: Vec<(Lock, Time, Token)>,
     /// The tokens of leases that are tied to a session.
-    pub(in crate::sim) of_sessions: BTreeSet<Token>,
+    pub(crate) of_sessions: BTreeSet<Token>,
     /// The first answer to each request that carries an id.
     replies: BTreeMap<(Who, Arc<str>), String>,
     /// Violations that were found while the history was recorded.
-    pub(in crate::sim) violations: Vec<Violation>,
+    pub(crate) violations: Vec<Violation>,
     /// The number of answers that clients received.
     pub answered: u64,
     /// The number of requests whose outcome the client never learned.
@@ -317,7 +317,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    pub(in crate::sim) const fn new(promise: SafetyProperty, what: String) -> Self {
+    pub(crate) const fn new(promise: SafetyProperty, what: String) -> Self {
         Self { promise, at: None, what }
     }
 }

@@ -1,15 +1,15 @@
 //! The world of a simulation: the machines, the nodes that run on them, and the network between
 //! them.
 
-use crate::raft::node::node_pipeline::RequestPipeline;
-use crate::raft::store::snapshot::{ClusterId, NodeId};
-use crate::sim::checks::recorder::CoveragePoint;
-use crate::sim::checks::recorder::Record;
-use crate::sim::machines::virtual_disk::VirtualDisk;
-use crate::sim::machines::virtual_environment::SeededRandom;
-use crate::sim::machines::virtual_environment::SimTypeConfig;
-use crate::sim::machines::virtual_environment::VirtualClock;
-use crate::sim::machines::virtual_links::VirtualNetwork;
+use crate::checks::recorder::CoveragePoint;
+use crate::checks::recorder::Record;
+use crate::machines::virtual_disk::VirtualDisk;
+use crate::machines::virtual_environment::SeededRandom;
+use crate::machines::virtual_environment::SimTypeConfig;
+use crate::machines::virtual_environment::VirtualClock;
+use crate::machines::virtual_links::VirtualNetwork;
+use latchfs::raft::node::node_pipeline::RequestPipeline;
+use latchfs::raft::store::snapshot::{ClusterId, NodeId};
 use openraft::type_config::TypeConfigExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -144,9 +144,9 @@ impl SimWorld {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::machines::virtual_environment::sleep;
-    use crate::sim::machines::virtual_links::NetworkFaults;
-    use crate::time::Span;
+    use crate::machines::virtual_environment::sleep;
+    use crate::machines::virtual_links::NetworkFaults;
+    use latchfs::time::Span;
     use openraft::type_config::AsyncRuntime;
     use openraft_rt_sim::SimRuntime;
 

@@ -6,15 +6,15 @@
 //! The requests that clients send to a simulated node, and its replies.
 
 use super::virtual_state_machine::VirtualStateMachine;
-use crate::engine::{Answer, Command, LockName, LockView};
-use crate::raft::cluster_types::{
+use crate::checks::recorder::CoveragePoint;
+use crate::machines::virtual_environment::{SeededRandom, SimTypeConfig, sleep};
+use crate::world::{Host, SimWorld};
+use latchfs::engine::{Answer, Command, LockName, LockView};
+use latchfs::raft::cluster_types::{
     ClusterTypes, PeerConnection, PeerTransport, RpcFailure, RpcRequest, RpcResponse,
 };
-use crate::raft::store::snapshot::{NodeId, Snapshot, Vote};
-use crate::sim::checks::recorder::CoveragePoint;
-use crate::sim::machines::virtual_environment::{SeededRandom, SimTypeConfig, sleep};
-use crate::sim::world::{Host, SimWorld};
-use crate::time::{Span, Time};
+use latchfs::raft::store::snapshot::{NodeId, Snapshot, Vote};
+use latchfs::time::{Span, Time};
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
 };
@@ -39,7 +39,7 @@ async fn for_ever<T>() -> T {
 
 impl SimWorld {
     /// Sends a request to a node and returns its reply. `None`: no reply came in time.
-    pub(in crate::sim) fn request(
+    pub(crate) fn request(
         self: &Arc<Self>,
         from: End,
         to: NodeId,
@@ -72,17 +72,17 @@ impl SimWorld {
 }
 
 /// The transport by which one run of a node sends requests to other nodes.
-pub(in crate::sim) struct VirtualTransport {
-    pub(in crate::sim) world: Arc<SimWorld>,
-    pub(in crate::sim) from: NodeId,
-    pub(in crate::sim) run: u64,
+pub(crate) struct VirtualTransport {
+    pub(crate) world: Arc<SimWorld>,
+    pub(crate) from: NodeId,
+    pub(crate) run: u64,
 }
 
 /// The factory of the links by which openraft reaches other nodes.
-pub(in crate::sim) struct VirtualLinks(pub(in crate::sim) Arc<VirtualTransport>);
+pub(crate) struct VirtualLinks(pub(crate) Arc<VirtualTransport>);
 
 /// The link from one run of a node to another node.
-pub(in crate::sim) struct VirtualLink {
+pub(crate) struct VirtualLink {
     sender: Arc<VirtualTransport>,
     to: NodeId,
 }
@@ -284,29 +284,29 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
 }
 
 /// The address of a node (its id) or of a client (a higher number).
-pub(in crate::sim) type End = u64;
+pub(crate) type End = u64;
 
 /// How often the network loses or duplicates a message, and how long it may delay one.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sim) struct NetworkFaults {
+pub(crate) struct NetworkFaults {
     /// The percentage of messages that are lost.
-    pub(in crate::sim) loss: u64,
+    pub(crate) loss: u64,
     /// The percentage of messages that arrive twice.
-    pub(in crate::sim) doubled: u64,
+    pub(crate) doubled: u64,
     /// The longest delay of a message, in milliseconds.
-    pub(in crate::sim) late_ms: u64,
+    pub(crate) late_ms: u64,
 }
 
 impl NetworkFaults {
     /// The faults of a network in normal operation.
-    pub(in crate::sim) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
+    pub(crate) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
 
     /// The faults after the final repair: a message may be late or duplicated, and none is lost.
-    pub(in crate::sim) const MENDED: Self = Self { loss: 0, ..Self::FAIR };
+    pub(crate) const MENDED: Self = Self { loss: 0, ..Self::FAIR };
 }
 
 /// The virtual network between nodes and clients.
-pub(in crate::sim) struct VirtualNetwork {
+pub(crate) struct VirtualNetwork {
     state: Mutex<NetworkState>,
     dice: SeededRandom,
 }
@@ -318,30 +318,30 @@ struct NetworkState {
 }
 
 impl VirtualNetwork {
-    pub(in crate::sim) fn new(dice: &SeededRandom) -> Self {
+    pub(crate) fn new(dice: &SeededRandom) -> Self {
         let state = NetworkState { weather: NetworkFaults::FAIR, cut: BTreeSet::new() };
         Self { state: Mutex::new(state), dice: dice.clone() }
     }
 
-    pub(in crate::sim) fn set_weather(&self, weather: NetworkFaults) {
+    pub(crate) fn set_weather(&self, weather: NetworkFaults) {
         self.state.lock().weather = weather;
     }
 
     /// Drops all messages from now on between these pairs of sender and receiver.
-    pub(in crate::sim) fn cut(&self, pairs: impl IntoIterator<Item = (End, End)>) {
+    pub(crate) fn cut(&self, pairs: impl IntoIterator<Item = (End, End)>) {
         self.state.lock().cut.extend(pairs);
     }
 
     /// Removes all partitions, and replaces the probabilities of lost, late and duplicated
     /// messages.
-    pub(in crate::sim) fn mend(&self, weather: NetworkFaults) {
+    pub(crate) fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;
         state.cut.clear();
     }
 
     /// Waits until a message has arrived. Returns `false` if the message is lost.
-    pub(in crate::sim) async fn pass(&self, from: End, to: End) -> bool {
+    pub(crate) async fn pass(&self, from: End, to: End) -> bool {
         let delay = {
             let state = self.state.lock();
             if state.cut.contains(&(from, to)) || self.dice.percent(state.weather.loss) {
@@ -356,7 +356,7 @@ impl VirtualNetwork {
     }
 
     /// Returns the delay of a duplicate, if this message is duplicated.
-    pub(in crate::sim) fn double(&self) -> Option<Span> {
+    pub(crate) fn double(&self) -> Option<Span> {
         let NetworkFaults { doubled, late_ms, .. } = self.state.lock().weather;
         self.dice.percent(doubled).then(|| self.dice.millis(0, 20 * late_ms))
     }
@@ -364,7 +364,7 @@ impl VirtualNetwork {
 
 /// A request of a client. Any node accepts it.
 #[derive(Debug, Clone)]
-pub(in crate::sim) enum NodeRequest {
+pub(crate) enum NodeRequest {
     /// Applies a command.
     Submit(Box<Command>),
     /// Reads a lock.
@@ -373,7 +373,7 @@ pub(in crate::sim) enum NodeRequest {
 
 /// The reply of a node.
 #[derive(Debug, Clone)]
-pub(in crate::sim) enum NodeReply {
+pub(crate) enum NodeReply {
     /// The command has been applied.
     Answered(Answer),
     /// The state of the lock, and the engine time at a moment after the request.

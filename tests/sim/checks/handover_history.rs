@@ -3,37 +3,37 @@
 
 use super::client_history::{ObservedReset, Token, Who};
 use super::promises::UNKNOWN_FOR;
-use crate::engine::{HandoverEnd, LastHandover, SessionId};
-use crate::sim::checks::client_history::{SafetyProperty, Violation};
-use crate::time::Time;
+use crate::checks::client_history::{SafetyProperty, Violation};
+use latchfs::engine::{HandoverEnd, LastHandover, SessionId};
+use latchfs::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A handover that a client has sent. Its text is unique, and shared with late copies of it.
 #[derive(Debug, Clone)]
-pub(in crate::sim) struct SentHandover {
+pub(crate) struct SentHandover {
     /// The number of the name.
-    pub(in crate::sim) name: usize,
-    pub(in crate::sim) who: Who,
-    pub(in crate::sim) token: Token,
-    pub(in crate::sim) counter: u64,
-    pub(in crate::sim) sent: Time,
+    pub(crate) name: usize,
+    pub(crate) who: Who,
+    pub(crate) token: Token,
+    pub(crate) counter: u64,
+    pub(crate) sent: Time,
     /// When the client learned that it was set.
-    pub(in crate::sim) confirmed: Option<Time>,
+    pub(crate) confirmed: Option<Time>,
 }
 
 /// A request that ends tenures.
 #[derive(Debug, Clone)]
-pub(in crate::sim) struct EndRequest {
-    pub(in crate::sim) kind: EndKind,
-    pub(in crate::sim) sent: Time,
+pub(crate) struct EndRequest {
+    pub(crate) kind: EndKind,
+    pub(crate) sent: Time,
     /// When the client learned that the request was carried out. `None`: the outcome is unknown.
-    pub(in crate::sim) done: Option<Time>,
+    pub(crate) done: Option<Time>,
 }
 
 /// The tenures that a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sim) enum EndKind {
+pub(crate) enum EndKind {
     /// A release of the tenure with this token.
     Release(Token),
     /// The end of a session, and of all tenures that depend on it.
@@ -44,37 +44,37 @@ pub(in crate::sim) enum EndKind {
 
 /// The last handover, as a grant reported it.
 #[derive(Debug)]
-pub(in crate::sim) struct ReportedPrevious {
-    pub(in crate::sim) name: usize,
+pub(crate) struct ReportedPrevious {
+    pub(crate) name: usize,
     /// The token of the grant.
-    pub(in crate::sim) token: Token,
-    pub(in crate::sim) asked: Time,
-    pub(in crate::sim) answered: Time,
+    pub(crate) token: Token,
+    pub(crate) asked: Time,
+    pub(crate) answered: Time,
     /// The session on which the tenure of the grant depends.
-    pub(in crate::sim) session: Option<SessionId>,
+    pub(crate) session: Option<SessionId>,
     /// The earliest time at which that tenure may expire.
-    pub(in crate::sim) lasts_until: Time,
-    pub(in crate::sim) last: Option<LastHandover>,
+    pub(crate) lasts_until: Time,
+    pub(crate) last: Option<LastHandover>,
 }
 
 /// The restore of a lost cluster from a backup.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sim) struct Restore {
+pub(crate) struct Restore {
     /// When the backup was requested: it has all that was acknowledged before.
-    pub(in crate::sim) backup_at: Time,
+    pub(crate) backup_at: Time,
     /// The first token of the restored cluster.
-    pub(in crate::sim) tokens_from: Token,
+    pub(crate) tokens_from: Token,
 }
 
 /// All handovers of a simulation, and what the grants reported of them.
 #[derive(Debug, Default)]
-pub(in crate::sim) struct HandoverHistory {
+pub(crate) struct HandoverHistory {
     /// The handovers by their text.
-    pub(in crate::sim) sent: BTreeMap<Arc<str>, SentHandover>,
+    pub(crate) sent: BTreeMap<Arc<str>, SentHandover>,
     /// All requests that end tenures.
-    pub(in crate::sim) ends: Vec<EndRequest>,
-    pub(in crate::sim) reports: Vec<ReportedPrevious>,
-    pub(in crate::sim) restore: Option<Restore>,
+    pub(crate) ends: Vec<EndRequest>,
+    pub(crate) reports: Vec<ReportedPrevious>,
+    pub(crate) restore: Option<Restore>,
 }
 
 impl EndRequest {
@@ -99,7 +99,7 @@ impl EndRequest {
 
 impl HandoverHistory {
     /// Returns every grant that reported another handover than the last one that was set before.
-    pub(in crate::sim) fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
+    pub(crate) fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
         let wrong = self.reports.iter().filter_map(|report| self.wrong(report, resets));
         wrong.map(|what| Violation::new(SafetyProperty::HandoversAreKept, what)).collect()
     }

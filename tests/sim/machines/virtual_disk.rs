@@ -5,11 +5,11 @@
 //! real log: entries are readable once they are appended, reported to openraft once they are
 //! synced, and votes and entries are written in one order.
 
-use crate::raft::store::snapshot::{Entry, LogId, NodeId, Vote, entry_bytes, read_payload};
-use crate::sim::checks::recorder::Record;
-use crate::sim::machines::virtual_environment::{SeededRandom, SimTypeConfig, now, sleep};
-use crate::sim::planted_bugs::{PlantedBug, planted};
-use crate::time::{Span, Time};
+use crate::checks::recorder::Record;
+use crate::machines::virtual_environment::{SeededRandom, SimTypeConfig, now, sleep};
+use crate::planted_bugs::{PlantedBug, planted};
+use latchfs::raft::store::snapshot::{Entry, LogId, NodeId, Vote, entry_bytes, read_payload};
+use latchfs::time::{Span, Time};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use parking_lot::Mutex;
@@ -20,11 +20,11 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// The longest time that a large snapshot takes to be written or read.
-pub(in crate::sim) const SNAPSHOT_TAKES_MAX: Span = Span::from_secs(6);
+pub(crate) const SNAPSHOT_TAKES_MAX: Span = Span::from_secs(6);
 
 /// One write to the journal.
 #[derive(Debug, Clone)]
-pub(in crate::sim) enum Write {
+pub(crate) enum Write {
     Vote(Vote),
     Committed(LogId),
     /// A log entry, encoded as in a real log.
@@ -37,11 +37,11 @@ pub(in crate::sim) enum Write {
 
 /// The contents of the disk after its writes.
 #[derive(Debug, Clone, Default)]
-pub(in crate::sim) struct DiskContents {
-    pub(in crate::sim) vote: Option<Vote>,
-    pub(in crate::sim) committed: Option<LogId>,
-    pub(in crate::sim) purged: Option<LogId>,
-    pub(in crate::sim) entries: BTreeMap<u64, (LogId, Arc<[u8]>)>,
+pub(crate) struct DiskContents {
+    pub(crate) vote: Option<Vote>,
+    pub(crate) committed: Option<LogId>,
+    pub(crate) purged: Option<LogId>,
+    pub(crate) entries: BTreeMap<u64, (LogId, Arc<[u8]>)>,
 }
 
 impl DiskContents {
@@ -59,14 +59,14 @@ impl DiskContents {
     }
 
     /// Returns the id of the last entry, or of the last purged one if there is none.
-    pub(in crate::sim) fn last(&self) -> Option<LogId> {
+    pub(crate) fn last(&self) -> Option<LogId> {
         self.entries.last_key_value().map(|(_, (id, _))| *id).or(self.purged)
     }
 }
 
 /// The disk of one machine. Cheap to clone. It outlives the nodes that run on it.
 #[derive(Clone)]
-pub(in crate::sim) struct VirtualDisk {
+pub(crate) struct VirtualDisk {
     state: Arc<Mutex<DiskState>>,
     dice: SeededRandom,
 }
@@ -94,11 +94,11 @@ struct DiskState {
 
 /// The state of a disk at the last crash of its machine.
 #[derive(Clone, Copy, Default)]
-pub(in crate::sim) struct DiskCrash {
+pub(crate) struct DiskCrash {
     /// The last entry that was synced before the crash.
-    pub(in crate::sim) synced: Option<LogId>,
+    pub(crate) synced: Option<LogId>,
     /// Whether a sync had failed before the crash.
-    pub(in crate::sim) had_failed: bool,
+    pub(crate) had_failed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,13 +111,13 @@ enum Health {
 
 /// A handle by which one run of a node uses the disk. Its calls fail once that run has ended.
 #[derive(Clone)]
-pub(in crate::sim) struct OpenDisk {
+pub(crate) struct OpenDisk {
     disk: VirtualDisk,
     run: u64,
 }
 
 impl VirtualDisk {
-    pub(in crate::sim) fn new(dice: &SeededRandom) -> Self {
+    pub(crate) fn new(dice: &SeededRandom) -> Self {
         let state = DiskState {
             seen: DiskContents::default(),
             synced: DiskContents::default(),
@@ -133,7 +133,7 @@ impl VirtualDisk {
     }
 
     /// Opens the disk for a new run of the node.
-    pub(in crate::sim) fn open(&self) -> OpenDisk {
+    pub(crate) fn open(&self) -> OpenDisk {
         let mut state = self.state.lock();
         state.run += 1;
         state.health = Health::Well;
@@ -143,7 +143,7 @@ impl VirtualDisk {
 
     /// Simulates a power loss: of the unsynced writes a random prefix survives, which may be empty
     /// or complete.
-    pub(in crate::sim) fn crash(&self) {
+    pub(crate) fn crash(&self) {
         let mut state = self.state.lock();
         let DiskState { seen, synced, pending, run, health, last_crash, .. } = &mut *state;
         *run += 1;
@@ -174,11 +174,11 @@ impl VirtualDisk {
     }
 
     /// Returns the time at which a sync has failed since the node started, if one has.
-    pub(in crate::sim) fn failed_at(&self) -> Option<Time> {
+    pub(crate) fn failed_at(&self) -> Option<Time> {
         self.state.lock().failed_at
     }
 
-    pub(in crate::sim) fn fail(&self) {
+    pub(crate) fn fail(&self) {
         self.state.lock().health = Health::Failing;
     }
 }
@@ -186,7 +186,7 @@ impl VirtualDisk {
 impl OpenDisk {
     /// Calls `query` with the contents of the disk. Fails if this handle's run of the node has
     /// ended.
-    pub(in crate::sim) fn read<T>(&self, query: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
+    pub(crate) fn read<T>(&self, query: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
         Ok(query(&state.seen))
@@ -194,7 +194,7 @@ impl OpenDisk {
 
     /// Appends writes that are not synced yet. Returns the sequence number of the last of these
     /// writes; [`Self::sync`] takes it to sync all of them.
-    pub(in crate::sim) fn write(&self, writes: impl IntoIterator<Item = Write>) -> io::Result<u64> {
+    pub(crate) fn write(&self, writes: impl IntoIterator<Item = Write>) -> io::Result<u64> {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
         for write in writes {
@@ -207,7 +207,7 @@ impl OpenDisk {
     }
 
     /// Syncs all writes up to the one with the sequence number `upto`.
-    pub(in crate::sim) async fn sync(&self, upto: u64) -> io::Result<()> {
+    pub(crate) async fn sync(&self, upto: u64) -> io::Result<()> {
         let takes = self.disk.sync_takes();
         if planted(PlantedBug::SyncSkipped) {
             return Ok(());
@@ -250,7 +250,7 @@ impl OpenDisk {
     }
 
     /// Returns the snapshot, if there is one.
-    pub(in crate::sim) fn snapshot(&self) -> Option<Arc<[u8]>> {
+    pub(crate) fn snapshot(&self) -> Option<Arc<[u8]>> {
         self.disk.state.lock().snapshot.as_ref().map(|(_, bytes)| Arc::clone(bytes))
     }
 
@@ -260,7 +260,7 @@ impl OpenDisk {
     }
 
     /// Reads the snapshot, with the delay of a real read.
-    pub(in crate::sim) async fn read_snapshot(&self) -> io::Result<Option<Arc<[u8]>>> {
+    pub(crate) async fn read_snapshot(&self) -> io::Result<Option<Arc<[u8]>>> {
         sleep(self.disk.snapshot_takes()).await;
         self.usable(&self.disk.state.lock())?;
         Ok(self.snapshot())
@@ -296,11 +296,11 @@ impl VirtualDisk {
 
 /// The Raft log of one run of a node.
 #[derive(Clone)]
-pub(in crate::sim) struct VirtualLog {
-    pub(in crate::sim) node: NodeId,
-    pub(in crate::sim) disk: OpenDisk,
+pub(crate) struct VirtualLog {
+    pub(crate) node: NodeId,
+    pub(crate) disk: OpenDisk,
     /// The record of the entries and votes that the node has acknowledged.
-    pub(in crate::sim) record: Arc<Record>,
+    pub(crate) record: Arc<Record>,
 }
 
 impl VirtualLog {

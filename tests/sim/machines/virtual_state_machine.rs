@@ -2,23 +2,23 @@
 //! disk.
 
 use super::virtual_disk::OpenDisk;
-use crate::engine::codec::state_codec::known_version;
-use crate::raft::node_environment::ClusterVersion;
-use crate::raft::node_environment::NodeEnvironment;
-use crate::raft::store::snapshot;
+use crate::checks::client_history::SafetyProperty;
+use crate::checks::recorder::CoveragePoint;
+use crate::checks::recorder::Record;
+use crate::machines::virtual_environment::{SimTypeConfig, now};
 #[cfg(test)]
-use crate::raft::store::snapshot::{Commands, Entry};
-use crate::raft::store::snapshot::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
-use crate::raft::write::state_machine::Replica;
-use crate::service::audit::audit_log::Audit;
-use crate::sim::checks::client_history::SafetyProperty;
-use crate::sim::checks::recorder::CoveragePoint;
-use crate::sim::checks::recorder::Record;
-use crate::sim::machines::virtual_environment::{SimTypeConfig, now};
-#[cfg(test)]
-use crate::sim::planted_bugs::distorted;
-use crate::sim::planted_bugs::{PlantedBug, forgetful, planted};
+use crate::planted_bugs::distorted;
+use crate::planted_bugs::{PlantedBug, forgetful, planted};
 use futures_util::{Stream, TryStreamExt};
+use latchfs::engine::codec::state_codec::known_version;
+use latchfs::raft::node_environment::ClusterVersion;
+use latchfs::raft::node_environment::NodeEnvironment;
+use latchfs::raft::store::snapshot;
+#[cfg(test)]
+use latchfs::raft::store::snapshot::{Commands, Entry};
+use latchfs::raft::store::snapshot::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
+use latchfs::raft::write::state_machine::Replica;
+use latchfs::service::audit::audit_log::Audit;
 use openraft::EntryPayload;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use std::io;
@@ -26,18 +26,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// openraft's handle of a simulated node.
-pub(in crate::sim) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
+pub(crate) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
 
 /// The replica of a node, and the disk for its snapshots.
-pub(in crate::sim) struct VirtualStateMachine {
-    pub(in crate::sim) replica: Arc<Replica>,
+pub(crate) struct VirtualStateMachine {
+    pub(crate) replica: Arc<Replica>,
     node: NodeId,
     disk: OpenDisk,
     record: Arc<Record>,
 }
 
 /// A snapshot of the replica that is yet to be written to the disk.
-pub(in crate::sim) struct VirtualSnapshotBuilder {
+pub(crate) struct VirtualSnapshotBuilder {
     snapshot: Snapshot,
     node: NodeId,
     disk: OpenDisk,
@@ -80,7 +80,7 @@ async fn put(
 
 impl VirtualStateMachine {
     /// Restores the replica from the snapshot on the disk, or creates an empty one.
-    pub(in crate::sim) fn open(
+    pub(crate) fn open(
         node: NodeId,
         disk: &OpenDisk,
         environment: Arc<dyn NodeEnvironment>,
@@ -98,7 +98,7 @@ impl VirtualStateMachine {
     }
 
     /// Returns the last entry that the replica has applied.
-    pub(in crate::sim) fn applied(&self) -> Option<LogId> {
+    pub(crate) fn applied(&self) -> Option<LogId> {
         self.replica.state().meta().last_log_id
     }
 }

@@ -5,8 +5,8 @@
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
-use crate::sim::checks::client_history::{SafetyProperty, Violation};
-use crate::time::Span;
+use crate::checks::client_history::{SafetyProperty, Violation};
+use latchfs::time::Span;
 use std::panic::catch_unwind;
 
 /// How many seeds a test tries to find a bug. A test that would need more begins near a seed that
