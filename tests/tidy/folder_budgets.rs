@@ -69,10 +69,6 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/service", 2800),
     ("src/service/audit", 900),
     ("src/service/batch", 800),
-    ("src/sim", 650),
-    ("src/sim/checks", 1250),
-    ("src/sim/clients", 1000),
-    ("src/sim/machines", 1050),
     ("src/storage", 1500),
 ];
 
