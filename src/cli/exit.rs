@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub(super) enum Exit {
     /// The command has succeeded.
     Done,
-    /// `doctor` has found a problem, or `sim` a violation.
+    /// `doctor` or `audit` has found a problem.
     Findings,
     /// The command line or an argument is wrong, such as a name or a ttl.
     Usage,
@@ -58,7 +58,7 @@ impl Exit {
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Findings => "doctor or audit has found something to mend, or sim something wrong",
+            Self::Findings => "doctor or audit has found something to mend",
             Self::Usage => "wrong usage: an option, a name, a ttl",
             Self::Unavailable => {
                 "no mount, no daemon or no answer; of a change, the outcome is unknown"
