@@ -1,7 +1,7 @@
 //! The real disk: the file operations of a guard as Linux system calls.
 
 use super::acting_as::{self, User};
-use super::extended_attributes::{ACCESS_ACL, DEFAULT_ACL, attribute, attribute_names};
+use super::operations::{ACCESS_ACL, DEFAULT_ACL, attribute, attribute_names};
 use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags,

@@ -7,8 +7,6 @@
 
 #[cfg_attr(not(target_os = "linux"), path = "acting_as_elsewhere.rs")]
 pub(crate) mod acting_as;
-#[cfg(target_os = "linux")]
-pub(super) mod extended_attributes;
 pub(crate) mod operations;
 #[cfg(target_os = "linux")]
 pub(crate) mod linux_disk;

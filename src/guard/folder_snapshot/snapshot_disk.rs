@@ -1,7 +1,7 @@
 //! The file operations of folder snapshots besides those of every guard.
 
-use crate::guard::disk::extended_attributes::attribute_names;
 use crate::guard::disk::linux_disk::{LinuxDisk, copy_permissions, open_below, path_of, stat};
+use crate::guard::disk::operations::attribute_names;
 use crate::guard::disk::operations::{Disk, Place};
 use rustix::fs::{AtFlags, Gid, OFlags, SeekFrom, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;

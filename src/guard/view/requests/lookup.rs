@@ -8,8 +8,8 @@ use crate::fuse::kernel::file_system::{
     OpenedFlags, ReadBytes, Requester,
 };
 use crate::fuse::kernel::handles::Pool;
-use crate::guard::disk::extended_attributes::{attribute, attribute_names, is_acl};
 use crate::guard::disk::linux_disk::{each_entry, id_in, path_of, reopen, stat, stat_at};
+use crate::guard::disk::operations::{attribute, attribute_names, is_acl};
 use crate::guard::stage::gate::CACHED_FOR;
 use crate::guard::view::folder_view::{FolderView, OpenViewDir, errno};
 use crate::guard::view::parts::attributes::{ROOT, SNAPSHOTS, attributes, node_type};
