@@ -6,5 +6,3 @@
 
 pub(crate) mod folder_checks;
 mod leftovers;
-#[cfg(target_os = "linux")]
-mod snapshot_findings;
