@@ -19,8 +19,6 @@ pub(crate) mod sleep_inhibitor;
 #[cfg(target_os = "linux")]
 pub(super) mod guard_view;
 #[cfg(target_os = "linux")]
-pub(super) mod stored_snapshots;
-#[cfg(target_os = "linux")]
 pub(super) mod folder_snapshot;
 #[cfg(target_os = "linux")]
 pub(super) mod view_requests;
