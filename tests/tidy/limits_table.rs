@@ -50,7 +50,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/server/http/connection.rs", &["GROUPS_MAX"]),
     ("src/server/http/handlers/sessions.rs", &["SEARCHES_MAX"]),
     ("src/server/http/server.rs", &["WORKERS_MAX"]),
-    ("src/server/line/followers.rs", &["TRIES_MAX"]),
+    ("src/server/line/commands.rs", &["TRIES_MAX"]),
     ("src/server/line/fuzz.rs", &["BYTES_MAX"]),
     ("src/service/audit/audit_file.rs", &["END_BYTES_MAX"]),
     ("src/service/audit/audit_log.rs", &["LOGGED_MAX"]),

@@ -10,7 +10,6 @@
 //! `tests/fuzz` access to the parser.
 
 mod request;
-mod followers;
 mod commands;
 mod line_server;
 #[doc(hidden)]
