@@ -4,6 +4,5 @@
 //! administrative acts, and continues both after a restart. `refusal_log` sums up refused requests,
 //! so that they fill no disk.
 
-pub(super) mod audit_file;
 pub mod refusal_log;
 pub mod audit_log;
