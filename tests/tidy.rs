@@ -30,7 +30,6 @@ const SHORT_FILES: &[&str] = &[
     "src/fuse/kernel/own_user.rs",
     "src/fuse/kernel/request_timeout.rs",
     "src/fuse/mount_config.rs",
-    "src/guard/disk/extended_attributes.rs",
     "src/guard/fixtures.rs",
     "src/guard/fuzz.rs",
     "src/metrics/process_stats.rs",

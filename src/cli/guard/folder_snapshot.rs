@@ -9,31 +9,32 @@
 //! file as its own user, so that the gate, the modes and the owners of the folder decide as they do
 //! for any program that saves a file.
 
-use crate::cli::argument_types::{absolute, DurationArg, default_ttl};
-use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::guard::endpoint::{AnswerWait, EndpointArgs, GuardEndpoint, PlainFolder, answered};
-use crate::cli::guard::folder_snapshot;
-use crate::cli::output;
-use crate::engine::Ttl;
-use clap::Subcommand;
-use serde_json::{Value, json};
-use std::path::{Component, Path, PathBuf};
 use super::guard_parts::unavailable;
 use crate::base::said;
+use crate::cli::argument_types::{DurationArg, absolute, default_ttl};
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::guard::endpoint::{AnswerWait, EndpointArgs, GuardEndpoint, PlainFolder, answered};
+use crate::cli::output;
+use crate::engine::Ttl;
 use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::linux_disk::{LinuxDisk, open_below};
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder_snapshot::descriptor::manifest_text;
-use crate::guard::folder_snapshot::snapshot_store::{SnapshotStore, TREE, describe, list, remove, verify};
+use crate::guard::folder_snapshot::snapshot_store::{
+    SnapshotStore, TREE, describe, list, remove, verify as verify_stored,
+};
 use crate::guard::folder_snapshot::tree_copy::{TreeCopy, entries_of};
 use crate::time::{Span, boot_now};
+use clap::Subcommand;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use serde_json::{Value, json};
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 
 /// The arguments of `latchfs folder-snapshot`.
 #[derive(Debug, clap::Args)]
@@ -134,7 +135,7 @@ pub(in crate::cli) fn run(args: &FolderSnapshotArgs) -> CliResult {
 /// Sends a request about snapshots.
 fn send_request(endpoint: &GuardEndpoint, request: &Value) -> CliResult<Value> {
     match endpoint {
-        GuardEndpoint::Folder(folder) => stored_snapshots::execute(folder, request),
+        GuardEndpoint::Folder(folder) => execute(folder, request),
         GuardEndpoint::View(_) => endpoint.request(request, AnswerWait::UntilStopped, None),
     }
 }
@@ -241,7 +242,7 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
     let shown = send_request(&endpoint, &request)?;
     let id = shown["id"].as_str().unwrap_or("-");
     let tree = match &endpoint {
-        GuardEndpoint::Folder(folder) => stored_snapshots::tree(folder, id),
+        GuardEndpoint::Folder(folder) => tree(folder, id),
         GuardEndpoint::View(view) => view.dir.join(".latchfs/snapshots").join(id),
     };
     match (&args.to, &args.file) {
@@ -253,7 +254,7 @@ fn restore(args: &SnapshotRestoreArgs) -> CliResult {
 
 /// Restores a snapshot, whose manifest has the digest `root`, to a new directory.
 fn restore_to(args: &SnapshotRestoreArgs, tree: &Path, root: &str, to: &Path) -> CliResult {
-    let degraded = stored_snapshots::copy(tree, root, to)?;
+    let degraded = copy(tree, root, to)?;
     for sentence in &degraded {
         output::say(&output::harmless(sentence));
     }
@@ -269,7 +270,7 @@ fn restore_file(
     file: &Path,
 ) -> CliResult {
     let GuardEndpoint::View(view) = endpoint else {
-        return Err(stored_snapshots::needs_view(endpoint.dir()));
+        return Err(needs_view(endpoint.dir()));
     };
     // A path outside of the view's directory is taken as a path in the folder.
     let given = absolute(file)?;
@@ -281,7 +282,7 @@ fn restore_file(
             path.display()
         )));
     }
-    stored_snapshots::put_back(tree, &view.dir, path)?;
+    put_back(tree, &view.dir, path)?;
     let answer = json!({"restored": args.id, "file": path.display().to_string()});
     let path = output::harmless(&path.display().to_string());
     say(args.json, &answer, &format!("latchfs: put {path} back as it is in {}", args.id))
@@ -377,7 +378,7 @@ pub(in crate::cli) fn execute(folder: &PlainFolder, request: &Value) -> CliResul
 
 fn verify_aloud(store: &SnapshotStore<'_, LinuxDisk>, id: &str) -> Value {
     let (files, next) = (Cell::new(0_u64), Cell::new(boot_now() + TELL));
-    verify(store, id, &|| {
+    verify_stored(store, id, &|| {
         files.set(files.get() + 1);
         if boot_now() >= next.get() {
             next.set(boot_now() + TELL);
@@ -544,5 +545,3 @@ pub(in crate::cli) fn put_back(tree: &Path, view: &Path, path: &Path) -> CliResu
         ))
     })
 }
-
-

@@ -5,8 +5,8 @@
 //! the sync barrier and from the folder, and guards a folder without a view. `guard_view` shows a
 //! folder through a view. `endpoint` finds the guard that a command is about, and `guard_requests`
 //! sends it requests, through the files of a view (`view_requests`) or a socket. `folder_snapshot`
-//! and `stored_snapshots` are the commands about snapshots, `carry` tells a sync tool what has
-//! changed, and `sleep_inhibitor` hears that the machine is about to sleep.
+//! has the commands about snapshots, `carry` tells a sync tool what has changed, and
+//! `sleep_inhibitor` hears that the machine is about to sleep.
 
 pub(super) mod carry;
 pub(super) mod decider;

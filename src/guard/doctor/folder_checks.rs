@@ -18,6 +18,9 @@ use super::super::barrier::ready::Decision;
 use super::super::barrier_store::disk_tree::DiskTree;
 use super::super::barrier_store::ledger_store::read_ledger;
 use super::super::barrier_store::marker_dir::MarkerDir;
+use super::super::folder_snapshot::snapshot_store::SnapshotStore;
+use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
+use super::super::tenure::TenureId;
 use super::super::write_policy::PathPatterns;
 use super::leftovers::{late_publish, lost_files, some_of, some_of_all, stage_leftovers};
 use crate::base::said;
@@ -26,13 +29,10 @@ use crate::guard::barrier::folder_path::{DigestCache, FolderTree as _, FoundFile
 use crate::guard::barrier::ready::{MissingBecause, MissingPath, NotArrived};
 use crate::guard::barrier_store::small_files::{ToolPatterns, read_ignore_rules};
 use crate::guard::disk::operations::Disk;
+use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings};
 use crate::time::{Span, Wall};
 use std::collections::BTreeMap;
 use std::io;
-use super::super::folder_snapshot::snapshot_store::SnapshotStore;
-use super::super::folder_snapshot::snapshot_take::SnapshotIntent;
-use super::super::tenure::TenureId;
-use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings};
 
 impl<D: Disk> ExaminedFolder<'_, D> {
     /// Returns what is to be mended. A part that can't be read is an error.
@@ -517,4 +517,3 @@ mod tests {
         }
     }
 }
-

@@ -1,8 +1,8 @@
 //! The checks of `latchfs doctor --strict` in a guarded folder and in the state of its guard. It
 //! reads the files of a guard that may run, and writes none of them.
 //!
-//! `folder_checks` makes all checks of the folder and names the findings; `leftovers` checks the
-//! state directory and `snapshot_findings` at the snapshots in it.
+//! `folder_checks` makes all checks of the folder and of its snapshots, and names the findings;
+//! `leftovers` checks the state directory.
 
 pub(crate) mod folder_checks;
 mod leftovers;

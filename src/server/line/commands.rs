@@ -13,25 +13,30 @@ use super::request::{LineReply, LineRequest, OwnOptions};
 use crate::auth::engine_shares::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
-use crate::engine::{Acquire, Answer, Command, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl, Event, EventKind};
-use crate::metrics::{MetricsPage, MetricKind};
+use crate::engine::{
+    Acquire, Answer, Command, Engine, Event, EventKind, Firm, Grace, LeaseKey, LeaseTerms,
+    LockName, Mode, Op, Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
+};
+use crate::metrics::{MetricKind, MetricsPage};
 use crate::server::lock_log::AuditedCaller;
-use crate::service::{Locks, Unavailable, List};
-use crate::shares::{LimitName, LoweredLimits, SharePercent, Identity, SharedTable, TableFull, TableShare};
-use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, AtomicU64};
-use std::time::Duration;
-use tokio::sync::{oneshot, watch, Notify};
-use tokio::time::timeout;
 use crate::service::event_log::EventWatch;
+use crate::service::{List, Locks, Unavailable};
+use crate::shares::{
+    Identity, LimitName, LoweredLimits, SharePercent, SharedTable, TableFull, TableShare,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Timeout for a command or a query, after which the reply is TIMEOUT. Existing clients of the line
 /// protocol expect an answer within 10 s.
@@ -639,5 +644,3 @@ async fn exchange(
 fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "there was no ACK in time")
 }
-
-

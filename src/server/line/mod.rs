@@ -5,7 +5,7 @@
 //! `REGISTER,ip:port` subscribes that address to all changes. The protocol is a translation only: a
 //! line becomes a command, and the engine's answer becomes a word.
 //!
-//! Where to look: `request` parses lines, `commands` executes requests, `followers` sends changes
+//! Where to look: `request` parses lines, `commands` executes requests and sends changes
 //! to followers, and `line_server` serves connections, and starts and stops. `fuzz` gives
 //! `tests/fuzz` access to the parser.
 

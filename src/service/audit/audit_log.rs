@@ -12,22 +12,26 @@
 //!
 //! The chain of the file of administrative acts, and its head.
 
-use crate::engine::{ClientId, EndHoldOff, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token};
+use crate::audit_chain::{
+    AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link,
+};
+use crate::engine::{
+    ClientId, EndHoldOff, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token,
+};
 use crate::service::audit::refusal_log::{RefusalSummary, RefusedRequest, log_line};
+use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::{io, fs};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use crate::audit_chain::{AUDIT_NAME, AuditChain, AuditHead, ChainEntry, ChainLink, first_event, last_link};
-use crate::storage::atomic_file::{Durable, replace};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::{fs, io};
 
 /// The highest number of records that wait for the thread. Expired leases beyond it are not
 /// recorded; steals and resets always are, since the log or journal has each of their requests.

@@ -2,18 +2,24 @@
 //!
 //! The endpoint `GET /openapi.json`: the `OpenAPI` document, generated from the table of routes.
 
-use crate::server::http::handlers::{batch_endpoint, cluster, events, list, lock_resource, metrics, page, sessions};
-use crate::server::http::request_context::{Endpoint, doc, endpoint, RequestContext};
-use super::openapi;
-use crate::server::http::bodies::parameters::{ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE, HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, NOW, PREFIX, Param, REASON, REENTRANT, REMEMBER, REMEMBERED, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT, ParamPlace};
-use crate::server::http::bodies::schema::{Schema, NAMED};
 use crate::auth::permissions::Operation;
-use axum::http::{Method, HeaderValue, StatusCode};
-use std::future::ready;
 use crate::server::http::bodies::options::RequestOptions;
+use crate::server::http::bodies::parameters::{
+    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE,
+    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, NOW, PREFIX,
+    Param, ParamPlace, REASON, REENTRANT, REMEMBER, REMEMBERED, SESSION, SESSION_ID, SINCE, TOKEN,
+    TTL, WAIT,
+};
 use crate::server::http::bodies::problem::HandlerResult;
 use crate::server::http::bodies::response::text;
+use crate::server::http::bodies::schema::{NAMED, Schema};
+use crate::server::http::handlers::{
+    batch_endpoint, cluster, events, list, lock_resource, metrics, page, sessions,
+};
+use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoint};
+use axum::http::{HeaderValue, Method, StatusCode};
 use serde_json::{Map, Value, json};
+use std::future::ready;
 use std::sync::OnceLock;
 
 /// One path with its endpoints.
@@ -312,7 +318,7 @@ pub(super) static ROUTES: &[Route] = &[
         endpoints: &[endpoint(
             Method::GET,
             Operation::ShowDocument,
-            |call| Box::pin(openapi::get_document(call, endpoints())),
+            |call| Box::pin(get_document(call, endpoints())),
             doc("getOpenApi", "This document.", &[], 200, Schema::Document, &[]),
         )],
     },
@@ -644,7 +650,6 @@ fn answers(endpoint: &Endpoint) -> Value {
     }
     answers.into()
 }
-
 
 #[cfg(test)]
 mod tests {
