@@ -13,7 +13,6 @@ use crate::fuse::kernel::file_system::{
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::own_user::own_uid;
@@ -201,13 +200,7 @@ impl FileSystem for LockFs {
         create::create(&self.0, &caller, at, mode.masked(), flags).await
     }
 
-    async fn open(
-        &self,
-        who: Requester,
-        ino: u64,
-        flags: i32,
-        _backing: BackingOpener<'_>,
-    ) -> Done<Opened> {
+    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
         let caller = self.caller(who, Act::Open);
         match self.0.nodes.place(ino) {
             Some(NodePlace::Lock(node)) => {

@@ -8,7 +8,6 @@ use crate::fuse::kernel::file_system::{
     Errno, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
     PollEvents, ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
 };
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::notifications::{Invalidator, Stale};
 use crate::fuse::kernel::task::{block_on, spawn};
@@ -132,7 +131,7 @@ impl Rig {
     }
 
     fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
-        block_on(self.0.open(who, ino, flags, BackingOpener::NONE))
+        block_on(self.0.open(who, ino, flags))
     }
 
     fn read_at(&self, who: Requester, fh: u64, offset: u64, flags: i32) -> Done<String> {
@@ -384,7 +383,7 @@ fn create_takes_a_free_lock_and_opens_it() {
     let (entry, opened) = rig.create(ALICE, "job", libc::O_RDWR).expect("it is free");
     let attr = entry.attr;
     assert_eq!((attr.kind, attr.perm, attr.uid), (NodeType::RegularFile, 0o644, ALICE.uid));
-    assert_eq!(opened.flags(), OpenedFlags::FOPEN_DIRECT_IO);
+    assert_eq!(opened.flags, OpenedFlags::FOPEN_DIRECT_IO);
     assert!(rig.xattr(attr.ino.0, "user.latchfs.token").is_ok(), "it is held");
 }
 
@@ -862,7 +861,7 @@ fn events_are_read_as_they_happen() {
     let rig = Rig::new();
     let ino = rig.walk(BOB, ".latchfs/events");
     let opened = rig.open(BOB, ino, libc::O_RDONLY).expect("it opens");
-    assert!(opened.flags().contains(OpenedFlags::FOPEN_NONSEEKABLE));
+    assert!(opened.flags.contains(OpenedFlags::FOPEN_NONSEEKABLE));
     assert_eq!(errno(rig.read_at(BOB, opened.fh, 0, libc::O_NONBLOCK)), libc::EAGAIN);
     let read = rig.begin_read(BOB, opened.fh);
     assert!(read.try_recv().is_err(), "nothing has happened");

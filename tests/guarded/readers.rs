@@ -1,5 +1,5 @@
-//! Reads that the kernel makes by itself (`FUSE_PASSTHROUGH`): readers keep what they opened, and
-//! no program sees an error, in whatever order others read and write.
+//! Readers keep what they opened, and no program sees an error, in whatever order others read and
+//! write.
 
 use crate::harness::{Guard, Scratch, eventually, python};
 use crate::support::{Output, rounds, run_within};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The size of a file that the kernel reads by itself.
+/// The size of a file that takes several reads.
 const LARGE: usize = 128 * 1024;
 
 /// Runs a Python program in a directory.
@@ -26,38 +26,34 @@ fn alone(options: &[&str]) -> (Scratch, Guard) {
     (scratch, guard)
 }
 
-/// Opens a file, stops the guard, whose process is the argument, and reads and maps the file. The
-/// alarm ends a program that waits for the guard.
-const READS_WITHOUT_THE_GUARD: &str = "
-import mmap, os, signal, sys
-guard, name, SIZE = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-signal.alarm(5)
-def stop():
-    os.kill(guard, signal.SIGSTOP)
-    for task in os.listdir(f'/proc/{guard}/task'):
-        while 'State:\\tT' not in open(f'/proc/{guard}/task/{task}/status').read(): pass
-fd, other = os.open(name, os.O_RDONLY), os.open(name, os.O_RDONLY)
-maps = mmap.mmap(fd, SIZE, mmap.MAP_SHARED, mmap.PROT_READ)
-stop()
-try:
-    assert os.pread(fd, SIZE * 2, 0) == b'x' * SIZE
-    assert os.pread(other, 10, SIZE - 5) == b'x' * 5
-    assert maps[:] == b'x' * SIZE
-finally: os.kill(guard, signal.SIGCONT)
-print('read')
-";
+/// Returns how many bytes the guard has read: from the folder, and requests of the kernel.
+fn bytes_read(guard: &Guard) -> usize {
+    let text = fs::read_to_string(format!("/proc/{}/io", guard.pid())).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.and_then(|bytes| bytes.parse().ok()).expect("a number")
+}
 
 #[test]
-fn a_large_file_is_read_while_the_guard_is_stopped() {
-    let _alone = crate::harness::no_other_stops();
+fn a_file_that_is_read_again_comes_from_the_cache_of_the_kernel() {
     let (scratch, guard) = alone(&[]);
-    for (name, size, code) in [("large", LARGE, 0), ("small", 60_000, 128 + libc::SIGALRM)] {
-        fs::write(scratch.folder().join(name), vec![b'x'; size]).expect("written past the view");
-        let args = [&guard.pid().to_string(), name, &size.to_string()];
-        let read = program(&guard.view, READS_WITHOUT_THE_GUARD, &args);
-        guard.signal(libc::SIGCONT);
-        assert_eq!(read.code, code, "{name}: {read:?}");
-    }
+    let path = scratch.folder().join("large");
+    let many = LARGE * 64;
+    fs::write(&path, vec![b'x'; many]).expect("written past the view");
+    let read = |byte| {
+        let before = bytes_read(&guard);
+        let all = fs::read(guard.path("large")).expect("there");
+        assert!(all.len() == many && all.iter().all(|found| *found == byte));
+        bytes_read(&guard) - before
+    };
+    assert!(read(b'x') >= many);
+    let again = read(b'x');
+    assert!(again < LARGE, "{again} bytes");
+    fs::write(&path, vec![b'y'; many]).expect("written past the view");
+    eventually("the new content", || {
+        (fs::read(guard.path("large")).expect("there")[0] == b'y').then_some(())
+    });
+    let again = read(b'y');
+    assert!(again < LARGE, "{again} bytes");
 }
 
 /// Readers and writers of all kinds in all orders. Each version of a file is a list of one text: a
@@ -140,9 +136,8 @@ import fcntl, mmap, os, random, sys
 seed, workers, rounds = map(int, sys.argv[1:4])
 PAGE, PAGES = 4096, 32
 SIZE = PAGE * PAGES
-# One program at a time writes these files, and none opens them meanwhile for reading: a name that
-# is replaced again and again has no file for the kernel that stays until it is open. Readers of
-# older versions read on.
+# One program at a time writes these files, and none opens them meanwhile for reading: it would see
+# a part of what is being written. Readers of older versions read on.
 CHECKED, MIXED = ['checked0', 'checked1'], ['mixed0', 'mixed1']
 # These are opened, read and changed at any time.
 FREE = ['free%d' % number for number in range(20)]
@@ -241,9 +236,8 @@ assert 'database is locked' in tried.stderr, tried
 reader.execute('commit')
 subprocess.run([sys.executable, '-c', writer], check=True)
 assert reader.execute('select count(*) from t').fetchall() == [(0,)]
-# The same for the locks of any file that was changed in place before.
+# The same for the locks of any file.
 with open('data', 'wb') as data: data.write(b'x' * 131072)
-with open('data', 'r+b') as data: data.write(b'y')
 with open('data', 'rb') as reader:
     fcntl.flock(reader, fcntl.LOCK_SH)
     with open('data', 'r+b') as writer:
@@ -260,7 +254,8 @@ fn the_lock_of_a_reader_keeps_a_writer_out() {
     assert_eq!(program(&guard.view, LOCKS, &[]).ok(), "locked\n");
 }
 
-/// A program that appends to a file past the view, as a sync tool may: readers get all of it.
+/// A program that appends to a file past the view, as a sync tool may: readers get all of it, once
+/// the kernel asks for the size again.
 #[test]
 fn a_reader_sees_what_is_appended_past_the_view() {
     let (scratch, guard) = alone(&[]);
@@ -270,17 +265,15 @@ fn a_reader_sees_what_is_appended_past_the_view() {
     assert_eq!(file.metadata().expect("there").len(), LARGE as u64);
     let past = fs::OpenOptions::new().append(true).open(&real).expect("there");
     std::io::Write::write_all(&mut &past, b"more").expect("written past the view");
-    let mut more = [0; 8];
-    assert_eq!(file.read_at(&mut more, LARGE as u64).expect("read"), 4, "without a stat");
-    eventually("the new size", || {
-        (file.metadata().expect("there").len() == LARGE as u64 + 4).then_some(())
-    });
+    let reads = |offset| file.read_at(&mut [0; 8], offset).expect("read");
+    eventually("the new bytes, without a stat", || (reads(LARGE as u64) == 4).then_some(()));
+    assert_eq!(file.metadata().expect("there").len(), LARGE as u64 + 4);
     past.set_len(10).expect("written past the view");
-    assert_eq!(file.read_at(&mut more, 9).expect("read"), 1);
+    eventually("the new end", || (reads(9) == 1).then_some(()));
 }
 
 #[test]
-fn a_reader_goes_on_after_the_guard_was_killed() {
+fn a_reader_gets_an_error_after_the_guard_was_killed() {
     let (_scratch, guard) = alone(&[]);
     fs::write(guard.path("large"), vec![b'x'; LARGE]).expect("the lock is free");
     guard.request("give", &[]).ok();
@@ -289,14 +282,13 @@ fn a_reader_goes_on_after_the_guard_was_killed() {
     // A request that the guard has read before its end fails with ECONNABORTED.
     let is_dead = |error: &std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     eventually("the end of the guard", || File::open(&path).err().filter(is_dead));
-    let mut all = vec![0; LARGE];
-    file.read_exact_at(&mut all, 0).expect("read without a guard");
-    assert!(all.iter().all(|byte| *byte == b'x'));
+    let read = file.read_exact_at(&mut vec![0; LARGE], 0);
+    assert!(read.as_ref().is_err_and(is_dead), "{read:?}");
 }
 
 /// A user lets the kernel look an own file up, exchanges it with a file of root, and opens the name
-/// while the kernel still has the attributes of the own file. In half of the cases the kernel reads
-/// the own file by itself at that time.
+/// while the kernel still has the attributes of the own file. In half of the cases the own file is
+/// open at that time.
 const EXCHANGES: &str = "
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -330,7 +322,7 @@ fn no_user_gets_the_content_of_a_file_that_only_root_may_read() {
         fs::write(&own, vec![b'o'; LARGE]).expect("written");
         chown(own, Some(4_001), Some(4_001)).expect("given");
     }
-    // Root reads it, so that the kernel has a backing file of it already.
+    // Root reads it, so that the guard has it open already.
     let by_root = File::open(guard.path("dir/secret")).expect("opened");
     assert_eq!(by_root.read_at(&mut [0; 9], 0).expect("read"), 9);
     let open = "
@@ -432,14 +424,15 @@ fn an_open_that_fails_truncates_nothing() {
     assert_eq!(program(&guard.view, NOT_TRUNCATED, &[]).ok(), "whole\n");
 }
 
-/// A file is replaced again and again while programs open it. The argument is the length in
-/// seconds.
+/// A file is replaced again and again while programs open it. The arguments are the length in
+/// seconds, and the directory through which it is replaced.
 const REPLACED_ALWAYS: &str = "
 import os, sys, time
 SIZE = 100000
 def save(byte):
-    with open('new', 'wb') as new: new.write(bytes([byte]) * SIZE)
-    os.rename('new', 'file')
+    new, file = sys.argv[2] + '/new', sys.argv[2] + '/file'
+    with open(new, 'wb') as saved: saved.write(bytes([byte]) * SIZE)
+    os.rename(new, file)
 def read():
     with open('file', 'rb') as file: data = file.read()
     assert len(set(data)) == 1 and len(data) == SIZE, (set(data), len(data))
@@ -466,11 +459,52 @@ assert not sum(os.waitpid(pid, 0)[1] for pid in children), 'a program failed'
 #[test]
 fn a_file_that_is_always_replaced_can_be_opened() {
     let (_scratch, guard) = alone(&[]);
-    let output = program(&guard.view, REPLACED_ALWAYS, &[&rounds(5, 300).to_string()]);
+    for through in [".", "../folder"] {
+        let output = program(&guard.view, REPLACED_ALWAYS, &[&rounds(5, 300).to_string(), through]);
+        assert_eq!(output.code, 0, "{through}: {output:?}");
+    }
+}
+
+/// A program saves a file again and again, while others read it twice by one descriptor or open it
+/// for writing. The argument is the length in seconds.
+const SAVED_ALWAYS: &str = "
+import os, sys, time
+SIZE, count = 100000, 0
+def save():
+    global count
+    count = count % 200 + 1
+    with open('file', 'wb') as file: file.write(bytes([count]) * SIZE)
+def read():
+    with open('file', 'rb') as file:
+        first = file.read()
+        time.sleep(0.001)
+        file.seek(0)
+        # A shorter one was being written.
+        assert len(first) < SIZE or len(set(first)) == 1 and file.read() == first, 'another version'
+def change(): os.close(os.open('file', os.O_RDWR))
+save()
+end, children = time.monotonic() + float(sys.argv[1]), []
+for work in [save, read, read, change]:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            while time.monotonic() < end: work()
+        except BaseException as error:
+            print(work.__name__, repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+assert not sum(os.waitpid(pid, 0)[1] for pid in children), 'a program failed'
+";
+
+#[test]
+fn a_file_that_is_always_saved_can_be_opened_and_readers_keep_their_version() {
+    let (_scratch, guard) = alone(&[]);
+    let output = program(&guard.view, SAVED_ALWAYS, &[&rounds(5, 300).to_string()]);
     assert_eq!(output.code, 0, "{output:?}");
 }
 
-/// A reader asks for the size of a file that grows through another node.
+/// A reader asks for the size of a file that grows.
 const SIZES: &str = "
 import os, time
 with open('file', 'wb') as file: file.write(b'x' * 131072)
@@ -484,7 +518,7 @@ for count in range(1, 100):
     assert os.fstat(reader).st_size == os.lseek(reader, 0, os.SEEK_END) == 131072 + 10 * count
 os.close(writer); os.close(reader)
 time.sleep(0.1)
-# A program that has the older node without an open file opens it.
+# A program that has the file without a descriptor to read it opens it.
 again = os.open(f'/proc/self/fd/{path}', os.O_RDONLY)
 assert len(os.pread(again, 200000, 0)) == 131072 + 990
 print('seen')

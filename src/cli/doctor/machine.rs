@@ -10,7 +10,6 @@ use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::request_timeout::request_timeout;
 use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::time::{Span, Wall, boot_now};
-use serde_json::Value;
 use std::fs;
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -122,9 +121,6 @@ pub(super) fn version() -> String {
         .to_owned()
 }
 
-/// The first kernel that reads files of a view of root by itself.
-const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
-
 /// Returns the findings about the guard's process and the kernel.
 pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
     let mut found: Vec<_> = site.pid().and_then(descriptors).into_iter().collect();
@@ -158,61 +154,33 @@ fn descriptors(pid: u64) -> Option<FolderFinding> {
     })
 }
 
-/// Returns the first two numbers of a kernel release.
-fn version_of(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(['.', '-', '+']);
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Returns the findings about the kernel: a limit on the time of requests, and reads that it leaves
-/// to the guard.
-fn kernel(site: &FolderSite) -> Vec<FolderFinding> {
-    let finding = |says: String, mend: &str| FolderFinding::new(FindingKind::Kernel, says, mend);
-    let of_guard = |field: &str| site.status.as_ref().map(|status| &status[field]);
-    let mut found = Vec::new();
-    let of_view = of_guard("request_timeout_s").and_then(Value::as_u64);
-    match (of_view, request_timeout()) {
-        (Some(seconds), now) => found.push(finding(
+/// Returns a finding about the kernel if it limits the time of requests.
+fn kernel(site: &FolderSite) -> Option<FolderFinding> {
+    let of_view = site.status.as_ref().and_then(|status| status["request_timeout_s"].as_u64());
+    let (says, mend) = match (of_view, request_timeout()) {
+        (Some(seconds), now) => (
             format!(
                 "the view was made while the kernel had a request timeout of {seconds} s: a \
                  program that waits longer for the lock ends the whole view"
             ),
-            &match now {
+            match now {
                 Some(now) => format!(
                     "as root: sysctl {}=0; then end the guard, and start it again",
                     now.setting
                 ),
                 None => "end the guard, and start it again: the setting is 0 by now".to_owned(),
             },
-        )),
-        (None, Some(limit)) => found.push(finding(
+        ),
+        (None, Some(limit)) => (
             format!(
                 "{limit}: in a view that is started now, a program that waits longer for the lock \
                  ends the whole view"
             ),
-            &format!("as root: sysctl {}=0", limit.setting),
-        )),
-        (None, None) => {}
-    }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if version_of(release.trim()).is_some_and(|version| version < PASSTHROUGH_SINCE) {
-        found.push(finding(
-            format!(
-                "Linux {} can't read files of a view by itself: reads are slower",
-                release.trim()
-            ),
-            "use Linux 6.9 or newer if reads are too slow",
-        ));
-    } else if let Some(why) = of_guard("slow_reads").and_then(Value::as_str) {
-        found.push(finding(
-            format!(
-                "the kernel refuses to read files of the view by itself, so reads are slower: {why}"
-            ),
-            "start the guard as root outside of a user namespace, with a folder that does not lie \
-             on a stacked file system (overlayfs), if reads are too slow",
-        ));
-    }
-    found
+            format!("as root: sysctl {}=0", limit.setting),
+        ),
+        (None, None) => return None,
+    };
+    Some(FolderFinding::new(FindingKind::Kernel, says, &mend))
 }
 
 #[cfg(test)]
@@ -231,10 +199,8 @@ mod guard_process_tests {
     use super::*;
 
     #[test]
-    fn limits_and_releases_are_parsed() {
+    fn limits_are_parsed() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files 1024 524288 files\n";
         assert_eq!((limit_in(limits), limit_in("")), (Some(1_024), None));
-        assert_eq!(version_of("6.18.0-rc1+"), Some((6, 18)));
-        assert_eq!(version_of("6.8-arch"), Some((6, 8)));
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn open(
     // program that exits while the daemon is stopped would wait in the close, and not even
     // SIGKILL could end that.
     let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
-    Ok(Opened::by_requests(fh, flags))
+    Ok(Opened { fh, flags })
 }
 
 /// Reads a control file. A read at offset 0 generates the content and keeps it as a snapshot;

@@ -5,20 +5,19 @@
 //! Sends the results of operations to the kernel as replies.
 
 use crate::fuse::kernel::file_system::{
-    ContentSource, DirPage, Done, Errno, FileOffset, FileSystem, FileSystemStats, LockRequest,
-    NewMode, NodeAttr, NodeEntry, NodeType, Opened, OwnedName, ReadBytes, ReadRequest, Requester,
-    SetAttrs, WriteRequest,
+    DirPage, Done, Errno, FileOffset, FileSystem, FileSystemStats, LockRequest, NewMode, NodeAttr,
+    NodeEntry, NodeType, Opened, OwnedName, ReadBytes, ReadRequest, Requester, SetAttrs,
+    WriteRequest,
 };
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::session::{CanExpire, SessionKind, negotiate};
 use crate::fuse::kernel::task::spawn;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem, Generation,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -195,8 +194,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, who) = self.asked(req);
         spawn(async move {
-            let result = fs.open(who, ino.0, flags.0, BackingOpener::of(&reply)).await;
-            opened(reply, result);
+            opened(reply, &fs.open(who, ino.0, flags.0).await);
         });
     }
 
@@ -268,7 +266,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        opened(reply, self.0.opendir(requester(req), ino.0));
+        opened(reply, &self.0.opendir(requester(req), ino.0));
     }
 
     fn readdir(
@@ -526,9 +524,7 @@ pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
 /// Sends a directory entry and an open file, or an errno, as the reply to a request.
 pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     match result {
-        Ok((entry, Opened { fh, source })) => {
-            // `BackingOpener` makes no backing file for the reply to a create.
-            let ContentSource::Requests(flags) = source else { return reply.error(Errno::EIO) };
+        Ok((entry, Opened { fh, flags })) => {
             let NodeEntry { attr, entry_ttl, until_replied, .. } = entry;
             reply.created(&entry_ttl, &attr, GENERATION, FileHandle(fh), flags);
             drop(until_replied);
@@ -559,15 +555,10 @@ pub(super) fn executable(reply: ReplyEmpty, result: &Done<NodeAttr>) {
 }
 
 /// Sends an open file or directory, or an errno, as the reply to a request.
-pub(super) fn opened(reply: ReplyOpen, result: Done<Opened>) {
+pub(super) fn opened(reply: ReplyOpen, result: &Done<Opened>) {
     match result {
-        Ok(Opened { fh, source: ContentSource::Requests(flags) }) => {
-            reply.opened(FileHandle(fh), flags);
-        }
-        Ok(Opened { fh, source: ContentSource::Backing(backing) }) => {
-            reply.opened_passthrough(FileHandle(fh), FopenFlags::FOPEN_NOFLUSH, &backing.id);
-        }
-        Err(errno) => reply.error(errno),
+        Ok(Opened { fh, flags }) => reply.opened(FileHandle(*fh), *flags),
+        Err(errno) => reply.error(*errno),
     }
 }
 

@@ -4,7 +4,6 @@
 //! The plain values that file operations take and return. Only the dispatcher converts kernel
 //! requests to them, and results to replies.
 
-use crate::fuse::kernel::handles::{BackingFile, BackingOpener};
 use crate::fuse::kernel::notifications::{Invalidator, PollWaker};
 pub(crate) use fuser::{
     Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents,
@@ -169,13 +168,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         flags: i32,
     ) -> impl Future<Output = Done<(NodeEntry, Opened)>> + Send;
 
-    /// Opens an inode. With `backing` the file system can name a backing file in the reply.
+    /// Opens an inode.
     fn open(
         &self,
         who: Requester,
         ino: u64,
         flags: i32,
-        backing: BackingOpener<'_>,
     ) -> impl Future<Output = Done<Opened>> + Send;
 
     /// Reads from an open file.
@@ -446,40 +444,8 @@ impl NodeAttr {
 pub(crate) struct Opened {
     /// The file handle by which the kernel names the open file in later requests.
     pub(crate) fh: u64,
-    /// The source of the content that programs read.
-    pub(super) source: ContentSource,
-}
-
-/// Where the kernel gets the content of an open file from. An inode with several open files must
-/// have the same source for all of them, or the kernel fails the open with EIO.
-#[derive(Debug)]
-pub(super) enum ContentSource {
-    /// Read requests, which the flags rule: the kernel may cache their answers.
-    Requests(OpenedFlags),
-    /// A backing file, without requests.
-    Backing(Arc<BackingFile>),
-}
-
-impl Opened {
-    /// An open file that is read by requests. `flags` say how the kernel makes them.
-    pub(crate) const fn by_requests(fh: u64, flags: OpenedFlags) -> Self {
-        Self { fh, source: ContentSource::Requests(flags) }
-    }
-
-    /// Returns the flags of an open file that is read by requests.
-    #[cfg(test)]
-    pub(crate) fn flags(&self) -> OpenedFlags {
-        match self.source {
-            ContentSource::Requests(flags) => flags,
-            ContentSource::Backing(_) => panic!("it is read from a backing file"),
-        }
-    }
-
-    /// An open file that the kernel reads from a backing file, and of whose closes it sends only
-    /// the last one.
-    pub(crate) const fn by_backing(fh: u64, backing: Arc<BackingFile>) -> Self {
-        Self { fh, source: ContentSource::Backing(backing) }
-    }
+    /// How the kernel makes requests for it.
+    pub(crate) flags: OpenedFlags,
 }
 
 /// The attributes that a setattr request changes; `None` leaves an attribute as it is.

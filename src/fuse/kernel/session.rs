@@ -336,7 +336,7 @@ pub struct SessionKind {
     /// The side that checks permissions.
     pub permissions: PermissionsBy,
     /// Whether the kernel caches content of files, and drops it when a file's size or modification
-    /// time has changed. It also reads by itself from backing files that the file system names.
+    /// time has changed.
     pub caches_content: bool,
     /// Whether programs follow the symlinks in the mount.
     pub follows_symlinks: bool,
@@ -427,10 +427,7 @@ pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
         all |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
     }
     if kind.caches_content {
-        all |= InitFlags::FUSE_AUTO_INVAL_DATA | InitFlags::FUSE_PASSTHROUGH;
-        // The depth 1 admits backing files on file systems that are not stacked themselves, and
-        // still allows an overlay on top of the mount. It is below the maximum, so this can't fail.
-        let _ = config.set_max_stack_depth(1);
+        all |= InitFlags::FUSE_AUTO_INVAL_DATA;
     }
     for wanted in all {
         if config.add_capabilities(wanted).is_err() {

@@ -9,7 +9,6 @@ use crate::fuse::kernel::file_system::{
     ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::notifications::Invalidator;
@@ -197,18 +196,12 @@ impl FileSystem for Recorder {
         Err(Errno::EPERM)
     }
 
-    async fn open(
-        &self,
-        who: Requester,
-        ino: u64,
-        flags: i32,
-        _backing: BackingOpener<'_>,
-    ) -> Done<Opened> {
+    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.reaches(format!("open by {}", who.uid));
         }
         let flags = OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH;
-        Ok(Opened::by_requests(ino, flags))
+        Ok(Opened { fh: ino, flags })
     }
 
     async fn read(&self, _who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
@@ -276,7 +269,7 @@ impl FileSystem for Recorder {
     fn release(&self, _ino: u64, _fh: u64) {}
 
     fn opendir(&self, _who: Requester, _ino: u64) -> Done<Opened> {
-        Ok(Opened::by_requests(99, OpenedFlags::empty()))
+        Ok(Opened { fh: 99, flags: OpenedFlags::empty() })
     }
 
     async fn readdir(

@@ -236,5 +236,5 @@ async fn open_as_it_is(
 
 fn opened(mount: &Mount, fh: u64, open: OpenFile) -> Opened {
     mount.opens.insert_as(fh, open);
-    Opened::by_requests(fh, OpenedFlags::FOPEN_DIRECT_IO)
+    Opened { fh, flags: OpenedFlags::FOPEN_DIRECT_IO }
 }

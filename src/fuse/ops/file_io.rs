@@ -46,7 +46,7 @@ pub(crate) async fn open(
     open.bind_to_held(mount.nodes.locks.service(), &view, origin);
     open.saw(&view);
     truncate_at_open(mount, caller, &open, view, flags).await?;
-    Ok(Opened::by_requests(mount.opens.insert(open), OpenedFlags::FOPEN_DIRECT_IO))
+    Ok(Opened { fh: mount.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
 }
 
 /// Reads the file of a lock. The first read and each read at offset 0 take a snapshot of the

@@ -177,7 +177,7 @@ fn text_of<'a>(node: &LockNode, view: &'a LockView) -> Option<&'a [u8]> {
 /// Opens a directory (opendir).
 pub(crate) fn open_dir(mount: &Mount, caller: &Caller) -> Result<Opened, Errno> {
     match mount.opens.insert_dir(caller.uid) {
-        Ok(fh) => Ok(Opened::by_requests(fh, OpenedFlags::empty())),
+        Ok(fh) => Ok(Opened { fh, flags: OpenedFlags::empty() }),
         Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::List, None, &full)),
     }
 }

@@ -19,7 +19,6 @@ use crate::guard::stage::gate::{Closed, Pass};
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::wishes::{Denied, WishOf};
-use crate::guard::view::parts::attributes::Passthrough;
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::control_files::ViewControlFiles;
 use crate::guard::view::parts::control_files::{RefusedChanges, classed};
@@ -58,7 +57,6 @@ pub(crate) struct FolderView {
     pub(super) snapshots: ViewSnapshots,
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
-    pub(super) passthrough: Passthrough,
     /// The kernel's limit on the time of a request when the view was mounted, in seconds.
     pub(super) request_timeout: Option<u64>,
     pub(super) second_opens: SecondOpens,
@@ -119,8 +117,6 @@ pub(super) struct LocatedFile {
     pub(super) path: PathBuf,
     /// Where the file lies.
     pub(super) base: NodeBase,
-    /// Its path there.
-    pub(super) below: PathBuf,
 }
 
 impl LocatedFile {
@@ -202,7 +198,7 @@ impl FolderView {
         if let Some(saving) = known.saving {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             let path = known.path.unwrap_or_default();
-            return Ok(LocatedFile { located: Located::Saving(saving), found, path, base, below });
+            return Ok(LocatedFile { located: Located::Saving(saving), found, path, base });
         }
         let by_path = known.path.ok_or(Errno::ESTALE).and_then(|path| {
             let fd = open_below(self.base(base), &below, OFlags::PATH);
@@ -211,7 +207,7 @@ impl FolderView {
             if id_in(&found) != known.file {
                 return Err(Errno::ESTALE);
             }
-            Ok(LocatedFile { located: Located::Path(fd), found, path, base, below })
+            Ok(LocatedFile { located: Located::Path(fd), found, path, base })
         });
         if by_path.is_ok() {
             return by_path;
@@ -220,8 +216,7 @@ impl FolderView {
         let Some(open) = known.open else { return by_path };
         let Some(file) = open.file() else { return by_path };
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        let (path, below) = (PathBuf::new(), PathBuf::new());
-        Ok(LocatedFile { located: Located::Open(open), found, path, base, below })
+        Ok(LocatedFile { located: Located::Open(open), found, path: PathBuf::new(), base })
     }
 
     /// Opens a directory by its node.

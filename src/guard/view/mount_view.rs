@@ -25,7 +25,6 @@ use crate::guard::lock::lock_records::LockRecords;
 use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::tenure_events::{NewsCommands, TenureEvent};
 use crate::guard::tenures::wishes::TenureNews;
-use crate::guard::view::parts::attributes::Passthrough;
 use crate::guard::view::parts::control_files::RefusedChanges;
 use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles};
 use crate::guard::view::parts::database_files::Databases;
@@ -128,7 +127,6 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         nodes: Nodes::new(FolderView::id(&root)),
         numbers: HandleNumbers::default(),
         files: Handles::default(),
-        passthrough: Passthrough::default(),
         request_timeout: request_timeout().map(|limit| limit.seconds),
         second_opens: SecondOpens::default(),
         dirs: Handles::default(),
@@ -229,7 +227,6 @@ impl FolderView {
         let mut status =
             self.tenures.status(&self.folder, self.sees_names(who, FolderAct::ShowState));
         status["nodes"] = self.nodes.count().into();
-        status["slow_reads"] = self.passthrough.refusal().into();
         status["request_timeout_s"] = self.request_timeout.into();
         status["leftover_record"] = self.leftover_record().into();
         if status["lost_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {

@@ -7,7 +7,6 @@ use crate::fuse::kernel::file_system::{
     WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
 use crate::guard::stage::gate::CACHED_FOR;
@@ -30,9 +29,9 @@ impl FileSystem for FolderView {
         if let Some(found) = self.look_up_record(who, at).await {
             return found;
         }
-        match self.second_opens.of(who, at) {
+        match self.second_opens.needs(who, at) {
             None => self.look_up(at),
-            Some(opens) => self.look_up_again(at, opens),
+            Some(needs) => self.look_up_again(who, at, needs),
         }
     }
 
@@ -40,8 +39,10 @@ impl FileSystem for FolderView {
         self.nodes.forget(ino, count);
     }
 
-    async fn getattr(&self, _who: Requester, ino: u64, _fh: Option<u64>) -> Done<NodeAttr> {
-        self.attributes_of(ino)
+    async fn getattr(&self, who: Requester, ino: u64, _fh: Option<u64>) -> Done<NodeAttr> {
+        let attr = self.attributes_of(who, ino);
+        self.note_failed(who, ino, Needs::Content, &attr);
+        attr
     }
 
     async fn setattr(&self, who: Requester, ino: u64, wanted: &SetAttrs) -> Done<NodeAttr> {
@@ -111,29 +112,14 @@ impl FileSystem for FolderView {
         self.create_file(who, at, mode, flags).await
     }
 
-    async fn open(
-        &self,
-        who: Requester,
-        ino: u64,
-        flags: i32,
-        backing: BackingOpener<'_>,
-    ) -> Done<Opened> {
+    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
         if let Some(opened) = self.open_record(who, ino) {
             return opened;
         }
-        let second = self.second_opens.take(who);
-        let is_first = second.is_none();
-        let opened = if is_first && self.second_opens.is_reserved(ino, who) {
-            Err(Errno::ESTALE)
-        } else {
-            self.open_file(who, ino, flags, backing, second.and_then(|one| one.into_found(ino)))
-                .await
-        };
-        if is_first
-            && matches!(opened, Err(Errno::ESTALE))
-            && let Some(place) = self.nodes.last_place(ino)
-        {
-            self.second_opens.expect(who, place, Needs::of(flags));
+        let opened = self.open_file(who, ino, flags).await;
+        match opened {
+            Err(Errno::ESTALE) => self.note_failed(who, ino, Needs::of(flags), &opened),
+            Ok(_) | Err(_) => self.second_opens.opened(who),
         }
         opened
     }
@@ -143,7 +129,7 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
             Content::Record(handle) => self.read_record(handle, asked).await,
-            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(..) => {
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(..) => {
                 Self::read_file(&open, asked)
             }
         }
@@ -154,7 +140,7 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
             Content::Record(handle) => self.write_record(who, handle, asked.offset, data).await,
-            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(..) => {
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(..) => {
                 self.wake_to_write(who, &open, asked).await?;
                 self.announce_open(who, &open, false).await?;
                 self.write_file(who, asked, data)
@@ -231,8 +217,10 @@ impl FileSystem for FolderView {
         self.set_xattr(who, ino, name, value, flags).await
     }
 
-    async fn getxattr(&self, _who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
-        self.attribute(ino, name)
+    async fn getxattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
+        let value = self.attribute(who, ino, name);
+        self.note_failed(who, ino, Needs::Content, &value);
+        value
     }
 
     async fn listxattr(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {

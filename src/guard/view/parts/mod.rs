@@ -1,8 +1,8 @@
 //! The parts of a view that have a state of their own.
 //!
-//! `nodes` knows which file each node stands for, and `node_paths` where that lies, also for files
-//! that have a second node. `open_file` is what a program has open, and `second_opens` those of a
-//! newer version; `attributes` makes files as the folder's own file system would. `close_rule`
+//! `nodes` knows which file each node stands for, and `node_paths` where that lies. `open_file` is
+//! what a program has open, and `second_opens` what it is about to open after the first try has
+//! failed; `attributes` makes files as the folder's own file system would. `close_rule`
 //! decides whether a close publishes a file, from what `processes` sees of the programs.
 //! `database_files` knows the files of databases, `record_nodes` the lock record, `view_snapshots`
 //! the snapshots that are shown or taken, and `local_dir` the files that belong to this machine.

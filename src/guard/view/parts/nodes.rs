@@ -10,7 +10,6 @@ use crate::guard::disk::operations::FileId;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenure::TenureId;
 use crate::guard::view::parts::node_paths::{NodeBase, NodeFiles};
-use crate::time::Time;
 use parking_lot::Mutex;
 use rustix::fs::Statx;
 use std::collections::HashMap;
@@ -44,42 +43,19 @@ pub(in crate::guard::view) struct Node {
     /// The last attributes of a directory that was removed: programs may still have it open, or
     /// work in it.
     pub(in crate::guard::view) removed_dir: Option<Box<Statx>>,
-    /// Where the content of its open files comes from.
-    pub(in crate::guard::view) reads: NodeReads,
     /// The change time of the file if the view has published it.
     pub(in crate::guard::view) published: Option<ChangeTime>,
 }
 
-/// Where the content of a node's open files may come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::guard::view) enum NodeReads {
-    /// Read requests, or a backing file.
-    Any,
-    /// Read requests: programs still read an older node of the file by a backing file.
-    RequestsOnly,
-    /// The backing file that programs read: the file has this newer node for all other opens.
-    BackingOnly(u64),
-}
-
-/// A save that its program does not have open yet.
-pub(in crate::guard::view) struct AwaitedSave {
-    pub(in crate::guard::view) ino: u64,
-    pub(in crate::guard::view) since: Time,
-    /// Whether no lookup has found it yet. Other programs see the version before until then: the
-    /// program may not come back.
-    pub(in crate::guard::view) is_hidden: bool,
-}
-
 #[derive(Default)]
 pub(in crate::guard::view) struct NodeTable {
-    pub(in crate::guard::view) nodes: HashMap<u64, Node>,
+    /// Boxed, since a table has room for nearly twice as many entries as it holds.
+    pub(in crate::guard::view) nodes: HashMap<u64, Box<Node>>,
     pub(in crate::guard::view) by_file: HashMap<FileId, u64>,
     /// The nodes of files in snapshots, by the root of the snapshot.
     pub(in crate::guard::view) by_snapshot: HashMap<(u64, FileId), u64>,
     /// The names of files that are not published yet.
     pub(in crate::guard::view) staged: HashMap<NodeName, u64>,
-    /// Saves that the programs which have begun them do not have open yet.
-    pub(in crate::guard::view) awaited: Vec<AwaitedSave>,
     pub(in crate::guard::view) next: u64,
 }
 
@@ -119,7 +95,6 @@ impl Node {
             base,
             removed_dir: None,
             last_place: None,
-            reads: NodeReads::Any,
             published: None,
         }
     }
@@ -127,10 +102,17 @@ impl Node {
 
 impl NodeTable {
     pub(in crate::guard::view) fn add(&mut self, node: Node) -> u64 {
+        let file = node.file;
+        let ino = self.add_unseen(node);
+        self.by_file.insert(file, ino);
+        ino
+    }
+
+    /// Adds a node that no lookup of its file finds.
+    fn add_unseen(&mut self, node: Node) -> u64 {
         let ino = self.next;
         self.next += 1;
-        self.by_file.insert(node.file, ino);
-        self.nodes.insert(ino, node);
+        self.nodes.insert(ino, Box::new(node));
         ino
     }
 
@@ -139,7 +121,7 @@ impl NodeTable {
         if ino == ROOT || node.lookups > 0 || node.saving.is_some() || !node.open.is_empty() {
             return;
         }
-        let (file, reads, base) = (node.file, node.reads, node.base);
+        let (file, base) = (node.file, node.base);
         self.nodes.remove(&ino);
         if self.by_file.get(&file) == Some(&ino) {
             self.by_file.remove(&file);
@@ -148,10 +130,6 @@ impl NodeTable {
             let key = (if root == ino { SNAPSHOTS } else { root }, file);
             self.by_snapshot.remove(&key);
         }
-        if let NodeReads::BackingOnly(newer) = reads {
-            // The program for which it was made may have been killed before it looked it up.
-            self.drop_if_unused(newer);
-        }
     }
 }
 
@@ -159,7 +137,7 @@ impl Nodes {
     /// Returns the nodes of a view of the folder `root`.
     pub(in crate::guard::view) fn new(root: FileId) -> Self {
         let mut table = NodeTable { next: FIRST, ..NodeTable::default() };
-        table.nodes.insert(ROOT, Node::of(root, None, NodeBase::Folder));
+        table.nodes.insert(ROOT, Box::new(Node::of(root, None, NodeBase::Folder)));
         table.by_file.insert(root, ROOT);
         Self(Mutex::new(table))
     }
@@ -263,24 +241,18 @@ impl Nodes {
         parent: u64,
         name: &OsStr,
     ) -> Option<(u64, Arc<Saving>)> {
-        let mut table = self.0.lock();
+        let table = self.0.lock();
         if table.staged.is_empty() {
             return None;
         }
-        table.drop_unopened();
         let ino = *table.staged.get(&(parent, name.to_owned()))?;
-        if table.is_hidden(ino) {
-            return None;
-        }
         Some((ino, table.nodes.get(&ino)?.saving.clone()?))
     }
 
     /// Returns the names in a directory of files that are not published yet.
     pub(in crate::guard::view) fn savings_in(&self, parent: u64) -> Vec<(OsString, u64)> {
-        let mut table = self.0.lock();
-        table.drop_unopened();
-        let is_shown = |dir, ino| dir == parent && !table.is_hidden(ino);
-        let names = table.staged.iter().filter(|((dir, _), ino)| is_shown(*dir, **ino));
+        let table = self.0.lock();
+        let names = table.staged.iter().filter(|((dir, _), _)| *dir == parent);
         names.map(|((_, name), ino)| (name.clone(), *ino)).collect()
     }
 
@@ -291,8 +263,7 @@ impl Nodes {
 
     /// Replaces the file of a node by one that is not published yet, when a program rewrites the
     /// file as a whole. Fails if another open file than `own` has the old version: its reads must
-    /// not mix the two, so the new version needs a node of its own. Fails also if the file has a
-    /// newer node.
+    /// not mix the two, so the new version needs a node of its own.
     pub(in crate::guard::view) fn replace_by_saving(
         &self,
         ino: u64,
@@ -303,17 +274,38 @@ impl Nodes {
         let mut table = self.0.lock();
         let Some(node) = table.nodes.get_mut(&ino) else { return false };
         let is_own = |open| own.is_some_and(|own| Arc::ptr_eq(&open, own));
-        let has_newer = matches!(node.reads, NodeReads::BackingOnly(_));
-        if has_newer || !node.open.iter().all(is_own) || node.saving.is_some() {
+        if !node.open.iter().all(is_own) || node.saving.is_some() {
             return false;
         }
         let Some(place) = node.place.clone() else { return false };
         let before = std::mem::replace(&mut node.file, file);
         node.saving = Some(Arc::clone(saving));
-        table.by_file.remove(&before);
+        if table.by_file.get(&before) == Some(&ino) {
+            table.by_file.remove(&before);
+        }
         table.by_file.insert(file, ino);
         table.staged.insert(place, ino);
         true
+    }
+
+    /// Adds an open file to its node.
+    pub(in crate::guard::view) fn opened(&self, ino: u64, open: &Arc<OpenFile>) {
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            node.open.add(open);
+        }
+    }
+
+    /// Returns a node of its own for the new version of a file that a program has looked up as
+    /// `ino`, for its second open. No lookup finds the node before the program has opened it, so
+    /// that no other program opens it first.
+    pub(in crate::guard::view) fn for_new_version(&self, ino: u64) -> u64 {
+        let mut table = self.0.lock();
+        let Some(node) = table.nodes.get_mut(&ino) else { return ino };
+        // The lookup is one of the new node.
+        node.lookups = node.lookups.saturating_sub(1);
+        let (changed_in, published) = (node.changed_in, node.published);
+        let beside = Node::of(node.file, node.place.clone(), node.base);
+        table.add_unseen(Node { changed_in, published, ..beside })
     }
 
     /// Records the change time of a node's file that was published.
@@ -368,8 +360,6 @@ impl Nodes {
     pub(in crate::guard::view) fn renamed(&self, ino: u64, from: NameIn<'_>, to: NameIn<'_>) {
         let mut table = self.0.lock();
         let [from, to] = [from, to].map(|at| (at.parent, at.name.to_owned()));
-        table.drop_hidden(&from);
-        table.drop_hidden(&to);
         if let Some(other) = table.staged.remove(&to).filter(|other| *other != ino)
             && let Some(node) = table.nodes.get_mut(&other)
         {
@@ -388,7 +378,6 @@ impl Nodes {
     pub(in crate::guard::view) fn removed(&self, ino: u64, from: NameIn<'_>) {
         let mut table = self.0.lock();
         let from = (from.parent, from.name.to_owned());
-        table.drop_hidden(&from);
         if table.staged.get(&from) == Some(&ino) {
             table.staged.remove(&from);
         }
@@ -460,15 +449,15 @@ impl Nodes {
     pub(in crate::guard::view) fn open_at(&self, path: &Path) -> Vec<u64> {
         let table = self.0.lock();
         let name = path.file_name();
-        let is_at = |(ino, node): &(&u64, &Node)| {
+        let is_at = |node: &Node| {
             let place = node.place.as_ref().or(node.last_place.as_ref());
             !node.open.is_empty()
                 && place.is_some_and(|(_, last)| Some(last.as_os_str()) == name)
                 && place.and_then(|(parent, last)| Some(table.path(*parent)?.join(last))).as_deref()
                     == Some(path)
-                && **ino != ROOT
         };
-        table.nodes.iter().filter(is_at).map(|(ino, _)| *ino).collect()
+        let found = table.nodes.iter().filter(|(ino, node)| **ino != ROOT && is_at(node));
+        found.map(|(ino, _)| *ino).collect()
     }
 
     /// Returns the nodes that are open.

@@ -14,7 +14,7 @@ use super::control_files::{CONTROL_DIR, ControlHandle};
 use super::database_files::ClosedVersion;
 use super::record_nodes::RecordHandle;
 use crate::fuse::kernel::file_system::{DirEntry, NodeType, OpenedFlags, Requester};
-use crate::fuse::kernel::handles::{BackingFile, Share};
+use crate::fuse::kernel::handles::Share;
 use crate::fuse::kernel::interrupts::{InterruptibleWait, WaitStatus};
 use crate::fuse::kernel::mountinfo::Device;
 use crate::fuse::kernel::task::{Pending, Promise, pending};
@@ -42,8 +42,6 @@ impl From<Requester> for User {
 pub(in crate::guard::view) enum Content {
     /// A file of the folder, opened for reading or for changes in place.
     InPlace(File),
-    /// A file of the folder from which the kernel reads by itself.
-    Backed(Arc<BackingFile>),
     /// A file that is, or was, saved as a whole.
     Saving(Arc<Saving>),
     /// A local file, and what it takes.
@@ -101,7 +99,7 @@ pub(in crate::guard::view) struct OpenFile {
     /// The number of the list in which a marker names these changes; 0 if they are not logged.
     pub(in crate::guard::view) logged: AtomicU64,
     /// The part of this file in the open files of its user.
-    pub(in crate::guard::view) share: Share,
+    _share: Share,
 }
 
 impl OpenFile {
@@ -114,7 +112,7 @@ impl OpenFile {
     ) -> Self {
         let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
         let (opener, user, writing) = (who.pid, who.into(), writing.map(Mutex::new));
-        Self { ino, content, opener, user, writing, has_changed, logged, share }
+        Self { ino, content, opener, user, writing, has_changed, logged, _share: share }
     }
 
     /// Says that another user than the one who makes the request has opened the file.
@@ -154,11 +152,9 @@ impl OpenFile {
     pub(in crate::guard::view) const fn record(&self) -> Option<&RecordHandle> {
         match &self.content {
             Content::Record(handle) => Some(handle),
-            Content::InPlace(_)
-            | Content::Backed(_)
-            | Content::Saving(_)
-            | Content::Local(..)
-            | Content::Control(_) => None,
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(..) | Content::Control(_) => {
+                None
+            }
         }
     }
 
@@ -166,21 +162,8 @@ impl OpenFile {
     pub(in crate::guard::view) fn file(&self) -> Option<&File> {
         match &self.content {
             Content::InPlace(file) | Content::Local(file, _) => Some(file),
-            Content::Backed(backing) => Some(backing.file()),
             Content::Saving(saving) => Some(&saving.staged.file),
             Content::Control(_) | Content::Record(_) => None,
-        }
-    }
-
-    /// Returns the file of the folder from which the kernel reads by itself.
-    pub(in crate::guard::view) const fn backing(&self) -> Option<&Arc<BackingFile>> {
-        match &self.content {
-            Content::Backed(backing) => Some(backing),
-            Content::InPlace(_)
-            | Content::Saving(_)
-            | Content::Local(..)
-            | Content::Control(_)
-            | Content::Record(_) => None,
         }
     }
 
@@ -196,11 +179,9 @@ impl OpenFile {
     pub(in crate::guard::view) fn saving(&self) -> Option<&Arc<Saving>> {
         match &self.content {
             Content::Saving(saving) => Some(saving),
-            Content::InPlace(_)
-            | Content::Backed(_)
-            | Content::Local(..)
-            | Content::Control(_)
-            | Content::Record(_) => None,
+            Content::InPlace(_) | Content::Local(..) | Content::Control(_) | Content::Record(_) => {
+                None
+            }
         }
     }
 }

@@ -56,7 +56,7 @@ impl FolderView {
         let content = Content::Control(self.control.handle(file, who, memory));
         self.files.insert(fh, OpenFile::new(ino, content, None, Opening { who, share }));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
-        Some(Ok(Opened::by_requests(fh, flags)))
+        Some(Ok(Opened { fh, flags }))
     }
 
     pub(in crate::guard::view) async fn read_control(

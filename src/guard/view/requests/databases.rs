@@ -217,10 +217,7 @@ impl FolderView {
             let is_there = match &open.content {
                 Content::InPlace(_) => true,
                 Content::Saving(saving) => saving.staged.save_state() == SaveState::Published,
-                Content::Backed(_)
-                | Content::Local(..)
-                | Content::Control(_)
-                | Content::Record(_) => false,
+                Content::Local(..) | Content::Control(_) | Content::Record(_) => false,
             };
             if !is_there || !matches!(open.writing(), Some(Writing::In(id)) if id == tenure) {
                 continue;

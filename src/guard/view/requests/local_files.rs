@@ -8,11 +8,11 @@ use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NodeEntry, Opened, Requester};
 use crate::fuse::kernel::handles::Full;
 use crate::guard::disk::acting_as;
-use crate::guard::disk::linux_disk::{id_in, list, stat, stat_at};
+use crate::guard::disk::linux_disk::{id_in, list, reopen, stat, stat_at};
 use crate::guard::disk::operations::{FolderName, Place};
 use crate::guard::stage::gate::Pass;
 use crate::guard::view::folder_view::{FolderView, MayWait, errno};
-use crate::guard::view::parts::attributes::create_in;
+use crate::guard::view::parts::attributes::{access_of, create_in};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening};
 use rustix::fs::{FileType, Statx};
 use std::ffi::{OsStr, OsString};
@@ -175,13 +175,14 @@ impl FolderView {
         ino: u64,
         flags: i32,
     ) -> Done<Opened> {
-        let located = self.locate(ino)?;
-        let file = self.reopen(&located, flags)?;
+        let located = self.locate_found(who, ino)?;
+        let file = reopen(located.as_fd(), access_of(flags)).map_err(|error| errno(&error))?;
         if flags & libc::O_TRUNC != 0 {
             acting_as::content(who.into(), || file.set_len(0)).map_err(|error| errno(&error))?;
         }
         let used = self.local.shares.note(&stat(file.as_fd()).map_err(|error| errno(&error))?);
-        self.opened(OpenFile::new(ino, Content::Local(file, used), None, Opening { who, share }))
+        let content = Content::Local(file, used);
+        Ok(self.opened(OpenFile::new(ino, content, None, Opening { who, share })))
     }
 
     /// Makes a local file.
@@ -198,12 +199,8 @@ impl FolderView {
         self.made_shared_memory(who, spot.at, &spot.path, id_in(&found))?;
         let ino = self.nodes.found(spot.at.parent, spot.at.name, id_in(&found), true);
         let used = self.local.shares.note(&found);
-        let opened = self.opened(OpenFile::new(
-            ino,
-            Content::Local(file, used),
-            None,
-            Opening { who, share },
-        ))?;
+        let content = Content::Local(file, used);
+        let opened = self.opened(OpenFile::new(ino, content, None, Opening { who, share }));
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 }

@@ -223,7 +223,7 @@ impl FolderView {
         let fh = self.numbers.next();
         let content = Content::Record(handle);
         self.files.insert(fh, OpenFile::new(file.ino(), content, None, Opening { who, share }));
-        Ok(Opened::by_requests(fh, OpenedFlags::FOPEN_DIRECT_IO))
+        Ok(Opened { fh, flags: OpenedFlags::FOPEN_DIRECT_IO })
     }
 
     pub(in crate::guard::view) async fn read_record(

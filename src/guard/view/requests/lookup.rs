@@ -12,16 +12,16 @@ use crate::guard::disk::linux_disk::{each_entry, id_in, path_of, reopen, stat, s
 use crate::guard::disk::operations::{attribute, attribute_names, is_acl};
 use crate::guard::stage::gate::CACHED_FOR;
 use crate::guard::view::folder_view::{FolderView, OpenViewDir, errno};
-use crate::guard::view::parts::attributes::{ROOT, SNAPSHOTS, attributes, node_type};
+use crate::guard::view::parts::attributes::{ROOT, SNAPSHOTS, attributes, node_type, type_in};
 use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles, is_control};
 use crate::guard::view::parts::open_file::{Added, ViewDirReading};
-use crate::guard::view::parts::second_opens::{ExpectedOpens, Needs};
+use crate::guard::view::parts::second_opens::Needs;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,65 +88,87 @@ impl FolderView {
             return self.look_up_in_snapshot(at);
         }
         let cached_for = self.cached_for();
-        if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
+        let entry = if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             self.nodes.count_lookup(ino);
-            return Ok(self.entry(ino, &found, cached_for));
-        }
-        let spot = self.spot(at, false)?;
-        let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        Ok(self.entry(ino, &found, cached_for))
+            self.entry(ino, &found, cached_for)
+        } else {
+            let spot = self.spot(at, false)?;
+            let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
+            let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
+            self.entry(ino, &found, cached_for)
+        };
+        // The name is about to lead to the new version.
+        let is_over = self.second_opens.awaits_version(at);
+        Ok(if is_over { NodeEntry { entry_ttl: Duration::ZERO, ..entry } } else { entry })
     }
 
-    /// Makes the kernel ask for the attributes of a node, which change through another one.
-    pub(super) fn forget_attributes(&self, ino: u64) {
-        if let Some(invalidator) = self.invalidator.get() {
-            invalidator.forget_node(ino);
-        }
-    }
-
-    /// Looks a name up that programs open for the second time.
+    /// Looks a name up that a program opens for the second time, and keeps the file for that open.
     pub(in crate::guard::view) fn look_up_again(
         &self,
+        who: Requester,
         at: NameIn<'_>,
-        opens: ExpectedOpens,
+        needs: Needs,
     ) -> Done<NodeEntry> {
-        if opens.own == Some(Needs::NewVersion) {
-            self.nodes.show_saving(at.parent, at.name);
-        }
-        if at.parent == SNAPSHOTS || self.nodes.is_snapshot(at.parent) {
+        let is_snapshot = at.parent == SNAPSHOTS || self.nodes.is_snapshot(at.parent);
+        if is_snapshot || self.control.look_up(at).is_some() {
             return self.look_up(at);
         }
-        let staged = self.nodes.saving_at(at.parent, at.name);
-        if staged.is_some() || self.control.look_up(at).is_some() {
-            let entry = self.look_up(at)?;
-            if let Some((ino, saving)) = staged {
-                let file = saving.staged.file.try_clone().map_err(|error| errno(&error))?;
-                self.second_opens.keep(at, ino, OwnedFd::from(file));
-            }
-            return Ok(entry);
-        }
         let (cached_for, spot) = (self.cached_for(), self.spot(at, false)?);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&spot.dir, at.name, flags, Mode::empty());
-        let file = file.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
+        let staged = self.nodes.saving_at(at.parent, at.name);
+        let file = if let Some((_, saving)) = &staged {
+            saving.staged.file.as_fd().try_clone_to_owned()
+        } else {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&spot.dir, at.name, flags, Mode::empty());
+            file.map_err(std::io::Error::from)
+        };
+        let file = file.map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        let (older, ino) = (ino, self.nodes.for_second_open(ino, opens.greatest));
-        if ino != older {
-            self.forget_attributes(older);
+        let ino = match staged {
+            Some((ino, _)) => {
+                self.nodes.count_lookup(ino);
+                ino
+            }
+            None => self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local),
+        };
+        let begins = needs == Needs::NewVersion && !spot.is_local;
+        if begins && self.is_whole(&found, &spot.path) {
+            let ino = self.nodes.for_new_version(ino);
+            self.second_opens.keep(who, ino, file);
+            // The name leads other programs to the version before until the new one is there.
+            let entry = self.entry(ino, &found, cached_for);
+            return Ok(NodeEntry { entry_ttl: Duration::ZERO, ..entry });
         }
-        self.second_opens.keep(at, ino, file);
+        // Names below a directory that has lost its name are not found anyway.
+        if type_in(&found) != NodeType::Directory {
+            self.second_opens.keep(who, ino, file);
+        }
         Ok(self.entry(ino, &found, cached_for))
     }
 
-    pub(in crate::guard::view) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
+    /// Expects that the kernel looks the name of a node up once more, if a request on the way to an
+    /// open has failed because the name leads to another file by now.
+    pub(in crate::guard::view) fn note_failed<T>(
+        &self,
+        who: Requester,
+        ino: u64,
+        needs: Needs,
+        result: &Done<T>,
+    ) {
+        if matches!(result, Err(Errno::ESTALE))
+            && let Some(place) = self.nodes.last_place(ino)
+        {
+            self.second_opens.failed(who, place, needs);
+        }
+    }
+
+    pub(in crate::guard::view) fn attributes_of(&self, who: Requester, ino: u64) -> Done<NodeAttr> {
         if let Some(attr) = self.control.attributes_of(ino) {
             return attr;
         }
         let cached_for = self.cached_for();
-        let located = match self.locate(ino) {
+        let located = match self.locate_found(who, ino) {
             Ok(located) => located,
             Err(error) => {
                 let removed = self.nodes.last_of_removed_dir(ino).ok_or(error)?;
@@ -156,9 +178,6 @@ impl FolderView {
         let mut attr = self.attr(ino, &located.found, cached_for);
         if !located.path.as_os_str().is_empty() {
             attr.attr.nlink = attr.attr.nlink.max(1);
-        }
-        if self.nodes.has_newer(ino) {
-            attr.ttl = Duration::ZERO;
         }
         Ok(attr)
     }
@@ -194,11 +213,16 @@ impl FolderView {
         }
     }
 
-    pub(in crate::guard::view) fn attribute(&self, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
+    pub(in crate::guard::view) fn attribute(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+    ) -> Done<Vec<u8>> {
         if is_control(ino) {
             return Err(Errno::ENODATA);
         }
-        let located = self.locate(ino)?;
+        let located = self.locate_found(who, ino)?;
         let value = attribute(&path_of(located.as_fd()), name);
         value.map_err(|error| match error {
             // The kernel reads the ACLs of a view, and would refuse each access.
@@ -302,7 +326,7 @@ impl FolderView {
         };
         let fh = self.numbers.next();
         self.dirs.insert(fh, OpenViewDir { reading, _shares: (share, descriptor) });
-        Ok(Opened::by_requests(fh, OpenedFlags::empty()))
+        Ok(Opened { fh, flags: OpenedFlags::empty() })
     }
 
     fn added_entries(&self, ino: u64) -> Done<Vec<Added>> {

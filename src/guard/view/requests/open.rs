@@ -3,27 +3,25 @@
 use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
-use crate::fuse::kernel::handles::BackingOpener;
 use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
-use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, open_below, stat, stat_at};
+use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, reopen, stat, stat_at};
 use crate::guard::disk::operations::Disk as _;
 use crate::guard::disk::operations::FileId;
 use crate::guard::folder::folder_guard::SaveError;
 use crate::guard::stage::gate::Pass;
-use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
+use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::guard::view::parts::attributes::{
-    access_of, copy_attributes, mode_in, truncate_special,
+    access_of, copy_attributes, mode_in, truncate_special, type_in,
 };
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
 use crate::guard::view::parts::processes::ProcessLook;
-use crate::guard::view::parts::second_opens::FoundNode;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{OFlags, Statx};
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -39,8 +37,6 @@ impl FolderView {
         who: Requester,
         ino: u64,
         flags: i32,
-        opener: BackingOpener<'_>,
-        found: Option<FoundNode>,
     ) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;
@@ -48,7 +44,7 @@ impl FolderView {
         let path = self.nodes.path(ino).unwrap_or_default();
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
-            return self.open_for_reading(who, ino, flags, share, opener, found);
+            return self.open_for_reading(Opening { who, share }, ino, flags);
         }
         if self.nodes.is_local(ino) {
             return self.open_local(Opening { who, share }, ino, flags);
@@ -61,7 +57,7 @@ impl FolderView {
         } else {
             self.pass_unannounced(who, &path, MayWait::Long).await?
         };
-        let located = self.locate_to_open(ino, found)?;
+        let located = self.locate_to_open(who, ino)?;
         if let Located::Saving(saving) = &located.located {
             return self.open_saving(&pass, Opening { who, share }, ino, saving, flags);
         }
@@ -71,31 +67,10 @@ impl FolderView {
                        writing";
             return Err(self.say(who, &path, Errno::ETXTBSY, why));
         }
-        if truncates && self.is_whole(&located) {
+        if truncates && self.is_whole(&located.found, &located.path) {
             return self.replace(&pass, Opening { who, share }, ino, &located);
         }
         self.open_in_place(&pass, Opening { who, share }, ino, &located, flags)
-    }
-
-    /// Opens the data of a located file, and checks that it is the same file.
-    pub(in crate::guard::view) fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
-        let access = access_of(flags);
-        let opened = match &located.located {
-            Located::Path(_) => {
-                let base = self.base(located.base);
-                open_below(base, &located.below, access).map_err(|error| stale(&error))
-            }
-            Located::Saving(_) | Located::Open(_) | Located::Kept(_) => {
-                let path = crate::guard::disk::linux_disk::path_of(located.as_fd());
-                rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
-                    .map_err(|error| Errno::from_i32(error.raw_os_error()))
-            }
-        }?;
-        let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
-        if id_in(&found) != id_in(&located.found) {
-            return Err(Errno::ESTALE);
-        }
-        Ok(File::from(opened))
     }
 
     /// Opens a file for writing that is not published yet: all programs share the one new version.
@@ -117,7 +92,7 @@ impl FolderView {
             Self::settle_saving(who, saving);
         }
         let content = Content::Saving(Arc::clone(saving));
-        self.opened_for_writing(pass, ino, content, Opening { who, share })
+        Ok(self.opened_for_writing(pass, ino, content, Opening { who, share }))
     }
 
     fn open_in_place(
@@ -128,13 +103,12 @@ impl FolderView {
         located: &LocatedFile,
         flags: i32,
     ) -> Done<Opened> {
-        let is_file =
-            crate::guard::view::parts::attributes::type_in(&located.found) == NodeType::RegularFile;
+        let is_file = type_in(&located.found) == NodeType::RegularFile;
         if is_file && located.found.stx_nlink > 1 && self.guard.is_shared_storage() {
             return Err(self.unsaved(who, &located.path, &SaveError::Linked));
         }
         self.leave_snapshots(ino, located, false)?;
-        let file = self.reopen(located, flags)?;
+        let file = reopen(located.as_fd(), access_of(flags)).map_err(|error| errno(&error))?;
         if flags & libc::O_TRUNC != 0 {
             self.name_in_place(pass, who, ino, &located.path, file.as_fd())?;
             self.log_in_place_of(who, &located.path, &file)?;
@@ -144,7 +118,7 @@ impl FolderView {
             self.note_read(who, &located.found);
         }
         let content = Content::InPlace(file);
-        self.opened_for_writing(pass, ino, content, Opening { who, share })
+        Ok(self.opened_for_writing(pass, ino, content, Opening { who, share }))
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -157,13 +131,15 @@ impl FolderView {
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
+        if !self.nodes.open_files(ino).is_empty() {
+            return Err(Errno::ESTALE);
+        }
         let (saving, file) = self.new_version(pass, who, ino, located)?;
         if !self.nodes.replace_by_saving(ino, file, &saving, None) {
-            self.nodes.add_saving_beside(ino, file, saving);
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        self.opened_for_writing(pass, ino, content, Opening { who, share })
+        Ok(self.opened_for_writing(pass, ino, content, Opening { who, share }))
     }
 
     /// Begins an empty version of a file, with the attributes that the file has after `O_TRUNC`.
@@ -205,7 +181,8 @@ impl FolderView {
             return Ok(false);
         }
         let located = self.locate(open.ino)?;
-        if !matches!(located.located, Located::Path(_)) || !self.is_whole(&located) {
+        let has_name = matches!(located.located, Located::Path(_));
+        if !has_name || !self.is_whole(&located.found, &located.path) {
             return Ok(false);
         }
         let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
@@ -223,11 +200,13 @@ impl FolderView {
         Ok(true)
     }
 
-    /// Whether a file gets a new version when a program rewrites it from the start.
-    pub(in crate::guard::view) fn is_whole(&self, located: &LocatedFile) -> bool {
-        crate::guard::view::parts::attributes::type_in(&located.found) == NodeType::RegularFile
-            && self.own_links(&located.found) == 1
-            && !self.policy.in_place.matches(&located.path)
+    /// Whether a file gets a new version when a program rewrites it from the start. The path is
+    /// empty if the file has no name; it may have lost that since it was looked up.
+    pub(in crate::guard::view) fn is_whole(&self, found: &Statx, path: &Path) -> bool {
+        type_in(found) == NodeType::RegularFile
+            && self.own_links(found) <= 1
+            && !path.as_os_str().is_empty()
+            && !self.policy.in_place.matches(path)
     }
 
     /// Opens the directory of a node, and returns the name of the node there. The path of the
@@ -275,7 +254,7 @@ impl FolderView {
         let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(0));
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(&pass, ino, content, Opening { who, share })?;
+        let opened = self.opened_for_writing(&pass, ino, content, Opening { who, share });
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -303,7 +282,7 @@ impl FolderView {
         log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(pass, ino, content, Opening { who, share })?;
+        let opened = self.opened_for_writing(pass, ino, content, Opening { who, share });
         Ok((self.entry(ino, &found, self.cached_for()), opened))
     }
 
@@ -313,7 +292,7 @@ impl FolderView {
         ino: u64,
         content: Content,
         by: Opening,
-    ) -> Done<Opened> {
+    ) -> Opened {
         let writing = Some(Writing::In(pass.tenure()));
         self.opened(OpenFile::new(ino, content, writing, by))
     }

@@ -52,7 +52,7 @@ impl FolderView {
     ) -> Done<NodeAttr> {
         if crate::guard::view::parts::control_files::is_control(ino) {
             // A program that writes to a control file truncates it first.
-            return self.attributes_of(ino);
+            return self.attributes_of(who, ino);
         }
         self.check_no_snapshot(ino)?;
         if let Some(size) = wanted.size {
@@ -78,7 +78,7 @@ impl FolderView {
             change_attributes(&located, wanted)?;
             self.note_change(&located.found, located.as_fd());
         }
-        self.attributes_of(ino)
+        self.attributes_of(who, ino)
     }
 
     /// Returns how long a change of the attributes of a file may wait. The kernel keeps the file

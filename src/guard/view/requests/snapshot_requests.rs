@@ -250,7 +250,7 @@ impl Nodes {
         table.by_snapshot.insert(key, ino);
         let place = Some((parent, name.to_owned()));
         let base = NodeBase::Snapshot(root.unwrap_or(ino));
-        table.nodes.insert(ino, Node::of(file, place, base));
+        table.nodes.insert(ino, Box::new(Node::of(file, place, base)));
         ino
     }
 }
