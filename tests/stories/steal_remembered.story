@@ -18,6 +18,11 @@ t=2s bob release x token=1
   -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
   + x: grant 2 without a handover
   = x: held, exclusive; root token 2 until t=40s, firm
+# Only the old holder can say that it knows.
+t=2s bob release x token=1 lost
+  -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
+  + x: grant 2 without a handover
+  = x: held, exclusive; root token 2 until t=40s, firm
 # A release is refused that does not know of the steal. The new lease is no shorter than was said.
 t=2.5s ann release x token=1
   -> refused, E_FENCING_MISMATCH: token 1 of lock 'x' is not the current one (2); stop the work that it guarded: another tenure has begun
