@@ -87,7 +87,7 @@ fn content<D: Disk>(disk: &D, at: Place<'_, D::Dir>, bytes_max: u64) -> io::Resu
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         file => file?,
     };
-    let size = disk.look_file(&file)?.size;
+    let size = disk.stat_file(&file)?.size;
     if size > bytes_max {
         return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
@@ -189,7 +189,7 @@ impl<D: Disk> AuditLog<D> {
         });
         if let Err(error) = self.write(&state, &line) {
             // The part of the line that was written is cut off: it would spoil the next line.
-            let size = self.disk.look_file(&state.file).map_or(state.length, |look| look.size);
+            let size = self.disk.stat_file(&state.file).map_or(state.length, |stat| stat.size);
             let _ = self.disk.shorten(&state.file, size.saturating_sub(state.length));
             return Err(error);
         }

@@ -437,13 +437,13 @@ impl fmt::Display for NoSpace {
             SpaceUse::Lost => write!(
                 f,
                 " that are lost or not closed yet would hold more than {max} bytes, which is what \
-                 --max-lost allows them; look at them with 'latchfs guard lost', and drop those \
+                 --max-lost allows them; stat at them with 'latchfs guard lost', and drop those \
                  that you do not need with --drop N"
             ),
             SpaceUse::Files => write!(
                 f,
                 " that are lost or not closed yet would be more than {max}, which is the limit; \
-                 look at them with 'latchfs guard lost', and drop those that you do not need with \
+                 stat at them with 'latchfs guard lost', and drop those that you do not need with \
                  --drop N"
             ),
         }

@@ -14,7 +14,7 @@
 //! - `audit_log` records acts for which somebody may have to answer.
 //! - `folder` is one folder: its record, its changes, its side of the barrier.
 //! - `folder_snapshot` takes and checks snapshots of it.
-//! - `lock` is the folder's lock in the lock service; `shared_look` asks once for all who look it
+//! - `lock` is the folder's lock in the lock service; `shared_query` asks once for all who look it
 //!   up.
 //! - `tenures` asks for tenures, one after the other, and gives them back.
 //! - `guard_request` reads the requests of `latchfs guard`, and shows the state of a guard.
@@ -36,7 +36,7 @@ pub(crate) mod audit_log;
 pub(crate) mod folder;
 #[cfg(target_os = "linux")]
 pub(crate) mod folder_snapshot;
-mod shared_look;
+mod shared_query;
 pub(crate) mod lock;
 pub(crate) mod tenures;
 pub(crate) mod guard_request;

@@ -62,7 +62,7 @@ const FIRST_REQUEST_PATIENCE: Span = Span::from_secs(30);
 const UNMARKED_PATIENCE: Span = Span::from_secs(60);
 /// How often a guard without clients checks whether a marker was written, or whether the lock is
 /// held or given up.
-const STATE_LOOK: Span = Span::from_millis(200);
+const STATE_CHECK: Span = Span::from_millis(200);
 
 /// The answer to a request that is no request of this guard.
 const KNOWN: &str = "a guard without a view knows take, give, use, accept, wait, events and \
@@ -142,7 +142,7 @@ impl<D: Disk> PlainGuard<D> {
             if self.is_needed() {
                 unmarked_until = None;
                 if self.is_changing() {
-                    patience = STATE_LOOK;
+                    patience = STATE_CHECK;
                 }
                 continue;
             }
@@ -150,7 +150,7 @@ impl<D: Disk> PlainGuard<D> {
             if !self.tenures.has_unmarked_changes() || until <= boot_now() {
                 return;
             }
-            patience = STATE_LOOK;
+            patience = STATE_CHECK;
         }
     }
 

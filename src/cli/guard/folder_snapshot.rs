@@ -438,7 +438,7 @@ fn copy_to(tree: &Path, root: &str, part: &Path) -> io::Result<Vec<String>> {
             output::say(&format!("restored {} files", files.get()));
         }
     };
-    let may_link = |_: &OsStr, _: &crate::guard::disk::operations::Look| false;
+    let may_link = |_: &OsStr, _: &crate::guard::disk::operations::FileStat| false;
     let mut copy = TreeCopy::new(&LinuxDisk, &from, to, &may_link);
     copy.copy_changed(&count)?;
     copy.finish()?;

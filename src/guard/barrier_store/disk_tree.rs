@@ -6,7 +6,7 @@
 use super::super::barrier::folder_path::{FolderPath, FolderPathError};
 use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
 use crate::guard::barrier_store::small_files::{digest_of, if_there};
-use crate::guard::disk::operations::{Attributes, Disk, Look, Place};
+use crate::guard::disk::operations::{Attributes, Disk, FileStat, Place};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -74,15 +74,15 @@ impl SkippedNames {
 }
 
 /// Returns the stamp of a file, from its attributes.
-pub(crate) fn stamp_of(look: &Look) -> FileStamp {
-    FileStamp { size: look.size, mtime: look.modified, inode: look.id.inode }
+pub(crate) fn stamp_of(stat: &FileStat) -> FileStamp {
+    FileStamp { size: stat.size, mtime: stat.modified, inode: stat.id.inode }
 }
 
 fn found_file(attributes: &Attributes) -> Option<FoundFile> {
-    let look = &attributes.look;
-    (look.is_file && !attributes.is_mount_point).then(|| FoundFile {
-        stamp: stamp_of(look),
-        changed: look.changed,
+    let stat = &attributes.stat;
+    (stat.is_file && !attributes.is_mount_point).then(|| FoundFile {
+        stamp: stamp_of(stat),
+        changed: stat.changed,
         mode: attributes.mode,
         is_downloaded: attributes.is_downloaded,
     })
@@ -224,7 +224,7 @@ impl<D: Disk> TreeWalk<'_, '_, D> {
         };
         if found.is_mount_point {
             self.skipped.add(&on_disk, SkippedBecause::MountPoint);
-        } else if found.look.is_dir {
+        } else if found.stat.is_dir {
             self.dirs.push(on_disk);
         } else if let Some(file) = found_file(&found) {
             (self.visit)(path, file);
@@ -282,13 +282,13 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
         let Some((dir, name)) = find(self.disk, self.folder, path)? else { return Ok(None) };
         let opened = if_there(self.disk.open_to_read(Place::new(&dir, &name)))?;
         let Some(file) = opened else { return Ok(None) };
-        let look = self.disk.look_file(&file)?;
-        if stamp_of(&look) != found.stamp || look.changed != found.changed {
+        let stat = self.disk.stat_file(&file)?;
+        if stamp_of(&stat) != found.stamp || stat.changed != found.changed {
             return Ok(None);
         }
-        let digest = digest_of(self.disk, &file, &look);
+        let digest = digest_of(self.disk, &file, &stat);
         if let Some(hashed) = self.hashed {
-            hashed.add(look.size);
+            hashed.add(stat.size);
         }
         digest
     }
@@ -381,7 +381,7 @@ pub(super) fn is_hidden<D: Disk>(disk: &D, folder: &D::Dir, path: &FolderPath) -
         let at = Place::new(&dir, &name);
         match if_there(disk.attributes(at))? {
             Some(found) if found.is_mount_point => return Ok(true),
-            Some(found) if found.look.is_dir => {}
+            Some(found) if found.stat.is_dir => {}
             _ => return Ok(false),
         }
         dir = match disk.open_dir(at) {

@@ -196,9 +196,9 @@ fn read_own<D: Disk>(
     at: Place<'_, D::Dir>,
     bytes_max: u64,
 ) -> io::Result<Option<OwnFile>> {
-    let Some(look) = if_there(disk.stat(at))? else { return Ok(None) };
-    if look.size > bytes_max {
-        return Ok(Some(OwnFile::TooLarge(look.size)));
+    let Some(stat) = if_there(disk.stat(at))? else { return Ok(None) };
+    if stat.size > bytes_max {
+        return Ok(Some(OwnFile::TooLarge(stat.size)));
     }
     Ok(read_at_most(disk, at, bytes_max)?.map(|(bytes, _)| OwnFile::Read(bytes)))
 }

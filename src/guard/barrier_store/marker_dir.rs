@@ -14,7 +14,7 @@ use crate::guard::barrier_store::disk_tree::open_dir_at;
 use crate::guard::barrier_store::small_files::{
     give_name, if_there, read_at_most, remove_if_there, write_temporary,
 };
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use crate::time::Wall;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -46,20 +46,20 @@ pub(crate) struct UnreadMarker {
 /// A version of a file, or of a directory, at which a refresh has looked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    look: Look,
+    stat: FileStat,
     /// Whether the same look later proves that nothing was changed.
     is_proof: bool,
 }
 
 impl Seen {
     /// Returns what a look at this time proves about later ones.
-    fn at(look: Look, now: Wall) -> Self {
+    fn at(stat: FileStat, now: Wall) -> Self {
         let now = i128::from(now.secs) * 1_000_000_000 + i128::from(now.nanos);
-        Self { look, is_proof: look.changed.max(look.modified) + CLOCK_STEP_NANOS < now }
+        Self { stat, is_proof: stat.changed.max(stat.modified) + CLOCK_STEP_NANOS < now }
     }
 
-    fn is_still(&self, look: &Look) -> bool {
-        self.is_proof && self.look == *look
+    fn is_still(&self, stat: &FileStat) -> bool {
+        self.is_proof && self.stat == *stat
     }
 }
 
@@ -107,12 +107,12 @@ impl<D: Disk> OpenDirs<D> {
         Ok(Self { control, markers })
     }
 
-    fn stats(&self, disk: &D) -> io::Result<[Option<Look>; 2]> {
-        let look = |dir: &Option<D::Dir>| match dir {
+    fn stats(&self, disk: &D) -> io::Result<[Option<FileStat>; 2]> {
+        let stat = |dir: &Option<D::Dir>| match dir {
             Some(dir) => if_there(disk.stat(Place::new(dir, "."))),
             None => Ok(None),
         };
-        Ok([look(&self.control)?, look(&self.markers)?])
+        Ok([stat(&self.control)?, stat(&self.markers)?])
     }
 
     /// Returns the place of the file with this name in `.latchfs`.
@@ -187,8 +187,8 @@ impl MarkerDir {
     ) -> io::Result<()> {
         let dirs = OpenDirs::open(disk, folder)?;
         let stats = dirs.stats(disk)?;
-        let is_same = self.dirs.iter().zip(&stats).all(|(seen, look)| match (seen, look) {
-            (Some(seen), Some(look)) => seen.is_still(look),
+        let is_same = self.dirs.iter().zip(&stats).all(|(seen, stat)| match (seen, stat) {
+            (Some(seen), Some(stat)) => seen.is_still(stat),
             _ => false,
         });
         if !is_same {
@@ -202,7 +202,7 @@ impl MarkerDir {
         for name in &names {
             refresh.read_one(name)?;
         }
-        self.dirs = stats.map(|look| look.map(|look| Seen::at(look, now)));
+        self.dirs = stats.map(|stat| stat.map(|stat| Seen::at(stat, now)));
         Ok(())
     }
 
@@ -296,32 +296,32 @@ impl<D: Disk> Refresh<'_, D> {
     /// Reads a file, unless it has not changed since it was last read.
     fn read_one(&mut self, name: &str) -> io::Result<()> {
         let Some(at) = self.dirs.place(name) else { return Ok(()) };
-        let Some(look) = if_there(self.disk.stat(at))? else {
+        let Some(stat) = if_there(self.disk.stat(at))? else {
             self.to.forget(name);
             return Ok(());
         };
-        let known = self.to.known.get(name).filter(|known| known.seen.is_still(&look));
+        let known = self.to.known.get(name).filter(|known| known.seen.is_still(&stat));
         let paths = match known.map(|known| &known.read) {
             Some(Err(NotRead::NoRoom(paths))) => Some(*paths),
             Some(_) => return Ok(()),
             None => None,
         };
-        let has_room = look.size <= self.budget
-            && self.to.files.has_room_for(look.size, paths.unwrap_or_default());
+        let has_room = stat.size <= self.budget
+            && self.to.files.has_room_for(stat.size, paths.unwrap_or_default());
         if paths.is_some() && !has_room {
             return Ok(());
         }
         self.to.forget(name);
-        let mut seen = Seen::at(look, self.now);
-        let read = if !look.is_file {
+        let mut seen = Seen::at(stat, self.now);
+        let read = if !stat.is_file {
             Err(NotRead::Because("it is no regular file".to_owned()))
-        } else if look.size > MARKER_BYTES_MAX {
+        } else if stat.size > MARKER_BYTES_MAX {
             Err(NotRead::Because(MarkerError::TooLarge.to_string()))
         } else if !has_room {
             Err(NotRead::NoRoom(0))
         } else {
-            self.budget -= look.size;
-            match read_at_most(self.disk, at, look.size) {
+            self.budget -= stat.size;
+            match read_at_most(self.disk, at, stat.size) {
                 Ok(Some((bytes, _))) => self.to.add(name, &bytes),
                 Ok(None) => return Ok(()),
                 Err(error) => {

@@ -15,7 +15,7 @@ use super::disk_tree::{CONTROL_DIR, IGNORE_FILE};
 use crate::base::said;
 use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::barrier_store::disk_tree::open_dir_at;
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
 use std::io;
@@ -45,7 +45,7 @@ pub(super) fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 fn read_blocks<D: Disk>(
     disk: &D,
     file: &D::File,
-    look: &Look,
+    stat: &FileStat,
     mut take: impl FnMut(&[u8]),
 ) -> io::Result<bool> {
     let mut block = vec![0; BLOCK_BYTES];
@@ -53,22 +53,22 @@ fn read_blocks<D: Disk>(
     loop {
         let length = disk.read(file, offset, &mut block)?;
         offset += length as u64;
-        if length == 0 || offset > look.size {
+        if length == 0 || offset > stat.size {
             break;
         }
         take(&block[..length]);
     }
-    Ok(offset == look.size && disk.look_file(file)? == *look)
+    Ok(offset == stat.size && disk.stat_file(file)? == *stat)
 }
 
 /// Returns the digest of an open file; `None` if it was changed while it was read.
 pub(in crate::guard) fn digest_of<D: Disk>(
     disk: &D,
     file: &D::File,
-    look: &Look,
+    stat: &FileStat,
 ) -> io::Result<Option<ContentDigest>> {
     let mut digest = Sha256::new();
-    let is_whole = read_blocks(disk, file, look, |bytes| digest.update(bytes))?;
+    let is_whole = read_blocks(disk, file, stat, |bytes| digest.update(bytes))?;
     Ok(is_whole.then(|| ContentDigest(digest.finalize().into())))
 }
 
@@ -78,15 +78,15 @@ pub(in crate::guard) fn read_at_most<D: Disk>(
     disk: &D,
     at: Place<'_, D::Dir>,
     bytes_max: u64,
-) -> io::Result<Option<(Vec<u8>, Look)>> {
+) -> io::Result<Option<(Vec<u8>, FileStat)>> {
     let Some(file) = if_there(disk.open_to_read(at))? else { return Ok(None) };
-    let look = disk.look_file(&file)?;
-    if look.size > bytes_max {
+    let stat = disk.stat_file(&file)?;
+    if stat.size > bytes_max {
         return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
     let mut bytes = Vec::new();
-    if read_blocks(disk, &file, &look, |block| bytes.extend_from_slice(block))? {
-        Ok(Some((bytes, look)))
+    if read_blocks(disk, &file, &stat, |block| bytes.extend_from_slice(block))? {
+        Ok(Some((bytes, stat)))
     } else {
         Err(io::Error::other("it was changed while it was read"))
     }

@@ -2,7 +2,9 @@
 
 use super::super::folder_snapshot::snapshot_disk::{CopyMethod, SnapshotDisk};
 use crate::guard::disk::linux_disk::LinuxDisk;
-use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use crate::guard::disk::operations::{
+    Attributes, Disk, DiskEntry, FileId, FileStat, IfThere, Place,
+};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
@@ -111,11 +113,11 @@ impl Disk for TestDisk {
     fn id_of(&self, at: Place<'_, OwnedFd>) -> io::Result<FileId> {
         self.step("id_of", |disk| disk.id_of(at))
     }
-    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
-        self.step("look", |disk| disk.stat(at))
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<FileStat> {
+        self.step("stat", |disk| disk.stat(at))
     }
-    fn look_file(&self, file: &File) -> io::Result<Look> {
-        self.step("look_file", |disk| disk.look_file(file))
+    fn stat_file(&self, file: &File) -> io::Result<FileStat> {
+        self.step("stat_file", |disk| disk.stat_file(file))
     }
     fn attributes(&self, at: Place<'_, OwnedFd>) -> io::Result<Attributes> {
         let found = self.step("attributes", |disk| disk.attributes(at))?;

@@ -2,7 +2,9 @@
 
 use super::acting_as::{self, User};
 use super::operations::{ACCESS_ACL, DEFAULT_ACL, attribute, attribute_names};
-use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use crate::guard::disk::operations::{
+    Attributes, Disk, DiskEntry, FileId, FileStat, IfThere, Place,
+};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags,
     ResolveFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -85,13 +87,13 @@ pub(crate) const fn allocated_in(found: &Statx) -> u64 {
     found.stx_blocks.saturating_mul(512)
 }
 
-/// Returns the part of the attributes of a file that a [`Look`] holds.
-pub(crate) fn look_in(found: &Statx) -> Look {
+/// Returns the part of the attributes of a file that a [`FileStat`] holds.
+pub(crate) fn stat_in(found: &Statx) -> FileStat {
     let time = |at: rustix::fs::StatxTimestamp| {
         i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec)
     };
     let kind = FileType::from_raw_mode(u32::from(found.stx_mode));
-    Look {
+    FileStat {
         id: id_in(found),
         is_file: kind == FileType::RegularFile,
         is_dir: kind == FileType::Directory,
@@ -336,22 +338,22 @@ impl Disk for LinuxDisk {
         Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
-    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
-        Ok(look_in(&stat_at(at.dir.as_fd(), at.name)?))
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<FileStat> {
+        Ok(stat_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
     fn allocated(&self, at: Place<'_, OwnedFd>) -> io::Result<u64> {
         Ok(allocated_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
-    fn look_file(&self, file: &File) -> io::Result<Look> {
-        Ok(look_in(&stat(file.as_fd())?))
+    fn stat_file(&self, file: &File) -> io::Result<FileStat> {
+        Ok(stat_in(&stat(file.as_fd())?))
     }
 
     fn attributes(&self, at: Place<'_, OwnedFd>) -> io::Result<Attributes> {
         let found = stat_at(at.dir.as_fd(), at.name)?;
         Ok(Attributes {
-            look: look_in(&found),
+            stat: stat_in(&found),
             mode: u32::from(found.stx_mode) & 0o7777,
             is_mount_point: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
             // No file system of Linux says that a content is elsewhere.

@@ -25,7 +25,7 @@ pub(crate) struct FileId {
 
 /// The attributes of a file at one moment, by which a guard notices changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct FileStat {
     /// The identity of the file.
     pub(crate) id: FileId,
     /// Whether the file is a regular one.
@@ -49,7 +49,7 @@ pub(crate) struct Look {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
     /// The identity, the type, the size and the times.
-    pub(crate) look: Look,
+    pub(crate) stat: FileStat,
     /// The mode bits.
     pub(crate) mode: u32,
     /// Whether another file system, or another part of this one, is mounted on the name.
@@ -166,13 +166,13 @@ pub(crate) trait Disk: Send + Sync + 'static {
     /// Returns the identity of the file that has a name now.
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
     /// Looks at the file that has a name now.
-    fn stat(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
+    fn stat(&self, at: Place<'_, Self::Dir>) -> io::Result<FileStat>;
     /// Returns how many bytes the file that has a name now takes on the disk.
     fn allocated(&self, at: Place<'_, Self::Dir>) -> io::Result<u64> {
         self.stat(at).map(|found| found.size)
     }
     /// Looks at an open file.
-    fn look_file(&self, file: &Self::File) -> io::Result<Look>;
+    fn stat_file(&self, file: &Self::File) -> io::Result<FileStat>;
     /// Returns the attributes of the file that has a name now.
     fn attributes(&self, at: Place<'_, Self::Dir>) -> io::Result<Attributes>;
     /// Opens an existing regular file for reading, without a wait and without a symlink or mount

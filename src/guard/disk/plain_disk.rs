@@ -3,7 +3,9 @@
 //! temporary one.
 
 use crate::base::random;
-use crate::guard::disk::operations::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
+use crate::guard::disk::operations::{
+    Attributes, Disk, DiskEntry, FileId, FileStat, IfThere, Place,
+};
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, Dir as DirStream, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec,
@@ -141,9 +143,9 @@ fn kind_of(found: &Stat) -> FileType {
 }
 
 #[allow(clippy::useless_conversion, clippy::unnecessary_cast, clippy::cast_lossless)]
-fn look_in(found: &Stat) -> Look {
+fn stat_in(found: &Stat) -> FileStat {
     let kind = kind_of(found);
-    Look {
+    FileStat {
         id: FileId { device: found.st_dev as u64, inode: found.st_ino, born: born(found) },
         is_file: kind == FileType::RegularFile,
         is_dir: kind == FileType::Directory,
@@ -269,19 +271,19 @@ impl Disk for PlainDisk {
         Ok(self.stat(at)?.id)
     }
 
-    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
-        Ok(look_in(&stat_at(at)?))
+    fn stat(&self, at: Place<'_, OwnedFd>) -> io::Result<FileStat> {
+        Ok(stat_in(&stat_at(at)?))
     }
 
-    fn look_file(&self, file: &PlainFile) -> io::Result<Look> {
-        Ok(look_in(&rustix::fs::fstat(&file.file)?))
+    fn stat_file(&self, file: &PlainFile) -> io::Result<FileStat> {
+        Ok(stat_in(&rustix::fs::fstat(&file.file)?))
     }
 
     #[allow(clippy::useless_conversion)] // the mode has another type on other systems
     fn attributes(&self, at: Place<'_, OwnedFd>) -> io::Result<Attributes> {
         let found = stat_at(at)?;
         Ok(Attributes {
-            look: look_in(&found),
+            stat: stat_in(&found),
             mode: u32::from(found.st_mode) & 0o7777,
             is_mount_point: found.st_dev != rustix::fs::fstat(at.dir)?.st_dev,
             is_downloaded: is_downloaded(&found),
@@ -367,7 +369,7 @@ impl Disk for PlainDisk {
     }
 
     fn shorten(&self, file: &PlainFile, bytes: u64) -> io::Result<()> {
-        file.file.set_len(self.look_file(file)?.size.saturating_sub(bytes))
+        file.file.set_len(self.stat_file(file)?.size.saturating_sub(bytes))
     }
 
     /// Extended attributes are not copied: the calls for them differ between the systems.
@@ -389,7 +391,7 @@ impl Disk for PlainDisk {
             Err(error) => return Err(error.into()),
         }
         rustix::fs::fchmod(&to.file, Mode::from_raw_mode(found.st_mode))?;
-        self.set_modified(to, look_in(&found).modified)
+        self.set_modified(to, stat_in(&found).modified)
     }
 
     fn link(&self, file: &PlainFile, to: Place<'_, OwnedFd>) -> io::Result<()> {

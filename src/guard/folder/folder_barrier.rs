@@ -9,7 +9,7 @@
 //! The changes of a tenure that ended without a marker: the guard that made them tells the others
 //! what it left, or puts its versions aside if they went on without them.
 
-use super::folder_changes::{BarrierState, FolderBarrier, Looking, MarkedIgnore};
+use super::folder_changes::{BarrierState, FolderBarrier, KnownFiles, MarkedIgnore};
 use super::folder_guard::FolderGuard;
 use crate::base::{random, said};
 use crate::guard::barrier::arrival_target::{Barrier, Unsure};
@@ -142,10 +142,10 @@ impl<D: Disk> FolderBarrier<D> {
 
     pub(super) fn read_markers(
         &self,
-        looking: &mut Looking,
+        known: &mut KnownFiles,
         wanted: Option<MarkerLink>,
     ) -> Result<(), String> {
-        let read = looking.markers.refresh(&*self.disk, &self.dirs.folder, wanted);
+        let read = known.markers.refresh(&*self.disk, &self.dirs.folder, wanted);
         read.map_err(|error| failed("the markers in '.latchfs' can't be read", &error))
     }
 
@@ -156,11 +156,11 @@ impl<D: Disk> FolderBarrier<D> {
         engine: u64,
     ) -> Result<Arrival, String> {
         let rules = self.new_rules();
-        let mut looking = self.looking.lock();
+        let mut known = self.known.lock();
         let wanted =
             if let Remembered::Handover(it) = previous.handover { it.marker } else { None };
-        self.read_markers(&mut looking, wanted)?;
-        let Looking { markers, cache } = &mut *looking;
+        self.read_markers(&mut known, wanted)?;
+        let KnownFiles { markers, cache } = &mut *known;
         let ledger = self.state.lock().ledger.clone();
         if previous.handover == Remembered::Nothing
             && markers.files().is_empty()
@@ -323,9 +323,9 @@ impl<D: Disk> FolderBarrier<D> {
             let number = state.marking.as_ref().filter(|it| it.is_of(tenure) && it.may_mark())?;
             let number = number.next();
             let mut tree = self.tree();
-            // A path that can't be looked at is named as it is found later.
-            let mut look = |path: &FolderPath| Some(tree.find(path).ok()??.stamp);
-            state.settle_in_place(&mut look);
+            // A path that can't be compared at is named as it is found later.
+            let mut stat = |path: &FolderPath| Some(tree.find(path).ok()??.stamp);
+            state.settle_in_place(&mut stat);
             self.begin_epoch();
             Some((state.ledger.clone(), number))
         })
@@ -433,9 +433,9 @@ impl<D: Disk> FolderBarrier<D> {
         let Some(newest) = newest.filter(|link| link.name.kind == MarkerKind::Checkpoint) else {
             return;
         };
-        let mut looking = self.looking.lock();
-        let removed = self.read_markers(&mut looking, Some(newest)).and_then(|()| {
-            let old = marker::removable(looking.markers.files(), newest);
+        let mut known = self.known.lock();
+        let removed = self.read_markers(&mut known, Some(newest)).and_then(|()| {
+            let old = marker::removable(known.markers.files(), newest);
             let writer = MarkerWriter::new(&*self.disk, &self.dirs.folder, &self.dirs.state);
             writer.remove(&old).map_err(|error| failed("old markers stay", &error))
         });
@@ -454,9 +454,9 @@ impl<D: Disk> FolderBarrier<D> {
         reason: String,
     ) -> Result<Result<(Accepted, Handover), Arrival>, String> {
         let rules = self.new_rules();
-        let mut looking = self.looking.lock();
-        self.read_markers(&mut looking, None)?;
-        let Looking { markers, cache } = &mut *looking;
+        let mut known = self.known.lock();
+        self.read_markers(&mut known, None)?;
+        let KnownFiles { markers, cache } = &mut *known;
         let ledger = self.state.lock().ledger.clone();
         let (markers, ledger, rules) = (markers.files(), &ledger, &*rules);
         let barrier = Barrier { previous, engine, ledger, markers, rules, now: wall_nanos() };
@@ -507,7 +507,7 @@ pub(in crate::guard) enum Job {
     /// Names the changes of an ended tenure in a late marker.
     Late(PreviousTenure, u64),
     /// Checks whether the folder is ready for a tenure.
-    Look(PreviousTenure, TenureId),
+    FileStat(PreviousTenure, TenureId),
     /// Writes a marker of a tenure. `true`: its gate has closed for good.
     Mark(TenureId, bool),
     /// Prepares the acceptance of some paths, or of the whole folder, with this reason.
@@ -522,7 +522,7 @@ pub(in crate::guard) enum Job {
 pub(in crate::guard) enum JobDone {
     Late(Result<Late, String>),
     /// The result of the comparison, with the change time before which the folder was compared.
-    Looked(TenureId, Option<i128>, Result<Arrival, String>),
+    Compared(TenureId, Option<i128>, Result<Arrival, String>),
     Marked(TenureId, bool, Result<Option<Vec<FolderPath>>, String>),
     Accepting(TenureId, Option<i128>, Accepting),
 }
@@ -572,14 +572,14 @@ fn run<D: Disk>(
             Job::Late(previous, engine) => {
                 done(JobDone::Late(barrier.late(&previous, engine, &keep)));
             }
-            Job::Look(previous, tenure) => {
+            Job::FileStat(previous, tenure) => {
                 let (engine, since) = (tenure.engine, since(guard));
                 // Changes of an ended tenure are named or put aside before the folder is compared:
                 // afterwards nobody could tell that they are of that tenure.
-                let looked = barrier.late(&previous, engine, &keep);
-                let looked = looked.and_then(|_| barrier.check_arrival(&previous, engine));
-                let is_ready = matches!(looked, Ok(Arrival::Ready(_)));
-                done(JobDone::Looked(tenure, since, looked));
+                let compared = barrier.late(&previous, engine, &keep);
+                let compared = compared.and_then(|_| barrier.check_arrival(&previous, engine));
+                let is_ready = matches!(compared, Ok(Arrival::Ready(_)));
+                done(JobDone::Compared(tenure, since, compared));
                 if is_ready {
                     guard.remove_marked_copies(barrier, &previous);
                 }
@@ -599,7 +599,7 @@ fn run<D: Disk>(
                 let put = guard.put_back(barrier, &previous, tenure, &path, &copy);
                 done(match put.and_then(|()| barrier.check_arrival(&previous, tenure.engine)) {
                     Ok(Arrival::Ready(arrived)) => {
-                        JobDone::Looked(tenure, since, Ok(Arrival::Ready(arrived)))
+                        JobDone::Compared(tenure, since, Ok(Arrival::Ready(arrived)))
                     }
                     put => JobDone::Accepting(tenure, since, put.map(Err)),
                 });
@@ -690,9 +690,9 @@ impl<D: Disk> FolderBarrier<D> {
     /// does not know since the guard was killed in between. The late marker builds on it: of two
     /// that do not, nobody could tell which one is the last.
     fn find_unrecorded(&self, late: &LateMarker) -> Result<(), String> {
-        let mut looking = self.looking.lock();
-        self.read_markers(&mut looking, None)?;
-        let files = looking.markers.files();
+        let mut known = self.known.lock();
+        self.read_markers(&mut known, None)?;
+        let files = known.markers.files();
         let mut state = self.state.lock();
         let verified = state.ledger.verified();
         let own = files.last_of(late.tenure, late.number).into_iter().find(|link| {
@@ -715,8 +715,8 @@ impl<D: Disk> FolderBarrier<D> {
         else {
             return Vec::new();
         };
-        let looking = self.looking.lock();
-        let chain = marker.into_iter().flat_map(|top| ancestors(looking.markers.files(), top));
+        let known = self.known.lock();
+        let chain = marker.into_iter().flat_map(|top| ancestors(known.markers.files(), top));
         let links = chain.flat_map(|(link, marker)| [Some(link), marker.previous]).flatten();
         let names = links.map(|link| link.file_name());
         names.filter(|name| wanted.contains(&name.as_str())).collect()

@@ -25,7 +25,7 @@ use crate::guard::barrier_store::small_files::{
     ToolPatterns, read_ignore_rules, read_tool_patterns, write_tool_patterns,
 };
 use crate::guard::disk::acting_as::itself;
-use crate::guard::disk::operations::{Disk, Look};
+use crate::guard::disk::operations::{Disk, FileStat};
 use crate::guard::folder::unread::{read_unread, write_unread};
 use crate::guard::write_policy::PathPatterns;
 use crate::time::this_boot;
@@ -64,7 +64,7 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(in crate::guard) local: PathPatterns,
     pub(in crate::guard) state: Mutex<BarrierState<D>>,
     /// The results of reading the folder again and again until it is ready. One thread uses them.
-    pub(in crate::guard) looking: Mutex<Looking>,
+    pub(in crate::guard) known: Mutex<KnownFiles>,
     /// The number of the list of the next marker: a change in place is logged once for each.
     epoch: AtomicU64,
     /// The call after the first marker of a folder that never had one. As long as it is
@@ -119,13 +119,13 @@ pub(in crate::guard) struct BarrierState<D: Disk> {
 }
 
 /// The markers that are here, and the digests of files.
-pub(in crate::guard) struct Looking {
+pub(in crate::guard) struct KnownFiles {
     pub(in crate::guard) markers: MarkerDir,
     pub(in crate::guard) cache: DigestCache,
 }
 
 /// Returns the stamp of a file; `None` for what is no regular file, which no marker names.
-pub(super) fn stamp_of_file(found: &Look) -> Option<FileStamp> {
+pub(super) fn stamp_of_file(found: &FileStat) -> Option<FileStamp> {
     found.is_file.then(|| stamp_of(found))
 }
 
@@ -199,7 +199,7 @@ impl<D: Disk> FolderBarrier<D> {
         let unread = read_unread(&*disk, &dirs.state)?;
         let markers = MarkerDir::new(&names.folder);
         Ok(Self {
-            looking: Mutex::new(Looking { markers, cache: DigestCache::default() }),
+            known: Mutex::new(KnownFiles { markers, cache: DigestCache::default() }),
             disk,
             dirs,
             names,
@@ -292,7 +292,7 @@ impl<D: Disk> FolderBarrier<D> {
     /// Logs that a file is about to be changed in place, under each of its names. The path is empty
     /// if the name was removed by which the file was known last. Returns the number of the list
     /// that names the change.
-    pub(crate) fn begin_in_place(&self, path: &OsStr, found: &Look) -> io::Result<u64> {
+    pub(crate) fn begin_in_place(&self, path: &OsStr, found: &FileStat) -> io::Result<u64> {
         let mut state = self.state.lock();
         let epoch = self.epoch();
         let Some(stamp) = stamp_of_file(found) else { return Ok(epoch) };
@@ -320,7 +320,7 @@ impl<D: Disk> FolderBarrier<D> {
     }
 
     /// Logs how changes in place left a file.
-    pub(crate) fn end_in_place(&self, path: &OsStr, found: &Look) {
+    pub(crate) fn end_in_place(&self, path: &OsStr, found: &FileStat) {
         let mut state = self.state.lock();
         let Some(path) = state.marked_path(path) else { return };
         if state.in_place.get(&path) == Some(&found.id.inode) {
@@ -345,10 +345,10 @@ impl<D: Disk> BarrierState<D> {
     /// Logs how the files stand that are being changed in place. They stay files that are changed.
     pub(super) fn settle_in_place(
         &mut self,
-        mut look: impl FnMut(&FolderPath) -> Option<FileStamp>,
+        mut stat: impl FnMut(&FolderPath) -> Option<FileStamp>,
     ) {
         for (path, inode) in std::mem::take(&mut self.in_place) {
-            if let Some(stamp) = look(&path).filter(|stamp| stamp.inode == inode) {
+            if let Some(stamp) = stat(&path).filter(|stamp| stamp.inode == inode) {
                 self.end(path, Some(stamp));
             }
         }

@@ -10,7 +10,7 @@ use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::unread::{KeptVersions, UnreadPolicy, UnreadRefusal};
 use crate::guard::audit_log::{AuditLog, AuditedAct, GuardAct};
 use crate::guard::barrier::handover::{HandoverEnd, PreviousTenure};
-use crate::guard::disk::operations::{Disk, FolderName, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, FolderName, IfThere, Place};
 use crate::guard::lost_files::{
     LostDescription, LostFiles, LostReason, NoSpace, Space, SpaceLimits,
 };
@@ -372,7 +372,7 @@ impl<D: Disk> FolderGuard<D> {
             return Err(SaveError::Unread(unread));
         }
         self.log_publish(&staged.file, at, path)?;
-        let is_kept = |there: &Look| self.is_kept(&stage, there, owner);
+        let is_kept = |there: &FileStat| self.is_kept(&stage, there, owner);
         match stage.publish(&*self.disk, &staged.file, at, path, if_there, &is_kept) {
             Ok(displaced) => {
                 *save = SaveState::Published;
@@ -421,14 +421,14 @@ impl<D: Disk> FolderGuard<D> {
         path: &OsStr,
     ) -> Result<(), SaveError> {
         let Some(barrier) = &self.barrier else { return Ok(()) };
-        let after = self.disk.look_file(file).map_err(SaveError::Disk)?;
+        let after = self.disk.stat_file(file).map_err(SaveError::Disk)?;
         let before = self.disk.stat(to).ok().as_ref().and_then(stamp_of_file);
         barrier.begin_change(path, before, stamp_of_file(&after)).map_err(SaveError::Disk)
     }
 
     pub(super) fn log_published(&self, file: &D::File, path: &OsStr) {
         if let Some(barrier) = &self.barrier
-            && let Ok(found) = self.disk.look_file(file)
+            && let Ok(found) = self.disk.stat_file(file)
         {
             barrier.end_change(path, stamp_of_file(&found));
         }
@@ -461,7 +461,7 @@ impl<D: Disk> FolderGuard<D> {
 
 /// The delay before a guard checks again whether programs use the folder in a way that passes no
 /// gate.
-pub(in crate::guard) const LOOK_AGAIN: Span = Span::from_secs(1);
+pub(in crate::guard) const CHECK_AGAIN: Span = Span::from_secs(1);
 
 /// Tells whether programs use the folder in a way that passes no gate.
 pub(crate) type IsUsed = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -476,7 +476,7 @@ pub(crate) struct HiddenUse {
 
 impl HiddenUse {
     /// Returns when the guard may look next.
-    pub(in crate::guard) fn next_look(&self) -> Time {
+    pub(in crate::guard) fn next_check(&self) -> Time {
         *self.next.lock()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
-use crate::guard::disk::operations::{Disk, FolderName, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, FolderName, IfThere, Place};
 use crate::guard::lost_files::LostReason;
 use crate::guard::stage::gate::Pass;
 use crate::guard::stage::publish::{PublishError, Stage};
@@ -23,7 +23,7 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Whether a file of the folder was changed past the view in this tenure.
-    pub(crate) fn is_foreign(&self, found: &Look) -> bool {
+    pub(crate) fn is_foreign(&self, found: &FileStat) -> bool {
         self.stage.read().as_ref().is_some_and(|stage| stage.own.is_foreign(found))
     }
 
@@ -31,7 +31,7 @@ impl<D: Disk> FolderGuard<D> {
     /// counts the times of changes.
     pub(super) fn change_time(&self) -> io::Result<i128> {
         let file = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
-        Ok(self.disk.look_file(&file)?.changed)
+        Ok(self.disk.stat_file(&file)?.changed)
     }
 
     /// Says that the folder was compared with what should be there: what was changed before `since`
@@ -43,7 +43,7 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Records the version of a file that a program of the view has left.
-    pub(crate) fn record_own(&self, found: &Look) {
+    pub(crate) fn record_own(&self, found: &FileStat) {
         if let Some(stage) = &*self.stage.read() {
             stage.own.record(found, false);
         }
@@ -87,7 +87,7 @@ impl<D: Disk> FolderGuard<D> {
             return Ok(());
         }
         let is_own = moved.is_file && !stage.own.is_foreign(&moved);
-        let is_kept = |it: &Look| !moved.is_dir && self.is_kept(&stage, it, pass.owner());
+        let is_kept = |it: &FileStat| !moved.is_dir && self.is_kept(&stage, it, pass.owner());
         let keeps_there = there.as_ref().is_some_and(is_kept);
         self.log_rename(from.path, &moved, to.path, there.as_ref(), false)?;
         if self.is_shared_storage || keeps_there {
@@ -110,9 +110,9 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn log_rename(
         &self,
         path: &OsStr,
-        moved: &Look,
+        moved: &FileStat,
         new_path: &OsStr,
-        there: Option<&Look>,
+        there: Option<&FileStat>,
         is_exchange: bool,
     ) -> io::Result<()> {
         let Some(barrier) = self.barrier() else { return Ok(()) };
@@ -131,9 +131,9 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn log_renamed(
         &self,
         path: &OsStr,
-        back: Option<&Look>,
+        back: Option<&FileStat>,
         new_path: &OsStr,
-        moved: &Look,
+        moved: &FileStat,
     ) {
         let Some(barrier) = self.barrier() else { return };
         if moved.is_dir || back.is_some_and(|back| back.is_dir) {
@@ -147,7 +147,7 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Logs that a new file is about to get a name, or has got it.
-    pub(crate) fn log_made(&self, path: &OsStr, made: Option<&Look>) -> io::Result<()> {
+    pub(crate) fn log_made(&self, path: &OsStr, made: Option<&FileStat>) -> io::Result<()> {
         let Some(barrier) = self.barrier() else { return Ok(()) };
         match made {
             None => barrier.begin_change(path, None, None),
@@ -212,7 +212,7 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         let found = self.disk.stat(at)?;
         stage.note_removed(path, &found);
-        let was_own = !stage.own.is_foreign(&Look { links: 1, ..found });
+        let was_own = !stage.own.is_foreign(&FileStat { links: 1, ..found });
         if let (Some(barrier), true) = (self.barrier(), found.is_file) {
             barrier.begin_change(path, stamp_of_file(&found), None)?;
         }

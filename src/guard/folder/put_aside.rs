@@ -7,7 +7,7 @@ use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
 use super::unread::{UnreadPolicy, UnreadRefusal};
 use crate::guard::barrier_store::small_files::digest_of;
-use crate::guard::disk::operations::{Disk, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, Place};
 use crate::guard::lost_files::{KnownLost, LostDescription, LostReason};
 use crate::guard::stage::publish::Stage;
 use crate::guard::stage::staged_file::{PutAside, SaveState, StagedFile};
@@ -87,7 +87,7 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Records that a program of an owner has opened a file for reading.
-    pub(crate) fn note_read(&self, found: &Look, owner: impl FnOnce() -> Owner) {
+    pub(crate) fn note_read(&self, found: &FileStat, owner: impl FnOnce() -> Owner) {
         let Some(barrier) = self.barrier() else { return };
         let is_held = self.gate().tenure().is_some();
         if !barrier.unread.is_watching(is_held) {
@@ -99,14 +99,14 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Whether a file is a version of another machine that no program of the owner has opened.
-    pub(in crate::guard) fn is_unread(&self, found: &Look, owner: Owner) -> bool {
+    pub(in crate::guard) fn is_unread(&self, found: &FileStat, owner: Owner) -> bool {
         let Some(barrier) = self.barrier() else { return false };
         found.links == 1
             && stamp_of_file(found).is_some_and(|version| barrier.unread.is_unread(&version, owner))
     }
 
     /// Fails if a save must not replace a file, because it is an unread version.
-    pub(crate) fn check_unread(&self, there: &Look, owner: Owner) -> Result<(), UnreadRefusal> {
+    pub(crate) fn check_unread(&self, there: &FileStat, owner: Owner) -> Result<(), UnreadRefusal> {
         if !self.is_unread(there, owner) {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<D: Disk> FolderGuard<D> {
     /// Whether a file that a change has displaced is the version that the markers name for its
     /// path. It looks foreign if it arrived while the folder was compared, or if the sync tool has
     /// set its time since.
-    fn is_as_published(&self, at: Place<'_, D::Dir>, path: &OsStr, found: &Look) -> bool {
+    fn is_as_published(&self, at: Place<'_, D::Dir>, path: &OsStr, found: &FileStat) -> bool {
         let Some(published) = self.barrier().and_then(|barrier| barrier.published(path)) else {
             return false;
         };
@@ -174,7 +174,7 @@ impl<D: Disk> FolderGuard<D> {
             return false;
         }
         let digest = self.disk.open_to_read(at).and_then(|file| {
-            let found = self.disk.look_file(&file)?;
+            let found = self.disk.stat_file(&file)?;
             digest_of(&*self.disk, &file, &found)
         });
         digest.is_ok_and(|digest| digest == Some(published.digest))
@@ -203,7 +203,12 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Whether a version must be kept that is about to lose its name by a change of an owner.
-    pub(in crate::guard) fn is_kept(&self, stage: &Stage<D>, there: &Look, owner: Owner) -> bool {
+    pub(in crate::guard) fn is_kept(
+        &self,
+        stage: &Stage<D>,
+        there: &FileStat,
+        owner: Owner,
+    ) -> bool {
         stage.own.is_foreign(there)
             || self.is_unread(there, owner) && there.size <= self.unread_policy.keep_bytes
     }

@@ -14,7 +14,7 @@ use crate::base::said;
 use crate::guard::barrier::folder_path::FolderPath;
 use crate::guard::barrier::handover::PreviousTenure;
 use crate::guard::barrier::ready::MissingBecause;
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use crate::guard::lost_files::{LostDescription, LostReason};
 use crate::guard::stage::fence::leads_to_no_file;
 use crate::guard::stage::gate::Pass;
@@ -115,7 +115,7 @@ impl<D: Disk> FolderGuard<D> {
             SaveError::Disk(error) => PublishError::Disk(error),
             _ => PublishError::Disk(io::Error::other("the change can't be logged")),
         })?;
-        let is_kept = |there: &Look| self.is_kept(&stage, there, pass.owner());
+        let is_kept = |there: &FileStat| self.is_kept(&stage, there, pass.owner());
         let published = stage.publish(&*self.disk, copy, to, path, if_there, &is_kept);
         let displaced = published.map_err(|error| match error {
             PublishError::Stays { name, error } => {
@@ -171,14 +171,14 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Opens a file of the folder that is to be copied, if there is one.
-    fn to_copy(&self, path: &FolderPath) -> io::Result<Option<(D::File, Look)>> {
+    fn to_copy(&self, path: &FolderPath) -> io::Result<Option<(D::File, FileStat)>> {
         let parent = self.disk.open_parent(self.folder(), OsStr::new(path.as_str()));
         let opened = parent.and_then(|(dir, name)| self.disk.open_to_read(Place::new(&dir, &name)));
         match opened {
             Err(error) if leads_to_no_file(&error) => Ok(None),
             file => {
                 let file = file?;
-                let found = self.disk.look_file(&file)?;
+                let found = self.disk.stat_file(&file)?;
                 Ok(Some((file, found)))
             }
         }

@@ -129,7 +129,7 @@ pub(crate) fn read_whole<D: Disk>(
     bytes_max: u64,
 ) -> io::Result<Vec<u8>> {
     let file = disk.open_to_read(at)?;
-    let size = disk.look_file(&file)?.size;
+    let size = disk.stat_file(&file)?.size;
     if size > bytes_max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }

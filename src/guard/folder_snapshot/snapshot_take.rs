@@ -11,7 +11,7 @@ use super::snapshot_store::{
 use super::tree_copy::{MayLink, TreeCopy};
 use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::disk::operations::remove_tree;
-use crate::guard::disk::operations::{Disk, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, Place};
 use crate::guard::folder::folder_guard::FolderGuard;
 use crate::guard::folder_snapshot::descriptor::SnapshotId;
 use crate::guard::folder_snapshot::descriptor::manifest_text;
@@ -89,8 +89,8 @@ fn allocated_in<D: SnapshotDisk>(disk: &D, tree: &D::Dir) -> io::Result<u64> {
         tree,
         |_| false,
         |walked| {
-            let look = walked.found.look;
-            if look.is_file && (look.links == 1 || seen.insert(look.id)) {
+            let stat = walked.found.stat;
+            if stat.is_file && (stat.links == 1 || seen.insert(stat.id)) {
                 bytes = bytes.saturating_add(disk.allocated(walked.at)?);
             }
             Ok(())
@@ -150,7 +150,7 @@ impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
     }
 
     /// Returns the files of the folder of which the snapshot has a further name.
-    pub(crate) fn linked(&self) -> &[Look] {
+    pub(crate) fn linked(&self) -> &[FileStat] {
         self.copy.as_ref().map_or(&[], |copy| &copy.linked)
     }
 

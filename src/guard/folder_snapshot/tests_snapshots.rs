@@ -134,8 +134,9 @@ fn take_within<D: SnapshotDisk<Dir = OwnedFd>>(
     links: bool,
     bytes_max: u64,
 ) -> Result<SnapshotDescriptor, SnapshotError> {
-    let may_link =
-        |_: &std::ffi::OsStr, look: &crate::guard::disk::operations::Look| links && look.links == 1;
+    let may_link = |_: &std::ffi::OsStr, stat: &crate::guard::disk::operations::FileStat| {
+        links && stat.links == 1
+    };
     let mut take = SnapshotTake::begin(guard, dir, "m1", &may_link, bytes_max)?;
     take.copy_changed(&|| ())?;
     take.copy_last()?;
@@ -263,7 +264,7 @@ fn a_stale_holder_that_is_stopped_before_the_last_step_publishes_nothing() {
     let folder = SnapshotFolder::new();
     let dir = folder.snapshots();
     let guard = folder.guard(LinuxDisk, 1);
-    let may_link = |_: &std::ffi::OsStr, _: &crate::guard::disk::operations::Look| false;
+    let may_link = |_: &std::ffi::OsStr, _: &crate::guard::disk::operations::FileStat| false;
     let mut take = SnapshotTake::begin(&guard, &dir, "m1", &may_link, u64::MAX).expect("begun");
     take.copy_last().expect("copied");
     let (consistency, risk) = (SnapshotConsistency::Quiesced, Vec::new());

@@ -9,7 +9,7 @@
 use super::descriptor::{SENTENCES_MAX, SnapshotCounts};
 use super::snapshot_disk::{CopyMethod, SnapshotDisk, is_own_dir};
 use crate::guard::barrier::folder_path::ContentDigest;
-use crate::guard::disk::operations::{Attributes, Disk, FileId, Look, Place, remove_tree};
+use crate::guard::disk::operations::{Attributes, Disk, FileId, FileStat, Place, remove_tree};
 use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry};
 use crate::guard::stage::publish::READY;
 use crate::time::Wall;
@@ -27,7 +27,7 @@ const TICK_NANOS: i128 = 50_000_000;
 /// A file as it was when it was copied.
 struct CopiedFile {
     kind: WalkedKind,
-    look: Look,
+    stat: FileStat,
     method: CopyMethod,
     /// Whether a later change would show in the times.
     is_settled: bool,
@@ -36,7 +36,7 @@ struct CopiedFile {
 }
 
 /// Whether the snapshot may get a further name of a file of the folder.
-pub(crate) type MayLink<'a> = &'a (dyn Fn(&OsStr, &Look) -> bool + Sync);
+pub(crate) type MayLink<'a> = &'a (dyn Fn(&OsStr, &FileStat) -> bool + Sync);
 
 /// A tree that is being copied.
 pub(crate) struct TreeCopy<'a, D: SnapshotDisk> {
@@ -52,7 +52,7 @@ pub(crate) struct TreeCopy<'a, D: SnapshotDisk> {
     shares_content: Option<bool>,
     degraded: Vec<String>,
     /// The files that are shared with the folder by a further name.
-    pub(crate) linked: Vec<Look>,
+    pub(crate) linked: Vec<FileStat>,
 }
 
 fn wall_nanos() -> i128 {
@@ -96,7 +96,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
     /// files of a private directory must not be shown under the mode of another one.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         let dirs = self.files.iter().filter(|(_, file)| file.kind == WalkedKind::Dir);
-        let mut dirs: Vec<_> = dirs.map(|(path, file)| (path.clone(), file.look.id)).collect();
+        let mut dirs: Vec<_> = dirs.map(|(path, file)| (path.clone(), file.stat.id)).collect();
         // The deepest first: an entry changes the time of its directory.
         dirs.sort_by(|one, other| other.0.cmp(&one.0));
         let disk = self.disk;
@@ -126,7 +126,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
                 WalkedKind::Other(_) => {}
                 WalkedKind::File => {
                     counts.files += 1;
-                    counts.bytes += file.look.size;
+                    counts.bytes += file.stat.size;
                     match file.method {
                         CopyMethod::Cloned => counts.cloned += 1,
                         CopyMethod::Linked => counts.linked += 1,
@@ -164,10 +164,10 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         if let Some(before) = self.files.get_mut(walked.path) {
             let is_dir = walked.kind == WalkedKind::Dir;
             let is_same = before.kind == walked.kind
-                && (is_dir && before.look.id == walked.found.look.id
-                    || before.look == walked.found.look && before.is_settled)
+                && (is_dir && before.stat.id == walked.found.stat.id
+                    || before.stat == walked.found.stat && before.is_settled)
                 && (before.method != CopyMethod::Linked
-                    || (self.may_link)(walked.path, &before.look));
+                    || (self.may_link)(walked.path, &before.stat));
             if is_same {
                 before.pass = self.pass;
                 return Ok(());
@@ -176,7 +176,7 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         }
         let (to, name) = parent_of(self.disk, &self.to, walked.path)?;
         let to = Place::new(&to, &name);
-        let mut look = walked.found.look;
+        let mut stat = walked.found.stat;
         let method = match &walked.kind {
             WalkedKind::Dir => self.disk.make_dir(to).map(|_| CopyMethod::Copied)?,
             WalkedKind::Symlink(target) => {
@@ -186,15 +186,15 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
                 CopyMethod::Copied
             }
             WalkedKind::File | WalkedKind::Other(_) => {
-                self.copy_file(walked.at, to, walked.path, &mut look)?
+                self.copy_file(walked.at, to, walked.path, &mut stat)?
             }
         };
         let (kind, pass) = (walked.kind.clone(), self.pass);
         // A hard link shares every later change, and making it has itself changed the time of the
         // file.
         let is_linked = method == CopyMethod::Linked;
-        let is_settled = is_linked || wall_nanos() - look.changed > TICK_NANOS;
-        let file = CopiedFile { kind, look, method, is_settled, pass };
+        let is_settled = is_linked || wall_nanos() - stat.changed > TICK_NANOS;
+        let file = CopiedFile { kind, stat, method, is_settled, pass };
         self.files.insert(walked.path.to_owned(), file);
         Ok(())
     }
@@ -205,10 +205,10 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         at: Place<'_, D::Dir>,
         to: Place<'_, D::Dir>,
         path: &OsStr,
-        look: &mut Look,
+        stat: &mut FileStat,
     ) -> io::Result<CopyMethod> {
-        if let Some((first, changed)) = self.names.get(&look.id)
-            && *changed == look.changed
+        if let Some((first, changed)) = self.names.get(&stat.id)
+            && *changed == stat.changed
             && let Some(method) = self.files.get(first).map(|first| first.method)
         {
             let (dir, name) = parent_of(self.disk, &self.to, first)?;
@@ -217,27 +217,27 @@ impl<'a, D: SnapshotDisk> TreeCopy<'a, D> {
         }
         // The first file shows whether the file system shares content, which is better.
         let may_try = self.shares_content == Some(false);
-        if may_try && (self.may_link)(path, look) && self.disk.link_name(at, to).is_ok() {
+        if may_try && (self.may_link)(path, stat) && self.disk.link_name(at, to).is_ok() {
             let linked = self.disk.stat(to)?;
-            if linked.id == look.id {
-                *look = linked;
+            if linked.id == stat.id {
+                *stat = linked;
                 self.linked.push(linked);
                 return Ok(CopyMethod::Linked);
             }
             self.disk.remove_file(to)?;
         }
         let file = self.disk.open_to_read(at)?;
-        *look = self.disk.look_file(&file)?;
+        *stat = self.disk.stat_file(&file)?;
         let copy = self.disk.unnamed_file(to.dir, 0o600)?;
         let method = self.disk.copy_content(&file, &copy)?;
-        if look.size > 0 {
+        if stat.size > 0 {
             self.shares_content = Some(method == CopyMethod::Cloned);
         }
         let missed = self.disk.copy_file_attributes(&file, &copy);
         self.degrade_missed(missed, path)?;
         self.disk.link(&copy, to)?;
-        if look.links > 1 {
-            self.names.insert(look.id, (path.to_owned(), look.changed));
+        if stat.links > 1 {
+            self.names.insert(stat.id, (path.to_owned(), stat.changed));
         }
         Ok(method)
     }
@@ -311,10 +311,10 @@ fn kind_of<D: Disk>(disk: &D, at: Place<'_, D::Dir>, found: &Attributes) -> io::
     if found.is_mount_point {
         return Ok(WalkedKind::Other("a mount point"));
     }
-    if found.look.is_dir {
+    if found.stat.is_dir {
         return Ok(WalkedKind::Dir);
     }
-    if found.look.is_file {
+    if found.stat.is_file {
         return Ok(WalkedKind::File);
     }
     match disk.read_symlink(at) {
@@ -350,12 +350,12 @@ pub(crate) fn walk<D: Disk>(
                 continue;
             }
             let at = Place::new(&dir, &entry.name);
-            let looked = disk.attributes(at).and_then(|it| Ok((it, kind_of(disk, at, &it)?)));
-            let (found, kind) = match looked {
+            let known = disk.attributes(at).and_then(|it| Ok((it, kind_of(disk, at, &it)?)));
+            let (found, kind) = match known {
                 Err(error) if is_gone(&error) => continue,
-                looked => looked?,
+                known => known?,
             };
-            let (is_dir, id) = (kind == WalkedKind::Dir, found.look.id);
+            let (is_dir, id) = (kind == WalkedKind::Dir, found.stat.id);
             visit(Walked { at, path: &path, found, kind })?;
             if is_dir {
                 left.push((path, Some(id)));

@@ -58,7 +58,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Leaves the queue if nobody asks for the lock any more, and asks again if it is time.
-    pub(in crate::guard) fn look_at_request(&self, wishes: &mut VecDeque<Wish>, now: Time) {
+    pub(in crate::guard) fn check_request(&self, wishes: &mut VecDeque<Wish>, now: Time) {
         if self.asks_until().is_some_and(|until| until <= now) {
             self.stop_asking();
         }
@@ -195,7 +195,7 @@ impl<D: Disk> Tenures<D> {
             }
             TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, None, wishes),
             // The programs that do not wait are refused with the name of the holder.
-            TakeAnswer::Waits => self.look_at_lock(),
+            TakeAnswer::Waits => self.inspect_lock(),
             TakeAnswer::Held { holder, token } => {
                 let mut state = self.state.lock();
                 (state.other_holder, state.other_away) = (Some(holder), None);
@@ -203,7 +203,7 @@ impl<D: Disk> Tenures<D> {
                 drop(state);
                 // The programs that do not wait are refused with the answer, which says whether
                 // the holder is away.
-                self.look_at_lock();
+                self.inspect_lock();
             }
             TakeAnswer::Failed(sentence) => {
                 let mut state = self.state.lock();

@@ -72,7 +72,7 @@ pub(crate) enum LockNews {
 
 /// The other clients that hold the lock or wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LockLook {
+pub(crate) struct SeenLock {
     /// The client that holds the lock.
     pub(crate) holder: Option<String>,
     /// Until when the holder has taken the lock along.

@@ -1,7 +1,7 @@
 //! The handovers of a folder in the lock service: what it remembers of the last tenure, and the
 //! messages of this one.
 
-use super::folder_lock::{FolderLock, LockLook};
+use super::folder_lock::{FolderLock, SeenLock};
 use crate::engine::{
     self, Annotate, ClientId, Holder, LeaseKey, LockView, Mode, Op, Outcome, Patch, Previous, Token,
 };
@@ -112,7 +112,7 @@ impl FolderLock {
 
     /// Asks which other clients hold the lock or wait for it. Calls `then` with the answer; `None`
     /// if there is none. `then` must not block.
-    pub(crate) fn inspect(self: &Arc<Self>, then: impl FnOnce(Option<LockLook>) + Send + 'static) {
+    pub(crate) fn inspect(self: &Arc<Self>, then: impl FnOnce(Option<SeenLock>) + Send + 'static) {
         let own = Arc::clone(self);
         self.locks.view(self.name(), move |view| {
             let token = own.token();
@@ -125,7 +125,7 @@ impl FolderLock {
                 let holder = view.holders.iter().find(is_other);
                 let is_away =
                     |it: &&Holder| it.lease.details.note().is_some_and(|note| **note == *AWAY_NOTE);
-                LockLook {
+                SeenLock {
                     holder: holder.map(|holder| own.shown(&holder.lease.holder)),
                     away_until: holder
                         .filter(is_away)

@@ -8,7 +8,7 @@ use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{
     Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };
-use crate::guard::shared_look::{Look, SharedLook};
+use crate::guard::shared_query::{Query, SharedQuery};
 use crate::service::Unavailable;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time, boot_now};
@@ -60,7 +60,7 @@ struct RecordState {
 pub(crate) struct LockRecords {
     lock: Arc<FolderLock>,
     state: Mutex<RecordState>,
-    requests: Arc<SharedLook<Option<RecordedTenure>>>,
+    requests: Arc<SharedQuery<Option<RecordedTenure>>>,
 }
 
 fn result_of(answer: Result<Answer, Unavailable>) -> Result<(), String> {
@@ -162,12 +162,12 @@ impl LockRecords {
         then: impl FnOnce(Option<RecordedTenure>) + Send + 'static,
     ) {
         let own = Arc::clone(self);
-        let look: Look<_> = Arc::new(move |then| {
+        let query: Query<_> = Arc::new(move |then| {
             let seen = Arc::clone(&own);
             let lock = &own.lock;
             lock.locks.view(lock.name(), move |view| then(seen.recorded(view.ok().as_ref())));
         });
-        self.requests.request(&look, Box::new(then));
+        self.requests.request(&query, Box::new(then));
     }
 
     fn recorded(&self, view: Option<&LockView>) -> Option<RecordedTenure> {

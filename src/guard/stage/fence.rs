@@ -4,7 +4,7 @@
 
 use super::publish::{FILES, IN_PLACE, MADE, MOVED, READY, SNAPSHOT, path_of_staged};
 use crate::guard::disk::operations::remove_tree;
-use crate::guard::disk::operations::{Disk, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileStat, IfThere, Place};
 use crate::guard::lost_files::{LostDescription, LostFiles, LostReason};
 use crate::guard::stage::staged_file::remove_made;
 use crate::guard::tenure::LiveTenures;
@@ -38,7 +38,7 @@ pub(crate) struct Fenced {
     /// The number of files that were put aside.
     pub(crate) kept: usize,
     /// The files that got a new inode.
-    pub(crate) renewed: Vec<Look>,
+    pub(crate) renewed: Vec<FileStat>,
 }
 
 /// The directories that a fence changes, and the tenure that erects it.
@@ -276,7 +276,7 @@ impl<D: Disk> Fence<'_, D> {
         &self,
         in_place: &D::Dir,
         path: &OsStr,
-    ) -> io::Result<Option<Look>> {
+    ) -> io::Result<Option<FileStat>> {
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
             Err(error) if leads_to_no_file(&error) => return Ok(None),
             parent => parent?,
@@ -289,13 +289,13 @@ impl<D: Disk> Fence<'_, D> {
         let new = self.disk.unnamed_file(&dir, 0o600)?;
         self.disk.copy(&old, &new)?;
         self.disk.sync_file(&new)?;
-        let look = self.disk.look_file(&new)?;
-        let named = format!("{RENEWED}{}", look.id.inode);
+        let stat = self.disk.stat_file(&new)?;
+        let named = format!("{RENEWED}{}", stat.id.inode);
         let copy = Place::new(in_place, &named);
         self.disk.link(&new, copy)?;
         let is_replaced = self.replace_file(&old, copy, at)?;
         self.disk.sync_dir(&dir)?;
-        Ok(is_replaced.then_some(look))
+        Ok(is_replaced.then_some(stat))
     }
 
     /// Gives the name `at` to the file `copy` if the file `old` still has it, and removes `old`.
@@ -306,7 +306,7 @@ impl<D: Disk> Fence<'_, D> {
         copy: Place<'_, D::Dir>,
         at: Place<'_, D::Dir>,
     ) -> io::Result<bool> {
-        let old = self.disk.look_file(old)?.id;
+        let old = self.disk.stat_file(old)?.id;
         if self.disk.id_of(at)? != old {
             return Ok(false);
         }

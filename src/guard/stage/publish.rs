@@ -10,7 +10,7 @@
 //! Tells the versions of files that this guard has left in the folder from foreign ones: those that
 //! came past the view in this tenure, for example from a sync tool.
 
-use crate::guard::disk::operations::{Disk, FileId, FolderName, IfThere, Look, Place};
+use crate::guard::disk::operations::{Disk, FileId, FileStat, FolderName, IfThere, Place};
 use crate::guard::tenure::TenureId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl OwnVersions {
     }
 
     /// Whether a file with one name is a foreign version.
-    pub(in crate::guard) fn is_foreign(&self, found: &Look) -> bool {
+    pub(in crate::guard) fn is_foreign(&self, found: &FileStat) -> bool {
         let memory = self.0.lock();
         found.is_file
             && found.links == 1
@@ -64,7 +64,7 @@ impl OwnVersions {
 
     /// Records the version of a file that this guard leaves in the folder. `is_new` says that the
     /// file was made in this tenure: a wall clock that was set back shows in its change time.
-    pub(in crate::guard) fn record(&self, found: &Look, is_new: bool) {
+    pub(in crate::guard) fn record(&self, found: &FileStat, is_new: bool) {
         let mut memory = self.0.lock();
         if is_new {
             memory.since = memory.since.min(found.changed);
@@ -79,7 +79,7 @@ impl OwnVersions {
     }
 
     /// Forgets a file that loses this name, unless it has another one.
-    pub(in crate::guard) fn forget(&self, file: &Look) {
+    pub(in crate::guard) fn forget(&self, file: &FileStat) {
         if file.links == 1 {
             self.0.lock().left.remove(&file.id);
         }
@@ -115,7 +115,7 @@ struct SeenVersion {
 }
 
 impl SeenVersion {
-    fn of(found: &Look) -> Self {
+    fn of(found: &FileStat) -> Self {
         Self { modified: found.modified, size: found.size }
     }
 }
@@ -156,7 +156,7 @@ pub(crate) struct Stage<D: Disk> {
 }
 
 /// Whether a version must be kept that a change is about to replace.
-pub(in crate::guard) type IsKept<'a> = &'a dyn Fn(&Look) -> bool;
+pub(in crate::guard) type IsKept<'a> = &'a dyn Fn(&FileStat) -> bool;
 
 /// Why a file was not published.
 #[derive(Debug)]
@@ -256,7 +256,7 @@ impl<D: Disk> Stage<D> {
     ) -> Result<Option<OsString>, PublishError> {
         let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
         let staged = Place::new(&self.files, &name);
-        let mut own = disk.look_file(file).map_err(PublishError::Disk)?;
+        let mut own = disk.stat_file(file).map_err(PublishError::Disk)?;
         if self.is_carried {
             self.tell_apart(disk, file, &mut own, to, path).map_err(PublishError::Disk)?;
         }
@@ -300,7 +300,7 @@ impl<D: Disk> Stage<D> {
         &self,
         disk: &D,
         file: &D::File,
-        own: &mut Look,
+        own: &mut FileStat,
         to: Place<'_, D::Dir>,
         path: &OsStr,
     ) -> io::Result<()> {
@@ -314,7 +314,7 @@ impl<D: Disk> Stage<D> {
     }
 
     /// Remembers a file that is about to be removed, in case that a program makes it anew.
-    pub(in crate::guard) fn note_removed(&self, path: &OsStr, found: &Look) {
+    pub(in crate::guard) fn note_removed(&self, path: &OsStr, found: &FileStat) {
         if self.is_carried {
             self.removed.add(path, SeenVersion::of(found));
         }
@@ -467,9 +467,9 @@ impl<D: Disk> Stage<D> {
 mod tests {
     use super::*;
 
-    fn version(inode: u64, modified: i128, changed: i128) -> Look {
+    fn version(inode: u64, modified: i128, changed: i128) -> FileStat {
         let id = FileId { device: 1, inode, born: 0 };
-        Look { id, is_file: true, is_dir: false, links: 1, uid: 0, size: 5, modified, changed }
+        FileStat { id, is_file: true, is_dir: false, links: 1, uid: 0, size: 5, modified, changed }
     }
 
     #[test]
@@ -479,9 +479,9 @@ mod tests {
         own.record(&version(1, 99, 100), true);
         assert!(!own.is_foreign(&version(1, 99, 300)), "its mode was changed");
         assert!(own.is_foreign(&version(1, 98, 300)) && own.is_foreign(&version(2, 99, 300)));
-        assert!(own.is_foreign(&Look { size: 6, ..version(1, 99, 300) }));
-        assert!(!own.is_foreign(&Look { links: 2, ..version(2, 99, 300) }));
-        own.forget(&Look { links: 2, ..version(1, 0, 0) });
+        assert!(own.is_foreign(&FileStat { size: 6, ..version(1, 99, 300) }));
+        assert!(!own.is_foreign(&FileStat { links: 2, ..version(2, 99, 300) }));
+        own.forget(&FileStat { links: 2, ..version(1, 0, 0) });
         assert!(!own.is_foreign(&version(1, 99, 300)), "it has another name");
         own.forget(&version(1, 0, 0));
         assert!(own.is_foreign(&version(1, 99, 300)));

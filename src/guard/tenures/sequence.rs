@@ -12,7 +12,7 @@ use crate::guard::folder::folder_guard::FolderGuard;
 use crate::guard::folder::folder_guard::HiddenUse;
 use crate::guard::folder::not_ready::NotReady;
 use crate::guard::lock::asking::{LockUse, LockUses};
-use crate::guard::lock::folder_lock::{FolderLock, LockLook, LockMessage, LockNews, TakeAnswer};
+use crate::guard::lock::folder_lock::{FolderLock, LockMessage, LockNews, SeenLock, TakeAnswer};
 use crate::guard::tenure::LiveTenures;
 use crate::guard::tenure::{Owner, TenureClock, TenureId};
 use crate::guard::tenures::tenure_arrival::{Steps, Then, WaitingChange};
@@ -48,7 +48,7 @@ pub(in crate::guard) enum Message {
     Lock(LockMessage),
     News(LockNews),
     /// The clients that hold the lock and that wait for it; `None` if there was no answer.
-    LockSeen(Option<LockLook>),
+    LockSeen(Option<SeenLock>),
     /// The tenures that live on beside a new one.
     OthersLive(TenureId, Result<LiveTenures, String>),
     Wish(Wish),
@@ -79,7 +79,7 @@ pub(in crate::guard) enum Message {
     Worked(JobDone),
     /// Something has changed where a file is missing.
     Changed,
-    Look,
+    FileStat,
     /// Asks for a sign that the thread works.
     Ping(Sender<()>),
     Stop,
@@ -188,7 +188,7 @@ impl<D: Disk> Tenures<D> {
             steps: Mutex::new(steps),
         });
         let sends = Mutex::new(send.clone());
-        let wake = move || drop(sends.lock().send(Message::Look));
+        let wake = move || drop(sends.lock().send(Message::FileStat));
         // The call is set only once, so this does not fail.
         let _ = tenures.uses.on_end.set(Box::new(wake));
         tenures.lock.follow(move |news| drop(send.send(Message::News(news))));
@@ -331,7 +331,7 @@ impl<D: Disk> Tenures<D> {
     /// Makes the thread check its state again, for example because a publish was fenced, or because
     /// a program no longer waits.
     pub(crate) fn recheck(&self) {
-        self.send(Message::Look);
+        self.send(Message::FileStat);
     }
 
     /// Gives the lock up, and ends the thread.
@@ -351,7 +351,7 @@ impl<D: Disk> Tenures<D> {
     fn run(&self, messages: &Receiver<Message>) {
         let mut wishes = VecDeque::new();
         loop {
-            let wait = self.next_look(&wishes);
+            let wait = self.next_check(&wishes);
             let message = match wait {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(wait) => messages.recv_timeout(wait.as_duration()),
@@ -366,7 +366,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Returns how long nothing has to be done unless a message comes.
-    fn next_look(&self, wishes: &VecDeque<Wish>) -> Option<Span> {
+    fn next_check(&self, wishes: &VecDeque<Wish>) -> Option<Span> {
         let now = boot_now();
         let mut next = self.next_request(wishes).min(self.next_step(now));
         if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
@@ -388,17 +388,17 @@ impl<D: Disk> Tenures<D> {
             Message::News(LockNews::Wanted(client)) => self.waited_for(client),
             Message::News(LockNews::Unwanted) => {
                 if self.wanted_by().is_some() {
-                    self.look_at_lock();
+                    self.inspect_lock();
                 }
             }
             Message::News(LockNews::Missed) => self.ask_after_lost_events(),
             Message::News(LockNews::SameName) => {
                 if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
-                    self.look_at_lock();
+                    self.inspect_lock();
                 }
             }
             Message::OthersLive(tenure, answer) => self.begin_beside(tenure, answer, wishes),
-            Message::LockSeen(look) => self.lock_seen(look, wishes),
+            Message::LockSeen(seen) => self.lock_seen(seen, wishes),
             Message::News(LockNews::Ended(token)) => match self.state() {
                 GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _)
                     if tenure.token == token =>
@@ -441,7 +441,7 @@ impl<D: Disk> Tenures<D> {
             Message::StillHeld(slept, answer) => self.still_held(slept, answer),
             // The send fails if nobody waits for the sign any more.
             Message::Ping(answer) => answer.send(()).unwrap_or_default(),
-            Message::Look | Message::Stop => {}
+            Message::FileStat | Message::Stop => {}
         }
     }
 
@@ -476,7 +476,7 @@ impl<D: Disk> Tenures<D> {
         self.step(wishes, now);
         self.step_before_sleep(now);
         self.step_after_jump(now);
-        self.look_at_request(wishes, now);
+        self.check_request(wishes, now);
     }
 
     fn current(&self) -> Option<TenureId> {

@@ -49,7 +49,7 @@ impl<D: Disk> Tenures<D> {
         let steps = self.steps.lock();
         let Some(sleep) = &steps.sleep else { return Time::NEVER };
         let idle_at = self.guard.gate().last_change() + self.idle_before_sleep();
-        let idle_at = idle_at.max(self.hidden_use.next_look());
+        let idle_at = idle_at.max(self.hidden_use.next_check());
         let gives_until = if sleep.marks { sleep.until } else { sleep.gives_until };
         idle_at.max(boot_now() + Span::from_millis(10)).min(gives_until).min(sleep.until)
     }

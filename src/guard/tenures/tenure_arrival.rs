@@ -157,7 +157,7 @@ impl<D: Disk> Tenures<D> {
                 }
                 return;
             }
-            return self.look_at_folder(tenure, wishes, now);
+            return self.check_folder(tenure, wishes, now);
         }
         let mut steps = self.steps.lock();
         let is_due = steps.late_at.is_some_and(|at| at <= now) && !steps.is_late_asked;
@@ -169,7 +169,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Compares the folder, or accepts it as it stands, if it is time for that.
-    fn look_at_folder(&self, tenure: TenureId, wishes: &mut VecDeque<Wish>, now: Time) {
+    fn check_folder(&self, tenure: TenureId, wishes: &mut VecDeque<Wish>, now: Time) {
         let mut steps = self.steps.lock();
         let Steps { arrival: Some(arrival), is_looking, sent, .. } = &mut *steps else {
             return;
@@ -179,13 +179,13 @@ impl<D: Disk> Tenures<D> {
         }
         // The first comparison may find that nothing must be accepted. The kernel must not cache
         // the answer of the last tenure when the gate opens.
-        let was_compared = arrival.next_look > Time::ZERO && arrival.previous.is_some();
+        let was_compared = arrival.next_check > Time::ZERO && arrival.previous.is_some();
         let may_accept = was_compared && self.guard.gate().cached_until() <= now;
         let is_acceptance = |wish: &&mut Wish| {
             matches!(wish.of, WishOf::Acceptance { .. } | WishOf::PutBack { .. })
         };
         let accept = wishes.iter_mut().find(is_acceptance).filter(|_| may_accept);
-        let is_due = arrival.next_look <= now || accept.is_some();
+        let is_due = arrival.next_check <= now || accept.is_some();
         let Some(previous) = arrival.previous.clone() else {
             if is_due && self.state.lock().not_ready.is_some() {
                 arrival.wait(now, None);
@@ -204,16 +204,16 @@ impl<D: Disk> Tenures<D> {
                 Job::Accept(previous, tenure, paths, reason)
             }
             Some(WishOf::PutBack { path, copy }) => Job::PutBack(previous, tenure, path, copy),
-            _ => Job::Look(previous, tenure),
+            _ => Job::FileStat(previous, tenure),
         });
     }
 
     /// Takes note of a step that the thread of the barrier has made.
     pub(in crate::guard) fn worked(&self, done: JobDone, wishes: &mut VecDeque<Wish>) {
         match done {
-            JobDone::Late(result) => self.looked_after_late(&result),
-            JobDone::Looked(tenure, since, result) => {
-                self.looked(since);
+            JobDone::Late(result) => self.compared_after_late(&result),
+            JobDone::Compared(tenure, since, result) => {
+                self.compared(since);
                 match result {
                     Ok(Arrival::Ready(has_arrived)) => {
                         if !self.must_wait_for_caches(tenure, has_arrived) {
@@ -235,7 +235,7 @@ impl<D: Disk> Tenures<D> {
                 }
             }
             JobDone::Accepting(tenure, since, result) => {
-                self.looked(since);
+                self.compared(since);
                 let accepted = match result {
                     Ok(Ok(accepted)) => accepted,
                     Ok(Err(arrival)) => {
@@ -269,7 +269,7 @@ impl<D: Disk> Tenures<D> {
         self.work(Job::Accept(previous, tenure, paths, reason));
     }
 
-    fn looked(&self, since: Option<i128>) {
+    fn compared(&self, since: Option<i128>) {
         let mut steps = self.steps.lock();
         (steps.is_looking, steps.compared) = (false, since);
     }
@@ -346,7 +346,7 @@ impl<D: Disk> Tenures<D> {
             return false;
         }
         if let Some(arrival) = steps.arrival.as_mut().filter(|it| it.tenure == tenure) {
-            arrival.next_look = opens_at;
+            arrival.next_check = opens_at;
             self.state.lock().not_ready = None;
         }
         true
@@ -431,7 +431,7 @@ impl<D: Disk> Tenures<D> {
         !self.policy.sees_changes
     }
 
-    fn looked_after_late(&self, result: &Result<Late, String>) {
+    fn compared_after_late(&self, result: &Result<Late, String>) {
         let mut steps = self.steps.lock();
         match result {
             Ok(Late::Nothing) => steps.no_late(),
@@ -473,9 +473,9 @@ pub(in crate::guard) type Then = Box<dyn FnOnce() + Send>;
 pub(crate) type OnAnnounced = Box<dyn FnOnce(Result<(), Denied>) + Send>;
 
 /// The first delay before the folder of an arriving tenure is compared again.
-const LOOK_AGAIN: Span = Span::from_millis(200);
+const CHECK_AGAIN: Span = Span::from_millis(200);
 /// The longest delay before the folder is compared again; the delay doubles each time.
-const LOOK_AGAIN_MOST: Span = Span::from_secs(5);
+const CHECK_AGAIN_MOST: Span = Span::from_secs(5);
 
 /// A tenure that waits until everything is here.
 pub(in crate::guard) struct ArrivingTenure {
@@ -485,7 +485,7 @@ pub(in crate::guard) struct ArrivingTenure {
     /// The number of files of other tenures that were put aside.
     pub(in crate::guard) kept: usize,
     /// When the folder is compared again.
-    pub(in crate::guard) next_look: Time,
+    pub(in crate::guard) next_check: Time,
     /// When the last comparison began, and when its result came.
     pub(super) began_at: Time,
     compared_at: Time,
@@ -502,14 +502,14 @@ impl ArrivingTenure {
         previous: Option<PreviousTenure>,
         kept: usize,
     ) -> Self {
-        let (delay, next_look) = (LOOK_AGAIN, Time::ZERO);
+        let (delay, next_check) = (CHECK_AGAIN, Time::ZERO);
         let (began_at, compared_at, is_changed) = (Time::ZERO, Time::ZERO, false);
         let missing = None;
         Self {
             tenure,
             previous,
             kept,
-            next_look,
+            next_check,
             began_at,
             compared_at,
             is_changed,
@@ -524,19 +524,19 @@ impl ArrivingTenure {
         if missing != self.missing || self.is_changed {
             (self.missing, self.delay) = (missing, self.least_delay());
         }
-        self.next_look = now + self.delay;
-        self.delay = (self.delay + self.delay).min(LOOK_AGAIN_MOST.max(self.least_delay()));
+        self.next_check = now + self.delay;
+        self.delay = (self.delay + self.delay).min(CHECK_AGAIN_MOST.max(self.least_delay()));
     }
 
     /// Returns the least delay before the folder is compared again. A comparison that takes long
     /// takes at most half of the time.
     fn least_delay(&self) -> Span {
-        LOOK_AGAIN.max(self.compared_at.since(self.began_at))
+        CHECK_AGAIN.max(self.compared_at.since(self.began_at))
     }
 
     /// Compares the folder again soon, since a program wants to change it.
     pub(in crate::guard) fn compare_soon(&mut self) {
-        self.next_look = self.next_look.min(self.compared_at + self.least_delay());
+        self.next_check = self.next_check.min(self.compared_at + self.least_delay());
     }
 
     /// Compares the folder again soon, since something has changed where a file is missing.

@@ -33,7 +33,7 @@ impl<D: Disk> Tenures<D> {
             return self.lock.release(|| {});
         };
         // Other clients may have waited since before the grant.
-        self.look_at_lock();
+        self.inspect_lock();
         match self.guard.begin(tenure, live) {
             Ok(kept) if self.worker.is_some() => self.arrive(tenure, owner, previous, kept),
             Ok(kept) => self.open(tenure, owner, kept, wishes),

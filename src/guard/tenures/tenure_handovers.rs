@@ -170,8 +170,8 @@ impl<D: Disk> Tenures<D> {
             GuardState::Arriving(..) if !steps.is_looking && steps.sent.is_none() => {
                 let arrival = steps.arrival.as_ref();
                 let is_asked =
-                    |it: &&ArrivingTenure| it.previous.is_some() || it.next_look > Time::ZERO;
-                next = next.min(arrival.filter(is_asked).map_or(Time::NEVER, |it| it.next_look));
+                    |it: &&ArrivingTenure| it.previous.is_some() || it.next_check > Time::ZERO;
+                next = next.min(arrival.filter(is_asked).map_or(Time::NEVER, |it| it.next_check));
             }
             GuardState::Reading | GuardState::Asking if !steps.is_late_asked => {
                 next = next.min(steps.late_at.unwrap_or(Time::NEVER));

@@ -9,8 +9,8 @@
 use crate::engine::values::lease::GRACE_OF_FOLDER;
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
 use crate::guard::disk::operations::Disk;
-use crate::guard::folder::folder_guard::{IsUsed, LOOK_AGAIN};
-use crate::guard::lock::folder_lock::{FolderLock, LockLook};
+use crate::guard::folder::folder_guard::{CHECK_AGAIN, IsUsed};
+use crate::guard::lock::folder_lock::{FolderLock, SeenLock};
 use crate::guard::tenure::TenureId;
 use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
 use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Waiter, Wish};
@@ -22,25 +22,25 @@ use std::sync::Arc;
 
 impl<D: Disk> Tenures<D> {
     /// Asks the lock service who holds the lock and who waits for it.
-    pub(in crate::guard) fn look_at_lock(&self) {
+    pub(in crate::guard) fn inspect_lock(&self) {
         let send = self.sender();
-        self.lock.inspect(move |look| {
+        self.lock.inspect(move |seen| {
             // The send fails only after the thread has ended.
-            let _ = send.send(Message::LockSeen(look));
+            let _ = send.send(Message::LockSeen(seen));
         });
     }
 
     /// Takes note of who holds the lock and who waits for it.
-    pub(super) fn lock_seen(&self, look: Option<LockLook>, wishes: &mut VecDeque<Wish>) {
+    pub(super) fn lock_seen(&self, seen: Option<SeenLock>, wishes: &mut VecDeque<Wish>) {
         match self.state() {
             GuardState::Asking => {
                 let mut state = self.state.lock();
                 let refused_by = state.refused_by.take();
-                match look {
+                match seen {
                     // The holder may be another one by now.
-                    Some(LockLook { holder, .. })
+                    Some(SeenLock { holder, .. })
                         if refused_by.is_some() && holder != state.other_holder => {}
-                    Some(LockLook { holder: Some(holder), away_until, .. }) => {
+                    Some(SeenLock { holder: Some(holder), away_until, .. }) => {
                         (state.other_holder, state.other_away) = (Some(holder), away_until);
                     }
                     _ => {}
@@ -52,8 +52,8 @@ impl<D: Disk> Tenures<D> {
                 self.deny_impatient(wishes, &self.why_not());
             }
             GuardState::Holding(..) | GuardState::Arriving(..) => {
-                let Some(look) = look else { return };
-                match look.waiter {
+                let Some(seen) = seen else { return };
+                match seen.waiter {
                     Some(client) => self.waited_for(client),
                     None => self.state.lock().waiter = None,
                 }
@@ -124,7 +124,7 @@ impl<D: Disk> Tenures<D> {
         // A file that is not published yet keeps the lock, and so does a program that must end
         // before. The guard looks again once it is published, or has ended.
         let is_busy = self.guard.has_unpublished() || !self.uses.is_empty();
-        let next_use = self.hidden_use.next_look();
+        let next_use = self.hidden_use.next_check();
         let idle_at =
             |idle| if is_busy { Time::NEVER } else { next_use.max(unchanged_since + idle) };
         let mut next = self.policy.give_after.map_or(Time::NEVER, idle_at);
@@ -140,7 +140,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Sets how to find out whether programs use the folder in a way that passes no gate.
-    pub(crate) fn look_for_use(&self, is_used: IsUsed) {
+    pub(crate) fn watch_use(&self, is_used: IsUsed) {
         // The function is set only once, so this does not fail.
         let _ = self.hidden_use.is_used.set(is_used);
     }
@@ -158,17 +158,17 @@ impl<D: Disk> Tenures<D> {
         drop(next);
         let send = self.sender();
         // A thread of its own asks: the system may answer late about a program that hangs.
-        let look = move || drop(send.send(Message::UseSeen(tenure, end, is_used())));
-        if let Err(error) = std::thread::Builder::new().name("use".to_owned()).spawn(look) {
+        let seen = move || drop(send.send(Message::UseSeen(tenure, end, is_used())));
+        if let Err(error) = std::thread::Builder::new().name("use".to_owned()).spawn(seen) {
             log::warn!("the lock is kept, since nobody can look whether it is in use: {error}");
-            *self.hidden_use.next.lock() = boot_now() + LOOK_AGAIN;
+            *self.hidden_use.next.lock() = boot_now() + CHECK_AGAIN;
         }
     }
 
     /// Takes note of whether programs use the folder, and gives the lock up if they don't.
     pub(super) fn use_seen(&self, tenure: TenureId, end: TenureEnd, is_used: bool) {
         let now = boot_now();
-        *self.hidden_use.next.lock() = if is_used { now + LOOK_AGAIN } else { Time::ZERO };
+        *self.hidden_use.next.lock() = if is_used { now + CHECK_AGAIN } else { Time::ZERO };
         let is_held = matches!(self.state(), GuardState::Holding(held, ..) if held == tenure);
         let after = match end {
             TenureEnd::Given => self.policy.give_after,

@@ -10,7 +10,7 @@ use super::storage::{FOLDER, Inode, LOST, STAGES};
 use super::{Mutant, Scenario, Setup};
 use crate::engine::Token;
 use crate::guard::disk::operations::{
-    Attributes, Disk, DiskEntry, FileId, FolderName, IfThere, Look, Place,
+    Attributes, Disk, DiskEntry, FileId, FileStat, FolderName, IfThere, Place,
 };
 use crate::guard::folder::folder_guard::{FolderDirs, FolderGuard, SaveError};
 use crate::guard::stage::fence::FenceError;
@@ -306,8 +306,8 @@ pub(super) enum Step {
     RemoveDir(At),
     Entries(Inode),
     IdOf(At),
-    Look(At),
-    LookFile(Inode),
+    Stat(At),
+    StatFile(Inode),
     Exchange(At, At),
     OpenFile(At),
     UnnamedFile,
@@ -356,7 +356,7 @@ pub(super) enum Answer {
     Inode(Inode),
     Entries(Vec<(String, bool)>),
     /// The inode, whether it is a directory, its content, and the tenure in which it was changed.
-    Looked(Inode, bool, Vec<u8>, u8),
+    Stat(Inode, bool, Vec<u8>, u8),
     Text(String),
     Time(u64),
     /// The number of the tenure, counted over all engines, and the time of the grant.
@@ -420,13 +420,13 @@ impl ReplayDisk {
         }
     }
 
-    fn looked(&self, step: Step) -> io::Result<Look> {
-        let Answer::Looked(inode, is_dir, content, changed) = self.submit(step)? else {
+    fn stat_of(&self, step: Step) -> io::Result<FileStat> {
+        let Answer::Stat(inode, is_dir, content, changed) = self.submit(step)? else {
             unreachable!()
         };
         // Different contents have different times.
         let time = content.iter().fold(0, |time, byte| time * 256 + i128::from(*byte));
-        Ok(Look {
+        Ok(FileStat {
             id: id(inode),
             is_file: !is_dir,
             is_dir,
@@ -479,11 +479,11 @@ impl Disk for ReplayDisk {
         let inode = self.inode(Step::IdOf(at(place)))?;
         Ok(id(inode))
     }
-    fn stat(&self, place: Place<'_, Inode>) -> io::Result<Look> {
-        self.looked(Step::Look(at(place)))
+    fn stat(&self, place: Place<'_, Inode>) -> io::Result<FileStat> {
+        self.stat_of(Step::Stat(at(place)))
     }
-    fn look_file(&self, file: &Inode) -> io::Result<Look> {
-        self.looked(Step::LookFile(*file))
+    fn stat_file(&self, file: &Inode) -> io::Result<FileStat> {
+        self.stat_of(Step::StatFile(*file))
     }
     fn reserve(&self, _file: &Inode, _offset: u64, _bytes: u64) -> io::Result<()> {
         unreachable!("the guards of the model have no barrier")

@@ -99,8 +99,8 @@ impl Storage {
                 _ => Err(libc::ENOTDIR),
             }),
             Step::IdOf(at) => self.find(at).map(Answer::Inode),
-            Step::Look(at) => self.find(at).map(|inode| self.inspect(inode)),
-            Step::LookFile(file) => Ok(self.inspect(*file)),
+            Step::Stat(at) => self.find(at).map(|inode| self.inspect(inode)),
+            Step::StatFile(file) => Ok(self.inspect(*file)),
             Step::Exchange(one, other) => self.exchange(one, other),
             Step::OpenFile(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
                 StorageNode::File(_) => {
@@ -168,7 +168,7 @@ impl Storage {
             StorageNode::Symlink(_) => (false, Vec::new()),
         };
         let changed = self.changed.get(&inode).copied().unwrap_or_default();
-        Answer::Looked(inode, is_dir, content, changed)
+        Answer::Stat(inode, is_dir, content, changed)
     }
 
     fn exchange(&mut self, one: &At, other: &At) -> Effect {

@@ -216,7 +216,7 @@ impl Model {
                 | Step::Report(_)
                 | Step::EndSession
                 | Step::Entries(LOST) => true,
-                Step::Write(file, ..) | Step::LookFile(file) => {
+                Step::Write(file, ..) | Step::StatFile(file) => {
                     world.storage.is_private(guard, *file)
                 }
                 // A guard whose lease has ended reads the same from the clock ever after.

@@ -6,8 +6,8 @@ use crate::base::said;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::file_system::{Errno, Requester};
 use crate::fuse::kernel::handles::Pool;
-use crate::guard::disk::linux_disk::{look_in, stat};
-use crate::guard::disk::operations::Look;
+use crate::guard::disk::linux_disk::{stat, stat_in};
+use crate::guard::disk::operations::FileStat;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenures::wishes::Denied;
 use crate::guard::view::parts::open_file::KernelWait;
@@ -151,7 +151,7 @@ impl FolderView {
         self.check_announced(who, path)?;
         let found = stat(file.as_fd());
         let logged = found.and_then(|found| {
-            let found = look_in(&found);
+            let found = stat_in(&found);
             barrier.begin_in_place(path.as_os_str(), &found)
         });
         logged.map_err(|error| {
@@ -173,7 +173,7 @@ impl FolderView {
     }
 
     /// Logs how changes in place have left a file.
-    pub(super) fn log_left(&self, open: &OpenFile, found: &Look) {
+    pub(super) fn log_left(&self, open: &OpenFile, found: &FileStat) {
         if let Some(barrier) = self.guard.barrier()
             && let Ok(path) = self.nodes.path(open.ino)
         {

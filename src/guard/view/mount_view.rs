@@ -157,7 +157,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
             open_file::are_held(mount.device)
                 || users.upgrade().is_some_and(|it| it.has_mapped_files(mount.device))
         };
-        view.tenures.look_for_use(Arc::new(is_used));
+        view.tenures.watch_use(Arc::new(is_used));
     }
     Ok(MountedView { view, mounted })
 }

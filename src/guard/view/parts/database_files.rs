@@ -1,6 +1,6 @@
 //! The files of a database, and what the view remembers of databases that programs have open.
 
-use crate::guard::disk::operations::{FileId, Look};
+use crate::guard::disk::operations::{FileId, FileStat};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ pub(in crate::guard::view) const DATABASE_FILES: [&[u8]; 3] = [b"", b"-wal", b"-
 /// A file as it was when the gate closed for good.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::guard::view) struct ClosedVersion {
-    pub(in crate::guard::view) file: Look,
+    pub(in crate::guard::view) file: FileStat,
     /// The path of the database to which the file may belong, and the database's files; `None`
     /// for a file without a name.
-    pub(in crate::guard::view) database: Option<(PathBuf, [Option<Look>; 3])>,
+    pub(in crate::guard::view) database: Option<(PathBuf, [Option<FileStat>; 3])>,
 }
 
 impl ClosedVersion {
@@ -57,7 +57,7 @@ pub(in crate::guard::view) type Pair = [Option<FileId>; 2];
 pub(in crate::guard::view) struct MadeFor {
     pub(in crate::guard::view) pair: Pair,
     /// The versions that these files had when the gate last closed.
-    pub(in crate::guard::view) closed: Option<[Option<Look>; 2]>,
+    pub(in crate::guard::view) closed: Option<[Option<FileStat>; 2]>,
 }
 
 /// The databases that the view remembers.

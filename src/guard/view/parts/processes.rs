@@ -107,18 +107,18 @@ pub(in crate::guard::view) fn process_if_running(tid: u32) -> Option<u32> {
 
 /// Whether the process of a thread has the node `ino` open, or may have.
 pub(in crate::guard::view) fn may_have_open(tid: u32, ino: u64) -> bool {
-    ProcessLook { wants_writable: false, ..ProcessLook::at(ino) }.table(tid) == OpenState::Open
+    ProcessScan { wants_writable: false, ..ProcessScan::at(ino) }.table(tid) == OpenState::Open
 }
 
 /// A look at the processes that may have the node of a file open.
-pub(in crate::guard::view) struct ProcessLook {
+pub(in crate::guard::view) struct ProcessScan {
     ino: u64,
     wants_writable: bool,
     descriptors_left: usize,
     threads_left: usize,
 }
 
-impl ProcessLook {
+impl ProcessScan {
     /// Begins a look for programs that have the node `ino` open for writing.
     pub(in crate::guard::view) const fn at(ino: u64) -> Self {
         Self {
@@ -208,7 +208,7 @@ impl ProcessLook {
     }
 }
 
-impl Processes for ProcessLook {
+impl Processes for ProcessScan {
     fn process_of(&mut self, tid: u32) -> Option<u32> {
         process_if_running(tid)
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     fn table(ino: u64, tid: u32) -> OpenState {
-        ProcessLook::at(ino).table(tid)
+        ProcessScan::at(ino).table(tid)
     }
 
     #[test]
@@ -367,37 +367,37 @@ print(flush=True)";
             children
         };
         for _ in 0..2 {
-            let (mut look, pid) = (ProcessLook::at(0), python.id());
-            assert_eq!(sorted(look.children(pid)), expected);
-            assert_eq!(sorted(look.children_by_parent(pid)), expected);
+            let (mut stat, pid) = (ProcessScan::at(0), python.id());
+            assert_eq!(sorted(stat.children(pid)), expected);
+            assert_eq!(sorted(stat.children_by_parent(pid)), expected);
             input.write_all(b"\n").expect("it reads");
             line();
         }
         input.write_all(b"\n").ok();
         python.wait().expect("our child");
-        assert_eq!(ProcessLook::at(0).children(u32::MAX - 1), Some(Vec::new()));
+        assert_eq!(ProcessScan::at(0).children(u32::MAX - 1), Some(Vec::new()));
     }
 
     #[test]
     fn an_instance_is_one_process() {
-        let mut look = ProcessLook::at(0);
+        let mut stat = ProcessScan::at(0);
         let start = || Command::new("sleep").arg("60").spawn().expect("it is there");
         let (mut one, mut two) = (start(), start());
-        let first = look.instance(one.id()).expect("it runs");
-        assert_eq!(look.instance(one.id()), Some(first));
-        assert_ne!(look.instance(two.id()).map(|other| other.number), Some(first.number));
+        let first = stat.instance(one.id()).expect("it runs");
+        assert_eq!(stat.instance(one.id()), Some(first));
+        assert_ne!(stat.instance(two.id()).map(|other| other.number), Some(first.number));
         for child in [&mut one, &mut two] {
             child.kill().expect("it runs");
             child.wait().expect("our child");
         }
-        assert_eq!(look.instance(first.pid), None);
+        assert_eq!(stat.instance(first.pid), None);
     }
 
     #[test]
     fn too_many_threads_count_as_unknown_children() {
         let other = std::thread::spawn(std::thread::park);
-        let mut look = ProcessLook { threads_left: 1, ..ProcessLook::at(0) };
-        assert_eq!(look.children(std::process::id()), None, "it has two threads at least");
+        let mut stat = ProcessScan { threads_left: 1, ..ProcessScan::at(0) };
+        assert_eq!(stat.children(std::process::id()), None, "it has two threads at least");
         other.thread().unpark();
         other.join().expect("it ends");
     }

@@ -2,7 +2,7 @@
 //! taken.
 
 use crate::guard::disk::linux_disk::LinuxDisk;
-use crate::guard::disk::operations::{Disk as _, FileId, Look, Place};
+use crate::guard::disk::operations::{Disk as _, FileId, FileStat, Place};
 use crate::guard::folder_snapshot::descriptor::SnapshotDescriptor;
 use crate::guard::folder_snapshot::snapshot_store::{RecoveredSnapshots, findings, recover};
 use crate::guard::folder_snapshot::snapshot_store::{SnapshotStore, TREE};
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long a wait for programs lasts before they are looked at again, if none of them is heard of.
-const WRITERS_LOOK: Span = Span::from_millis(100);
+const WRITERS_CHECK: Span = Span::from_millis(100);
 
 /// Files of the folder that have further names in snapshots.
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl ViewSnapshots {
         &self,
         id: &str,
         descriptor: &SnapshotDescriptor,
-    ) -> io::Result<Vec<Look>> {
+    ) -> io::Result<Vec<FileStat>> {
         let mut found = Vec::new();
         if descriptor.counts.linked == 0 {
             return Ok(found);
@@ -113,8 +113,8 @@ impl ViewSnapshots {
             &tree,
             |_| false,
             |walked| {
-                if walked.found.look.is_file && walked.found.look.links > 1 {
-                    found.push(walked.found.look);
+                if walked.found.stat.is_file && walked.found.stat.links > 1 {
+                    found.push(walked.found.stat);
                 }
                 Ok(())
             },
@@ -123,10 +123,10 @@ impl ViewSnapshots {
     }
 
     /// Counts, or no longer counts, the files that a snapshot shares with the folder.
-    pub(in crate::guard::view) fn count_linked(&self, linked: &[Look], change: i32) {
+    pub(in crate::guard::view) fn count_linked(&self, linked: &[FileStat], change: i32) {
         let mut shared = self.shared.write();
-        for look in linked {
-            let count = shared.complete.entry(look.id).or_default();
+        for stat in linked {
+            let count = shared.complete.entry(stat.id).or_default();
             *count = count.saturating_add_signed(change);
         }
         shared.complete.retain(|_, count| *count > 0);
@@ -138,11 +138,11 @@ impl ViewSnapshots {
     }
 
     /// Records that the snapshot that was being taken is complete, with these files, or is not.
-    pub(in crate::guard::view) fn taken(&self, complete: &[Look]) {
+    pub(in crate::guard::view) fn taken(&self, complete: &[FileStat]) {
         let mut shared = self.shared.write();
         shared.taken.clear();
-        for look in complete {
-            *shared.complete.entry(look.id).or_default() += 1;
+        for stat in complete {
+            *shared.complete.entry(stat.id).or_default() += 1;
         }
     }
 
@@ -177,7 +177,7 @@ impl ViewSnapshots {
             }
             let mut closed = self.writers_left.lock();
             if *closed == before {
-                let _ = self.news.wait_for(&mut closed, left.min(WRITERS_LOOK).as_duration());
+                let _ = self.news.wait_for(&mut closed, left.min(WRITERS_CHECK).as_duration());
             }
         }
     }

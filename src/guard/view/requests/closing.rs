@@ -7,7 +7,7 @@
 use crate::fuse::kernel::file_system::{Done, Errno, Requester};
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
-use crate::guard::disk::linux_disk::{look_in, stat};
+use crate::guard::disk::linux_disk::{stat, stat_in};
 use crate::guard::disk::operations::Place;
 use crate::guard::folder::folder_guard::SaveError;
 use crate::guard::lost_files::LostReason;
@@ -18,7 +18,7 @@ use crate::guard::view::folder_view::{FolderView, errno};
 use crate::guard::view::parts::attributes::ChangeTime;
 use crate::guard::view::parts::close_rule::{OnClose, Saving};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
-use crate::guard::view::parts::processes::ProcessLook;
+use crate::guard::view::parts::processes::ProcessScan;
 use crate::time::Wall;
 use rustix::fs::Statx;
 use serde_json::json;
@@ -105,7 +105,7 @@ impl FolderView {
                 let error = SaveError::Closed(Closed::TenureOver);
                 Err(self.unsaved(who, &path, &error))
             }
-            SaveState::Unpublished => match saving.closed_by(&mut ProcessLook::at(ino), who.pid) {
+            SaveState::Unpublished => match saving.closed_by(&mut ProcessScan::at(ino), who.pid) {
                 OnClose::Publish => self.publish(who, ino, saving, false),
                 OnClose::Killed => Ok(()),
                 // A program that closes its copy of the descriptor learns here that the tenure is
@@ -280,10 +280,10 @@ impl FolderView {
     /// Records the version of a file whose attributes or names a program has changed, unless the
     /// file was foreign before that.
     pub(super) fn note_change(&self, before: &Statx, file: BorrowedFd<'_>) {
-        if !self.guard.is_foreign(&look_in(before))
+        if !self.guard.is_foreign(&stat_in(before))
             && let Ok(found) = stat(file)
         {
-            self.guard.record_own(&look_in(&found));
+            self.guard.record_own(&stat_in(&found));
         }
     }
 
@@ -297,7 +297,7 @@ impl FolderView {
             && let Some(file) = open.file()
             && let Ok(found) = stat(file.as_fd())
         {
-            let found = look_in(&found);
+            let found = stat_in(&found);
             self.guard.record_own(&found);
             self.log_left(open, &found);
         }
@@ -306,7 +306,7 @@ impl FolderView {
     /// Records that a program has opened a file for reading.
     pub(in crate::guard::view) fn note_read(&self, who: Requester, found: &Statx) {
         let owner = || self.policy.owner.of(who.uid, who.pid);
-        self.guard.note_read(&look_in(found), owner);
+        self.guard.note_read(&stat_in(found), owner);
     }
 
     /// Fails if a change must not replace a file, since another machine has published it and no
@@ -319,7 +319,7 @@ impl FolderView {
         there: Option<&Statx>,
     ) -> Done<()> {
         let checked =
-            there.map_or(Ok(()), |it| self.guard.check_unread(&look_in(it), pass.owner()));
+            there.map_or(Ok(()), |it| self.guard.check_unread(&stat_in(it), pass.owner()));
         checked.map_err(|unread| self.say(who, path, Errno::ESTALE, &unread))
     }
 

@@ -16,8 +16,8 @@
 
 use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, Errno, NameIn, Requester, WriteRequest};
-use crate::guard::disk::linux_disk::{id_in, look_in, open_below, stat_at};
-use crate::guard::disk::operations::{FileId, Look};
+use crate::guard::disk::linux_disk::{id_in, open_below, stat_at, stat_in};
+use crate::guard::disk::operations::{FileId, FileStat};
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenure::TenureId;
 use crate::guard::tenures::wishes::MayGoOn;
@@ -71,10 +71,10 @@ impl FolderView {
     }
 
     /// Returns the file at a path of the folder.
-    fn found_at(&self, path: &Path) -> Option<Look> {
+    fn found_at(&self, path: &Path) -> Option<FileStat> {
         let parent = path.parent().unwrap_or(Path::new(""));
         let dir = open_below(self.root(), parent, OFlags::PATH | OFlags::DIRECTORY).ok()?;
-        Some(look_in(&stat_at(dir.as_fd(), path.file_name()?).ok()?))
+        Some(stat_in(&stat_at(dir.as_fd(), path.file_name()?).ok()?))
     }
 
     /// Refuses to remove or rename a log or journal for a program that has an older version of the
@@ -151,7 +151,7 @@ impl FolderView {
         Err(self.say(who, path, Errno::ENFILE, why))
     }
 
-    fn versions_of(&self, database: &Path) -> [Option<Look>; 2] {
+    fn versions_of(&self, database: &Path) -> [Option<FileStat>; 2] {
         [b"".as_slice(), b"-wal"].map(|end| self.found_at(&database_file(database, end)))
     }
 
@@ -181,14 +181,14 @@ impl FolderView {
 
 impl FolderView {
     /// Returns the files of a database as they are now.
-    fn database_files(&self, database: &Path) -> [Option<Look>; 3] {
+    fn database_files(&self, database: &Path) -> [Option<FileStat>; 3] {
         let parent = database.parent().unwrap_or(Path::new(""));
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let Ok(dir) = open_below(self.root(), parent, flags) else { return [None; 3] };
         DATABASE_FILES.map(|end| {
             let path = database_file(database, end);
             let found = stat_at(dir.as_fd(), path.file_name()?).ok()?;
-            Some(look_in(&found))
+            Some(stat_in(&found))
         })
     }
 
@@ -200,7 +200,7 @@ impl FolderView {
             let files = self.database_files(&database);
             (database, files)
         });
-        Some(ClosedVersion { file: look_in(&located.found), database })
+        Some(ClosedVersion { file: stat_in(&located.found), database })
     }
 
     /// Returns the open files through which programs may change the folder.

@@ -4,7 +4,7 @@ use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use crate::guard::disk::acting_as::{making, naming};
-use crate::guard::disk::linux_disk::{id_in, look_in, path_of, stat, stat_at};
+use crate::guard::disk::linux_disk::{id_in, path_of, stat, stat_at, stat_in};
 use crate::guard::disk::operations::{FolderName, IfThere, Place};
 use crate::guard::folder::folder_guard::SaveError;
 use crate::guard::lost_files::LostReason;
@@ -91,11 +91,11 @@ impl FolderView {
         );
         let opened = opened.map_err(os)?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
-        log(Some(&look_in(&found)))?;
+        log(Some(&stat_in(&found)))?;
         if spot.is_local {
             self.local.shares.note(&found);
         } else {
-            self.guard.record_own(&look_in(&found));
+            self.guard.record_own(&stat_in(&found));
         }
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(self.entry(ino, &found, self.cached_for()))
@@ -293,9 +293,9 @@ impl FolderView {
             renamed.map_err(|error| errno(&error))?;
         } else {
             let is_own = [Some(&moved), replaced.as_ref()]
-                .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
+                .map(|found| found.map(stat_in).filter(|stat| !self.guard.is_foreign(stat)));
             self.exchange(who, &old, &new, &moved, replaced.as_ref(), flags)?;
-            is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
+            is_own.iter().flatten().for_each(|stat| self.guard.record_own(stat));
         }
         self.note_rename(from, to, &moved, replaced.as_ref(), flags);
         let is_replaced = !flags.contains(DiskFlags::EXCHANGE);
@@ -305,7 +305,7 @@ impl FolderView {
     /// Fails if a file is about to lose its name that would be kept among the lost files, and its
     /// owner has too many of them. Root and the user who runs the guard may do that.
     fn check_room_to_keep(&self, who: Requester, path: &Path, found: &Statx) -> Done<()> {
-        if self.user(who).is_administrator() || !self.guard.is_foreign(&look_in(found)) {
+        if self.user(who).is_administrator() || !self.guard.is_foreign(&stat_in(found)) {
             return Ok(());
         }
         let checked = self.guard.check_space(found.stx_uid);
@@ -322,7 +322,7 @@ impl FolderView {
         there: Option<&Statx>,
         flags: DiskFlags,
     ) -> Done<()> {
-        let (moved, there) = (look_in(moved), there.map(look_in));
+        let (moved, there) = (stat_in(moved), there.map(stat_in));
         let (path, new_path) = (old.path.as_os_str(), new.path.as_os_str());
         if self.guard.is_shared_storage() {
             // No such rename can leave a stage. A file system without these flags answers the same.
@@ -465,7 +465,7 @@ impl FolderView {
         let make =
             |at: Place<'_, OwnedFd>| Ok(rustix::fs::linkat(CWD, &from, at.dir, at.name, follow)?);
         self.make_name(pass.as_ref(), spot.place(), &make)?;
-        log(Some(&look_in(&located.found)))?;
+        log(Some(&stat_in(&located.found)))?;
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         if spot.is_local {

@@ -6,7 +6,7 @@ use crate::fuse::kernel::file_system::{Errno, NewMode, NodeEntry, NodeType, Open
 use crate::fuse::kernel::handles::Pool;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
-use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, reopen, stat, stat_at};
+use crate::guard::disk::linux_disk::{LinuxDisk, id_in, reopen, stat, stat_at, stat_in};
 use crate::guard::disk::operations::Disk as _;
 use crate::guard::disk::operations::FileId;
 use crate::guard::folder::folder_guard::SaveError;
@@ -17,7 +17,7 @@ use crate::guard::view::parts::attributes::{
 };
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
-use crate::guard::view::parts::processes::ProcessLook;
+use crate::guard::view::parts::processes::ProcessScan;
 use rustix::fs::{OFlags, Statx};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,7 +85,7 @@ impl FolderView {
         if saving.staged.tenure != pass.tenure() {
             return Err(Errno::ESTALE);
         }
-        saving.opened(&mut ProcessLook::at(ino), who.pid);
+        saving.opened(&mut ProcessScan::at(ino), who.pid);
         if flags & libc::O_TRUNC != 0 {
             let cut = acting_as::content(who.into(), || saving.staged.file.set_len(0));
             cut.map_err(|error| errno(&error))?;
@@ -160,7 +160,7 @@ impl FolderView {
             .and_then(|()| truncate_special(who, &staged.file, mode))
             .map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(ino));
+        let saving = Saving::new(staged, who.pid, &mut ProcessScan::at(ino));
         Ok((saving, id_in(&found)))
     }
 
@@ -251,7 +251,7 @@ impl FolderView {
         let stage = || self.guard.stage_file(&pass, dir, mode, who.uid, path, is_exclusive);
         let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid, &mut ProcessLook::at(0));
+        let saving = Saving::new(staged, who.pid, &mut ProcessScan::at(0));
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
         let opened = self.opened_for_writing(&pass, ino, content, Opening { who, share });
@@ -279,7 +279,7 @@ impl FolderView {
             error => error,
         })?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        log(Some(&look_in(&found)))?;
+        log(Some(&stat_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
         let opened = self.opened_for_writing(pass, ino, content, Opening { who, share });

@@ -10,8 +10,8 @@ use crate::fuse::kernel::file_system::{
 };
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
-use crate::guard::disk::linux_disk::{LinuxDisk, id_in, look_in, stat_at};
-use crate::guard::disk::operations::{Disk as _, FileId, Look, Place};
+use crate::guard::disk::linux_disk::{LinuxDisk, id_in, stat_at, stat_in};
+use crate::guard::disk::operations::{Disk as _, FileId, FileStat, Place};
 use crate::guard::folder_snapshot::descriptor::{SnapshotConsistency, SnapshotDescriptor};
 use crate::guard::folder_snapshot::snapshot_disk::program_name;
 use crate::guard::folder_snapshot::snapshot_store::{
@@ -89,20 +89,20 @@ impl FolderView {
 
     /// Whether a snapshot may share a file with the folder: one with a single name, which was
     /// published as a whole and which no program has open for writing.
-    fn may_share(&self, path: &OsStr, look: &Look) -> bool {
-        let links = look.links.saturating_sub(self.snapshots.links_of(look.id)).max(1);
+    fn may_share(&self, path: &OsStr, stat: &FileStat) -> bool {
+        let links = stat.links.saturating_sub(self.snapshots.links_of(stat.id)).max(1);
         let is_open = || {
-            let node = self.nodes.of_file(look.id);
+            let node = self.nodes.of_file(stat.id);
             let open = node.map(|ino| self.nodes.open_files(ino)).unwrap_or_default();
             open.iter().any(|open| open.is_for_writing())
         };
         let may = self.snapshots.may_link
             && links == 1
             && !self.policy.in_place.matches(Path::new(path))
-            && !self.guard.is_foreign(look)
+            && !self.guard.is_foreign(stat)
             && !is_open();
         if may {
-            self.snapshots.share(look.id);
+            self.snapshots.share(stat.id);
         }
         may
     }
@@ -152,7 +152,7 @@ impl FolderView {
         if quiet.is_some() {
             wait(boot_now() + patience)?;
         }
-        let may_link = |path: &OsStr, look: &Look| self.may_share(path, look);
+        let may_link = |path: &OsStr, stat: &FileStat| self.may_share(path, stat);
         let mut take = SnapshotTake::begin(
             &self.guard,
             &snapshots.dir,
@@ -176,7 +176,7 @@ impl FolderView {
                     return Ok(None);
                 }
                 take.copy_last()?;
-                take.linked().iter().for_each(|look| self.guard.record_own(look));
+                take.linked().iter().for_each(|stat| self.guard.record_own(stat));
                 Ok::<_, SnapshotError>(Some((writers, boot_now().since(begun))))
             })?;
             if let Some(last) = last {
@@ -222,8 +222,8 @@ impl FolderView {
             self.snapshots.count_linked(&linked, -1);
         }
         // The removal of a name changes the time of a file, which is no change past the view.
-        for look in &linked {
-            self.guard.record_own(look);
+        for stat in &linked {
+            self.guard.record_own(stat);
         }
         answer
     }
@@ -300,7 +300,7 @@ impl FolderView {
     /// Returns the attributes of a node's file as the view shows them.
     pub(in crate::guard::view) fn shown(&self, ino: u64, found: &Statx) -> Statx {
         let mut shown = self.nodes.shown(ino, found);
-        if look_in(found).is_file {
+        if stat_in(found).is_file {
             shown.stx_nlink = self.own_links(found);
         }
         shown
