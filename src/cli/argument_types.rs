@@ -8,7 +8,7 @@ use super::exit::{CliError, CliResult};
 use crate::base::said;
 use crate::engine::values::lease::{TTL_MAX, TTL_MIN, TermError, parse_span};
 use crate::engine::{ClientId, Grace, LockName, NameError, Ttl};
-use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::machine_facts::is_root;
 use crate::fuse::lock_fs::client_of_user;
 use crate::time::Span;
 use std::ffi::{OsStr, OsString};

@@ -1,21 +1,14 @@
 //! The substitute for the FUSE front end on systems other than Linux: the same interface for the
 //! command line, without any mounts.
 
-#[path = "kernel/device_names.rs"]
-pub mod device_names;
-#[path = "kernel/mount_users.rs"]
-pub mod mount_users;
+#[path = "kernel/machine_facts.rs"]
+pub mod machine_facts;
 #[path = "mount_config.rs"]
 pub mod mount_config;
-#[path = "kernel/own_user.rs"]
-pub mod own_user;
-#[path = "kernel/request_timeout.rs"]
-pub(crate) mod request_timeout;
 
 /// The substitute for the FUSE protocol layer.
 pub mod kernel {
-    pub(crate) use super::request_timeout;
-    pub use super::{device, device_names, mount_seal, mount_users, mountinfo, own_user};
+    pub use super::{device, machine_facts, mount_seal, mountinfo};
 }
 
 /// The substitute for creating and removing mounts.

@@ -10,7 +10,7 @@ use crate::auth::{ClientPattern, EngineShares, Grant};
 use crate::engine::{Answer, Child, ClientId, LockName, LockView, Op, Outcome, Refusal};
 use crate::fuse::credentials::{Caller, client_of_user};
 use crate::fuse::kernel::file_system::Errno;
-use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel::task::pending;
 use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::fuse::refusals::{Act, Refusals};

@@ -13,9 +13,9 @@ use crate::fuse::kernel::file_system::{
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session;
 pub use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::{MountRequest, SessionKind};

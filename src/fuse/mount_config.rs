@@ -1,7 +1,7 @@
 //! The configuration of a mount.
 
 use crate::engine::{ClientId, Grace, Ttl};
-pub use crate::fuse::kernel::mount_users::Users;
+pub use crate::fuse::kernel::machine_facts::Users;
 use crate::shares::SharePercent;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use crate::fuse::file_attrs::LockAttributes;
 use crate::fuse::file_waits::{FileWaits, Polls};
 use crate::fuse::kernel::handles::Shares;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
-use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel_cache::KernelCache;
 use crate::fuse::lock_access;
 use crate::fuse::lock_access::LockAccess;

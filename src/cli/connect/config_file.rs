@@ -8,7 +8,7 @@ use crate::cli::argument_types::{absolute, directory_variable, variable};
 use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
-use crate::fuse::kernel::own_user::{is_root, own_uid};
+use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -5,9 +5,9 @@
 use super::finding::Finding;
 use super::folder_site::FolderSite;
 use crate::base::said;
-use crate::fuse::kernel::device_names::{DEVICE, HELPER};
-use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::request_timeout::request_timeout;
+use crate::fuse::kernel::machine_facts::is_root;
+use crate::fuse::kernel::machine_facts::request_timeout;
+use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
 use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::time::{Span, Wall, boot_now};
 use std::fs;

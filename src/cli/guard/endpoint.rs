@@ -17,9 +17,9 @@ use crate::cli::mount::background;
 use crate::cli::output;
 use crate::engine::RefusalKind;
 #[cfg(target_os = "linux")]
-use crate::fuse::kernel::mountinfo::{self, MountPoint};
+use crate::fuse::kernel::machine_facts::own_uid;
 #[cfg(target_os = "linux")]
-use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::guard::folder::folder_record::FolderRecord;
 use crate::guard::without_view::socket_path;
 use crate::storage::atomic_file::{Durable, replace};

@@ -17,7 +17,7 @@ use crate::cli::output;
 use crate::cli::output::{TerminalStyle, harmless};
 use crate::cli::status_table::{Status, held_by, page};
 use crate::engine::{Grace, LockName, RefusalKind, Ttl};
-use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::machine_facts::is_root;
 use crate::holder_id::Maker;
 use crate::time::Span;
 use clap::Parser;

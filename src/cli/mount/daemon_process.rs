@@ -5,7 +5,7 @@
 //! directory ends it and takes over.
 
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient as _};
-use crate::fuse::kernel::device_names::DEVICE;
+use crate::fuse::kernel::machine_facts::DEVICE;
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -22,8 +22,8 @@ use crate::client::{Remote, Terms};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::fuse::kernel::device::Gone;
+use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::fuse::kernel::mountinfo;
-use crate::fuse::kernel::own_user::{is_root, own_uid};
 use crate::fuse::lock_fs;
 use crate::fuse::lock_fs::{
     ClientScope, HoldBy, MountConfig, MountError, Mounted, ReadContent, Unmounted, Users,

@@ -10,7 +10,7 @@ use crate::cli::argument_types::{absolute, address, host_name, state_dir, ttl};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::engine::{Grace, Rules, Ttl};
-use crate::fuse::kernel::request_timeout::request_timeout;
+use crate::fuse::kernel::machine_facts::request_timeout;
 use crate::raft::{ClusterName, ElectionPace, PeerError, PeerFiles, Peering, RaftNode, Stop};
 use crate::server::http::ca;
 use crate::service::local::Local;

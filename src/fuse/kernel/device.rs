@@ -5,10 +5,10 @@
 //! tells a missing device from a missing helper only in a log line.
 
 use crate::base::said;
-use crate::fuse::kernel::device_names::{DEVICE, HELPER};
-use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::machine_facts::Users;
+use crate::fuse::kernel::machine_facts::is_root;
+use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
 use crate::fuse::kernel::mountinfo::MountPoint;
-use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::{PermissionsBy, SessionKind};
 use crate::holder_id::ProcessStart;

@@ -6,19 +6,16 @@
 //! trait with its values; `dispatch` converts requests and replies, `task` runs operations that
 //! wait, and `interrupts` ends waits of programs that get a signal. `notifications` drops what the
 //! kernel has cached, `handles` numbers open files and shares what all users need. `session` serves
-//! one mount. `child_call` makes calls that may hang. `device_names`, `mount_users`, `own_user` and
-//! `request_timeout` are small facts that systems without FUSE need as well.
+//! one mount. `child_call` makes calls that may hang. `machine_facts` are small facts that systems
+//! without FUSE need as well.
 
 pub(crate) mod handles;
 pub(crate) mod task;
-pub mod own_user;
-pub mod mount_users;
-pub mod device_names;
+pub mod machine_facts;
 pub(crate) mod child_call;
 pub mod mountinfo;
 pub mod device;
 pub mod mount_seal;
-pub(crate) mod request_timeout;
 pub(crate) mod notifications;
 pub(crate) mod file_system;
 pub(crate) mod interrupts;

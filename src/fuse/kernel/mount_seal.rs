@@ -6,7 +6,7 @@
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
 use crate::fuse::kernel::child_call::ChildCall;
-use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::machine_facts::is_root;
 use crate::time::Span;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;

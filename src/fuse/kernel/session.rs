@@ -11,14 +11,14 @@
 
 use crate::base::said;
 use crate::fuse::kernel::device::{Gone, detach, unmount};
-use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::dispatch::Dispatcher;
 use crate::fuse::kernel::file_system::FileSystem;
+use crate::fuse::kernel::machine_facts::Users;
+use crate::fuse::kernel::machine_facts::is_root;
+use crate::fuse::kernel::machine_facts::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_seal::Below;
-use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::{Device, Life, MountPoint};
 use crate::fuse::kernel::notifications::Invalidator;
-use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{device, mount_seal, mountinfo};
 use fuser::{Config, InitFlags, KernelConfig, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};

@@ -2,18 +2,18 @@
 //! the file system, and which the kernel does itself. They need root and a FUSE device.
 
 use crate::fuse::kernel::device;
-use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::file_system::{
     DirEntry, DirPage, Errno, FileAttr, FileOffset, FileSystemStats, INodeNo, LockFound,
     LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents,
     ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::machine_facts::DEVICE;
+use crate::fuse::kernel::machine_facts::Users;
+use crate::fuse::kernel::machine_facts::is_root;
 use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::notifications::Invalidator;
 use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::SessionKind;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};

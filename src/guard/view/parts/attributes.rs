@@ -6,7 +6,7 @@
 use crate::fuse::kernel::file_system::{
     Done, Errno, FileAttr, INodeNo, NewMode, NodeType, Requester,
 };
-use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::machine_facts::is_root;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::linux_disk::{copy_permissions, path_of, stat};
 use crate::guard::disk::operations::Place;

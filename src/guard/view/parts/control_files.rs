@@ -12,7 +12,7 @@ use crate::fuse::kernel::file_system::{
     DirEntry, Done, Errno, FileAttr, INodeNo, NameIn, NodeAttr, NodeEntry, NodeType, Requester,
 };
 use crate::fuse::kernel::handles::{Full, Share};
-use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::guard::guard_request::REQUEST_BYTES_MAX;
 use crate::guard::lock::asking::LockUse;
 use crate::guard::tenures::tenure_events::{EventPosition, EventQueue, TenureEvent};

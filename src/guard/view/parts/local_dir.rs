@@ -7,7 +7,7 @@
 //!
 //! The space of the local files of a view: bytes on the disk and names, by the users who made them.
 
-use crate::fuse::kernel::own_user::{is_root, own_uid};
+use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::guard::disk::linux_disk::{
     allocated_in, each_entry, id_in, list, open_below, stat, stat_at,
 };

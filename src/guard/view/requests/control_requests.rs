@@ -14,7 +14,7 @@ use crate::fuse::kernel::file_system::{
     Done, Errno, Opened, OpenedFlags, ReadBytes, ReadRequest, Requester,
 };
 use crate::fuse::kernel::handles::{Full, Pool};
-use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel::task::pending;
 use crate::guard::guard_request::{GuardRequest, refused};
 use crate::guard::tenure::{Owner, TenureId};

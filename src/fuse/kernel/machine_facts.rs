@@ -1,8 +1,35 @@
-//! The kernel's limit on the time that a FUSE request may take, after which it ends the whole
-//! mount. A mount keeps the limit that was set when it was made.
+//! Facts about this machine and its user that systems without FUSE need as well: the names of the
+//! device and of its helper, the users that a mount serves, and the kernel's limit on the time of a
+//! request.
 
 use std::fmt;
 use std::fs;
+
+/// The device through which the kernel and a FUSE daemon communicate.
+pub const DEVICE: &str = "/dev/fuse";
+/// The setuid helper that mounts for users other than root.
+pub const HELPER: &str = "fusermount3";
+
+/// The users who may access the mount (`allow_other` or not).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// Only the user who mounted the file system.
+    Mounter,
+    /// All users of the machine.
+    All,
+}
+
+/// Whether this process runs as root.
+pub fn is_root() -> bool {
+    own_uid() == 0
+}
+
+/// Returns the effective user id of this process.
+#[allow(unsafe_code)]
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: geteuid only reads the effective user id, and can't fail.
+    unsafe { libc::geteuid() }
+}
 
 /// The directory of the settings.
 const SETTINGS: &str = "/proc/sys/fs/fuse";
