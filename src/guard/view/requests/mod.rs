@@ -17,6 +17,5 @@ pub(super) mod lost_control;
 pub(super) mod names;
 pub(super) mod open;
 pub(super) mod control_requests;
-pub(super) mod reading;
 pub(super) mod set_attributes;
 pub(super) mod snapshot_requests;
