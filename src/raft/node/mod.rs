@@ -9,7 +9,6 @@
 pub(super) mod membership;
 pub(super) mod cluster_admin;
 pub mod node_pipeline;
-pub(super) mod membership_task;
 pub(super) mod peer_service;
 pub(super) mod start;
 pub(super) mod raft_node;

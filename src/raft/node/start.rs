@@ -2,7 +2,7 @@
 //! which openraft runs.
 
 use super::membership::{Members, best};
-use super::membership_task::MembershipTask;
+use super::membership::MembershipTask;
 use super::node_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::peer_service::PeerService;
 use crate::engine::codec::state_codec::known_version;
