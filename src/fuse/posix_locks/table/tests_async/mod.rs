@@ -3,7 +3,6 @@
 //! Each random run locks whole files; one kind of run also locks parts of files.
 
 mod losses;
-mod random_run;
 
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
@@ -11,7 +10,7 @@ use crate::engine::{
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
-use crate::fuse::posix_locks::table::tests_async::random_run::{Dice, Kind, Seed};
+use crate::fuse::posix_locks::table::tests_async::losses::{Dice, Kind, Seed};
 use crate::fuse::posix_locks::table::*;
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
