@@ -8,7 +8,6 @@
 mod finding;
 mod servers;
 mod mounts;
-mod node_checks;
 mod folder_site;
 mod machine;
 mod strict;

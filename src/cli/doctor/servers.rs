@@ -1,4 +1,7 @@
 //! Checks of servers: the one that `--server` names, and those whose locks are mounted.
+//!
+//! Checks of a cluster, from the report of one of its nodes: the state of each node, and the number
+//! of voters.
 
 use super::finding::Finding;
 use crate::cli::connect::credential_options::ServerKeyArgs;
@@ -11,6 +14,7 @@ use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
+use crate::cli::serve::cluster_command::votes;
 
 /// The difference of wall clocks above which `doctor` reports it, since displayed times are wrong
 /// by the difference.
@@ -173,6 +177,174 @@ fn of_answers(url: &str, heard: RttSample) -> [Finding; 2] {
     ]
 }
 
+/// Timeout of the request for the cluster's report: a node waits one second for the other nodes
+/// before it answers.
+const PATIENCE: Span = Span::from_secs(5);
+
+/// Maximum lag of a node in log entries. A node that is further behind may need a snapshot, and
+/// can't take over if the leader fails.
+const LAG_MAX: u64 = 1_000;
+
+/// The maximum median fsync latency of a node. Even a spinning disk is faster, and each change
+/// waits for one fsync.
+const SYNC_MAX: Span = Span::from_millis(20);
+
+const CHECK: &str = "cluster";
+
+/// Returns the findings about a cluster, from the report of the first server in `urls` that is a
+/// node of a cluster.
+pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
+    for url in urls {
+        // Servers without a usable report are skipped: another check reports a server that does not
+        // answer, and a server that is no node, or denies the report to the command's credentials,
+        // is no problem.
+        if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
+            return Ok(of_report(&report, url));
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Returns one finding for each problem in a cluster's report, or a single finding that the cluster
+/// has no problem.
+fn of_report(report: &Value, url: &str) -> Vec<Finding> {
+    let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
+    let mut findings: Vec<_> = of_majority(report, &nodes, url).into_iter().collect();
+    let has_majority = has_majority(&nodes);
+    for node in &nodes {
+        findings.extend(of_node(node, url, has_majority));
+    }
+    findings.extend(of_voters(&nodes, url));
+    if findings.is_empty() {
+        findings.push(Finding::well(CHECK, well(report, &nodes)));
+    }
+    findings
+}
+
+/// Returns a finding if the cluster can't grant locks, because it has no majority or no leader.
+fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
+    let (count, there) = voters(nodes);
+    let needed = count / 2 + 1;
+    if there < needed {
+        let says = format!(
+            "the cluster has no majority: {there} of {count} voters answer, and {needed} are \
+             needed, so nothing is granted"
+        );
+        return Some(Finding::wrong(CHECK, says, MAJORITY_ADVICE));
+    }
+    let says = if report["leader"].is_null() {
+        "no node leads: nothing is granted, and nothing expires".to_owned()
+    } else {
+        return None;
+    };
+    let mend = format!(
+        "start nodes until a majority of the voters answers: latchfs cluster status --server {url}"
+    );
+    Some(Finding::wrong(CHECK, says, mend))
+}
+
+/// Returns the number of voters, and how many of them answer.
+fn voters(nodes: &[&Value]) -> (usize, usize) {
+    let voters = nodes.iter().filter(|node| votes(node));
+    (voters.clone().count(), voters.filter(|node| answers(node)).count())
+}
+
+fn has_majority(nodes: &[&Value]) -> bool {
+    let (count, there) = voters(nodes);
+    there > count / 2
+}
+
+/// Returns a finding for each problem of one node. Without a majority no node can be removed.
+fn of_node(node: &Value, url: &str, has_majority: bool) -> Vec<Finding> {
+    let named = named(node);
+    if !answers(node) {
+        let why = node["trouble"].as_str().unwrap_or("it does not say why");
+        let heard = node["heard_ms_ago"].as_u64().map(Span::from_millis);
+        let heard = heard.map_or(String::new(), |ago| format!(", heard of {ago} ago"));
+        let says = format!("{named} does not answer{heard}: {why}");
+        let mut mend = "start it on its machine, or see there what its log says".to_owned();
+        if has_majority {
+            let id = &node["id"];
+            let removal =
+                format!("; if its data is lost: latchfs cluster remove {id} --server {url}");
+            mend.push_str(&removal);
+        }
+        return vec![Finding::wrong(CHECK, says, mend)];
+    }
+    let mut findings = Vec::new();
+    if let Some(lag) = node["lag"].as_u64().filter(|lag| *lag > LAG_MAX) {
+        let says = format!("{named} is {lag} entries behind the leader");
+        let mend = "see whether its disk, its machine or the network to it is too slow; one that \
+                    has just joined needs some time";
+        findings.push(Finding::wrong(CHECK, says, mend));
+    }
+    let median = node["sync_median_us"].as_u64().map(|us| Span::from_nanos(us * 1_000));
+    if let Some(median) = median.filter(|median| *median > SYNC_MAX) {
+        let says = format!(
+            "the disk of {named} takes {median} for half of its syncs; each change waits for one"
+        );
+        let mend = "see what else writes to that disk, or put --data on a faster one";
+        findings.push(Finding::wrong(CHECK, says, mend));
+    }
+    findings
+}
+
+/// Returns a finding if the cluster would tolerate more failed nodes with another number of voters.
+fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
+    let voters = nodes.iter().filter(|node| votes(node)).count();
+    let learner = nodes.iter().find(|node| node["role"] == "learner" && answers(node));
+    match (voters, learner) {
+        (1, Some(learner)) => {
+            let says = format!(
+                "{} learns and does not vote: while one node decides, none may fail",
+                named(learner)
+            );
+            let mend = "start a third with --data, --peer-listen and --seed: then all three vote";
+            Some(Finding::odd(CHECK, says, mend))
+        }
+        (voters, Some(learner)) if voters > 0 && voters.is_multiple_of(2) => {
+            let says = format!(
+                "{} could vote: {voters} voters survive no more failures than {}",
+                named(learner),
+                voters - 1
+            );
+            let mend = format!("latchfs cluster promote {} --server {url}", learner["id"]);
+            Some(Finding::wrong(CHECK, says, mend))
+        }
+        (2, None) => {
+            let says = "there are two voters, and both are needed: neither may fail";
+            let mend = "start a third with --data, --peer-listen and --seed, and it votes";
+            Some(Finding::wrong(CHECK, says, mend))
+        }
+        _ => None,
+    }
+}
+
+fn well(report: &Value, nodes: &[&Value]) -> String {
+    let leader = &report["leader"];
+    match nodes.iter().filter(|node| votes(node)).count() {
+        0 | 1 => format!("node {leader} decides alone; of three, one could fail"),
+        voters => format!(
+            "all {} nodes answer, node {leader} leads, and {} of {voters} voters may fail",
+            nodes.len(),
+            (voters - 1) / 2
+        ),
+    }
+}
+
+fn answers(node: &Value) -> bool {
+    node["reachable"] == true
+}
+
+/// Returns how messages name a node: by its id, with its name and address if they are known.
+fn named(node: &Value) -> String {
+    let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty());
+    match (text("name"), text("address")) {
+        (Some(name), Some(address)) => format!("node {} ({name}, {address})", node["id"]),
+        _ => format!("node {}", node["id"]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,5 +392,85 @@ mod tests {
         let [took, _] =
             of_answers("u", RttSample { round_trip: Span::from_secs(1), wall_ahead_ms: 0 });
         assert!(!took.is_wrong() && took.mend.is_some(), "{took:?}");
+    }
+}
+
+#[cfg(test)]
+mod node_checks_tests {
+    use super::*;
+    use crate::cli::doctor::finding::Level;
+    use serde_json::json;
+
+    fn node(id: u64, role: &str) -> Value {
+        json!({
+            "id": id, "name": "box", "address": "10.0.0.1:7100", "role": role, "reachable": true,
+            "trouble": null, "heard_ms_ago": 12, "lag": 3, "sync_median_us": 400,
+        })
+    }
+
+    fn three() -> Vec<Value> {
+        vec![node(1, "leader"), node(7, "voter"), node(9, "voter")]
+    }
+
+    #[track_caller]
+    fn only(nodes: &[Value], level: Level, says: &str, mend: &str) {
+        let found = of_report(&json!({ "leader": 1, "nodes": nodes }), "http://u");
+        let [one] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((one.level, one.says.as_str()), (level, says), "{found:?}");
+        let given = one.mend.as_deref().unwrap_or_default();
+        assert!(given.contains(mend) && given.is_empty() == mend.is_empty(), "{given}");
+    }
+
+    #[test]
+    fn each_problem_is_one_finding() {
+        use Level::{Odd, Well, Wrong};
+        only(&three(), Well, "all 3 nodes answer, node 1 leads, and 1 of 3 voters may fail", "");
+        only(&three()[..1], Well, "node 1 decides alone; of three, one could fail", "");
+        let with = |field: &str, value: Value| {
+            let mut nodes = three();
+            nodes[1][field] = value;
+            nodes
+        };
+        let mut silent = with("reachable", json!(false));
+        silent[1]["trouble"] = json!("connection refused");
+        // The report contains the last known lag of the silent node. The lag is ignored, because
+        // the node does not answer.
+        silent[1]["lag"] = json!(9_999);
+        let says = "node 7 (box, 10.0.0.1:7100) does not answer, heard of 12ms ago: connection \
+                    refused";
+        only(&silent, Wrong, says, "latchfs cluster remove 7 --server http://u");
+        let says = "node 7 (box, 10.0.0.1:7100) is 1001 entries behind the leader";
+        only(&with("lag", json!(LAG_MAX + 1)), Wrong, says, "network");
+        only(
+            &with("lag", json!(LAG_MAX)),
+            Well,
+            "all 3 nodes answer, node 1 leads, and 1 of 3 voters may fail",
+            "",
+        );
+        let says = "the disk of node 7 (box, 10.0.0.1:7100) takes 21ms for half of its syncs; each \
+                    change waits for one";
+        only(&with("sync_median_us", json!(20_001)), Wrong, says, "faster");
+        let two = &three()[..2];
+        only(two, Wrong, "there are two voters, and both are needed: neither may fail", "third");
+        let learner = node(12, "learner");
+        let says = "node 12 (box, 10.0.0.1:7100) could vote: 2 voters survive no more failures \
+                    than 1";
+        let mend = "latchfs cluster promote 12 --server http://u";
+        only(&[two, std::slice::from_ref(&learner)].concat(), Wrong, says, mend);
+        let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
+                    none may fail";
+        only(&[node(1, "leader"), learner], Odd, says, "third");
+        // A report that contains two problems, and then three, yields a finding for each of them.
+        let found = of_report(&json!({ "leader": null, "nodes": silent }), "http://u");
+        let says: Vec<_> = found.iter().map(|finding| finding.says.as_str()).collect();
+        assert_eq!(says.len(), 2, "{says:?}");
+        assert_eq!(says[0], "no node leads: nothing is granted, and nothing expires");
+        silent[2]["reachable"] = json!(false);
+        let found = of_report(&json!({ "leader": 1, "nodes": silent }), "http://u");
+        assert_eq!(found.len(), 3, "{found:?}");
+        let says = "the cluster has no majority: 1 of 3 voters answer, and 2 are needed, so \
+                    nothing is granted";
+        assert_eq!(found[0].says, says);
+        assert!(found.iter().all(|one| !one.mend.as_deref().unwrap_or("").contains("remove")));
     }
 }
