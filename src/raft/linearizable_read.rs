@@ -19,7 +19,7 @@ use crate::engine::Op;
 use crate::raft::node_environment::timeout;
 use crate::raft::store::snapshot::{Commands, Proposal};
 use crate::raft::write::engine_clock::LeaderClock;
-use crate::raft::write::forward::Forwarder;
+use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::proposal_queue::PendingRead;
 use crate::raft::write::state_machine::Replica;
 use crate::service::Unavailable;

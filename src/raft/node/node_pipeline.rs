@@ -12,7 +12,7 @@ use crate::raft::linearizable_read::{LinearizableReader, ReadQueue};
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::store::data_dir::FatalError;
 use crate::raft::write::engine_clock::LeaderClock;
-use crate::raft::write::forward::Forwarder;
+use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::proposal_queue::ProposalQueue;
 use crate::raft::write::proposer::Proposer;
 use crate::raft::write::state_machine::Replica;

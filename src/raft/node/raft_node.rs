@@ -17,7 +17,7 @@ use crate::raft::rpc::mutual_tls::PeerTls;
 use crate::raft::rpc::peer_config::Peering;
 use crate::raft::store::data_dir::{DataError, PeerError, Stop};
 use crate::raft::store::snapshot::{InheritedState, Origin};
-use crate::raft::write::forward::RESET_PART_MAX;
+use crate::raft::write::proposer::RESET_PART_MAX;
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::audit::audit_log::is_audited;
 use crate::service::backend_status::{ClusterAdmin, Standing};

@@ -25,7 +25,7 @@ use crate::raft::store::snapshot;
 use crate::raft::store::snapshot::{
     ClusterId, Commands, InheritedState, NodeId, Proposal, TypeConfig,
 };
-use crate::raft::write::forward::Forwarder;
+use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::proposer::Proposer;
 use crate::raft::write::state_machine::Raft;
 use crate::raft::write::state_machine::Replica;

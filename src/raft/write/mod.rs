@@ -6,6 +6,5 @@
 
 pub mod engine_clock;
 pub(super) mod proposal_queue;
-pub(crate) mod forward;
 pub mod state_machine;
 pub(super) mod proposer;
