@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use super::strict::{self, StrictArgs};
-use super::{machine, mounts, node_checks, servers};
+use super::{machine, mounts, servers};
 use crate::cli::doctor::strict::MendedFinding;
 
 use crate::cli::connect::credential_options::ServerKeyArgs;
@@ -71,7 +71,7 @@ fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
         for url in &urls {
             findings.extend(servers::named(url, &args.key)?);
         }
-        findings.extend(node_checks::of_nodes(&urls, &args.key)?);
+        findings.extend(servers::of_nodes(&urls, &args.key)?);
     }
     findings.extend(of_mounts);
     if mounts || args.state.is_some() {

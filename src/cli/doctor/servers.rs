@@ -7,6 +7,7 @@ use super::finding::Finding;
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::cli::output::harmless;
+use crate::cli::serve::cluster_command::votes;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::Http;
 use crate::client::server_clock::{Stuck, probe};
@@ -14,7 +15,6 @@ use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
-use crate::cli::serve::cluster_command::votes;
 
 /// The difference of wall clocks above which `doctor` reports it, since displayed times are wrong
 /// by the difference.
@@ -179,7 +179,7 @@ fn of_answers(url: &str, heard: RttSample) -> [Finding; 2] {
 
 /// Timeout of the request for the cluster's report: a node waits one second for the other nodes
 /// before it answers.
-const PATIENCE: Span = Span::from_secs(5);
+const NODES_PATIENCE: Span = Span::from_secs(5);
 
 /// Maximum lag of a node in log entries. A node that is further behind may need a snapshot, and
 /// can't take over if the leader fails.
@@ -198,7 +198,7 @@ pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Find
         // Servers without a usable report are skipped: another check reports a server that does not
         // answer, and a server that is no node, or denies the report to the command's credentials,
         // is no problem.
-        if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
+        if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", NODES_PATIENCE) {
             return Ok(of_report(&report, url));
         }
     }
@@ -256,7 +256,7 @@ fn has_majority(nodes: &[&Value]) -> bool {
 
 /// Returns a finding for each problem of one node. Without a majority no node can be removed.
 fn of_node(node: &Value, url: &str, has_majority: bool) -> Vec<Finding> {
-    let named = named(node);
+    let named = name_of(node);
     if !answers(node) {
         let why = node["trouble"].as_str().unwrap_or("it does not say why");
         let heard = node["heard_ms_ago"].as_u64().map(Span::from_millis);
@@ -297,7 +297,7 @@ fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
         (1, Some(learner)) => {
             let says = format!(
                 "{} learns and does not vote: while one node decides, none may fail",
-                named(learner)
+                name_of(learner)
             );
             let mend = "start a third with --data, --peer-listen and --seed: then all three vote";
             Some(Finding::odd(CHECK, says, mend))
@@ -305,7 +305,7 @@ fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
         (voters, Some(learner)) if voters > 0 && voters.is_multiple_of(2) => {
             let says = format!(
                 "{} could vote: {voters} voters survive no more failures than {}",
-                named(learner),
+                name_of(learner),
                 voters - 1
             );
             let mend = format!("latchfs cluster promote {} --server {url}", learner["id"]);
@@ -337,7 +337,7 @@ fn answers(node: &Value) -> bool {
 }
 
 /// Returns how messages name a node: by its id, with its name and address if they are known.
-fn named(node: &Value) -> String {
+fn name_of(node: &Value) -> String {
     let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty());
     match (text("name"), text("address")) {
         (Some(name), Some(address)) => format!("node {} ({name}, {address})", node["id"]),

@@ -17,14 +17,22 @@
 //! One node with this evidence changes nothing. It asks for a pre-vote, and each other node rejects
 //! that while the lease of the leader is valid, unless it has the evidence itself.
 
-use crate::raft::leadership::{Metrics, leader_address, metrics, LeadershipRole};
+use super::node_pipeline::RequestPipeline;
+use crate::raft::cluster_types::{ClusterTypes, PeerTransport};
+use crate::raft::leadership::{LeadershipRole, Metrics, leader_address, metrics};
+use crate::raft::node::cluster_admin::ClusterLog;
 use crate::raft::node_environment::{ClusterVersion, NodeAddress};
 use crate::raft::rpc::messages::{RpcError, RpcRequest, RpcResponse};
+use crate::raft::rpc::network::{RpcFailure, RpcIdentity};
+use crate::raft::rpc::peer_config::{PeerStore, ask_leader};
+use crate::raft::store::data_dir::{Data, Stop};
 use crate::raft::store::snapshot::{NodeId, Proposal, TypeConfig, Vote};
 use crate::raft::write::state_machine::Raft;
 use crate::service::backend_status::ClusterChange;
 use crate::time::{Span, boot_now};
+use futures_util::future::join_all;
 use openraft::ChangeMembers;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::BasicNode;
 use openraft::raft::{ClientWriteResponse, TransferLeaderRequest};
@@ -35,16 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::{timeout, sleep};
-use super::node_pipeline::RequestPipeline;
-use crate::raft::cluster_types::{ClusterTypes, PeerTransport};
-use crate::raft::node::cluster_admin::ClusterLog;
-use crate::raft::rpc::network::{RpcFailure, RpcIdentity};
-use crate::raft::rpc::peer_config::{PeerStore, ask_leader};
-use crate::raft::store::data_dir::{Data, Stop};
-use futures_util::future::join_all;
-use openraft::async_runtime::watch::WatchReceiver;
-use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 /// The number of voters that the cluster aims for: one of them may fail. A quorum of five voters is
 /// slower, and rarely needed.
@@ -369,12 +368,12 @@ pub(in crate::raft) struct MembershipTask {
     pub(in crate::raft) station: NodeAddress,
     pub(in crate::raft) seeds: Vec<String>,
     pub(in crate::raft) removed: Arc<AtomicBool>,
-    pub(in crate::raft) book: Mutex<PeerStore>,
+    pub(in crate::raft) book: parking_lot::Mutex<PeerStore>,
 }
 
 impl MembershipTask {
     /// Runs until the node must stop, and returns the reason.
-    pub(in crate::raft) async fn run(&self, data: &Mutex<Data>) -> Stop {
+    pub(in crate::raft) async fn run(&self, data: &parking_lot::Mutex<Data>) -> Stop {
         let (mut was_member, mut cluster_log) = (false, ClusterLog::default());
         let enrolling = self.enroll();
         let mut enrolling = std::pin::pin!(enrolling);
@@ -514,7 +513,7 @@ impl MembershipTask {
 }
 
 /// Records in the data directory that this node was removed, so that it never starts again.
-fn stop(data: &Mutex<Data>) -> Stop {
+fn stop(data: &parking_lot::Mutex<Data>) -> Stop {
     if let Err(error) = data.lock().is_removed() {
         log::error!("{error}");
     }
@@ -589,5 +588,3 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         false
     }
 }
-
-

@@ -1,8 +1,8 @@
 //! Starts and runs a node: its data directory, log, state machine and tasks, and the thread on
 //! which openraft runs.
 
-use super::membership::{Members, best};
 use super::membership::MembershipTask;
+use super::membership::{Members, best};
 use super::node_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::peer_service::PeerService;
 use crate::engine::codec::state_codec::known_version;

@@ -15,26 +15,29 @@
 //! before it, the request has no answer, and a repeat of it ends what is left.
 
 use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
-use crate::engine::{Op, Answer, Command, Outcome, Reset, ResetPart};
-use crate::raft::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure, LeaderProgress, PeerConnection, PeerTransport, RpcRequest, RpcResponse, TransportOf};
+use crate::engine::{Answer, Command, Op, Outcome, Reset, ResetPart};
+use crate::raft::cluster_types::{
+    ClusterTypes, LeaderProgress, PeerConnection, PeerTransport, RaftOf, RpcError, RpcFailure,
+    RpcRequest, RpcResponse, TransportOf,
+};
 use crate::raft::leadership::{Leadership, LeadershipRole, metrics};
 use crate::raft::linearizable_read::{LinearizableReader, WriteError, pause, propose};
+use crate::raft::node::node_pipeline::RequestPipeline;
 use crate::raft::node_environment::{NodeEnvironment, timeout};
 use crate::raft::store::data_dir::FatalError;
 use crate::raft::store::snapshot::{Answers, Commands, NodeId};
 use crate::raft::write::engine_clock::LeaderClock;
 use crate::raft::write::state_machine::Replica;
-use crate::service::{Unavailable, Then};
+use crate::service::{Then, Unavailable};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::impls::BasicNode;
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::WatchReceiverOf;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::Mutex as Turn;
-use crate::raft::node::node_pipeline::RequestPipeline;
-use openraft::impls::BasicNode;
 
 /// How often to drop expired requests while an entry is slow to commit.
 const LATE_POLL: Span = Span::from_millis(250);
@@ -464,5 +467,3 @@ impl ResetInParts {
         queue.submit(part, Box::new(next));
     }
 }
-
-

@@ -6,8 +6,11 @@
 //! system call, so the lock is not given up meanwhile.
 
 use super::local_files::Spot;
-use crate::fuse::kernel::file_system::{Done, NameIn, Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
+use crate::fuse::kernel::file_system::{
+    Done, Errno, NameIn, NewMode, NodeEntry, NodeType, Opened, Requester,
+};
 use crate::fuse::kernel::handles::Pool;
+use crate::fuse::kernel::mountinfo::Device;
 use crate::guard::disk::acting_as;
 use crate::guard::disk::acting_as::User;
 use crate::guard::disk::linux_disk::{LinuxDisk, id_in, reopen, stat, stat_at, stat_in};
@@ -15,21 +18,22 @@ use crate::guard::disk::operations::{Disk as _, FileId};
 use crate::guard::folder::folder_guard::SaveError;
 use crate::guard::stage::gate::Pass;
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
-use crate::guard::view::parts::attributes::{access_of, copy_attributes, mode_in, truncate_special, type_in};
+use crate::guard::view::parts::attributes::{
+    access_of, copy_attributes, mode_in, truncate_special, type_in,
+};
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
 use crate::guard::view::parts::processes::ProcessScan;
 use rustix::fs::{OFlags, Statx};
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fs;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use crate::fuse::kernel::mountinfo::Device;
-use std::collections::HashSet;
-use std::fs;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 
 /// Whether an open with these flags changes the file or lets the program change it. Linux truncates
 /// also a file that is opened for reading.
@@ -421,7 +425,6 @@ impl FolderView {
         processes.any(|process| has_mapped(&process, device, &files))
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 //! A random run of a test: its random number generator, its seed, and its kind.
 
 use crate::engine::{LeaseKey, LockView, Ownership};
-use crate::fuse::posix_locks::table::tests_async::{named, run, Far, MOVES_FROM, Recall, SEEDS};
+use crate::fuse::posix_locks::table::tests_async::{Far, MOVES_FROM, Recall, SEEDS, named, run};
 use crate::fuse::posix_locks::table::{Found, Table};
 
 /// The number of random runs with lost answers and events; none may leave a program waiting.
@@ -101,5 +101,3 @@ impl Kind {
         matches!(self, Self::Moves | Self::ServerMoves)
     }
 }
-
-
