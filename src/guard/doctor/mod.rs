@@ -5,4 +5,3 @@
 //! `leftovers` checks the state directory.
 
 pub(crate) mod folder_checks;
-mod leftovers;
