@@ -1,8 +1,8 @@
 //! The `doctor` command: checks everything that a mount or a server needs, and reports each problem
 //! with its fix. With `--strict` it checks one guarded folder.
 //!
-//! `machine`, `mounts`, `servers` and `node_checks` make the checks, `finding` is what they find,
-//! and `report` runs them and prints it. `strict` checks a guarded folder, which `folder_site`
+//! `machine`, `mounts` and `servers` make the checks, `finding` is what they find, and
+//! `report` runs them and prints it. `strict` checks a guarded folder, which `folder_site`
 //! finds with its server.
 
 mod finding;

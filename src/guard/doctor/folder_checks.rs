@@ -10,6 +10,7 @@
 //!
 //! The files that tenures have left in the state directory: stages, lost files, and late publishes.
 
+use super::super::audit_log::{AuditedAct, acts_of};
 use super::super::barrier::arrival_target::{Barrier, Unsure};
 use super::super::barrier::coverage::{CountedPaths, CoverageReport};
 use super::super::barrier::folder_path::FolderPath;
@@ -34,7 +35,6 @@ use crate::guard::folder_snapshot::snapshot_store::{SnapshotFinding, findings};
 use crate::time::{Span, Wall};
 use std::collections::BTreeMap;
 use std::io;
-use super::super::audit_log::{AuditedAct, acts_of};
 
 impl<D: Disk> ExaminedFolder<'_, D> {
     /// Returns what is to be mended. A part that can't be read is an error.
@@ -501,10 +501,6 @@ pub(super) fn some_of_all(names: &[String], others: u64) -> String {
     }
 }
 
-fn failed(what: &str, error: &io::Error) -> String {
-    format!("{what} can't be read: {}", said(error))
-}
-
 /// Returns the stages that no tenure uses any more.
 pub(super) fn stage_leftovers<D: Disk>(
     of: &ExaminedFolder<'_, D>,
@@ -627,4 +623,3 @@ mod tests {
         }
     }
 }
-

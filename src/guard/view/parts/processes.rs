@@ -367,9 +367,9 @@ print(flush=True)";
             children
         };
         for _ in 0..2 {
-            let (mut stat, pid) = (ProcessScan::at(0), python.id());
-            assert_eq!(sorted(stat.children(pid)), expected);
-            assert_eq!(sorted(stat.children_by_parent(pid)), expected);
+            let (mut scan, pid) = (ProcessScan::at(0), python.id());
+            assert_eq!(sorted(scan.children(pid)), expected);
+            assert_eq!(sorted(scan.children_by_parent(pid)), expected);
             input.write_all(b"\n").expect("it reads");
             line();
         }
@@ -380,24 +380,24 @@ print(flush=True)";
 
     #[test]
     fn an_instance_is_one_process() {
-        let mut stat = ProcessScan::at(0);
+        let mut scan = ProcessScan::at(0);
         let start = || Command::new("sleep").arg("60").spawn().expect("it is there");
         let (mut one, mut two) = (start(), start());
-        let first = stat.instance(one.id()).expect("it runs");
-        assert_eq!(stat.instance(one.id()), Some(first));
-        assert_ne!(stat.instance(two.id()).map(|other| other.number), Some(first.number));
+        let first = scan.instance(one.id()).expect("it runs");
+        assert_eq!(scan.instance(one.id()), Some(first));
+        assert_ne!(scan.instance(two.id()).map(|other| other.number), Some(first.number));
         for child in [&mut one, &mut two] {
             child.kill().expect("it runs");
             child.wait().expect("our child");
         }
-        assert_eq!(stat.instance(first.pid), None);
+        assert_eq!(scan.instance(first.pid), None);
     }
 
     #[test]
     fn too_many_threads_count_as_unknown_children() {
         let other = std::thread::spawn(std::thread::park);
-        let mut stat = ProcessScan { threads_left: 1, ..ProcessScan::at(0) };
-        assert_eq!(stat.children(std::process::id()), None, "it has two threads at least");
+        let mut scan = ProcessScan { threads_left: 1, ..ProcessScan::at(0) };
+        assert_eq!(scan.children(std::process::id()), None, "it has two threads at least");
         other.thread().unpark();
         other.join().expect("it ends");
     }

@@ -1,6 +1,6 @@
 //! The requests of `FolderView`: the methods of one type, a file for each concept.
 //!
-//! `open` and `reading` open files, `data` reads and writes them, and `closing` publishes what was
+//! `open` opens files, `data` reads and writes them, and `closing` publishes what was
 //! saved as a whole. `databases` are files that a program keeps open while another machine changes
 //! them, or when a tenure ends. `lookup` finds and lists names, `names` makes, renames and removes
 //! them, and `set_attributes` changes what a file is. The files in `.latchfs` are in
