@@ -145,7 +145,7 @@ pub mod mountinfo {
 }
 
 /// The substitute for mounting, which always fails.
-pub mod mount {
+pub mod lock_fs {
     use crate::auth::Grant;
     use crate::engine::ClientId;
     use crate::fuse::kernel::device::Gone;
