@@ -332,7 +332,7 @@ fn an_expired_lock_is_stolen_from_three_seconds_on_and_for_ever_after() {
         assert_eq!(thief.does("renew")["fencing_token"], stolen["fencing_token"]);
         eventually("the entry of the server", || {
             let log = laptops.server_log("expired.log");
-            log.iter().any(|entry| entry["token"] == held["fencing_token"]).then_some(())
+            log.iter().any(|entry| entry["fencing_token"] == held["fencing_token"]).then_some(())
         });
         thief.does("release");
     }
