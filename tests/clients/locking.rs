@@ -205,7 +205,9 @@ fn rust_crates(m: &Mount) {
     fs4::fs_std::FileExt::unlock(&fs4).expect("it is ours");
     assert!(fslock.try_lock_with_pid().expect("an answer"));
     assert!(refused(m));
-    fslock.unlock().expect("it is ours");
+    let unlocked = fslock.unlock();
+    let why = || m.sh("cat .latchfs/why").out;
+    assert!(unlocked.is_ok(), "it is ours: {unlocked:?}, {}", why());
     m.sh("flock -n x true").ok();
     drop((fd_lock, fs4, fslock));
     m.sh("rm -f x").ok();
