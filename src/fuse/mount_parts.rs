@@ -69,6 +69,7 @@ impl Mount {
         let attrs = LockAttributes::new(service.clone(), of, content, own_uid());
         let users = LeaseUsers::new(service.clone(), Arc::clone(&callers));
         let nodes = Arc::new(LockNodes::new(locks.clone(), attrs, users));
+        let cache = KernelCache::new(Arc::clone(&nodes));
         let of = Arc::clone(&callers);
         let bindings = ProcessBindings::new(service.clone(), config, of, shares);
         let (by, host) = (Arc::clone(&opens), config.client.clone());
@@ -85,7 +86,7 @@ impl Mount {
         Arc::new(Self {
             config: config.clone(),
             follows_symlinks,
-            cache: KernelCache::new(Arc::clone(&nodes)),
+            cache,
             polls: Polls::new(Arc::clone(&nodes), Arc::clone(&opens)),
             waits: FileWaits::new(service.clone(), of, by),
             reads: WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), locks),
