@@ -355,7 +355,9 @@ impl FileSystem for LockFs {
         let caller = self.caller(who, Act::Lock);
         self.0.parents.check_lock(&caller, &asked).await?;
         self.0.posix_locks.set(&caller, &asked, sleep).await?;
-        if let Some(name) = self.0.opens.get(asked.fh).as_ref().and_then(|open| open.lock()) {
+        if asked.kind != libc::F_UNLCK
+            && let Some(name) = self.0.opens.get(asked.fh).as_ref().and_then(|open| open.lock())
+        {
             self.0.nodes.users.locked(&caller, name);
         }
         Ok(())

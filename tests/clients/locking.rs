@@ -5,6 +5,7 @@
 
 use crate::clients::{Client, all};
 use crate::harness::*;
+use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 
 /// The programs under test, each of which locks an open file by its descriptor.
@@ -182,6 +183,16 @@ fn rust_std(m: &Mount) {
     assert!(refused(m));
     m.sh("flock -s -n x true").ok();
     drop(file);
+    // A program that has unlocked or closed its file has not lost its lease.
+    for round in 0..50 {
+        let mut file = std::fs::File::create(&x).unwrap_or_else(|error| panic!("{round}: {error}"));
+        file.lock().expect("it is free");
+        file.write_all(b"content").expect("it is ours");
+        if round % 2 == 0 {
+            file.unlock().expect("it is ours");
+            file.set_len(0).unwrap_or_else(|error| panic!("{round}: {error}"));
+        }
+    }
     m.sh("rm -f x").ok();
 }
 

@@ -32,7 +32,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/fuse/control_files", 800),
     ("src/fuse/kernel", 2900),
     ("src/fuse/ops", 1700),
-    ("src/fuse/posix_locks", 800),
+    ("src/fuse/posix_locks", 850),
     ("src/fuse/posix_locks/table", 1500),
     ("src/fuse/posix_locks/table/tests_async", 500),
     ("src/fuse/process", 800),

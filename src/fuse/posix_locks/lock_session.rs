@@ -195,9 +195,17 @@ impl LockSession {
                     own.settle(cookie, ino, of, answer.map_err(RequestError::Unavailable));
                 });
             }
-            Effect::Tell(op, None) => self.service().give_back(*op),
-            Effect::Tell(op, Some(promise)) => {
-                self.service().give_back_then(*op, move || promise.keep(Ok(())));
+            Effect::Tell(op, then) => {
+                if let Op::Release(release) = &*op {
+                    let key = &release.key;
+                    self.parts.nodes.users.released(&key.name, key.token);
+                }
+                match then {
+                    None => self.service().give_back(*op),
+                    Some(promise) => {
+                        self.service().give_back_then(*op, move || promise.keep(Ok(())));
+                    }
+                }
             }
             Effect::Reply(promise, result) => {
                 promise.keep(result.map_err(|no| self.errno_of_no(no)));

@@ -129,8 +129,7 @@ impl LeaseUsers {
     }
 
     /// Forgets the leases of `name` that the calling process has made or lost, after an open file
-    /// has taken the lock, or has given it up: the event of that may come later than the next state
-    /// of the lock.
+    /// has taken the lock.
     pub(crate) fn locked(&self, caller: &Caller, name: &LockName) {
         let mut known = self.known.lock();
         if !known.by_name.contains_key(name) {
