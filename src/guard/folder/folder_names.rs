@@ -10,6 +10,7 @@ use crate::guard::stage::publish::{PublishError, Stage};
 use crate::guard::stage::staged_file::{Make, Removed};
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -195,8 +196,12 @@ impl<D: Disk> FolderGuard<D> {
         }
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         // A full directory stays where it is: other programs would miss it meanwhile.
-        let dir = self.disk.open_dir(name.at)?;
-        if self.disk.entries(&dir).is_ok_and(|entries| !entries.is_empty()) {
+        let (dir, mut is_full) = (self.disk.open_dir(name.at)?, false);
+        let _ = self.disk.visit_entries(&dir, &mut |_| {
+            is_full = true;
+            ControlFlow::Break(())
+        });
+        if is_full {
             return Err(io::Error::from_raw_os_error(libc::ENOTEMPTY));
         }
         let removed = stage.remove_name(&*self.disk, name, Removed::Dir);
