@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// wait for a processor on a busy machine.
 const EXPECTED_FOR: Span = Span::from_secs(10);
 /// The maximum number of second opens that are expected. Beyond it the oldest is forgotten, whose
-/// program then may get ESTALE.
+/// program then may get ESTALE. One user has half of them at most.
 const SECOND_OPENS_MAX: usize = 256;
 
 /// The node that an open needs.
@@ -40,6 +40,7 @@ impl Needs {
 /// An open that the kernel is going to send.
 struct SecondOpen {
     thread: u32,
+    uid: u32,
     since: Time,
     needs: Needs,
     /// The name that the thread opens.
@@ -77,10 +78,14 @@ impl SecondOpens {
         list.retain(|one| one.is_expected(now));
         let own = list.iter().position(|one| one.thread == who.pid).map(|own| list.remove(own));
         if own.is_none_or(|own| own.needs < needs || own.place != place) {
-            if list.len() >= SECOND_OPENS_MAX {
+            let is_own = |one: &SecondOpen| one.uid == who.uid;
+            if list.iter().filter(|one| is_own(one)).count() >= SECOND_OPENS_MAX / 2 {
+                list.iter().position(is_own).map(|oldest| list.remove(oldest));
+            } else if list.len() >= SECOND_OPENS_MAX {
                 list.remove(0);
             }
-            list.push(SecondOpen { thread: who.pid, since: now, needs, place, found: None });
+            let (thread, uid) = (who.pid, who.uid);
+            list.push(SecondOpen { thread, uid, since: now, needs, place, found: None });
         }
         self.count.store(list.len(), Ordering::Release);
     }
@@ -183,11 +188,18 @@ mod tests {
     #[test]
     fn the_number_of_expected_opens_is_bounded() {
         let opens = SecondOpens::default();
-        for pid in 1..=SECOND_OPENS_MAX as u32 + 1 {
-            opens.failed(who(pid), (1, "a".into()), Needs::Content);
-        }
-        assert_eq!(opens.list.lock().len(), SECOND_OPENS_MAX);
+        let fails = |uid, pid| {
+            opens.failed(Requester { uid, ..who(pid) }, (1, "a".into()), Needs::Content);
+        };
         let is_expected = |pid| opens.needs(who(pid), AT("a")).is_some();
-        assert!(!is_expected(1) && is_expected(2));
+        let half = SECOND_OPENS_MAX as u32 / 2;
+        // One user takes half of them, however many threads it has.
+        fails(1, 1);
+        (2..=2 * half).for_each(|pid| fails(2, pid));
+        assert_eq!(opens.list.lock().len() as u32, half + 1);
+        assert!(is_expected(1) && !is_expected(half) && is_expected(half + 1));
+        (3..=half + 2).for_each(|uid| fails(uid, uid << 10));
+        assert_eq!(opens.list.lock().len(), SECOND_OPENS_MAX);
+        assert!(!is_expected(1) && is_expected(half + 1) && is_expected((half + 2) << 10));
     }
 }
