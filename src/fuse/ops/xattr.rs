@@ -1,7 +1,7 @@
 //! Extended attributes: single facts about a lock, for programs that don't want to parse JSON.
 
 use crate::control::control_request::{checked_note, short};
-use crate::engine::{Firm, LockName, LockView, Ttl};
+use crate::engine::{Firm, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::Errno;
@@ -91,23 +91,16 @@ pub(crate) async fn set(
         _ => None,
     };
     let lock = node.map(|node| &node.name);
-    let refused = |(errno, sentence)| refused(mount, caller, lock, errno, sentence);
+    let refusals = mount.nodes.locks.refusals();
+    let refused = |(errno, sentence): (Errno, String)| {
+        refusals.refused(caller, Act::SetXattr, lock, errno, sentence)
+    };
     let wanted = change_of(name, value).map_err(refused)?;
     let Some(node) = node else {
         return Err(refused((Errno::EPERM, "only locks have a ttl and a note".to_owned())));
     };
     let meant = meant_by_path(node);
     lease_change::apply(mount, caller, Act::SetXattr, &meant, &wanted).await.map(drop)
-}
-
-fn refused(
-    mount: &Mount,
-    caller: &Caller,
-    name: Option<&LockName>,
-    errno: Errno,
-    sentence: String,
-) -> Errno {
-    mount.nodes.locks.refusals().refused(caller, Act::SetXattr, name, errno, sentence)
 }
 
 /// Returns the change of the lease that setting an extended attribute requests.

@@ -334,6 +334,15 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
+    fn fence_of<'a, D: Disk>(
+        disk: &'a D,
+        folder: &'a D::Dir,
+        stages: &'a D::Dir,
+        lost: &'a LostFiles<D>,
+    ) -> Fence<'a, D> {
+        Fence { disk, folder, stages, lost, is_held: &|| true, live: None }
+    }
+
     /// A file gets the name while the copy of the old one is made.
     #[test]
     fn a_file_that_gets_the_name_during_a_copy_stays() {
@@ -346,14 +355,7 @@ mod tests {
         let space = Arc::new(Space::new(SpaceLimits::NONE));
         let lost = LostFiles::open(&disk, dir("lost"), space).expect("a dir");
         let stages = dir("stages");
-        let fence = Fence {
-            disk: &disk,
-            folder: &folder,
-            stages: &stages,
-            lost: &lost,
-            is_held: &|| true,
-            live: None,
-        };
+        let fence = fence_of(&disk, &folder, &stages, &lost);
         let (copy, at) = (Place::new(&stages, "copy"), Place::new(&folder, "file"));
         let old = disk.open_file(at).expect("a file");
         test.put("new", b"new");
@@ -387,14 +389,7 @@ mod tests {
             let name = FolderName { at: Place::new(&folder, "dir"), path: "dir".as_ref() };
             let removal = || stage.remove_name(&failing, name, Removed::Dir);
             let _ = catch_unwind(AssertUnwindSafe(removal));
-            let fence = Fence {
-                disk: &disk,
-                folder: &folder,
-                stages: &stages,
-                lost: &lost,
-                is_held: &|| true,
-                live: None,
-            };
+            let fence = fence_of(&disk, &folder, &stages, &lost);
             assert_eq!(fence.erect().expect("nothing fails").kept, 0, "step {step}");
             // The steps of the removal are the record, the move, a look and the removal itself.
             assert_eq!(test.path("dir").exists(), step < 4, "step {step}");
