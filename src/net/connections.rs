@@ -115,11 +115,15 @@ pub(crate) async fn start_http(
     Ok(sender)
 }
 
-/// Returns the text of an error with all its sources: the last one says why a connection broke.
+/// Returns the text of an error with all its sources: the last one says why a connection broke. A
+/// connection that the other side has closed ends in one of many errors, all of which read alike.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = said(&error);
-    let mut cause = error.source();
+    let mut cause = Some(error);
     while let Some(error) = cause {
+        if is_closed(error) {
+            return "it closed the connection".to_owned();
+        }
         let more = said(&error);
         if !text.ends_with(&more) {
             text = format!("{text}: {more}");
@@ -129,9 +133,23 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// Whether an error says that the other side has closed the connection, as a process does that is
+/// killed.
+fn is_closed(error: &(dyn Error + 'static)) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    if let Some(http) = error.downcast_ref::<hyper::Error>() {
+        return http.is_canceled() || http.is_incomplete_message();
+    }
+    let kind = error.downcast_ref().map(io::Error::kind);
+    matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::BodyExt as _;
+    use hyper::Request;
+    use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::time::Duration;
 
@@ -144,5 +162,40 @@ mod tests {
         let come = || TcpStream::connect_timeout(&address, Duration::from_millis(500));
         let all: io::Result<Vec<TcpStream>> = (0..500).map(|_| come()).collect();
         assert_eq!(all.expect("there is room").len(), 500);
+    }
+
+    /// Asks a server that answers with `answer` and closes the connection, after it has read the
+    /// request or at once. Returns how the call ends.
+    async fn closed_after(answer: &'static str, is_read: bool) -> String {
+        let listener = StdTcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it is called");
+            if is_read {
+                let _ = stream.read(&mut [0; 4096]);
+            }
+            let _ = stream.write_all(answer.as_bytes());
+        });
+        let stream = dial("127.0.0.1", port).await.expect("it listens");
+        let mut sender = start_http(stream).await.expect("nothing is sent yet");
+        if !is_read {
+            server.join().expect("it answers");
+        }
+        let request = Request::get("/").body(Full::default()).expect("a request");
+        match sender.send_request(request).await {
+            Err(error) => with_causes(&error),
+            Ok(response) => {
+                let read = response.into_body().collect().await;
+                with_causes(&read.expect_err("the half of an answer"))
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn closed_connection_reads_alike_at_every_moment() {
+        let half = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf";
+        for (answer, is_read) in [("", false), ("", true), ("HTTP/1.1 200", true), (half, true)] {
+            assert_eq!(closed_after(answer, is_read).await, "it closed the connection", "{answer}");
+        }
     }
 }

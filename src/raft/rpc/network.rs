@@ -375,7 +375,7 @@ impl RpcConnection {
         let response = response.map_err(|error| with_causes(&error))?;
         let (status, named) = (response.status(), named_in(response.headers()));
         let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let bytes = whole_body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
+        let bytes = whole_body.map_err(|error| with_causes(&*error))?.to_bytes();
         if status != StatusCode::OK {
             return Err(format!("it answers {status}: no node listens there"));
         }
