@@ -6,14 +6,14 @@
 //! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
 //! `tests/tidy.rs` counts:
 //!
-//! - [`time`] reads the kernel's clocks; no other module does.
+//! - [`engine`], a crate of its own, holds the rules of a lock as a pure value: leases, sessions,
+//!   queues, tokens. Its [`time`] reads the kernel's clocks; no other module does.
 //! - [`base`] has the version of this build, texts of operating system errors, and random ids.
 //! - `log_output` writes the log as text or JSON, and never blocks a caller.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
 //! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
-//! - [`engine`] holds the rules of a lock as a pure value: leases, sessions, queues, tokens.
 //! - [`service`] is the interface between front ends and the engine, with the local backend.
 //! - [`raft`] is the backend that replicates the engine in a cluster.
 //! - [`client`] is the backend that uses a server.
@@ -28,14 +28,12 @@
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
-pub mod time;
 pub mod base;
 mod log_output;
 pub mod storage;
 mod audit_chain;
 mod shares;
 mod net;
-pub mod engine;
 pub mod service;
 pub mod raft;
 pub mod client;
@@ -58,4 +56,5 @@ pub mod cli;
 mod fixtures;
 
 pub use client::line_client::LineClient;
+pub use engine::{self, time};
 pub use mutex::Mutex;

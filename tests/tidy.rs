@@ -68,9 +68,11 @@ const WIDE_TYPES: &[&str] = &[
 /// The maximum number of imports in `src` that point against the reading order of the modules,
 /// which is the order of their `mod` lines. A folder is read as a whole, so that two folders which
 /// use each other count more than they would file by file.
-const UPWARD_ARROWS_MAX: usize = 58;
+const UPWARD_ARROWS_MAX: usize = 52;
 /// The same of the simulator.
 const SIM_UPWARD_ARROWS_MAX: usize = 4;
+/// Imports against the reading order within the engine.
+const ENGINE_UPWARD_ARROWS_MAX: usize = 3;
 /// The maximum number of imports within `src/fuse` that point against the reading order of the
 /// modules, which is the order of their `mod` lines.
 const FUSE_UPWARD_ARROWS_MAX: usize = 4;
@@ -79,6 +81,10 @@ const FUSE_CIRCLE_MAX: usize = 5;
 
 /// The folder of the simulator, a crate of its own. The rules for `src` apply to it as well.
 const SIMULATOR: &str = "tests/sim/";
+/// The crate of the rules of locks.
+const ENGINE: &str = "src/engine/";
+/// The file that reads the clocks.
+const ENGINE_TIME: &str = "src/engine/time.rs";
 
 /// A source file: its path relative to the repository, and its text.
 struct Source {
@@ -202,7 +208,7 @@ fn files_cover_one_concept() {
             let may_be_short = name == "mod.rs"
                 || is_test
                 || name.ends_with("elsewhere.rs")
-                || ["src/main.rs", "src/lib.rs", "tests/sim/lib.rs"]
+                || ["src/main.rs", "src/lib.rs", "src/engine/lib.rs", "tests/sim/lib.rs"]
                     .contains(&source.path.as_str())
                 || SHORT_FILES.contains(&source.path.as_str());
             let count = source.code().filter(|(_, line)| !line.trim().is_empty()).count();
@@ -355,9 +361,9 @@ fn only_time_reads_a_clock() {
         concat!("clock_", "gettime"),
         concat!(".elapsed", "()"),
     ];
-    none("clocks are read in src/time.rs only", |source, found| {
+    none("clocks are read in src/engine/time.rs only", |source, found| {
         for (number, line) in source.lines() {
-            if source.path != "src/time.rs" && readers.iter().any(|name| line.contains(name)) {
+            if source.path != ENGINE_TIME && readers.iter().any(|name| line.contains(name)) {
                 found(number, line.trim());
             }
         }
@@ -386,15 +392,14 @@ fn tests_wait_for_events() {
     });
 }
 
-/// The table of layers: for each folder, the names after `crate::` that its files may use.
+/// The table of layers: for each folder, the names after `crate::` that its files may use. The
+/// engine is a crate of its own, which Cargo keeps below all of them.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("src/time.rs", &["time"]),
     ("src/base.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/shares.rs", &[]),
     ("src/cli/guard/sleep_inhibitor.rs", &["time"]),
     ("src/log_output/", &["time"]),
-    ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
     ("src/storage/", &["time", "base", "storage"]),
@@ -532,9 +537,20 @@ fn modules_of_the_simulator_are_read_in_order() {
 }
 
 #[test]
+fn modules_of_the_engine_are_read_in_order() {
+    let sources = sources();
+    let own = sources.iter().filter_map(|s| Some((s.path.strip_prefix(ENGINE)?, &*s.text)));
+    let graph = ModuleGraph::read(own);
+    assert!(graph.modules() > 20, "{} modules", graph.modules());
+    let upward = graph.upward();
+    assert!(upward.len() <= ENGINE_UPWARD_ARROWS_MAX, "against the reading order: {upward:#?}");
+}
+
+#[test]
 fn modules_are_read_in_order() {
     let sources = sources();
-    let own = sources.iter().filter_map(|s| Some((s.path.strip_prefix("src/")?, &*s.text)));
+    let own = sources.iter().filter(|source| !source.is_in(ENGINE));
+    let own = own.filter_map(|s| Some((s.path.strip_prefix("src/")?, &*s.text)));
     let graph = ModuleGraph::read(own);
     assert!(graph.modules() > 300, "{} modules", graph.modules());
     let upward = graph.upward();
@@ -550,9 +566,9 @@ fn modules_are_read_in_order() {
 #[test]
 fn the_engine_imports_std_only() {
     let sources = sources();
-    let own: Vec<_> = sources.iter().filter_map(|s| s.path.strip_prefix("src/engine/")).collect();
-    none("the engine imports std, time and itself", |source, found| {
-        for (number, line) in source.code().filter(|_| source.is_in("src/engine/")) {
+    let own: Vec<_> = sources.iter().filter_map(|s| s.path.strip_prefix(ENGINE)).collect();
+    none("the engine imports std and itself", |source, found| {
+        for (number, line) in source.code().filter(|_| source.is_in(ENGINE)) {
             let Some(path) = line.trim_start().strip_prefix("use ") else { continue };
             let root = path.split("::").next().unwrap_or(path);
             let is_known = ["std", "core", "crate", "super", "self"].contains(&root);
@@ -561,7 +577,10 @@ fn the_engine_imports_std_only() {
             }
         }
         let outside = ["std::fs", "std::net", "std::thread", "std::io", "std::env", "log::"];
-        for (number, line) in source.code().filter(|_| source.is_in("src/engine/")) {
+        for (number, line) in source.code().filter(|_| source.is_in(ENGINE)) {
+            if source.path == ENGINE_TIME {
+                continue;
+            }
             if outside.iter().any(|name| line.contains(name) && has_word(line, name)) {
                 found(number, line.trim());
             }

@@ -135,7 +135,7 @@ impl EngineShares {
     /// Returns the number of places of a table that are taken, and the number of all places.
     fn level(&self, table: &LimitedTable, engine: &Engine) -> (usize, usize) {
         let (used, max) = table.level(engine);
-        (used, table.0.name().map_or(max, |name| self.lowered.of(name, max)))
+        (used, name_of(table.0).map_or(max, |name| self.lowered.of(name, max)))
     }
 
     fn check_limit(&self, table: &LimitedTable, engine: &Engine) -> Result<(), Limit> {
@@ -206,28 +206,14 @@ impl Drop for PendingCommand {
     }
 }
 
-impl ShareOf {
-    /// Returns the name by which an administrator lowers the limit of this table.
-    const fn name(self) -> Option<LimitName> {
-        match self {
-            Self::Locks => Some(LimitName::Locks),
-            Self::Waiters => Some(LimitName::Waiters),
-            Self::Queue => Some(LimitName::Queue),
-            Self::Sessions => Some(LimitName::Sessions),
-            Self::Holders | Self::Remembered => None,
-        }
-    }
-
-    /// Returns the limit that a full table of `max` places has reached.
-    const fn full(self, max: usize) -> Limit {
-        match self {
-            Self::Locks => Limit::Locks(max),
-            Self::Waiters => Limit::AllWaiters(max),
-            Self::Queue => Limit::Waiters(max),
-            Self::Sessions => Limit::Sessions(max),
-            Self::Holders => Limit::Holders(max),
-            Self::Remembered => Limit::Remembered(max),
-        }
+/// Returns the name by which an administrator lowers the limit of this table.
+const fn name_of(table: ShareOf) -> Option<LimitName> {
+    match table {
+        ShareOf::Locks => Some(LimitName::Locks),
+        ShareOf::Waiters => Some(LimitName::Waiters),
+        ShareOf::Queue => Some(LimitName::Queue),
+        ShareOf::Sessions => Some(LimitName::Sessions),
+        ShareOf::Holders | ShareOf::Remembered => None,
     }
 }
 
@@ -666,7 +652,7 @@ mod tests {
         }
         assert_eq!(opened.len(), 2);
         let session = opened[0];
-        let end = crate::engine::EndSession { session, end: crate::engine::SessionEnd::Closed };
+        let end = engine::EndSession { session, end: engine::SessionEnd::Closed };
         engine.apply(Time::ZERO, &Op::EndSession(end).into(), &mut Vec::new()).expect("ended");
         assert!(EngineShares::default().check(&eve, &open("eve"), &engine).is_ok());
     }

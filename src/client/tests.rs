@@ -458,7 +458,7 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
         let renew = Renew {
             key,
             term: None,
-            firm: crate::engine::Firm::Keep,
+            firm: engine::Firm::Keep,
             patch: Patch::default(),
             acquires: false,
         };
@@ -851,7 +851,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
 fn mint(engine: &Arc<Local>) -> SessionId {
     let (send, answer) = mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));
-    let open = crate::engine::OpenSession { client: client_id("x"), ttl, grace: Grace::NONE };
+    let open = engine::OpenSession { client: client_id("x"), ttl, grace: Grace::NONE };
     engine.submit(
         Op::OpenSession(open).into(),
         Retry::Never,

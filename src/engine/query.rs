@@ -1,12 +1,12 @@
 //! Queries: one lock, a page of locks, a page of a directory.
 
 use super::state::Engine;
-use crate::engine::values::command::Acquire;
-use crate::engine::values::event::{Child, Holder, LockView, SessionView, WaiterView};
-use crate::engine::values::lease::{Lease, Lifetime, Mode, Ownership, Phase, SessionId, Token};
-use crate::engine::values::lock::{Lock, QueuedWaiter};
-use crate::engine::values::name::{ClientId, LockName, parents};
 use crate::time::Time;
+use crate::values::command::Acquire;
+use crate::values::event::{Child, Holder, LockView, SessionView, WaiterView};
+use crate::values::lease::{Lease, Lifetime, Mode, Ownership, Phase, SessionId, Token};
+use crate::values::lock::{Lock, QueuedWaiter};
+use crate::values::name::{ClientId, LockName, parents};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

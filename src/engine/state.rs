@@ -3,20 +3,20 @@
 //! The invariants of the engine: conditions that hold between any two commands.
 
 use super::usage::UsageTable;
-use crate::engine::values::command::{Op, Outcome, RequestId};
-use crate::engine::values::deadlines::{Deadlines, Due, Session};
-use crate::engine::values::details::REMEMBERED_MAX;
-use crate::engine::values::event::{Event, EventKind};
-use crate::engine::values::handover::{HandoverEnd, RememberedNames};
-use crate::engine::values::hold_off::HoldOff;
-use crate::engine::values::idempotency::IdempotencyTable;
-use crate::engine::values::lease::{
+use crate::time::{Span, Time};
+use crate::values::command::{Op, Outcome, RequestId};
+use crate::values::deadlines::{Deadlines, Due, Session};
+use crate::values::details::REMEMBERED_MAX;
+use crate::values::event::{Event, EventKind};
+use crate::values::handover::{HandoverEnd, RememberedNames};
+use crate::values::hold_off::HoldOff;
+use crate::values::idempotency::IdempotencyTable;
+use crate::values::lease::{
     Ends, Lease, Lifetime, Ownership, SessionId, Ticket, Token, TokenAllocator,
 };
-use crate::engine::values::lock::{Lock, LockTable, Tenancy};
-use crate::engine::values::name::LockName;
-use crate::engine::values::refusal::{Limit, Reason, Refusal};
-use crate::time::{Span, Time};
+use crate::values::lock::{Lock, LockTable, Tenancy};
+use crate::values::name::LockName;
+use crate::values::refusal::{Limit, Reason, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The limits and durations of an engine. They must be the same on every replica, so they are part

@@ -2,7 +2,7 @@
 //! in tests/model.
 
 use super::*;
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, thread_work};
 
 /// An engine, a clock that only the test moves, and the events of the last command.
 pub(super) struct Lab {
@@ -698,14 +698,14 @@ fn a_reset_of_many_locks_is_fast() {
     }
     let (whose, by) = (ResetScope::AllBut(vec![]), client("root"));
     let reason = StealReason::parse("it left").expect("a reason");
-    let began = crate::time::thread_work();
+    let began = thread_work();
     let reset =
         engine.apply(Time::ZERO, &Op::Reset(Reset::new(whose, by, reason)).into(), &mut events);
-    let reset_took = crate::time::thread_work().saturating_sub(began);
+    let reset_took = thread_work().saturating_sub(began);
     assert_eq!(reset, Ok(Outcome::Reset { holds: many, waits: 0 }));
-    let began = crate::time::thread_work();
+    let began = thread_work();
     engine.apply(Time::from_secs(2), &Op::Settle.into(), &mut events).expect("settled");
-    let settled_took = crate::time::thread_work().saturating_sub(began);
+    let settled_took = thread_work().saturating_sub(began);
     assert_eq!(engine.locks(), 0);
     println!("{many} locks: reset {reset_took:?}, the end of their grace {settled_took:?}");
     assert!(reset_took.as_secs() < 2 && settled_took.as_secs() < 2, "{reset_took:?}");

@@ -2,13 +2,13 @@
 
 use super::state::{Engine, Rules};
 use super::tests::{Lab, acquire, client, key, name};
-use crate::engine::values::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
-use crate::engine::values::details::Patch;
-use crate::engine::values::details::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
-use crate::engine::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
-use crate::engine::values::lease::{LeaseTerms, SessionId, Token};
-use crate::engine::values::refusal::{Limit, Reason, RefusalKind};
 use crate::time::Time;
+use crate::values::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
+use crate::values::details::Patch;
+use crate::values::details::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
+use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use crate::values::lease::{LeaseTerms, SessionId, Token};
+use crate::values::refusal::{Limit, Reason, RefusalKind};
 
 fn remembering(lock: &str, who: &str) -> Acquire {
     Acquire { remember: true, ..acquire(lock, who) }
@@ -72,9 +72,9 @@ fn a_tenure_that_ends_with_its_session_says_so() {
     let acquire = remembering("x", "a");
     let token = lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire });
     annotate(&mut lab, "a", token, "dirty", 1).expect("it may");
-    let end = crate::engine::values::command::EndSession {
+    let end = crate::values::command::EndSession {
         session,
-        end: crate::engine::values::event::SessionEnd::Closed,
+        end: crate::values::event::SessionEnd::Closed,
     };
     lab.does(Op::EndSession(end)).expect("it is open");
     assert_eq!(last(&lab).end, HandoverEnd::Session);

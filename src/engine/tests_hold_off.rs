@@ -5,9 +5,9 @@ use super::{
     Acquire, EndHoldOff, EventKind, Firm, IfExists, LeaseKey, Mode, Move, Op, Outcome, Patch,
     Phase, Reason, RefusalKind, Release, Renew, StealReason,
 };
-use crate::engine::codec::state_codec;
-use crate::engine::values::hold_off::{HoldOff, HoldOffCause};
+use crate::codec::state_codec;
 use crate::time::Time;
+use crate::values::hold_off::{HoldOff, HoldOffCause};
 
 /// Returns an engine in which `a` holds `x` alone and shares `y`, and which grants nothing until
 /// 60 s.

@@ -7,13 +7,13 @@
 
 use super::tests::{Lab, acquire, client, key, name, own, shared, waiting};
 use super::*;
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::details::{CALLER_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX};
-use crate::engine::values::idempotency::IdempotencyRecord;
-use crate::engine::values::lease::{TOKEN_MAX, TTL_DEFAULT, TokenAllocator};
-use crate::engine::values::lock::Lock;
-use crate::engine::values::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX, PART_BYTES_MAX};
 use crate::time::{Span, Time, Wall};
+use crate::values::deadlines::Due;
+use crate::values::details::{CALLER_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX};
+use crate::values::idempotency::IdempotencyRecord;
+use crate::values::lease::{TOKEN_MAX, TTL_DEFAULT, TokenAllocator};
+use crate::values::lock::Lock;
+use crate::values::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX, PART_BYTES_MAX};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@
 //! decided by them.
 
 use super::state::{Engine, EngineState};
-use crate::engine::values::event::EventKind;
-use crate::engine::values::lock::Lock;
-use crate::engine::values::name::{ClientId, LockName};
+use crate::values::event::EventKind;
+use crate::values::lock::Lock;
+use crate::values::name::{ClientId, LockName};
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Bound};
 

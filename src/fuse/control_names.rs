@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn slashes_in_report_names_are_escaped() {
         let view = |text, has_below| {
-            let (at, mode) = (crate::time::Time::ZERO, crate::engine::Mode::Exclusive);
+            let (at, mode) = (crate::time::Time::ZERO, engine::Mode::Exclusive);
             let (holders, waiters) = (Vec::new(), Vec::new());
             let name = name(text);
             LockView { name, at, mode, holders, waiters, has_below, previous: None, hold_off: None }

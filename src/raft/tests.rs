@@ -4,10 +4,9 @@
 use super::{DataError, RaftNode};
 use crate::engine::codec::state_codec;
 use crate::engine::codec::state_codec::FORMAT_VERSION;
-use crate::engine::model::sound;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Op,
-    OpenSession, Outcome, Patch, Phase, Release, Steal, StealReason, Ttl,
+    OpenSession, Outcome, Patch, Phase, Release, Rules, Steal, StealReason, Ttl,
 };
 use crate::raft::node::start;
 use crate::raft::node_environment::ClusterVersion;
@@ -32,6 +31,24 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
+
+/// The random commands of the model check of the engine.
+#[path = "../../tests/model/draw.rs"]
+mod draw;
+
+/// Draws a run of random commands, with their times and the limits of its engine.
+fn random_commands(seed: u64, count: usize) -> (Rules, Vec<(Time, Command)>) {
+    let mut draw = draw::Draw::new(seed);
+    let rules = draw.rules();
+    let mut engine = Engine::new(rules);
+    let commands = (0..count).map(|_| {
+        let (at, command) = draw.next(&engine);
+        let answer = engine.apply(at, &command, &mut Vec::new());
+        draw.learn(&command, &answer);
+        (at, command)
+    });
+    (rules, commands.collect())
+}
 
 /// A temporary directory for one test, deleted on drop.
 struct ClusterScratch(PathBuf);
@@ -199,7 +216,7 @@ fn the_log_keeps_what_openraft_asks_of_it() {
 fn a_snapshot_at_any_entry_goes_on_alike() {
     const COMMANDS: usize = 600;
     const COMMANDS_AN_ENTRY: usize = 3;
-    let (rules, commands) = sound(11, COMMANDS);
+    let (rules, commands) = random_commands(11, COMMANDS);
     let begin = Proposal::Begin(ClusterId(7), rules);
     // All commands of an entry are applied at the time of the entry: here the time of its first
     // command.
@@ -252,7 +269,7 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
 
 /// A snapshot of the state at entry `index`, large enough that writing it takes a moment.
 fn snapshot_at(index: u64) -> Snapshot {
-    let (rules, commands) = sound(11, 600);
+    let (rules, commands) = random_commands(11, 600);
     let mut engine = Engine::new(rules);
     for (at, command) in &commands {
         let _ = engine.apply(*at, command, &mut Vec::new());

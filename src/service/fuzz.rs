@@ -23,7 +23,7 @@ pub fn restore(path: &Path) -> Result<Vec<u8>, StateError> {
 
 /// Returns the body of a snapshot of the state directory.
 #[cfg(test)]
-pub(crate) fn snapshot(engine: &crate::engine::Engine) -> Vec<u8> {
+pub(crate) fn snapshot(engine: &engine::Engine) -> Vec<u8> {
     let anchor = replay::ClockMapping::starting_at(Time::from_secs(5), Time::ZERO);
     replay::snapshot(engine, anchor)
 }

@@ -186,8 +186,7 @@ fn notes_in_a_batch_have_a_bound() {
             token: None,
         };
         let patch = Patch { holder_id: Some(long.as_str().into()), ..Patch::default() };
-        let renew =
-            Renew { key, term: None, firm: latchfs::engine::Firm::Keep, patch, acquires: false };
+        let renew = Renew { key, term: None, firm: engine::Firm::Keep, patch, acquires: false };
         let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
         for part in parts {
             match &send_batch(&server, number * 10 + 100 + refused, vec![part])[..] {

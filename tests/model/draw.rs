@@ -1,21 +1,21 @@
 //! Random commands for the model check of the engine: few names and clients, short leases, and
 //! times close to deadlines, so that commands often affect each other.
 
-use super::super::{ClientId, Engine, LockName, Rules};
-use crate::engine::values::command::{
+use engine::time::{Span, Time};
+use engine::values::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal,
 };
-use crate::engine::values::details::{FileAttrs, FileType, Process};
-use crate::engine::values::details::{Patch, TextPatch};
-use crate::engine::values::event::{LeaveReason, SessionEnd};
-use crate::engine::values::handover::Handover;
-use crate::engine::values::lease::{Grace, Ttl};
-use crate::engine::values::lease::{
+use engine::values::details::{FileAttrs, FileType, Process};
+use engine::values::details::{Patch, TextPatch};
+use engine::values::event::{LeaveReason, SessionEnd};
+
+use engine::values::lease::{Grace, Ttl};
+use engine::values::lease::{
     LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
-use crate::time::{Span, Time};
+use engine::{ClientId, Engine, Handover, LockName, Rules};
 
 const NAMES: [&str; 5] = ["a", "b", "b/x", "c", "b!"];
 const CLIENTS: [&str; 3] = ["ann", "bob", "cy"];
@@ -345,7 +345,7 @@ impl Draw {
     fn leave(&mut self) -> Leave {
         let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
-            [] => (self.name(), Ticket(1)),
+            [] => (self.name(), Ticket::named(1)),
             // The ticket is the number of a queue place. In one of eight cases, the lock name is
             // drawn anew, so that the ticket may belong to the queue of another lock.
             known => {

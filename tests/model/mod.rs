@@ -16,7 +16,7 @@ use super::{
     Answer, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, Lifetime, LockName, Mode,
     Obstacle, Op, Outcome, QueuePolicy, Reason, Rules, TenureEnd, Token,
 };
-use crate::engine::codec::state_codec;
+use crate::codec::state_codec;
 use crate::time::{Span, Time};
 use draw::{Dice, Draw};
 use naive::Naive;

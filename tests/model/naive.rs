@@ -3,26 +3,26 @@
 //! by reading.
 
 use super::super::{ClientId, LockName, Rules};
-use crate::engine::values::command::Firm;
-use crate::engine::values::command::{
+use crate::time::{Span, Time};
+use crate::values::command::Firm;
+use crate::values::command::{
     Acquire, Annotate, Answer, Command, EndHoldOff, EndSession, Forget, IdempotencyKey, IfExists,
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
     RequestId, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-use crate::engine::values::details::Details;
-use crate::engine::values::details::LimitedField;
-use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::engine::values::details::{Patch, TextPatch};
-use crate::engine::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-use crate::engine::values::event::{Holder, LockView, WaiterView};
-use crate::engine::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
-use crate::engine::values::hold_off::HoldOff;
-use crate::engine::values::lease::{
+use crate::values::details::Details;
+use crate::values::details::LimitedField;
+use crate::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::values::details::{Patch, TextPatch};
+use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+use crate::values::event::{Holder, LockView, WaiterView};
+use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use crate::values::hold_off::HoldOff;
+use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
-use crate::engine::values::lease::{Grace, TTL_DEFAULT, Ttl};
-use crate::engine::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use crate::time::{Span, Time};
+use crate::values::lease::{Grace, TTL_DEFAULT, Ttl};
+use crate::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use std::sync::Arc;
 
 /// A lease, with the name of its lock and its mode.

@@ -10,10 +10,10 @@ const STEP: usize = 50;
 
 /// The folders of `src`, and their budgets in lines.
 const BUDGETS: &[(&str, usize)] = &[
-    ("src", 1300),
+    ("src", 1000),
     ("src/audit_chain", 450),
     ("src/auth", 1650),
-    ("src/cli", 1250),
+    ("src/cli", 1200),
     ("src/cli/connect", 1400),
     ("src/cli/doctor", 1550),
     ("src/cli/guard", 2900),
@@ -24,7 +24,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/cli/show", 650),
     ("src/client", 3050),
     ("src/control", 650),
-    ("src/engine", 1450),
+    ("src/engine", 1550),
     ("src/engine/codec", 1250),
     ("src/engine/rules", 1750),
     ("src/engine/values", 2400),
@@ -54,7 +54,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/log_output", 500),
     ("src/metrics", 400),
     ("src/mutex", 650),
-    ("src/net", 200),
+    ("src/net", 250),
     ("src/raft", 950),
     ("src/raft/node", 2100),
     ("src/raft/rpc", 1450),

@@ -141,7 +141,7 @@ impl ModuleGraph {
 }
 
 /// Returns the module that the path of a `use` in `module` names or lies in; `None` for another
-/// crate.
+/// crate, and for a name of the crate's root, which declares modules and nothing else.
 fn resolve(module: &Module, path: &str, numbers: &BTreeMap<Module, usize>) -> Option<usize> {
     let parts: Vec<String> = path.split("::").map(|part| part.trim().to_owned()).collect();
     let (first, rest) = parts.split_first()?;
@@ -155,7 +155,7 @@ fn resolve(module: &Module, path: &str, numbers: &BTreeMap<Module, usize>) -> Op
         }
         _ => return None,
     };
-    (0..=path.len()).rev().find_map(|length| numbers.get(&path[..length])).copied()
+    (1..=path.len()).rev().find_map(|length| numbers.get(&path[..length])).copied()
 }
 
 #[test]

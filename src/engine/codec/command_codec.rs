@@ -3,16 +3,12 @@
 //! Encodes the remembered names of an engine.
 
 use super::encoding::{Codec, Decoder, Encoder, Malformed, require, wire_enum, wire_struct};
-use crate::engine::state::EngineState;
-use crate::engine::values::details::{LimitedField, REMEMBERED_MAX};
-use crate::engine::values::event::{
-    Child, Event, EventKind, Holder, LockView, TenureEnd, WaiterView,
-};
-use crate::engine::values::handover::{
-    LastHandover, RememberedName, RememberedNames, StolenTenure,
-};
-use crate::engine::values::name::LockName;
-use crate::engine::values::refusal::{Conflict, Limit, Reason, Refusal, ShareOf, Way};
+use crate::state::EngineState;
+use crate::values::details::{LimitedField, REMEMBERED_MAX};
+use crate::values::event::{Child, Event, EventKind, Holder, LockView, TenureEnd, WaiterView};
+use crate::values::handover::{LastHandover, RememberedName, RememberedNames, StolenTenure};
+use crate::values::name::LockName;
+use crate::values::refusal::{Conflict, Limit, Reason, Refusal, ShareOf, Way};
 
 wire_struct! {
     Holder { lease, ends }
@@ -83,31 +79,6 @@ wire_enum! {
     ShareOf { 0 Locks, 1 Waiters, 2 Queue, 3 Holders, 4 Sessions, 5 Remembered }
 }
 
-/// The result of a command is encoded as a tag for success or refusal, followed by the outcome or
-/// the refusal.
-impl<T: Codec> Codec for Result<T, Refusal> {
-    fn put(&self, out: &mut Encoder) {
-        match self {
-            Ok(value) => {
-                out.push(0);
-                value.put(out);
-            }
-            Err(refusal) => {
-                out.push(1);
-                refusal.put(out);
-            }
-        }
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        match u8::take(from)? {
-            0 => T::take(from).map(Ok),
-            1 => Refusal::take(from).map(Err),
-            _ => Err(Malformed),
-        }
-    }
-}
-
 impl EngineState {
     /// Decodes the remembered names of an engine.
     pub(super) fn take_names(&mut self, from: &mut Decoder<'_>) -> Result<(), Malformed> {
@@ -143,7 +114,7 @@ impl EngineState {
 
 impl RememberedNames {
     /// Encodes all names, as [`EngineState::take_names`] decodes them.
-    pub(in crate::engine) fn put(&self, out: &mut Encoder) {
+    pub(crate) fn put(&self, out: &mut Encoder) {
         self.len().put(out);
         for (name, owner, previous) in self.iter() {
             name.put(out);

@@ -6,10 +6,10 @@
 //! Interns client and process ids while decoding, so that equal strings share one allocation.
 
 use super::format_version::{UnknownVersion, check_version};
-use crate::engine::values::command::{Command, Op};
-use crate::engine::values::details::Patch;
-use crate::engine::values::lease::Lease;
-use crate::engine::values::name::ClientId;
+use crate::values::command::{Command, Op};
+use crate::values::details::Patch;
+use crate::values::lease::Lease;
+use crate::values::name::ClientId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -60,26 +60,26 @@ impl std::error::Error for Malformed {}
 
 /// Encodes values of one version, one after the other.
 #[derive(Debug)]
-pub(crate) struct Encoder {
+pub struct Encoder {
     /// The version of the encoding: a field of a later one is left out.
     #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
-    pub(crate) version: u8,
+    pub version: u8,
     bytes: Vec<u8>,
 }
 
 impl Encoder {
     /// Returns an encoder for values of this version.
-    pub(crate) const fn new(version: u8) -> Self {
+    pub const fn new(version: u8) -> Self {
         Self { version, bytes: Vec::new() }
     }
 
     /// Returns an encoder for a message: the version is its first byte.
-    pub(crate) fn message(version: u8) -> Self {
+    pub fn message(version: u8) -> Self {
         Self { version, bytes: vec![version] }
     }
 
     /// Returns the encoded bytes.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
@@ -99,7 +99,7 @@ impl std::ops::DerefMut for Encoder {
 }
 
 /// Decodes values from bytes, front to back.
-pub(crate) struct Decoder<'a> {
+pub struct Decoder<'a> {
     bytes: &'a [u8],
     /// The version of the encoding.
     #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
@@ -116,27 +116,27 @@ const ALLOCATION: usize = 32;
 
 impl<'a> Decoder<'a> {
     /// Returns a decoder for bytes of this version from a trusted source.
-    pub(crate) const fn new(version: u8, bytes: &'a [u8]) -> Self {
+    pub const fn new(version: u8, bytes: &'a [u8]) -> Self {
         Self { bytes, version, room: usize::MAX }
     }
 
     /// Returns a decoder for bytes from an untrusted source: the decoded values take at most `room`
     /// bytes of memory.
-    pub(crate) const fn within(room: usize, version: u8, bytes: &'a [u8]) -> Self {
+    pub const fn within(room: usize, version: u8, bytes: &'a [u8]) -> Self {
         Self { bytes, version, room }
     }
 
     /// Decodes a value that `version` has added; returns its default if the bytes have an older
     /// version.
     #[cfg_attr(not(feature = "planted-version"), allow(dead_code))]
-    pub(crate) fn take_since<T: Codec + Default>(&mut self, version: u8) -> Result<T, Malformed> {
+    pub fn take_since<T: Codec + Default>(&mut self, version: u8) -> Result<T, Malformed> {
         if self.version < version { Ok(T::default()) } else { T::take(self) }
     }
 
     /// Decodes the length of a list of `T`, and subtracts the size of the list from the memory that
     /// decoded values may still take. Each item takes at least one byte, so a length beyond the
     /// remaining bytes is an error.
-    pub(crate) fn take_length<T>(&mut self) -> Result<usize, Malformed> {
+    pub fn take_length<T>(&mut self) -> Result<usize, Malformed> {
         let length = usize::take(self)?;
         require(length <= self.bytes.len())?;
         self.claim(length.checked_mul(size_of::<T>()).ok_or(Malformed)?)?;
@@ -150,40 +150,44 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    pub(crate) fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    /// Consumes as many bytes as the array has.
+    pub fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (array, rest) = self.bytes.split_first_chunk().ok_or(Malformed)?;
         self.bytes = rest;
         Ok(*array)
     }
 
     /// Returns the next byte without consuming it.
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.bytes.first().copied()
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    /// Whether all bytes have been decoded.
+    pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Returns the remaining bytes.
-    pub(crate) const fn rest(self) -> &'a [u8] {
+    pub const fn rest(self) -> &'a [u8] {
         self.bytes
     }
 
     /// Returns an error unless all bytes have been decoded.
-    pub(crate) fn end(self) -> Result<(), Malformed> {
+    pub fn end(self) -> Result<(), Malformed> {
         require(self.is_empty())
     }
 }
 
 /// A value that has exactly one encoding.
-pub(crate) trait Codec: Sized {
+pub trait Codec: Sized {
+    /// Appends the encoding of the value.
     fn put(&self, out: &mut Encoder);
+    /// Decodes a value from the next bytes.
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
 }
 
 /// Encodes a message: a byte for the version, then the value.
-pub(crate) fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
+pub fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
     let mut out = Encoder::message(version);
     value.put(&mut out);
     out.into_bytes()
@@ -191,7 +195,7 @@ pub(crate) fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
 
 /// Decodes a message that [`encode_message`] encoded. The value takes at most `room` bytes of
 /// memory.
-pub(crate) fn decode_message<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, DecodeError> {
+pub fn decode_message<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let (version, body) = bytes.split_first().ok_or(Malformed)?;
     check_version(*version)?;
     let mut from = Decoder::within(room, *version, body);
@@ -200,7 +204,8 @@ pub(crate) fn decode_message<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, D
     Ok(value)
 }
 
-pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
+/// Returns an error unless the decoded value is sound.
+pub fn require(sound: bool) -> Result<(), Malformed> {
     if sound { Ok(()) } else { Err(Malformed) }
 }
 
@@ -324,6 +329,40 @@ impl<T: Codec> Codec for Option<T> {
     }
 }
 
+impl Codec for String {
+    fn put(&self, out: &mut Encoder) {
+        Arc::<str>::from(self.as_str()).put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Arc::<str>::take(from).map(|text| text.to_string())
+    }
+}
+
+/// A result is encoded as a tag for success or failure, followed by the value or the error.
+impl<T: Codec, E: Codec> Codec for Result<T, E> {
+    fn put(&self, out: &mut Encoder) {
+        match self {
+            Ok(value) => {
+                out.push(0);
+                value.put(out);
+            }
+            Err(error) => {
+                out.push(1);
+                error.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => T::take(from).map(Ok),
+            1 => E::take(from).map(Err),
+            _ => Err(Malformed),
+        }
+    }
+}
+
 impl<A: Codec, B: Codec> Codec for (A, B) {
     fn put(&self, out: &mut Encoder) {
         self.0.put(out);
@@ -396,6 +435,7 @@ impl<T: Codec> Codec for Arc<T> {
 /// Implements [`Codec`] for a struct: its fields in the order given. Those after the semicolon are
 /// derived from other values, and begin with their default. A field `since` a version is left out
 /// of an older one.
+#[macro_export]
 macro_rules! wire_struct {
     ($(
         $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
@@ -421,6 +461,7 @@ macro_rules! wire_struct {
 
 /// Implements [`Codec`] for an enum, which is encoded as the number of the variant, then its
 /// fields. The number of a variant that was removed is never given to another variant.
+#[macro_export]
 macro_rules! wire_enum {
     ($($type:ident {
         $(
@@ -453,7 +494,8 @@ macro_rules! wire_enum {
     )*};
 }
 
-pub(crate) use {wire_enum, wire_number, wire_struct, wire_text};
+pub use {wire_enum, wire_struct};
+pub(crate) use {wire_number, wire_text};
 
 /// The client and holder ids decoded so far. Each is stored once, so that a million locks of one
 /// client share one copy of the client's name.

@@ -2,8 +2,8 @@
 //!
 //! The parts of a request that not every version of the encoding has.
 
-use crate::engine::values::command::Op;
-use crate::engine::values::refusal::Reason;
+use crate::values::command::Op;
+use crate::values::refusal::Reason;
 use std::fmt;
 
 /// The newest version of the encoding that this source knows. Each file, record and message has a
@@ -95,7 +95,7 @@ impl Feature {
 
 impl Op {
     /// Refuses an operation that uses a feature above this cluster version.
-    pub(crate) fn needs_no_more_than(&self, version: u8) -> Result<(), Reason> {
+    pub fn needs_no_more_than(&self, version: u8) -> Result<(), Reason> {
         match Feature::of(self).map(Feature::requires) {
             Some(requires) if requires > version => {
                 Err(Reason::NeedsClusterVersion { requires, version })

@@ -4,43 +4,39 @@
 //! never trusts a length, since the bytes come from disks and networks. The containers (journal
 //! records, snapshots) carry the version of the format.
 
-pub(crate) use super::encoding::{
+pub use super::encoding::{
     Codec, Decoder, Encoder, decode_message, encode_message, require, wire_enum, wire_struct,
 };
 pub use super::encoding::{DecodeError, Malformed};
 pub use super::format_version::{
     FORMAT_VERSION, UnknownVersion, check_version, known_version, oldest_version,
 };
-use crate::engine::values::command::{
+use crate::values::command::{
     AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndHoldOff, EndSession, Firm, Forget,
     IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-use crate::engine::values::details::{
-    Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch,
-};
-use crate::engine::values::hold_off::Baseline;
+use crate::values::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
+use crate::values::hold_off::Baseline;
 
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
-use crate::engine::codec::encoding::Interner;
-use crate::engine::state::{Engine, EngineState, Rules};
-use crate::engine::values::deadlines::Session;
-use crate::engine::values::event::{LeaveReason, SessionEnd};
-use crate::engine::values::handover::StolenTenure;
-use crate::engine::values::handover::{
-    Handover, HandoverEnd, LastHandover, Previous, RememberedName,
-};
-use crate::engine::values::hold_off::{HoldOff, HoldOffCause};
-use crate::engine::values::idempotency::IdempotencyRecord;
-use crate::engine::values::lease::TokenAllocator;
-use crate::engine::values::lease::{
+use crate::codec::encoding::Interner;
+use crate::state::{Engine, EngineState, Rules};
+use crate::time::{Span, Time, Wall};
+use crate::values::deadlines::Session;
+use crate::values::event::{LeaveReason, SessionEnd};
+use crate::values::handover::StolenTenure;
+use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
+use crate::values::hold_off::{HoldOff, HoldOffCause};
+use crate::values::idempotency::IdempotencyRecord;
+use crate::values::lease::TokenAllocator;
+use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, SessionId, StealReason, Ticket,
     Token,
 };
-use crate::engine::values::lease::{Grace, Ttl};
-use crate::engine::values::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
-use crate::engine::values::name::{ClientId, LockName};
-use crate::time::{Span, Time, Wall};
+use crate::values::lease::{Grace, Ttl};
+use crate::values::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
+use crate::values::name::{ClientId, LockName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -1,16 +1,16 @@
 //! Directed tests of the codec: each value decodes as it was encoded, and damaged bytes are
 //! refused.
 
-use crate::engine::codec::state_codec::{Codec, Decoder, Encoder, FORMAT_VERSION, Malformed};
-use crate::engine::model::sound;
-use crate::engine::tests::{Lab, acquire, client, name, own, shared, waiting};
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::deadlines::Session;
-use crate::engine::values::details::LimitedField;
-use crate::engine::values::idempotency::IdempotencyRecord;
-use crate::engine::values::lock::{Lock, QueuedWaiter, Tenancy};
-use crate::engine::*;
+use crate::codec::state_codec::{Codec, Decoder, Encoder, FORMAT_VERSION, Malformed};
+use crate::model::sound;
+use crate::tests::{Lab, acquire, client, name, own, shared, waiting};
 use crate::time::{Span, Time, Wall};
+use crate::values::deadlines::Due;
+use crate::values::deadlines::Session;
+use crate::values::details::LimitedField;
+use crate::values::idempotency::IdempotencyRecord;
+use crate::values::lock::{Lock, QueuedWaiter, Tenancy};
+use crate::*;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -5,20 +5,20 @@
 //! ([`LockView::in_the_way`]) use the same code.
 
 use super::renew::renewed_lifetime;
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Tenure};
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::details::{Details, Patch};
-use crate::engine::values::event::{Event, EventKind, LeaveReason, LockView, Obstacle, TenureEnd};
-use crate::engine::values::lease::{
+use crate::state::{Engine, EngineState};
+use crate::time::{Span, Time};
+use crate::values::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Tenure};
+use crate::values::deadlines::Due;
+use crate::values::details::{Details, Patch};
+use crate::values::event::{Event, EventKind, LeaveReason, LockView, Obstacle, TenureEnd};
+use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token,
 };
-use crate::engine::values::lock::{
+use crate::values::lock::{
     LeaseRequest, Lock, LockEntry, QueuedWaiter, Tenancy, admits, own_among, sessions_of,
 };
-use crate::engine::values::name::{ClientId, LockName};
-use crate::engine::values::refusal::{Limit, Reason, Refusal, Way};
-use crate::time::{Span, Time};
+use crate::values::name::{ClientId, LockName};
+use crate::values::refusal::{Limit, Reason, Refusal, Way};
 use std::sync::{Arc, LazyLock};
 
 /// Empty lease details, shared by all leases without a note, a text or other details, so that such
@@ -26,7 +26,7 @@ use std::sync::{Arc, LazyLock};
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
-    pub(in crate::engine) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
         self.state.require_open_sessions(ask.hold, ask.term)?;
         self.state.tokens_left()?;
         self.state.may_remember(ask)?;
@@ -138,7 +138,7 @@ impl Engine {
     /// [`Ownership::Client`], keeps its place, and the new request replaces the old one. Another
     /// program of the client ([`Ownership::Exclusive`] without an open file) gets a place of its
     /// own: two programs that shared a place would both take the same grant as theirs.
-    pub(in crate::engine) fn join(
+    pub(crate) fn join(
         &mut self,
         ask: &Acquire,
         until: Option<Time>,
@@ -196,12 +196,7 @@ impl Engine {
     }
 
     /// Sets the deadline of a waiter; `None` means that it waits without one.
-    pub(in crate::engine) fn wait_until(
-        &mut self,
-        name: &LockName,
-        ticket: Ticket,
-        until: Option<Time>,
-    ) {
+    pub(crate) fn wait_until(&mut self, name: &LockName, ticket: Ticket, until: Option<Time>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         let Some(mut waiter) = lock.line.remove(ticket) else { return };
         self.state.unregister_waiter(name, ticket, &waiter);
@@ -211,7 +206,7 @@ impl Engine {
     }
 
     /// Removes a waiter from the queue, then serves the waiters behind it.
-    pub(in crate::engine) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
         self.state.tokens_left()?;
         if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
             return Err(self.state.refuse(Reason::NotInLine(ask.name.clone())));
@@ -221,7 +216,7 @@ impl Engine {
     }
 
     /// Removes a waiter from its queue without serving the next one. Returns whether it was queued.
-    pub(in crate::engine) fn unqueue(
+    pub(crate) fn unqueue(
         &mut self,
         name: &LockName,
         ticket: Ticket,
@@ -239,7 +234,7 @@ impl Engine {
 
     /// Grants the lock to waiters from the head of the queue on, as long as the lock can admit the
     /// next one; to none during the hold-off. Removes a lock that has neither leases nor waiters.
-    pub(in crate::engine) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
+    pub(crate) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {
             if self.state.hold_off.is_some() || !lock.admits(mode) || self.state.is_full(lock) {
@@ -339,13 +334,13 @@ impl EngineState {
     }
 
     /// Whether a shared lock has the maximum number of holders.
-    pub(in crate::engine) fn is_full(&self, lock: &Lock) -> bool {
+    pub(crate) fn is_full(&self, lock: &Lock) -> bool {
         let full = lock.leases().len() >= self.rules.holders_max;
         lock.mode() == Mode::Shared && full
     }
 
     /// Returns the lease whose grace ends last, and which therefore blocks other clients longest.
-    pub(in crate::engine) fn foremost<'a>(&self, lock: &'a Lock) -> &'a Lease {
+    pub(crate) fn foremost<'a>(&self, lock: &'a Lock) -> &'a Lease {
         let ends = |lease: &&Lease| self.ends(lease.life).grace_until;
         let foremost = lock.leases().iter().max_by_key(ends);
         foremost.expect("a lock that is stored is held")
@@ -403,7 +398,7 @@ impl EngineState {
 
     /// Registers a waiter with its deadline and its sessions, so that it leaves the queue when the
     /// deadline passes or a session ends.
-    pub(in crate::engine) fn register_waiter(
+    pub(crate) fn register_waiter(
         &mut self,
         name: &LockName,
         ticket: Ticket,
@@ -435,20 +430,20 @@ impl EngineState {
 impl EngineState {
     /// Returns the tenure of a lease that was granted or acquired again, with what is remembered of
     /// the name of its lock.
-    pub(in crate::engine) fn tenure(&self, name: &LockName, lease: &Lease) -> Tenure {
+    pub(crate) fn tenure(&self, name: &LockName, lease: &Lease) -> Tenure {
         Tenure { previous: self.previous(name), ..Tenure::of(lease) }
     }
 }
 
 impl Tenure {
-    pub(in crate::engine) const fn of(lease: &Lease) -> Self {
+    pub(crate) const fn of(lease: &Lease) -> Self {
         let Lease { token, life, acquired_at, acquisition, .. } = *lease;
         Self { token, life, acquired_at, acquisition, previous: None }
     }
 }
 
 /// The relation between a request and the leases of a lock that is held.
-pub(in crate::engine) enum ConflictCheck<'a> {
+pub(crate) enum ConflictCheck<'a> {
     /// The client of the request holds the lock by this lease, which the request renews.
     Own(&'a Lease),
     /// The request may share the lock with its holders.
@@ -471,12 +466,12 @@ impl ConflictCheck<'_> {
 
 /// The parts of a held lock that decide whether a request conflicts with it. `L` yields the leases,
 /// oldest first, and when each ends.
-pub(in crate::engine) struct Facts<L> {
-    pub(in crate::engine) leases: L,
-    pub(in crate::engine) mode: Mode,
+pub(crate) struct Facts<L> {
+    pub(crate) leases: L,
+    pub(crate) mode: Mode,
     /// Whether the queue of the lock has waiters.
     pub(super) has_line: bool,
-    pub(in crate::engine) now: Time,
+    pub(crate) now: Time,
 }
 
 impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {

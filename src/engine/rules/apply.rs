@@ -4,17 +4,17 @@
 //! Expires leases, graces, sessions, waits and remembered answers (rule 4), and serves the next
 //! waiters.
 
-use crate::engine::state::{Engine, EngineState};
-#[cfg(feature = "planted-version")]
-use crate::engine::values::command::Acquire;
-use crate::engine::values::command::{Answer, Command, Op, Outcome};
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::event::{Event, EventKind, LeaveReason, TenureEnd};
-use crate::engine::values::lease::{Ticket, Token};
-use crate::engine::values::lock::{Lock, QueuedWaiter};
-use crate::engine::values::name::LockName;
-use crate::engine::values::refusal::Reason;
+use crate::state::{Engine, EngineState};
 use crate::time::Time;
+#[cfg(feature = "planted-version")]
+use crate::values::command::Acquire;
+use crate::values::command::{Answer, Command, Op, Outcome};
+use crate::values::deadlines::Due;
+use crate::values::event::{Event, EventKind, LeaveReason, TenureEnd};
+use crate::values::lease::{Ticket, Token};
+use crate::values::lock::{Lock, QueuedWaiter};
+use crate::values::name::LockName;
+use crate::values::refusal::Reason;
 
 impl Engine {
     /// Applies `command` at the time `at`, and appends the resulting events to `events`.
@@ -80,7 +80,7 @@ impl Engine {
     /// Advances time to `at`. Deadlines take effect in the order in which they were due. A waiter
     /// that a deadline serves gets a lease that begins at `at`, since the waiter could not learn of
     /// it earlier.
-    pub(in crate::engine) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
+    pub(crate) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
         let until = self.state.clock.max(at);
         while let Some((due_at, due)) = self.state.agenda.pop(until) {
             // The clock advances before a deadline takes effect: `due_at` compares the expiry of a
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Removes all waiters of a session from their queues. Serves no waiter yet: the next one, in
     /// this queue or in another, could belong to the same session.
-    pub(in crate::engine) fn unqueue_all<'a>(
+    pub(crate) fn unqueue_all<'a>(
         &mut self,
         waiters: impl Iterator<Item = &'a (LockName, Ticket)>,
         events: &mut Vec<Event>,
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Removes the lease with this token from its lock, and reports its end. The lease must have no
     /// registered deadline any more. Does not serve the next waiter.
-    pub(in crate::engine) fn finish(
+    pub(crate) fn finish(
         &mut self,
         name: &LockName,
         token: Token,
@@ -160,7 +160,7 @@ impl Engine {
 impl EngineState {
     /// Removes the lease with this token from a lock that the caller already looked up, and reports
     /// its end: with a million locks, the lookup is the main cost.
-    pub(in crate::engine) fn finish(
+    pub(crate) fn finish(
         &mut self,
         lock: &mut Lock,
         name: &LockName,
@@ -178,7 +178,7 @@ impl EngineState {
     ///
     /// All deadlines up to the clock take effect before any command, but a deadline can serve a
     /// waiter whose own deadline is later and due in the same step.
-    pub(in crate::engine) fn is_alive(&self, waiter: &QueuedWaiter) -> bool {
+    pub(crate) fn is_alive(&self, waiter: &QueuedWaiter) -> bool {
         let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
         waiter.sessions().all(lives) && waiter.until.is_none_or(|until| until > self.clock)
     }

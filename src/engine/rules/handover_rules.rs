@@ -1,23 +1,21 @@
 //! Remembers and forgets names, and sets handovers.
 
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{Acquire, Answer, Forget, LeaseKey, Outcome};
-use crate::engine::values::details::REMEMBERED_MAX;
-use crate::engine::values::event::{Event, EventKind};
-use crate::engine::values::handover::NameMemory;
-use crate::engine::values::handover::{
-    Handover, HandoverEnd, LastHandover, Previous, RememberedName,
-};
-use crate::engine::values::lease::{Lease, Phase, Token};
-use crate::engine::values::lock::Lock;
-use crate::engine::values::name::{ClientId, LockName};
-use crate::engine::values::refusal::{Limit, Reason, Refusal, Way};
+use crate::state::{Engine, EngineState};
+use crate::values::command::{Acquire, Answer, Forget, LeaseKey, Outcome};
+use crate::values::details::REMEMBERED_MAX;
+use crate::values::event::{Event, EventKind};
+use crate::values::handover::NameMemory;
+use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
+use crate::values::lease::{Lease, Phase, Token};
+use crate::values::lock::Lock;
+use crate::values::name::{ClientId, LockName};
+use crate::values::refusal::{Limit, Reason, Refusal, Way};
 use std::sync::Arc;
 
 impl Engine {
     /// Forgets a name. The lock must be free: the tenure that holds it may count on being
     /// remembered, and on the order of its handovers.
-    pub(in crate::engine) fn forget(&mut self, ask: &Forget, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn forget(&mut self, ask: &Forget, events: &mut Vec<Event>) -> Answer {
         if let Some(lock) = self.locks.get(&ask.name) {
             if lock.leases().is_empty() {
                 self.may_grant(&ask.name)?;
@@ -93,7 +91,7 @@ impl Engine {
 
 impl EngineState {
     /// Returns what is remembered of the name of a lock, for an answer.
-    pub(in crate::engine) fn previous(&self, name: &LockName) -> Option<Arc<Previous>> {
+    pub(crate) fn previous(&self, name: &LockName) -> Option<Arc<Previous>> {
         self.remembered.get(name).map(Arc::clone)
     }
 
@@ -112,12 +110,7 @@ impl EngineState {
         }
     }
 
-    pub(in crate::engine) fn insert_memory(
-        &mut self,
-        name: LockName,
-        owner: ClientId,
-        previous: Previous,
-    ) {
+    pub(crate) fn insert_memory(&mut self, name: LockName, owner: ClientId, previous: Previous) {
         self.usage.learn_name(&owner);
         let (previous, stolen) = (Arc::new(previous), None);
         self.remembered.0.insert(name, NameMemory { owner, previous, stolen });
@@ -163,7 +156,7 @@ impl EngineState {
     }
 
     /// Sets the handover of a name, for the tenure of `lease`.
-    pub(in crate::engine) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         handover: Option<&Handover>,
         name: &LockName,

@@ -4,15 +4,15 @@
 //! end of the hold-off, each queue is served. A lease that exists is renewed and released as at any
 //! other time.
 
-use crate::engine::rules::acquire::ConflictCheck;
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{Acquire, Answer, EndHoldOff, Outcome, QueuePolicy};
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::event::{Event, EventKind};
-use crate::engine::values::hold_off::HoldOff;
-use crate::engine::values::name::LockName;
-use crate::engine::values::refusal::{Limit, Reason, Refusal};
+use crate::rules::acquire::ConflictCheck;
+use crate::state::{Engine, EngineState};
 use crate::time::Span;
+use crate::values::command::{Acquire, Answer, EndHoldOff, Outcome, QueuePolicy};
+use crate::values::deadlines::Due;
+use crate::values::event::{Event, EventKind};
+use crate::values::hold_off::HoldOff;
+use crate::values::name::LockName;
+use crate::values::refusal::{Limit, Reason, Refusal};
 
 impl Engine {
     /// Grants no lock until the end of `hold_off`.
@@ -40,11 +40,7 @@ impl Engine {
 
     /// Serves each queue, in the order of the names, after the hold-off has ended: at the command
     /// `by`, or at its time.
-    pub(in crate::engine) fn grant_again(
-        &mut self,
-        by: Option<&EndHoldOff>,
-        events: &mut Vec<Event>,
-    ) {
+    pub(crate) fn grant_again(&mut self, by: Option<&EndHoldOff>, events: &mut Vec<Event>) {
         self.state.emit(events, EventKind::HoldOffEnded { by: by.cloned() });
         let waited_for = self.locks.iter().filter(|(_, lock)| !lock.line.is_empty());
         let names: Vec<LockName> = waited_for.map(|(name, _)| name.clone()).collect();
@@ -55,11 +51,7 @@ impl Engine {
 
     /// Answers a request that would begin a tenure during the hold-off: queues it, or refuses it.
     /// Returns `None` if there is no hold-off, or if the request would begin no tenure.
-    pub(in crate::engine) fn put_off(
-        &mut self,
-        ask: &Acquire,
-        events: &mut Vec<Event>,
-    ) -> Option<Answer> {
+    pub(crate) fn put_off(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Option<Answer> {
         let hold_off = self.state.hold_off?;
         let held = self.locks.get(&ask.name).filter(|lock| !lock.leases().is_empty());
         match held.map(|lock| (self.state.stance(lock, ask), lock.mode())) {
@@ -97,7 +89,7 @@ impl Engine {
     }
 
     /// Refuses a request that would begin a tenure of the lock `name` during the hold-off.
-    pub(in crate::engine) fn may_grant(&self, name: &LockName) -> Result<(), Refusal> {
+    pub(crate) fn may_grant(&self, name: &LockName) -> Result<(), Refusal> {
         self.state.hold_off.map_or(Ok(()), |hold_off| Err(self.not_before(name, hold_off)))
     }
 

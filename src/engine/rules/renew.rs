@@ -7,24 +7,24 @@
 //! new lease begins when the holder has acknowledged that by a release, or when its lease has
 //! expired. Until then the holder may go on.
 
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{
+use crate::state::{Engine, EngineState};
+use crate::time::Time;
+use crate::values::command::{
     Annotate, Answer, Firm, IfExists, LeaseKey, Move, Outcome, Release, Renew, Steal, Tenure,
 };
-use crate::engine::values::details::{Details, Patch};
-use crate::engine::values::event::{Event, EventKind, TenureEnd};
-use crate::engine::values::handover::{HandoverEnd, StolenTenure};
-use crate::engine::values::lease::{
+use crate::values::details::{Details, Patch};
+use crate::values::event::{Event, EventKind, TenureEnd};
+use crate::values::handover::{HandoverEnd, StolenTenure};
+use crate::values::lease::{
     Grace, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, Token, Ttl,
 };
-use crate::engine::values::lock::Lock;
-use crate::engine::values::name::LockName;
-use crate::engine::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use crate::time::Time;
+use crate::values::lock::Lock;
+use crate::values::name::LockName;
+use crate::values::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use std::sync::Arc;
 
 impl Engine {
-    pub(in crate::engine) fn renew(&mut self, ask: &Renew, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn renew(&mut self, ask: &Renew, events: &mut Vec<Event>) -> Answer {
         let lease = self.meant(&ask.key)?;
         let (token, hold, life) = (lease.token, lease.hold, lease.life);
         self.is_usable(&ask.key.name, lease)?;
@@ -60,11 +60,7 @@ impl Engine {
         Ok(Outcome::Renewed(tenure))
     }
 
-    pub(in crate::engine) fn annotate(
-        &mut self,
-        ask: &Annotate,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    pub(crate) fn annotate(&mut self, ask: &Annotate, events: &mut Vec<Event>) -> Answer {
         let lease = self.meant(&ask.key)?;
         let token = lease.token;
         self.state.patch_fits(&ask.key, &ask.patch, lease)?;
@@ -80,7 +76,7 @@ impl Engine {
         Ok(Outcome::Annotated)
     }
 
-    pub(in crate::engine) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.state.tokens_left()?;
         if ask.acknowledges
             && ask.handover.is_none()
@@ -151,7 +147,7 @@ impl Engine {
     /// Rule 9: a stolen lock stays unusable for the steal grace, even if the new holder releases it
     /// at once. The lease of the new holder then stays until the time when it would have begun, and
     /// ends.
-    pub(in crate::engine) fn give_back(
+    pub(crate) fn give_back(
         &mut self,
         name: &LockName,
         token: Token,
@@ -163,7 +159,7 @@ impl Engine {
     }
 
     /// Ends the lease with this token for the reason `end`, without serving the next waiter.
-    pub(in crate::engine) fn end_tenure(
+    pub(crate) fn end_tenure(
         &mut self,
         key: &LeaseKey,
         token: Token,
@@ -178,11 +174,7 @@ impl Engine {
 
     /// Refuses the use of a stolen lock, even to the client that stole it, until the steal grace
     /// ends.
-    pub(in crate::engine) fn is_usable(
-        &self,
-        name: &LockName,
-        lease: &Lease,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
         if lease.acquired_at <= self.state.clock {
             return Ok(());
         }
@@ -197,7 +189,7 @@ impl Engine {
     ///
     /// If several open files of one client share a lock, a lease that belongs to no open file comes
     /// first: it is the only one that a client without a file can refer to.
-    pub(in crate::engine) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
+    pub(crate) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
         let leases = self.locks.get(&key.name).map_or(&[][..], |lock| lock.leases());
         self.state.meant(key, leases)
     }
@@ -254,7 +246,7 @@ impl EngineState {
 
 /// Returns the lifetime of a lease after a renewal at `now`. A lease that is bound to a session is
 /// renewed only by a keep-alive of the session, so its lifetime is unchanged.
-pub(in crate::engine) fn renewed_lifetime(life: Lifetime, now: Time) -> Lifetime {
+pub(crate) fn renewed_lifetime(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace).begin(now),
         Lifetime::Session(id) => Lifetime::Session(id),
@@ -267,7 +259,7 @@ impl EngineState {
     ///
     /// A session that has ended tells nothing about its open files; the lease is then like any
     /// other.
-    pub(in crate::engine) fn is_open(&self, hold: Ownership) -> bool {
+    pub(crate) fn is_open(&self, hold: Ownership) -> bool {
         matches!(hold, Ownership::OpenFile(open) if self.sessions.contains_key(&open.session))
     }
 
@@ -299,7 +291,7 @@ impl EngineState {
 impl Engine {
     /// Moves a lease to another name, under a new token. The next waiter for the old name gets the
     /// lock of that name.
-    pub(in crate::engine) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
         self.state.tokens_left()?;
         let lease = self.meant(&ask.from)?;
         self.is_usable(&ask.from.name, lease)?;
@@ -399,7 +391,7 @@ impl Engine {
     /// that the old holders can stop; until then the lock is unusable for all clients. If its name
     /// is remembered, the old holders may not hear of it: it begins when they have acknowledged the
     /// steal, or when their leases have expired.
-    pub(in crate::engine) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.state.tokens_left()?;
         self.may_grant(&ask.name)?;
         self.state.require_open_sessions(Ownership::Exclusive(None), ask.term)?;
@@ -453,7 +445,7 @@ impl Engine {
 
 impl EngineState {
     /// Returns the conflict with `lease`, for a refusal.
-    pub(in crate::engine) fn conflict(
+    pub(crate) fn conflict(
         &self,
         name: &LockName,
         lock: &Lock,
@@ -489,11 +481,7 @@ impl EngineState {
 
     /// Returns the tenure whose release would show that its holder has stopped, if the lock is
     /// taken away now. `None` if a shared lock has several holders.
-    pub(in crate::engine) fn last_tenure(
-        &self,
-        name: &LockName,
-        lock: &Lock,
-    ) -> Option<StolenTenure> {
+    pub(crate) fn last_tenure(&self, name: &LockName, lock: &Lock) -> Option<StolenTenure> {
         match lock.leases() {
             [own] if own.acquired_at <= self.clock => {
                 Some(StolenTenure { client: own.holder.clone(), token: own.token })
@@ -504,7 +492,7 @@ impl EngineState {
     }
 
     /// Records that the lock of a tenure was taken away, after the grant that followed.
-    pub(in crate::engine) fn note_stolen(&mut self, name: &LockName, stolen: Option<StolenTenure>) {
+    pub(crate) fn note_stolen(&mut self, name: &LockName, stolen: Option<StolenTenure>) {
         if let Some(memory) = self.remembered.0.get_mut(name) {
             memory.stolen = stolen;
         }
@@ -521,7 +509,7 @@ impl EngineState {
 impl Engine {
     /// Begins the lease of the client that has taken a lock away, if `key` names the tenure that
     /// had it before. `None` if it does not.
-    pub(in crate::engine) fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         key: &LeaseKey,
         events: &mut Vec<Event>,

@@ -12,27 +12,23 @@
 //! identifies the grant. If the waiter leaves the queue unserved, a repeat is refused: a repeat
 //! that was under way must not enter the queue again.
 
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{
+use crate::state::{Engine, EngineState};
+use crate::time::{Span, Time};
+use crate::values::command::{
     AcknowledgedKeys, Acquire, Answer, Command, IdempotencyKey, Op, Outcome, QueuePolicy, Replay,
     RequestId, RequestOrder,
 };
-use crate::engine::values::deadlines::Due;
-use crate::engine::values::deadlines::Session;
-use crate::engine::values::idempotency::IdempotencyRecord;
-use crate::engine::values::lease::Ticket;
-use crate::engine::values::refusal::{Limit, Reason, Refusal};
-use crate::time::{Span, Time};
+use crate::values::deadlines::Due;
+use crate::values::deadlines::Session;
+use crate::values::idempotency::IdempotencyRecord;
+use crate::values::lease::Ticket;
+use crate::values::refusal::{Limit, Reason, Refusal};
 use std::sync::Arc;
 
 impl Engine {
     /// Returns the answer to a request that was applied before, or a refusal if its id belongs to a
     /// different request; `None` if the id is new.
-    pub(in crate::engine) fn replay(
-        &mut self,
-        request: &IdempotencyKey,
-        op: &Op,
-    ) -> Option<Answer> {
+    pub(crate) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
         let known = self.state.replies.by_id.get(&request.id)?;
         if known.digest != request.digest {
             let reason = Reason::KeyReused(Arc::clone(&request.id.key));
@@ -56,7 +52,7 @@ impl Engine {
 impl EngineState {
     /// Refuses a request with an id that may have to wait, if its caller's queued requests take up
     /// the caller's share of the table, and any request with an id if no answer can be forgotten.
-    pub(in crate::engine) fn has_room_for_reply(
+    pub(crate) fn has_room_for_reply(
         &self,
         request: &IdempotencyKey,
         command: &Command,
@@ -95,7 +91,7 @@ impl EngineState {
     /// late copy. Refusals are not remembered, so only this check prevents a copy of a refused
     /// request from changing a lock that the client has acquired meanwhile. The parts of a reset
     /// have the number of their request, and only the last one makes it that of the session.
-    pub(in crate::engine) fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
+    pub(crate) fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
         let Some(RequestOrder { session: id, number }) = command.order else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&id) else {
             return Err(self.refuse(Reason::NoSession(id)));
@@ -111,7 +107,7 @@ impl EngineState {
 
     /// Keeps the answer to a request for repeats of it. Forgets another answer while the table is
     /// full.
-    pub(in crate::engine) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome) {
+    pub(crate) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome) {
         let waits = matches!(first, Outcome::Waiting { .. });
         let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
         let reply =
@@ -134,7 +130,7 @@ impl EngineState {
 
     /// Records that the wait of `ticket` has ended with `end`: repeats under the ids of that ticket
     /// get this answer from now on.
-    pub(in crate::engine) fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
+    pub(crate) fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
             let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
             let (digest, until) = (waited.digest, self.clock + self.rules.requests_kept);
@@ -145,7 +141,7 @@ impl EngineState {
 
     /// Inserts the remembered answer to a request with an id. The answer is new, or was read from a
     /// snapshot.
-    pub(in crate::engine) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
+    pub(crate) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
         let (id, until) = (Arc::new(id), reply.until);
         self.forget_reply(&id);
         self.replies.insert(&id, reply);

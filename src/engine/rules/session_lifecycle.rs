@@ -7,29 +7,25 @@
 //! keeps each affected lock unusable for a time (the steal grace), so that the previous holders can
 //! stop.
 
-use crate::engine::state::{Engine, EngineState};
-use crate::engine::values::command::{
+use crate::state::{Engine, EngineState};
+use crate::time::Time;
+use crate::values::command::{
     Answer, EndSession, Op, OpenSession, Outcome, Reset, ResetPart, ResetScope,
 };
-use crate::engine::values::deadlines::{Due, Session};
-use crate::engine::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-use crate::engine::values::lease::{
+use crate::values::deadlines::{Due, Session};
+use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+use crate::values::lease::{
     Grace, Lease, Lifetime, Mode, Ownership, SessionId, StealReason, TTL_DEFAULT, Ticket, Token,
 };
-use crate::engine::values::lock::Lock;
-use crate::engine::values::name::{ClientId, LockName};
-use crate::engine::values::refusal::{Limit, Reason};
-use crate::time::Time;
+use crate::values::lock::Lock;
+use crate::values::name::{ClientId, LockName};
+use crate::values::refusal::{Limit, Reason};
 use std::iter::repeat_n;
 use std::ops::Bound;
 use std::sync::Arc;
 
 impl Engine {
-    pub(in crate::engine) fn open_session(
-        &mut self,
-        ask: &OpenSession,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    pub(crate) fn open_session(&mut self, ask: &OpenSession, events: &mut Vec<Event>) -> Answer {
         let (open, max) = (self.state.sessions.len(), self.state.rules.sessions_max);
         self.state.limit(open, max, Limit::Sessions)?;
         self.state.tokens_left()?;
@@ -42,11 +38,7 @@ impl Engine {
         Ok(Outcome::SessionOpened(id))
     }
 
-    pub(in crate::engine) fn keep_alive(
-        &mut self,
-        id: SessionId,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    pub(crate) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
         let now = self.state.clock;
         let Some(session) = self.state.sessions.get_mut(&id) else {
             return Err(self.state.refuse(Reason::NoSession(id)));
@@ -61,11 +53,7 @@ impl Engine {
         Ok(Outcome::KeptAlive(expires_at))
     }
 
-    pub(in crate::engine) fn end_session(
-        &mut self,
-        ask: &EndSession,
-        events: &mut Vec<Event>,
-    ) -> Answer {
+    pub(crate) fn end_session(&mut self, ask: &EndSession, events: &mut Vec<Event>) -> Answer {
         let id = ask.session;
         self.state.tokens_left()?;
         let Some(session) = self.state.sessions.remove(&id) else {
@@ -162,7 +150,7 @@ impl Engine {
 
 impl EngineState {
     /// Registers the expiry of a session.
-    pub(in crate::engine) fn register_session(&mut self, id: SessionId, session: &Session) {
+    pub(crate) fn register_session(&mut self, id: SessionId, session: &Session) {
         if session.ttl.is_some() {
             self.agenda.add(session.expires_at(), Due::Session(id));
         }
@@ -209,7 +197,7 @@ struct Swept {
 impl Engine {
     /// Removes the clients to which the reset applies from all queues and ends their leases; then
     /// grants locks to the next waiters.
-    pub(in crate::engine) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
+    pub(crate) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(ask);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
         // A reset needs one token for each lock that it keeps unusable, and one for each waiter

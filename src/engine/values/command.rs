@@ -13,9 +13,9 @@ use super::lease::{
 };
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
-use crate::engine::values::details::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
-use crate::engine::values::lease::{Grace, Ttl};
 use crate::time::{Span, Time};
+use crate::values::details::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
+use crate::values::lease::{Grace, Ttl};
 use std::sync::Arc;
 
 /// One request: an operation, and the id that identifies a repeat of it.
@@ -80,7 +80,7 @@ impl Op {
 
     /// Returns how long the lease or session that the operation creates lasts unrenewed, ttl and
     /// grace together.
-    pub(in crate::engine) fn lasts(&self) -> Span {
+    pub(crate) fn lasts(&self) -> Span {
         match self {
             Self::Acquire(Acquire { term: LeaseTerms::Own(ttl, grace), .. })
             | Self::Renew(Renew { term: Some(LeaseTerms::Own(ttl, grace)), .. })
@@ -403,7 +403,7 @@ impl Command {
     }
 
     /// Returns a part of the command that is too long, if there is one.
-    pub(in crate::engine) fn oversized(&self) -> Option<LimitedField> {
+    pub(crate) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);
         let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());
         let is_long = |key: &str| key.len() > LimitedField::Key.max();

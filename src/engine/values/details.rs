@@ -202,7 +202,7 @@ impl Details {
 
     /// Applies a patch to the details in place, since each write and each `touch` of a lock file
     /// brings a patch.
-    pub(in crate::engine) fn apply(&mut self, patch: &Patch) {
+    pub(crate) fn apply(&mut self, patch: &Patch) {
         if let Some(holder_id) = &patch.holder_id {
             self.holder_id = Some(Arc::clone(holder_id));
         }
@@ -246,7 +246,7 @@ impl Details {
 
 impl Patch {
     /// Returns the field of the patch (note or holder id) that exceeds its limit, if there is one.
-    pub(in crate::engine) fn oversized(&self) -> Option<LimitedField> {
+    pub(crate) fn oversized(&self) -> Option<LimitedField> {
         let exceeds = |text: &Option<Arc<str>>, part: LimitedField| {
             text.as_ref().filter(|text| text.len() > part.max()).map(|_| part)
         };
@@ -311,7 +311,7 @@ impl LimitedField {
     }
 
     /// Returns a sentence that says that this part of a command is too long.
-    pub(in crate::engine) fn excess(self) -> String {
+    pub(crate) fn excess(self) -> String {
         let max = self.max();
         match self {
             Self::Note => format!("a note has at most {max} bytes; shorten it"),

@@ -100,49 +100,47 @@ pub struct RememberedName {
 
 /// All remembered names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::engine) struct RememberedNames(pub(in crate::engine) BTreeMap<LockName, NameMemory>);
+pub(crate) struct RememberedNames(pub(crate) BTreeMap<LockName, NameMemory>);
 
 /// The record of one remembered name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct NameMemory {
+pub(crate) struct NameMemory {
     /// The client to which the name is charged.
-    pub(in crate::engine) owner: ClientId,
+    pub(crate) owner: ClientId,
     /// Shared with the answers that carry it.
-    pub(in crate::engine) previous: Arc<Previous>,
+    pub(crate) previous: Arc<Previous>,
     /// The tenure that has lost the lock, and whose holder has not acknowledged that yet.
-    pub(in crate::engine) stolen: Option<StolenTenure>,
+    pub(crate) stolen: Option<StolenTenure>,
 }
 
 /// A tenure whose lock was taken away, and that its holder has not acknowledged yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct StolenTenure {
-    pub(in crate::engine) client: ClientId,
-    pub(in crate::engine) token: Token,
+pub(crate) struct StolenTenure {
+    pub(crate) client: ClientId,
+    pub(crate) token: Token,
 }
 
 impl RememberedNames {
-    pub(in crate::engine) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns what is remembered of the name of a lock.
-    pub(in crate::engine) fn get(&self, name: &LockName) -> Option<&Arc<Previous>> {
+    pub(crate) fn get(&self, name: &LockName) -> Option<&Arc<Previous>> {
         self.0.get(name).map(|memory| &memory.previous)
     }
 
     /// Returns all names with the client to which each is charged, in order.
-    pub(in crate::engine) fn iter(
-        &self,
-    ) -> impl Iterator<Item = (&LockName, &ClientId, &Previous)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LockName, &ClientId, &Previous)> {
         self.0.iter().map(|(name, memory)| (name, &memory.owner, &*memory.previous))
     }
 
     /// Returns the last handover of a name, to be changed.
-    pub(in crate::engine) fn last_mut(&mut self, name: &LockName) -> Option<&mut LastHandover> {
+    pub(crate) fn last_mut(&mut self, name: &LockName) -> Option<&mut LastHandover> {
         let previous = &mut self.0.get_mut(name)?.previous;
         previous.last.as_ref()?;
         Arc::make_mut(previous).last.as_mut()
@@ -150,7 +148,7 @@ impl RememberedNames {
 
     /// Records how the tenure with this token ended, if it has set the last handover of the name
     /// and its end is not known yet.
-    pub(in crate::engine) fn end(&mut self, name: &LockName, token: Token, end: HandoverEnd) {
+    pub(crate) fn end(&mut self, name: &LockName, token: Token, end: HandoverEnd) {
         let is_of_tenure =
             |last: &LastHandover| last.token == token && last.end == HandoverEnd::Open;
         if !self.get(name).and_then(|seen| seen.last.as_ref()).is_some_and(is_of_tenure) {
@@ -162,7 +160,7 @@ impl RememberedNames {
     }
 
     /// Counts the grants and records the ends of tenures that an event reports.
-    pub(in crate::engine) fn learn(&mut self, what: &EventKind) {
+    pub(crate) fn learn(&mut self, what: &EventKind) {
         match what {
             EventKind::Granted { name, .. } => {
                 if let Some(memory) = self.0.get_mut(name) {

@@ -11,9 +11,9 @@
 
 use super::lease::{StealReason, TOKEN_MAX};
 use super::name::ClientId;
-use crate::engine::state::{Engine, Rules};
-use crate::engine::values::lease::{TokenAllocator, Ttl};
+use crate::state::{Engine, Rules};
 use crate::time::{Span, Time, Wall};
+use crate::values::lease::{TokenAllocator, Ttl};
 use std::fmt;
 
 /// A time in which the engine grants no lock.
@@ -164,12 +164,12 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::codec::state_codec;
-    use crate::engine::values::command::{Acquire, Command, Op, Outcome, QueuePolicy};
-    use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::values::name::{ClientId, LockName};
-    use crate::engine::{HoldOffCause, LeaseTerms, Mode, Ownership, Patch};
+    use crate::codec::state_codec;
     use crate::time::Time;
+    use crate::values::command::{Acquire, Command, Op, Outcome, QueuePolicy};
+    use crate::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::values::name::{ClientId, LockName};
+    use crate::{HoldOffCause, LeaseTerms, Mode, Ownership, Patch};
 
     fn acquire(line: QueuePolicy) -> Command {
         let name = LockName::parse("build").expect("valid");
@@ -300,7 +300,7 @@ mod tests {
         engine.limit_leases(Span::from_nanos(longest.as_nanos() - 1));
         let refusal = engine.apply(Time::ZERO, &acquire(QueuePolicy::Skip), &mut vec![]);
         let refusal = refusal.expect_err("it lasts longer");
-        assert_eq!(refusal.kind(), crate::engine::RefusalKind::Invalid, "{refusal}");
+        assert_eq!(refusal.kind(), crate::RefusalKind::Invalid, "{refusal}");
         engine.limit_leases(longest);
         token(&mut engine, Time::ZERO);
     }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 /// The remembered answers to requests that carried an id, by that id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::engine) struct IdempotencyTable {
-    pub(in crate::engine) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
+pub(crate) struct IdempotencyTable {
+    pub(crate) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
     /// The ids of queued requests, by their ticket.
-    pub(in crate::engine) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
+    pub(crate) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
     /// The number of ids of queued requests.
     queued: usize,
     callers: BTreeMap<Arc<str>, CallerShare>,
@@ -37,22 +37,22 @@ struct CallerShare {
 
 /// The remembered answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct IdempotencyRecord {
+pub(crate) struct IdempotencyRecord {
     /// When the answer is dropped. `Time::NEVER` while the request is in the queue.
-    pub(in crate::engine) until: Time,
+    pub(crate) until: Time,
     /// The digest of the request. A request with the same id and another digest is refused.
-    pub(in crate::engine) digest: Digest,
+    pub(crate) digest: Digest,
     /// The answer to return to a repeat of the request.
-    pub(in crate::engine) replay: Replay,
+    pub(crate) replay: Replay,
 }
 
 impl IdempotencyTable {
-    pub(in crate::engine) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
     /// Inserts an answer under a new id.
-    pub(in crate::engine) fn insert(&mut self, id: &Arc<RequestId>, record: IdempotencyRecord) {
+    pub(crate) fn insert(&mut self, id: &Arc<RequestId>, record: IdempotencyRecord) {
         if let Some(ticket) = record.place() {
             self.waiting.entry(ticket).or_default().insert(Arc::clone(id));
             self.queued += 1;
@@ -68,7 +68,7 @@ impl IdempotencyTable {
     }
 
     /// Removes the answer to the request with this id, if there is one, and returns it.
-    pub(in crate::engine) fn remove(&mut self, id: &RequestId) -> Option<IdempotencyRecord> {
+    pub(crate) fn remove(&mut self, id: &RequestId) -> Option<IdempotencyRecord> {
         let (id, record) = self.by_id.remove_entry(id)?;
         if let Some(ticket) = record.place() {
             if let Some(ids) = self.waiting.get_mut(&ticket) {
@@ -107,7 +107,7 @@ impl IdempotencyTable {
 
     /// Returns the id whose answer makes room for a new one of `caller`: the oldest final answer of
     /// the caller that has the most, which is `caller` itself if no other has more.
-    pub(in crate::engine) fn dispensable(&self, caller: &str) -> Option<Arc<RequestId>> {
+    pub(crate) fn dispensable(&self, caller: &str) -> Option<Arc<RequestId>> {
         let (most, largest) = self.sizes.last()?;
         let own = self.callers.get(caller).filter(|own| own.settled.len() >= *most);
         let share = own.or_else(|| self.callers.get(largest))?;
@@ -117,13 +117,13 @@ impl IdempotencyTable {
     /// Whether another request of `caller` may wait under an id. The ids of queued requests are not
     /// forgotten: those of one caller take at most half of what a table of `max` ids has left
     /// beside those of the other callers.
-    pub(in crate::engine) fn may_wait(&self, caller: &str, max: usize) -> bool {
+    pub(crate) fn may_wait(&self, caller: &str, max: usize) -> bool {
         let own = self.callers.get(caller).map_or(0, |share| share.waiting);
         own < max.saturating_sub(self.queued - own) / 2
     }
 
     /// Returns the ids of `caller` with a key in `keys`.
-    pub(in crate::engine) fn acknowledged(
+    pub(crate) fn acknowledged(
         &self,
         caller: &Arc<str>,
         keys: &AcknowledgedKeys,
@@ -139,19 +139,19 @@ impl IdempotencyTable {
 
     /// Returns the id of a request that was granted a lock under this token, as long as its answer
     /// is remembered.
-    pub(in crate::engine) fn of_grant(&self, token: Token) -> Option<&RequestId> {
+    pub(crate) fn of_grant(&self, token: Token) -> Option<&RequestId> {
         let least = Arc::new(RequestId { caller: "".into(), key: "".into() });
         let next = self.grants.range((token, least)..).next();
         next.filter(|(of, _)| *of == token).map(|(_, id)| &**id)
     }
 
     /// Returns the highest request id in the table.
-    pub(in crate::engine) fn last(&self) -> Option<&RequestId> {
+    pub(crate) fn last(&self) -> Option<&RequestId> {
         self.by_id.last_key_value().map(|(id, _)| &**id)
     }
 
     /// Returns all request ids and answers, ordered by id.
-    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
         self.by_id.iter().map(|(id, reply)| (&**id, reply))
     }
 }
@@ -166,7 +166,7 @@ impl IdempotencyRecord {
     }
 
     /// Returns the ticket of the request while it is in the queue.
-    pub(in crate::engine) fn place(&self) -> Option<Ticket> {
+    pub(crate) fn place(&self) -> Option<Ticket> {
         match self.replay.first {
             Outcome::Waiting { ticket, .. } if self.until == Time::NEVER => Some(ticket),
             _ => None,

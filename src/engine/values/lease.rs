@@ -6,15 +6,15 @@
 
 use super::details::Details;
 use super::name::ClientId;
-use crate::engine::values::details::NOTE_BYTES_MAX;
 use crate::time::{Span, Time};
+use crate::values::details::NOTE_BYTES_MAX;
 use std::fmt;
 use std::sync::Arc;
 
 /// The fencing token under which a client holds a lock. Each time a client gets a lock, it gets a
 /// new token, higher than all earlier ones. No token is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub(in crate::engine) u64);
+pub struct Token(pub(crate) u64);
 
 /// The highest token. Tokens stay below 2^53, so that JSON readers keep them exact.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
@@ -22,7 +22,7 @@ pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 /// The id of a session, to which leases can be bound. Session ids come from the same counter as
 /// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub(in crate::engine) u64);
+pub struct SessionId(pub(crate) u64);
 
 /// The id of an open file, or of an attempt to acquire a lock, within a session. Tells two programs
 /// of one client apart.
@@ -37,7 +37,7 @@ pub struct OpenId {
 /// A ticket: the number of a place in the wait queue of a lock. Tickets rise; the waiter with the
 /// lowest is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub(in crate::engine) u64);
+pub struct Ticket(pub(crate) u64);
 
 /// Whether a lock has one holder or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -280,7 +280,7 @@ impl fmt::Display for SessionId {
 
 /// The counter of tokens and session ids. It only rises; a restart must never set it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct TokenAllocator {
+pub(crate) struct TokenAllocator {
     next: u64,
 }
 
@@ -293,32 +293,32 @@ impl Default for TokenAllocator {
 
 impl TokenAllocator {
     /// Returns an allocator whose next token or session id is `next`.
-    pub(in crate::engine) const fn at(next: u64) -> Self {
+    pub(crate) const fn at(next: u64) -> Self {
         Self { next }
     }
 
     /// Returns the next token without allocating it.
-    pub(in crate::engine) const fn upcoming(&self) -> u64 {
+    pub(crate) const fn upcoming(&self) -> u64 {
         self.next
     }
 
     /// Returns how many tokens can still be allocated.
-    pub(in crate::engine) const fn left(&self) -> u64 {
+    pub(crate) const fn left(&self) -> u64 {
         (TOKEN_MAX + 1).saturating_sub(self.next)
     }
 
     /// Raises the next token or session id to `floor`, if it is lower.
-    pub(in crate::engine) fn raise(&mut self, floor: u64) {
+    pub(crate) fn raise(&mut self, floor: u64) {
         self.next = self.next.max(floor);
     }
 
     /// Allocates a token.
-    pub(in crate::engine) fn token(&mut self) -> Token {
+    pub(crate) fn token(&mut self) -> Token {
         Token(self.take())
     }
 
     /// Allocates a session id.
-    pub(in crate::engine) fn session(&mut self) -> SessionId {
+    pub(crate) fn session(&mut self) -> SessionId {
         SessionId(self.take())
     }
 

@@ -9,8 +9,8 @@ use super::command::Acquire;
 use super::details::{Details, Patch, TextPatch};
 use super::lease::{Lease, LeaseTerms, Mode, Ownership, SessionId, Ticket, Token};
 use super::name::{ClientId, LockName};
-use crate::engine::values::details::TEXT_BYTES_MAX;
 use crate::time::Time;
+use crate::values::details::TEXT_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Entry, OccupiedEntry, VacantEntry};
 use std::ops::Deref;
@@ -18,24 +18,24 @@ use std::sync::Arc;
 
 /// A lock that is held or waited for. Any other lock is not stored at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::engine) struct Lock {
-    pub(in crate::engine) tenancy: Tenancy,
+pub(crate) struct Lock {
+    pub(crate) tenancy: Tenancy,
     /// The waiters by ticket: the lowest is served first.
-    pub(in crate::engine) line: WaitQueue,
+    pub(crate) line: WaitQueue,
 }
 
 /// The wait queue of a lock. Most locks have no waiters, and then the queue takes one word of
 /// memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::box_collection)] // One word instead of three, a million times.
-pub(in crate::engine) struct WaitQueue(Option<Box<BTreeMap<Ticket, QueuedWaiter>>>);
+pub(crate) struct WaitQueue(Option<Box<BTreeMap<Ticket, QueuedWaiter>>>);
 
 impl WaitQueue {
-    pub(in crate::engine) fn insert(&mut self, ticket: Ticket, waiter: QueuedWaiter) {
+    pub(crate) fn insert(&mut self, ticket: Ticket, waiter: QueuedWaiter) {
         self.0.get_or_insert_default().insert(ticket, waiter);
     }
 
-    pub(in crate::engine) fn remove(&mut self, ticket: Ticket) -> Option<QueuedWaiter> {
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<QueuedWaiter> {
         let waiter = self.0.as_mut()?.remove(&ticket);
         // An empty queue is always `None`, never an empty map, so that equal queues compare equal.
         self.0.take_if(|line| line.is_empty());
@@ -60,7 +60,7 @@ impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
 
 /// The leases of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::engine) enum Tenancy {
+pub(crate) enum Tenancy {
     /// The lock has no lease. This occurs inside one command, between the end of one lease and the
     /// start of the next, and during the hold-off.
     #[default]
@@ -74,29 +74,29 @@ pub(in crate::engine) enum Tenancy {
 /// A queued request, with the content that it had when it came in. It is granted when the lock is
 /// available and no earlier waiter is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct QueuedWaiter {
-    pub(in crate::engine) client: ClientId,
-    pub(in crate::engine) hold: Ownership,
-    pub(in crate::engine) mode: Mode,
-    pub(in crate::engine) term: LeaseTerms,
-    pub(in crate::engine) patch: Patch,
-    pub(in crate::engine) since: Time,
+pub(crate) struct QueuedWaiter {
+    pub(crate) client: ClientId,
+    pub(crate) hold: Ownership,
+    pub(crate) mode: Mode,
+    pub(crate) term: LeaseTerms,
+    pub(crate) patch: Patch,
+    pub(crate) since: Time,
     /// When the wait times out; `None` for a wait without a timeout.
-    pub(in crate::engine) until: Option<Time>,
+    pub(crate) until: Option<Time>,
 }
 
 /// The parts of a request that decide whether it conflicts with the leases of a lock.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct LeaseRequest<'a> {
+pub(crate) struct LeaseRequest<'a> {
     /// The client that makes the request.
-    pub(in crate::engine) client: &'a ClientId,
+    pub(crate) client: &'a ClientId,
     /// The owner of the lease within the client: the client as a whole, one program or one open
     /// file.
-    pub(in crate::engine) hold: Ownership,
+    pub(crate) hold: Ownership,
     /// The requested mode: exclusive or shared.
-    pub(in crate::engine) mode: Mode,
+    pub(crate) mode: Mode,
     /// The token of the lease that the open file takes over, if the request names one.
-    pub(in crate::engine) takes_over: Option<Token>,
+    pub(crate) takes_over: Option<Token>,
 }
 
 impl<'a> From<&'a Acquire> for LeaseRequest<'a> {
@@ -107,7 +107,7 @@ impl<'a> From<&'a Acquire> for LeaseRequest<'a> {
 }
 
 impl Lock {
-    pub(in crate::engine) fn leases(&self) -> &[Lease] {
+    pub(crate) fn leases(&self) -> &[Lease] {
         match &self.tenancy {
             Tenancy::Nobody => &[],
             Tenancy::Exclusive(lease) => std::slice::from_ref(lease),
@@ -115,7 +115,7 @@ impl Lock {
         }
     }
 
-    pub(in crate::engine) fn leases_mut(&mut self) -> &mut [Lease] {
+    pub(crate) fn leases_mut(&mut self) -> &mut [Lease] {
         match &mut self.tenancy {
             Tenancy::Nobody => &mut [],
             Tenancy::Exclusive(lease) => std::slice::from_mut(lease),
@@ -124,11 +124,11 @@ impl Lock {
     }
 
     /// Whether the lock has no lease and no waiter, and so is not stored.
-    pub(in crate::engine) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) && self.line.is_empty()
     }
 
-    pub(in crate::engine) const fn mode(&self) -> Mode {
+    pub(crate) const fn mode(&self) -> Mode {
         match self.tenancy {
             Tenancy::Shared(_) => Mode::Shared,
             Tenancy::Nobody | Tenancy::Exclusive(_) => Mode::Exclusive,
@@ -137,12 +137,12 @@ impl Lock {
 
     /// Whether the lock, with its present holders, can be granted to a request for `mode`: it has
     /// no holders, or both the lock and the request are shared.
-    pub(in crate::engine) const fn admits(&self, mode: Mode) -> bool {
+    pub(crate) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }
 
     /// Adds `lease` to the lock.
-    pub(in crate::engine) fn admit(&mut self, mode: Mode, lease: Lease) {
+    pub(crate) fn admit(&mut self, mode: Mode, lease: Lease) {
         assert!(self.admits(mode), "a grant follows admits()");
         match (&mut self.tenancy, mode) {
             (Tenancy::Shared(leases), _) => leases.push(lease),
@@ -152,7 +152,7 @@ impl Lock {
     }
 
     /// Removes and returns the lease with this token.
-    pub(in crate::engine) fn evict(&mut self, token: Token) -> Option<Lease> {
+    pub(crate) fn evict(&mut self, token: Token) -> Option<Lease> {
         match &mut self.tenancy {
             Tenancy::Shared(leases) => {
                 let place = leases.iter().position(|lease| lease.token == token)?;
@@ -172,29 +172,29 @@ impl Lock {
         }
     }
 
-    pub(in crate::engine) fn lease_mut(&mut self, token: Token) -> Option<&mut Lease> {
+    pub(crate) fn lease_mut(&mut self, token: Token) -> Option<&mut Lease> {
         self.leases_mut().iter_mut().find(|lease| lease.token == token)
     }
 
     /// Returns the lease that the request `wish` would renew or take over.
-    pub(in crate::engine) fn own(&self, wish: LeaseRequest<'_>) -> Option<&Lease> {
+    pub(crate) fn own(&self, wish: LeaseRequest<'_>) -> Option<&Lease> {
         own_among(&self.leases().iter(), wish)
     }
 
     /// Changes the mode of the lock. The lease with this token must be the only one.
-    pub(in crate::engine) fn change_mode(&mut self, token: Token, mode: Mode) {
+    pub(crate) fn change_mode(&mut self, token: Token, mode: Mode) {
         let Some(lease) = self.evict(token) else { return };
         self.admit(mode, lease);
     }
 }
 
 /// Whether a lock that is held in mode `have` can also be held by another client in mode `want`.
-pub(in crate::engine) const fn admits(have: Mode, want: Mode) -> bool {
+pub(crate) const fn admits(have: Mode, want: Mode) -> bool {
     matches!((have, want), (Mode::Shared, Mode::Shared))
 }
 
 /// Returns the lease, among those of one lock, that the request `wish` would renew or take over.
-pub(in crate::engine) fn own_among<'a>(
+pub(crate) fn own_among<'a>(
     leases: &(impl Iterator<Item = &'a Lease> + Clone),
     wish: LeaseRequest<'_>,
 ) -> Option<&'a Lease> {
@@ -231,7 +231,7 @@ fn takes_over(have: Ownership, want: Ownership, is_named: bool) -> bool {
 }
 
 impl QueuedWaiter {
-    pub(in crate::engine) fn new(ask: &Acquire, since: Time, until: Option<Time>) -> Self {
+    pub(crate) fn new(ask: &Acquire, since: Time, until: Option<Time>) -> Self {
         Self {
             client: ask.client.clone(),
             hold: ask.hold,
@@ -244,17 +244,14 @@ impl QueuedWaiter {
     }
 
     /// Returns the sessions that must be alive for the waiter to be served.
-    pub(in crate::engine) fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
         sessions_of(self.hold, self.term)
     }
 }
 
 /// Returns the sessions on which a request depends: in practice at most one, or two if a caller
 /// names one session for the lease and another for the open file.
-pub(in crate::engine) fn sessions_of(
-    hold: Ownership,
-    term: LeaseTerms,
-) -> impl Iterator<Item = SessionId> {
+pub(crate) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<Item = SessionId> {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
         LeaseTerms::Own(..) => None,
@@ -265,7 +262,7 @@ pub(in crate::engine) fn sessions_of(
 
 impl Patch {
     /// Whether the text of the lock is still within its limit after this patch.
-    pub(in crate::engine) fn fits(&self, before: &Details) -> bool {
+    pub(crate) fn fits(&self, before: &Details) -> bool {
         let length = match &self.text {
             None => 0,
             Some(TextPatch::Set(text)) => text.len(),
@@ -275,7 +272,7 @@ impl Patch {
     }
 
     /// Applies the patch to the details of a lease. An empty patch copies nothing.
-    pub(in crate::engine) fn apply(&self, details: &mut Arc<Details>) {
+    pub(crate) fn apply(&self, details: &mut Arc<Details>) {
         if *self == Self::default() {
             return;
         }
@@ -286,14 +283,14 @@ impl Patch {
 /// The map of held locks by name. Each insertion and removal also updates the number of locks whose
 /// names have several parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::engine) struct LockTable {
+pub(crate) struct LockTable {
     locks: BTreeMap<LockName, Box<Lock>>,
     /// The number of locks whose names have more than one part.
     below: usize,
 }
 
 /// The entry of a lock name in the table, like the entry of a map in std.
-pub(in crate::engine) enum LockEntry<'a> {
+pub(crate) enum LockEntry<'a> {
     /// The lock is in the table.
     Taken(&'a mut Lock),
     /// The lock is not in the table.
@@ -301,13 +298,13 @@ pub(in crate::engine) enum LockEntry<'a> {
 }
 
 /// A lock in the table, and its name.
-pub(in crate::engine) struct OccupiedSlot<'a> {
+pub(crate) struct OccupiedSlot<'a> {
     slot: OccupiedEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
 /// A name for which the table has no lock, and at which one can be inserted.
-pub(in crate::engine) struct VacantSlot<'a> {
+pub(crate) struct VacantSlot<'a> {
     slot: VacantEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
@@ -315,7 +312,7 @@ pub(in crate::engine) struct VacantSlot<'a> {
 impl LockTable {
     /// Returns the entry of `name`. With a million locks the lookup is the main cost, so the caller
     /// does it once.
-    pub(in crate::engine) fn slot(&mut self, name: &LockName) -> LockEntry<'_> {
+    pub(crate) fn slot(&mut self, name: &LockName) -> LockEntry<'_> {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => LockEntry::Taken(slot.into_mut()),
             Entry::Vacant(slot) => LockEntry::Free(VacantSlot { slot, below: &mut self.below }),
@@ -323,7 +320,7 @@ impl LockTable {
     }
 
     /// Returns the lock of this name as an entry that can be removed.
-    pub(in crate::engine) fn taken(&mut self, name: &LockName) -> Option<OccupiedSlot<'_>> {
+    pub(crate) fn taken(&mut self, name: &LockName) -> Option<OccupiedSlot<'_>> {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => Some(OccupiedSlot { slot, below: &mut self.below }),
             Entry::Vacant(_) => None,
@@ -331,46 +328,46 @@ impl LockTable {
     }
 
     /// Returns the lock of this name, inserting an empty one if there is none.
-    pub(in crate::engine) fn get_or_new(&mut self, name: &LockName) -> &mut Lock {
+    pub(crate) fn get_or_new(&mut self, name: &LockName) -> &mut Lock {
         match self.slot(name) {
             LockEntry::Taken(lock) => lock,
             LockEntry::Free(free) => free.put(Box::default()),
         }
     }
 
-    pub(in crate::engine) fn get_mut(&mut self, name: &LockName) -> Option<&mut Lock> {
+    pub(crate) fn get_mut(&mut self, name: &LockName) -> Option<&mut Lock> {
         self.locks.get_mut(name).map(|lock| &mut **lock)
     }
 
-    pub(in crate::engine) fn remove(&mut self, name: &LockName) {
+    pub(crate) fn remove(&mut self, name: &LockName) {
         if self.locks.remove(name).is_some() {
             self.below -= usize::from(name.has_parts());
         }
     }
 
     /// Returns the number of locks whose names have more than one part.
-    pub(in crate::engine) const fn below(&self) -> usize {
+    pub(crate) const fn below(&self) -> usize {
         self.below
     }
 }
 
 impl OccupiedSlot<'_> {
-    pub(in crate::engine) fn lock(&self) -> &Lock {
+    pub(crate) fn lock(&self) -> &Lock {
         self.slot.get()
     }
 
-    pub(in crate::engine) fn lock_mut(&mut self) -> &mut Lock {
+    pub(crate) fn lock_mut(&mut self) -> &mut Lock {
         self.slot.get_mut()
     }
 
-    pub(in crate::engine) fn remove(self) {
+    pub(crate) fn remove(self) {
         *self.below -= usize::from(self.slot.key().has_parts());
         self.slot.remove();
     }
 }
 
 impl<'a> VacantSlot<'a> {
-    pub(in crate::engine) fn put(self, lock: Box<Lock>) -> &'a mut Lock {
+    pub(crate) fn put(self, lock: Box<Lock>) -> &'a mut Lock {
         *self.below += usize::from(self.slot.key().has_parts());
         self.slot.insert(lock)
     }

@@ -135,7 +135,7 @@ impl LockName {
     }
 
     /// Parses a name that another process may have accepted before deceptive names were refused.
-    pub(in crate::engine) fn parse_stored(text: &str) -> Result<Self, NameError> {
+    pub(crate) fn parse_stored(text: &str) -> Result<Self, NameError> {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
         }
@@ -165,7 +165,7 @@ impl LockName {
 
     /// Whether the name has more than one part, such as `team/build`, and so lies below another
     /// name.
-    pub(in crate::engine) fn has_parts(&self) -> bool {
+    pub(crate) fn has_parts(&self) -> bool {
         self.0.as_bytes().contains(&b'/')
     }
 
@@ -181,7 +181,7 @@ impl LockName {
 }
 
 /// Returns the names above `name`, nearest first.
-pub(in crate::engine) fn parents(name: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn parents(name: &str) -> impl Iterator<Item = &str> {
     fn above(name: &str) -> Option<&str> {
         name.rsplit_once('/').map(|(above, _)| above)
     }
@@ -221,7 +221,7 @@ impl ClientId {
     }
 
     /// Parses a name that another process may have accepted before deceptive names were refused.
-    pub(in crate::engine) fn parse_stored(text: &str) -> Result<Self, NameError> {
+    pub(crate) fn parse_stored(text: &str) -> Result<Self, NameError> {
         match text {
             "" => Err(NameError::Empty),
             _ if text.len() > CLIENT_BYTES_MAX => Err(NameError::TooLong),

@@ -8,8 +8,8 @@ use super::handover::Previous;
 use super::hold_off::HoldOff;
 use super::lease::{Ends, Mode, SessionId, Token};
 use super::name::{ClientId, LockName};
-use crate::engine::values::details::{LimitedField, TEXT_BYTES_MAX};
 use crate::time::{Span, Time};
+use crate::values::details::{LimitedField, TEXT_BYTES_MAX};
 use std::fmt;
 use std::sync::Arc;
 
@@ -196,6 +196,20 @@ pub enum ShareOf {
     Sessions,
     /// The names that are remembered beyond a tenure.
     Remembered,
+}
+
+impl ShareOf {
+    /// Returns the limit that a full table of `max` places has reached.
+    pub const fn full(self, max: usize) -> Limit {
+        match self {
+            Self::Locks => Limit::Locks(max),
+            Self::Waiters => Limit::AllWaiters(max),
+            Self::Queue => Limit::Waiters(max),
+            Self::Sessions => Limit::Sessions(max),
+            Self::Holders => Limit::Holders(max),
+            Self::Remembered => Limit::Remembered(max),
+        }
+    }
 }
 
 /// The kinds of refusals. Each front end maps them to its own codes, such as HTTP statuses and

@@ -281,7 +281,7 @@ impl LeaseChange {
             // A new ttl detaches the lease from its session; without a new ttl the lease stays
             // attached.
             Lifetime::Session(_) => {
-                (self.ttl?, self.grace.unwrap_or(crate::engine::values::lease::GRACE_DEFAULT))
+                (self.ttl?, self.grace.unwrap_or(engine::values::lease::GRACE_DEFAULT))
             }
         };
         (self.ttl.is_some() || self.grace.is_some())

@@ -636,8 +636,8 @@ mod tests {
 
     #[test]
     fn a_lease_is_renewed_three_times_in_its_ttl() {
-        let ttl = crate::engine::Ttl::parse("30s").expect("valid");
-        let life = LeaseTerms::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
+        let ttl = engine::Ttl::parse("30s").expect("valid");
+        let life = LeaseTerms::Own(ttl, engine::Grace::NONE).begin(Time::ZERO);
         assert_eq!(every(life), Some(Span::from_secs(10)));
     }
 }

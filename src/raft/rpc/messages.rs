@@ -7,10 +7,7 @@ use crate::engine::codec::state_codec::{
     wire_enum, wire_struct,
 };
 use crate::raft::node_environment::NodeAddress;
-use crate::raft::store::snapshot::{
-    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
-};
-use crate::raft::store::snapshot::{put_meta, put_payload, take_meta, take_payload};
+use crate::raft::store::snapshot::{Answers, ClusterId, NodeId, Snapshot, TypeConfig, Vote};
 use crate::raft::write::proposal_queue::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
 use crate::service::backend_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
@@ -18,7 +15,6 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
     VoteRequest, VoteResponse,
 };
-use openraft::vote::leader_id_adv::LeaderId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -253,43 +249,8 @@ pub(in crate::raft) fn decode_answer(
     decode_message(room, bytes)
 }
 
-impl Codec for Result<RpcResponse, RpcError> {
-    fn put(&self, out: &mut Encoder) {
-        match self {
-            Ok(response) => {
-                out.push(0);
-                response.put(out);
-            }
-            Err(turned) => {
-                out.push(1);
-                turned.put(out);
-            }
-        }
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        match u8::take(from)? {
-            0 => RpcResponse::take(from).map(Ok),
-            1 => RpcError::take(from).map(Err),
-            _ => Err(Malformed),
-        }
-    }
-}
-
-type Append = AppendEntriesRequest<TypeConfig>;
-type Appended = AppendEntriesResponse<TypeConfig>;
-type AskVote = VoteRequest<TypeConfig>;
-type Voted = VoteResponse<TypeConfig>;
-type Refusal = TransferLeaderError<TypeConfig>;
-type Transferred = Result<(), Refusal>;
-
 wire_struct! {
-    Envelope { cluster, from, to, call; version }
     LeaderProgress { index, now }
-    Append { vote, prev_log_id, entries, leader_commit }
-    AskVote { vote, last_log_id, leadership_transfer }
-    Voted { vote, vote_granted, last_log_id }
-    Entry { log_id, payload }
     Member {
         id, name, address, url, standing, term, leader, last_log, committed, applied, snapshot,
         state, syncing, heard_ms
@@ -298,103 +259,12 @@ wire_struct! {
 }
 
 wire_enum! {
-    RpcRequest {
-        0 Append(ask), 1 Vote(ask), 2 PreVote(ask), 3 Snapshot(vote, snapshot), 4 Transfer(ask),
-        5 Forward(commands), 6 Read, 7 Join(station), 8 Enroll(station), 9 Change(change),
-        10 Status(with_state),
-    }
-    RpcResponse {
-        0 Append(said), 1 Vote(said), 2 Snapshot(vote), 3 Transfer(said),
-        4 Forwarded(place, answers), 5 Read(place), 6 Joined(cluster, id), 7 Done,
-        8 Status(member),
-    }
     RpcError {
         0 Malformed, 1 OtherCluster, 2 OtherNode(id), 3 NotLeader(leader), 4 Unknown, 5 Removed,
         6 Refused(why), 7 NoCluster(declared),
     }
-    Appended { 0 Success, 1 PartialSuccess(place), 2 Conflict, 3 HigherVote(vote) }
-    Refusal { 0 VoteChanged { expected, actual }, 1 LogNotFlushed { expected, actual } }
     ClusterChange { 0 Promote { id, force }, 1 Remove { id }, 2 Transfer { to } }
     Standing { 0 Leader, 1 Voter, 2 Learner, 3 Candidate, 4 Stranger }
-}
-
-impl Codec for LogId {
-    fn put(&self, out: &mut Encoder) {
-        self.leader_id.term.put(out);
-        self.leader_id.node_id.put(out);
-        self.index.put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let leader_id = LeaderId { term: Codec::take(from)?, node_id: Codec::take(from)? };
-        Ok(Self { leader_id, index: Codec::take(from)? })
-    }
-}
-
-impl Codec for Vote {
-    fn put(&self, out: &mut Encoder) {
-        self.leader_id.term.put(out);
-        self.leader_id.node_id.put(out);
-        self.committed.put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let leader_id = LeaderId { term: Codec::take(from)?, node_id: Codec::take(from)? };
-        Ok(Self { leader_id, committed: Codec::take(from)? })
-    }
-}
-
-impl Codec for Payload {
-    fn put(&self, out: &mut Encoder) {
-        put_payload(self, out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        take_payload(from)
-    }
-}
-
-impl Codec for Snapshot {
-    fn put(&self, out: &mut Encoder) {
-        put_meta(&self.meta, out);
-        self.snapshot.put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        Ok(Self { meta: take_meta(from)?, snapshot: Codec::take(from)? })
-    }
-}
-
-impl Codec for TransferLeaderRequest<TypeConfig> {
-    fn put(&self, out: &mut Encoder) {
-        self.from_leader().put(out);
-        self.to_node_id().put(out);
-        self.last_log_id().copied().put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        Ok(Self::new(Codec::take(from)?, Codec::take(from)?, Codec::take(from)?))
-    }
-}
-
-impl Codec for Transferred {
-    fn put(&self, out: &mut Encoder) {
-        match self {
-            Ok(()) => out.push(0),
-            Err(refusal) => {
-                out.push(1);
-                refusal.put(out);
-            }
-        }
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        match u8::take(from)? {
-            0 => Ok(Ok(())),
-            1 => Refusal::take(from).map(Err),
-            _ => Err(Malformed),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -402,9 +272,10 @@ mod tests {
     use super::*;
     use crate::engine::Rules;
     use crate::engine::codec::state_codec::{FORMAT_VERSION, UnknownVersion};
-    use crate::raft::store::snapshot::Proposal;
+    use crate::raft::store::snapshot::{Entry, LogId, Proposal};
     use crate::time::Span;
     use openraft::EntryPayload;
+    use openraft::vote::leader_id_adv::LeaderId;
 
     fn id(index: u64) -> LogId {
         LogId { leader_id: LeaderId { term: 3, node_id: 7 }, index }
@@ -428,7 +299,7 @@ mod tests {
             RpcRequest::Vote(ask.clone()),
             RpcRequest::PreVote(ask),
             RpcRequest::Transfer(TransferLeaderRequest::new(vote, 9, Some(id(5)))),
-            RpcRequest::Forward(vec![crate::engine::Op::Settle.into()]),
+            RpcRequest::Forward(vec![engine::Op::Settle.into()]),
             RpcRequest::Read,
             RpcRequest::Join(at.clone()),
             RpcRequest::Enroll(at),
@@ -493,7 +364,7 @@ mod tests {
     /// them is refused.
     #[test]
     fn a_call_takes_little_more_memory_than_it_has_bytes() {
-        let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);
+        let call = |count| RpcRequest::Forward(vec![engine::Op::Settle.into(); count]);
         let envelope =
             |count| Envelope { version: 1, cluster: None, from: 1, to: 2, call: call(count) };
         let few = encode_envelope(&envelope(crate::raft::write::proposal_queue::REQUESTS_MAX));
@@ -529,7 +400,7 @@ mod tests {
         let place = LeaderProgress { index: 1 << 40, now: Time::from_secs(5) };
         let answers = [
             Ok(RpcResponse::Append(AppendEntriesResponse::PartialSuccess(Some(id(4))))),
-            Ok(RpcResponse::Forwarded(place, vec![Ok(crate::engine::Outcome::Released)])),
+            Ok(RpcResponse::Forwarded(place, vec![Ok(engine::Outcome::Released)])),
             Ok(RpcResponse::Transfer(Err(TransferLeaderError::LogNotFlushed {
                 expected: Some(id(4)),
                 actual: None,

@@ -11,6 +11,7 @@
 
 pub(super) mod mutual_tls;
 pub(super) mod messages;
+mod message_codec;
 pub(super) mod accept;
 pub(super) mod network;
 pub(super) mod peer_config;

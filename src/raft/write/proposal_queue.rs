@@ -636,7 +636,7 @@ mod entry_weight_tests {
     #[test]
     fn a_command_weighs_at_least_its_bytes() {
         for command in commands() {
-            let mut bytes = crate::engine::codec::state_codec::Encoder::new(1);
+            let mut bytes = engine::codec::state_codec::Encoder::new(1);
             command.put(&mut bytes);
             let weight = weight_of(&command);
             assert!(weight >= bytes.len(), "{weight} for {} bytes: {command:?}", bytes.len());

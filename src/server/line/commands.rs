@@ -583,7 +583,7 @@ fn message_of(event: &Event) -> Option<String> {
 
 /// Returns a SYNC message of the line protocol. Returns `None` for a lock whose name contains a
 /// comma: only other front ends can create such a name, and this protocol can't express it.
-fn message(act: &str, name: &LockName, client: &crate::engine::ClientId) -> Option<String> {
+fn message(act: &str, name: &LockName, client: &engine::ClientId) -> Option<String> {
     let name = name.as_str();
     (!name.contains(',')).then(|| format!("SYNC,{act},{name},{client}\n"))
 }

@@ -308,16 +308,6 @@ impl<T: Codec> Codec for ListPage<T> {
     }
 }
 
-impl Codec for String {
-    fn put(&self, out: &mut Encoder) {
-        Arc::<str>::from(self.as_str()).put(out);
-    }
-
-    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        Arc::<str>::take(from).map(|text| text.to_string())
-    }
-}
-
 /// Encodes a batch.
 pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
     encode_message(protocol(), batch)

@@ -85,7 +85,7 @@ impl ParamShape {
             Self::Count => json!({ "type": "integer", "minimum": 1 }),
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
             Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
-            Self::RequestId => text(crate::engine::values::details::REQUEST_KEY_BYTES_MAX),
+            Self::RequestId => text(engine::values::details::REQUEST_KEY_BYTES_MAX),
             Self::Consistency => json!({ "enum": ["linearizable", "stale", "local"] }),
             Self::Pairs => json!({
                 "type": "array",

@@ -31,12 +31,14 @@
 //!
 //! The folders and files in reading order:
 //!
+//! - `time` has moments and spans, and reads the kernel's clocks; no other module does.
 //! - `values` has the commands and answers of the engine, and the parts of its state.
 //! - `state` puts these together, with the invariants that tests check after each command.
 //! - `rules` changes the state: `apply` calls the rule of each command.
 //! - `query` reads it, and `usage` counts how much each client has.
 //! - `codec` has everything that is stored or sent, as bytes.
 
+pub mod time;
 pub mod values;
 mod usage;
 mod state;
@@ -45,34 +47,28 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use crate::engine::codec::encoding::Interner;
-pub use crate::engine::codec::format_version::Feature;
-pub use crate::engine::values::command::{
+pub use crate::codec::encoding::Interner;
+pub use crate::codec::format_version::Feature;
+pub use crate::values::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndHoldOff, EndSession, Firm,
     Forget, IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
     Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Steal, Tenure,
 };
-pub use crate::engine::values::details::{
+pub use crate::values::details::{
     Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch,
 };
-pub use crate::engine::values::event::{
-    Child, Holder, LockView, Obstacle, SessionView, WaiterView,
-};
-pub use crate::engine::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-pub use crate::engine::values::handover::{
-    Handover, HandoverEnd, LastHandover, Previous, RememberedName,
-};
-pub use crate::engine::values::hold_off::Baseline;
-pub use crate::engine::values::hold_off::{HoldOff, HoldOffCause};
-pub use crate::engine::values::lease::{
+pub use crate::values::event::{Child, Holder, LockView, Obstacle, SessionView, WaiterView};
+pub use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+pub use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
+pub use crate::values::hold_off::Baseline;
+pub use crate::values::hold_off::{HoldOff, HoldOffCause};
+pub use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, StealReason,
     Ticket, Token,
 };
-pub use crate::engine::values::lease::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
-pub use crate::engine::values::name::{ClientId, LockName, NameError};
-pub use crate::engine::values::refusal::{
-    Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way,
-};
+pub use crate::values::lease::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
+pub use crate::values::name::{ClientId, LockName, NameError};
+pub use crate::values::refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
 pub use state::{Engine, Rules};
 pub use usage::Usage;
 
@@ -85,5 +81,8 @@ mod tests_hold_off;
 mod tests_state;
 
 #[cfg(test)]
+extern crate self as engine; // `tests/model/draw.rs` is also a part of other tests
+
+#[cfg(test)]
 #[path = "../../tests/model/mod.rs"]
-pub(crate) mod model;
+mod model;
