@@ -74,10 +74,6 @@ pub use usage::Usage;
 
 pub mod codec;
 #[cfg(test)]
-mod tests_handover;
-#[cfg(test)]
-mod tests_hold_off;
-#[cfg(test)]
 mod tests_state;
 
 #[cfg(test)]
