@@ -32,7 +32,6 @@ const SHORT_FILES: &[&str] = &[
     "src/fuse/mount_config.rs",
     "src/guard/fixtures.rs",
     "src/guard/fuzz.rs",
-    "src/metrics/process_stats.rs",
     "src/server/http/fuzz.rs",
     "src/server/line/fuzz.rs",
     "src/service/fuzz.rs",

@@ -1,12 +1,9 @@
 //! The metrics page for Prometheus. The metrics of every front end (such as a mount or the HTTP
 //! server) include the same counters of the engine and of the process.
 //!
-//! `exposition` has the page and its text formats, with the number of locks by phase and by prefix;
-//! `process_stats` has processor time, memory and descriptors of the process.
+//! `exposition` has the page and its text formats, with the number of locks by phase and by prefix.
 
 mod exposition;
-#[cfg(target_os = "linux")]
-mod process_stats;
 
 pub use exposition::{Exposition, Labels, MetricKind, MetricsPage};
 
@@ -36,7 +33,7 @@ impl ServiceMetrics {
         labels.extend(option_env!("LATCHFS_COMMIT").map(|commit| ("commit", commit.to_owned())));
         page.sample(labels, 1);
         #[cfg(target_os = "linux")]
-        process_stats::add_to(&mut page);
+        add_process(&mut page);
         self.add_gauges(&mut page);
         if self.locks.about().kind == BackendKind::Embedded {
             self.census.lock().add_to(&mut page, &self.locks);
@@ -80,5 +77,38 @@ impl ServiceMetrics {
 impl fmt::Debug for ServiceMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServiceMetrics").finish_non_exhaustive()
+    }
+}
+
+/// Adds the processor time, memory, descriptors and start time of this process, under the
+/// names that all Prometheus clients use, as far as the system tells them.
+#[cfg(target_os = "linux")]
+fn add_process(page: &mut MetricsPage) {
+    use procfs::process::{LimitValue, Process};
+    use std::time::Duration;
+
+    let Ok(process) = Process::myself() else { return };
+    if let Ok(stat) = process.stat() {
+        let per_second = procfs::ticks_per_second().max(1);
+        let lasting = |ticks: u64| Duration::from_millis(ticks.saturating_mul(1_000) / per_second);
+        let help = "User and system processor time.";
+        page.family("process_cpu_seconds_total", help, MetricKind::Counter);
+        page.duration(Vec::new(), lasting(stat.utime + stat.stime));
+        let resident = stat.rss.saturating_mul(procfs::page_size());
+        page.gauge("process_resident_memory_bytes", "Resident memory.", resident);
+        page.gauge("process_virtual_memory_bytes", "Virtual memory.", stat.vsize);
+        if let Ok(boot) = procfs::boot_time_secs() {
+            let help = "When the process began, as Unix time.";
+            page.family("process_start_time_seconds", help, MetricKind::Gauge);
+            page.duration(Vec::new(), Duration::from_secs(boot) + lasting(stat.starttime));
+        }
+    }
+    if let Ok(open) = process.fd_count() {
+        page.gauge("process_open_fds", "Open file descriptors.", open as u64);
+    }
+    if let Ok(limits) = process.limits()
+        && let LimitValue::Value(max) = limits.max_open_files.soft_limit
+    {
+        page.gauge("process_max_fds", "The maximum number of open file descriptors.", max);
     }
 }
