@@ -26,9 +26,6 @@ const SHORT_FILES: &[&str] = &[
     "src/cli/doctor/finding.rs",
     "src/fuse/fuzz.rs",
     "src/fuse/kernel/machine_facts.rs",
-    "src/fuse/kernel/machine_facts.rs",
-    "src/fuse/kernel/machine_facts.rs",
-    "src/fuse/kernel/machine_facts.rs",
     "src/fuse/mount_config.rs",
     "src/guard/fixtures.rs",
     "src/guard/fuzz.rs",
@@ -407,7 +404,6 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/net/", &["base", "shares", "net"]),
     ("src/raft/", &["time", "base", "shares", "net", "storage", "engine", "service", "raft"]),
     ("src/client/", &["time", "base", "net", "engine", "service", "client"]),
-    ("src/status.rs", &["time", "engine"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/metrics/", &["time", "engine", "service", "metrics"]),
     // Authorization is decided in src/auth for all front ends.
