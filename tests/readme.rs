@@ -20,8 +20,6 @@
 
 #[path = "readme/markdown.rs"]
 mod markdown;
-#[path = "support/mod.rs"]
-mod support;
 
 use markdown::{Block, anchors, blocks, code_spans, links};
 use std::fmt::Write as _;
@@ -34,7 +32,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The first command of the README, and the command that the test runs in its place.
 const MOUNT: &str = "latchfs mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
@@ -169,7 +166,7 @@ impl Shell {
         let name = format!("latchfs-readme-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).expect("a fresh name");
-        let own = Path::new(LATCHFS).parent().expect("it is a file").display();
+        let own = Path::new(testing::latchfs_path()).parent().expect("it is a file").display();
         let path = std::env::var("PATH").expect("there is one");
         let mut command = Command::new("unshare");
         command
@@ -226,7 +223,7 @@ impl Drop for Shell {
         // mounts.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
-        support::remove_tree(&self.dir);
+        testing::remove_tree(&self.dir);
     }
 }
 

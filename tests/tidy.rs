@@ -369,11 +369,11 @@ fn only_time_reads_a_clock() {
 #[test]
 fn tests_wait_for_events() {
     let sleep = concat!("thread", "::sleep");
-    none("tests sleep in the one bounded poll of tests/support only", |source, found| {
+    none("tests sleep in the one bounded poll of tests/testing only", |source, found| {
         let code: Vec<_> = match source.path.as_str() {
             // The polling loop of the tests and that of the benchmark are the only ones that may
             // sleep; each is in one of these two files.
-            "tests/support/mod.rs" | "tests/bench/report.rs" => {
+            "tests/testing/command.rs" | "tests/bench/report.rs" => {
                 assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
                 return;
             }

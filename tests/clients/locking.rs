@@ -4,9 +4,9 @@
 //! If the test has two mounts of the same locks, the other process uses the second mount.
 
 use crate::clients::{Client, all};
-use crate::harness::*;
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
+use testing::*;
 
 /// The programs under test, each of which locks an open file by its descriptor.
 const CLIENTS: [Client; 9] = [

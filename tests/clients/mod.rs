@@ -2,8 +2,8 @@
 //! packages install them. Each has the same outcome on one mount, on two mounts of a server, and on
 //! mounts of two nodes of a cluster; with two mounts, other users use the second one.
 
-use crate::harness::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use testing::*;
 
 /// A program under test: its name, and the function that tests it on a mount.
 pub(crate) type Client = (&'static str, fn(&Mount));

@@ -2,13 +2,13 @@
 //! delay for other requests.
 
 use crate::load::now;
-use crate::net::{eventually, run};
-use crate::nodes::{Cluster, talk};
 use latchfs::time::Wall;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use testing::nodes::{Cluster, talk};
+use testing::{eventually, run};
 
 /// The number of locks that the reset ends, unless `LATCHFS_RESET_HOLDS` says otherwise.
 const HOLDS: usize = 10_000;

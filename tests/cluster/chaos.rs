@@ -2,12 +2,11 @@
 //! holder, and a failover stretches leases only a little.
 
 use crate::load::{Dice, Load};
-use crate::net::eventually;
-use crate::nodes::Cluster;
-use crate::support::rounds;
 use latchfs::time::{Span, Wall, boot_now};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+use testing::nodes::Cluster;
+use testing::{eventually, rounds};
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 6;

@@ -3,11 +3,12 @@
 
 use crate::audit::seconds_of_day;
 use crate::load::now;
-use crate::net::{Daemon, Machine, eventually};
-use crate::nodes::{Cluster, options};
 use latchfs::time::Wall;
 use std::fs;
 use std::path::{Path, PathBuf};
+use testing::eventually;
+use testing::net::{Daemon, Machine};
+use testing::nodes::{Cluster, options};
 
 /// Returns the file that holds the offset of a machine's wall clock.
 fn clock(machine: &Machine) -> PathBuf {

@@ -1,9 +1,10 @@
 //! Clusters whose nodes all start with the same declaration (`--initial-cluster`), in any order.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, drain, eventually, run};
-use crate::nodes::{Cluster, Node, curl, options, serve};
 use latchfs::time::{Span, boot_now};
 use std::fs;
+use testing::net::{Daemon, Machine, Net, drain};
+use testing::nodes::{Cluster, Node, curl, options, serve};
+use testing::{eventually, latchfs_path, run};
 
 /// Machines, and the declaration of a cluster of their nodes.
 struct Declared {
@@ -53,7 +54,7 @@ impl Declared {
     #[track_caller]
     fn recover(&self, at: usize) {
         let machine = &self.machines[at];
-        let mut recover = machine.command(LATCHFS);
+        let mut recover = machine.command(latchfs_path());
         recover.args(["cluster", "recover", "--old-holders-are-gone", "--data"]);
         run(recover.arg(machine.path("data")).arg("--to").arg(machine.path("new"))).ok();
     }
@@ -155,7 +156,7 @@ fn a_second_recovered_cluster_does_not_start() {
             .then_some(())
     });
     let second = &declared.machines[1];
-    let refused = run(second.command(LATCHFS).args(declared.options(1, "new"))).fails();
+    let refused = run(second.command(latchfs_path()).args(declared.options(1, "new"))).fails();
     assert!(refused.contains("is of another cluster than this data directory"), "{refused}");
 }
 
@@ -174,7 +175,7 @@ fn a_node_joins_only_a_cluster_of_its_name() {
     let other = declared.cluster.net.machine();
     let join = |more: &[&str]| {
         let more = [&["--seed", &seed], more].concat();
-        run(other.command(LATCHFS).args(options(&other, "data", &more))).fails()
+        run(other.command(latchfs_path()).args(options(&other, "data", &more))).fails()
     };
     let refused = join(&["--cluster-name", "staging"]);
     assert!(refused.contains("its cluster is named 'prod' and not 'staging'"), "{refused}");
@@ -190,19 +191,20 @@ fn a_node_joins_only_a_cluster_of_its_name() {
     let machine = &strangers.machines[1];
     let declaration = ["--initial-cluster", &strangers.initial, "--cluster-name", "test"];
     let refused =
-        run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+        run(machine.command(latchfs_path()).args(options(machine, "data", &declaration))).fails();
     assert!(refused.contains("its cluster is named 'prod' and not 'test'"), "{refused}");
     // Neither does a node begin if another one is declared with other addresses.
     let more = format!("{},10.9.9.9:7100", strangers.initial);
     let declaration = ["--initial-cluster", &more, "--cluster-name", "prod"];
     let refused =
-        run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+        run(machine.command(latchfs_path()).args(options(machine, "data", &declaration))).fails();
     assert!(refused.contains("give all nodes the same addresses"), "{refused}");
     // The declaration must name this node, and another one.
     for addresses in [machine.peers(), "10.9.9.8:7100,10.9.9.9:7100".to_owned()] {
         let declaration = ["--initial-cluster", &addresses];
         let refused =
-            run(machine.command(LATCHFS).args(options(machine, "data", &declaration))).fails();
+            run(machine.command(latchfs_path()).args(options(machine, "data", &declaration)))
+                .fails();
         assert!(refused.contains("must name all nodes"), "{refused}");
     }
 }

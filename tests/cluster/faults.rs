@@ -4,11 +4,12 @@
 //! faults no program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
-use crate::net::{Net, eventually};
-use crate::nodes::{Cluster, Node, begin, serve};
 use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
+use testing::eventually;
+use testing::net::Net;
+use testing::nodes::{Cluster, Node, begin, serve};
 
 /// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 9] = [

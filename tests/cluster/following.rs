@@ -1,14 +1,15 @@
 //! Events of a cluster, followed by a command or in a mount whose node dies: every event comes
 //! once, or the reader is told how many are missing.
 
-use crate::net::{LATCHFS, Mount, Program, eventually};
-use crate::nodes::{Cluster, talk};
 use serde_json::Value;
 use std::time::Duration;
+use testing::net::{Mount, Program};
+use testing::nodes::{Cluster, talk};
+use testing::{eventually, latchfs_path};
 
 /// Starts `latchfs events` with these servers, and waits until it shows events.
 fn follow(cluster: &Cluster, servers: &str) -> Program {
-    let mut command = cluster.clients.command(LATCHFS);
+    let mut command = cluster.clients.command(latchfs_path());
     let reader = Program::start(command.args(["events", "--json", "--server", servers]));
     eventually("its first event", || {
         pair(cluster, 1, "before");
@@ -129,7 +130,7 @@ fn learns_the_true_number(cluster: &mut Cluster, reader: &Program, stopped: i32)
     let urls = cluster.urls();
     let witness = follow(cluster, &urls[1]);
     pair(cluster, 1, "begin");
-    crate::support::signal(stopped, libc::SIGSTOP);
+    testing::signal(stopped, libc::SIGSTOP);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (urls, clients) = (&urls[1..=1], &cluster.clients);
@@ -146,7 +147,7 @@ fn learns_the_true_number(cluster: &mut Cluster, reader: &Program, stopped: i32)
         }
     });
     cluster.nodes[0].daemon.kill();
-    crate::support::signal(stopped, libc::SIGCONT);
+    testing::signal(stopped, libc::SIGCONT);
     pair(cluster, 1, "end");
     let (all, none) = seen(&witness);
     // Sessions of mounts have events as well.

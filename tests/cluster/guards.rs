@@ -1,13 +1,13 @@
 //! Guarded folders whose lock lives in a cluster: while leaders are killed and machines are
 //! isolated, writes succeed or are refused, and no acknowledged write is lost or made twice.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, eventually};
-use crate::nodes::{Cluster, serve_alone};
-use crate::support::{rounds, run};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use testing::net::{Daemon, Machine, Net};
+use testing::nodes::{Cluster, serve_alone};
+use testing::{eventually, latchfs, latchfs_path, rounds, run};
 
 /// How long the lock lasts when its holder does not answer.
 const TTL: &str = "2s";
@@ -76,7 +76,7 @@ impl Writers {
         let place = clients.path("guarded");
         let folder = place.join("folder");
         fs::create_dir_all(&folder).expect("the scratch directory is ours");
-        let mut init = clients.command(LATCHFS);
+        let mut init = clients.command(latchfs_path());
         init.args(["guard", "init", "--shared-storage", "--server", server]).arg(&folder);
         run(&mut init).ok();
         let mut guards = Vec::new();
@@ -205,7 +205,7 @@ fn status(view: &Path) -> Value {
 fn take(view: &Path) -> u64 {
     // A machine that was isolated may need a moment to reach the server again.
     eventually("the lock", || {
-        let taken = run(Command::new(LATCHFS).args(["guard", "take"]).arg(view));
+        let taken = run(latchfs().args(["guard", "take"]).arg(view));
         (taken.code == 0).then_some(())
     });
     status(view)["tenure"]["token"].as_u64().expect("a token")
@@ -219,7 +219,7 @@ fn an_isolated_guard_writes_until_its_lease_ends_and_not_after_anothers_tenure()
     let place = machine.path("guarded");
     let folder = place.join("folder");
     fs::create_dir_all(&folder).expect("ours");
-    let mut init = machine.command(LATCHFS);
+    let mut init = machine.command(latchfs_path());
     init.args(["guard", "init", "--shared-storage", "--server", &machine.url()]).arg(&folder);
     run(&mut init).ok();
     let (first, second) = (net.machine(), net.machine());
@@ -263,7 +263,7 @@ fn an_isolated_guard_writes_until_its_lease_ends_and_not_after_anothers_tenure()
     assert!(write(one, "7").is_err());
     assert_eq!(fs::read_to_string(folder.join("a")).expect("there"), "5");
     assert!(!folder.join("b").exists());
-    run(Command::new(LATCHFS).args(["guard", "give"]).arg(two)).ok();
+    run(latchfs().args(["guard", "give"]).arg(two)).ok();
     assert!(take(one) > others);
     assert_eq!(write(one, "8"), Ok(()));
     writers.end();

@@ -7,9 +7,6 @@
 
 use crate::chaos::seed;
 use crate::load::Dice;
-use crate::net::Machine;
-use crate::nodes::{Cluster, talk};
-use crate::talk::Talk;
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
 use sim::checks::client_history::{Belief, History, Lock, Sharing, StepKind, Who};
@@ -20,6 +17,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use testing::HttpConnection;
+use testing::net::Machine;
+use testing::nodes::{Cluster, talk};
 
 /// The number of operations of a run, unless `LATCHFS_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 10_000;
@@ -73,7 +73,7 @@ struct Client {
     history: Arc<Mutex<History>>,
     done: Sender<()>,
     at: usize,
-    connection: Option<Talk>,
+    connection: Option<HttpConnection>,
     requests: u64,
     held: Vec<Held>,
     counts: Counts,
@@ -537,7 +537,7 @@ fn send(cluster: &Cluster, at: usize, path: &str, key: &str) -> Late {
     let (path, header) = (path.to_owned(), format!("Idempotency-Key: {key}\r\n"));
     thread::spawn(move || {
         machine.enter();
-        Talk::to(&url)?.ask_with("POST", &path, &header)
+        HttpConnection::to(&url)?.ask_with("POST", &path, &header)
     })
 }
 

@@ -4,14 +4,14 @@
 //! before its request was sent, and no client is granted a lock that another client holds and has
 //! not released. Check at the end: every granted lock is held.
 
-use crate::net::Machine;
-use crate::nodes::talk;
-use crate::talk::Talk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use testing::HttpConnection;
+use testing::net::Machine;
+use testing::nodes::talk;
 
 /// The number of locks that each client uses alone, and the number of locks for which all clients
 /// compete.
@@ -94,7 +94,7 @@ impl Load {
     #[track_caller]
     pub(crate) fn await_answers(&self, answers: u64) {
         let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
-        crate::net::eventually("answers", || {
+        testing::eventually("answers", || {
             let failed = self.threads.iter().any(JoinHandle::is_finished);
             assert!(!failed, "a client has ended");
             (self.world.answers.load(Ordering::Relaxed) >= wanted).then_some(())
@@ -170,7 +170,13 @@ impl Client {
 
     /// Sends one request. Returns whether the node executed it (`false` after a 503), or `None` if
     /// the connection is gone.
-    fn ask_once(&mut self, to: &mut Talk, name: &str, shared: bool, dice: u64) -> Option<bool> {
+    fn ask_once(
+        &mut self,
+        to: &mut HttpConnection,
+        name: &str,
+        shared: bool,
+        dice: u64,
+    ) -> Option<bool> {
         let holds = self.held.contains_key(name);
         let release = if shared { holds && dice.is_multiple_of(2) } else { holds };
         let path = format!("/locks/{name}?client=c{}", self.number);
@@ -195,7 +201,7 @@ impl Client {
 
     /// Finds out whether a request without an answer had an effect. Returns whether the connection
     /// still works.
-    fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
+    fn find_out(&mut self, to: &mut HttpConnection, name: &str, shared: bool) -> bool {
         let below = 0;
         let Some((200, body)) = to.request("GET", &format!("/locks/{name}")) else { return false };
         self.open.remove(name);
@@ -233,7 +239,7 @@ impl Client {
 
     /// Compares the state that a node shows with the answers that this client got. If the last
     /// request for a lock has no answer, the lock may be held or not.
-    fn compare(&self, talk: &mut Talk) {
+    fn compare(&self, talk: &mut HttpConnection) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
             let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("it answers");

@@ -1,7 +1,7 @@
 //! The log lines of nodes about their cluster.
 
-use crate::net::eventually;
-use crate::nodes::Cluster;
+use testing::eventually;
+use testing::nodes::Cluster;
 
 /// Returns the lines in the log of node `at` with a text.
 fn lines(cluster: &Cluster, at: usize, text: &str) -> Vec<String> {

@@ -1,20 +1,11 @@
 //! Clusters of real node processes, each on a machine (network namespace) of its own. Nodes are
 //! killed, stopped, isolated, removed and replaced while clients send requests.
 
-// The suite includes the module for test machines of tests/machines by `#[path]`, and does not use
-// all functions of it.
-#![allow(dead_code)]
-
 #[path = "../machines/crowd.rs"]
+#[allow(dead_code)] // a part of it is used
 mod crowd;
-#[path = "../machines/net.rs"]
-mod net;
 #[path = "../machines/server_faults.rs"]
 mod server_faults;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../durable/talk.rs"]
-mod talk;
 
 mod audit;
 mod chaos;
@@ -28,7 +19,6 @@ mod load;
 mod logs;
 mod members;
 mod mounts;
-mod nodes;
 mod partitions;
 mod recover;
 mod several;

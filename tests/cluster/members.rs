@@ -2,10 +2,11 @@
 //! refused.
 
 use crate::load::now;
-use crate::net::{Daemon, LATCHFS, eventually};
-use crate::nodes::{Cluster, Node, options, refusal, serve};
 use std::fs;
 use std::process::Stdio;
+use testing::net::Daemon;
+use testing::nodes::{Cluster, Node, options, refusal, serve};
+use testing::{eventually, latchfs_path};
 
 #[test]
 fn leadership_is_transferred_at_once() {
@@ -120,7 +121,7 @@ fn a_node_behind_a_slow_link_catches_up() {
             let cluster = &cluster;
             scope.spawn(move || {
                 cluster.clients.enter();
-                let mut talk = crate::nodes::talk(&cluster.urls(), 0);
+                let mut talk = testing::nodes::talk(&cluster.urls(), 0);
                 let note = "n".repeat(1_000);
                 for number in 0..GRANTS_EACH {
                     let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");
@@ -176,7 +177,7 @@ fn a_new_node_begins_with_a_snapshot() {
     let urls = cluster.urls();
     let load = crate::load::Load::begin(&cluster.clients, &urls, 4, 3);
     let snapshot = cluster.nodes[0].machine.path("data").join("snapshot");
-    crate::support::poll(6_000, "a snapshot", || {
+    testing::poll(6_000, "a snapshot", || {
         load.await_answers(200);
         snapshot.exists().then_some(())
     });
@@ -226,7 +227,7 @@ fn a_node_killed_at_its_first_append_starts_again() {
     let seed = cluster.nodes[0].machine.peers();
     for _ in 0..3 {
         let machine = cluster.net.machine();
-        let mut command = machine.command(LATCHFS);
+        let mut command = machine.command(latchfs_path());
         command.args(options(&machine, "data", &["--seed", &seed]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut first = command.spawn().expect("the program is there");

@@ -3,10 +3,7 @@
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
-use crate::net::{Mount, eventually};
-use crate::nodes::Cluster;
 use crate::storm::{Belief, Crowd, Diary, Ear, MARGIN, Observation, TTL, judge, strike};
-use crate::support::rounds;
 use latchfs::mutex::Unexpected;
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io;
@@ -14,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, SystemTime};
+use testing::net::Mount;
+use testing::nodes::Cluster;
+use testing::{eventually, rounds};
 
 const MOUNTS: usize = 3;
 /// The number of lock directories. On each mount, one program uses each directory: two programs of

@@ -3,9 +3,9 @@
 //! it can't answer.
 
 use crate::load::{Load, now};
-use crate::net::{LATCHFS, eventually, run};
-use crate::nodes::{Cluster, curl};
 use std::process::Stdio;
+use testing::nodes::{Cluster, curl};
+use testing::{eventually, latchfs_path, run};
 
 /// The maximum time in microseconds until a node reports that it can't answer: 2 s are guaranteed,
 /// and the rest is for a loaded machine.
@@ -126,11 +126,11 @@ fn what_may_be_old_says_how_old_it_is() {
         assert!(age_ms >= (asked - since) / 1_000, "{age_ms} ms, cut off {since}, now {asked}");
         let (url, own) = (machine.url(), ["--stale", "--client", "me", "--server"]);
         let status = [&["status", "build"], &own[..], &[&url]].concat();
-        let said = run(machine.command(LATCHFS).args(status));
+        let said = run(machine.command(latchfs_path()).args(status));
         assert!(said.err.contains(" knew ") && said.err.contains(" ago"), "{}", said.err);
         assert!(said.ok().contains("holder    ann"));
         let list = [&["ls", "--json"], &own[..], &[&url]].concat();
-        let said = run(machine.command(LATCHFS).args(list)).ok();
+        let said = run(machine.command(latchfs_path()).args(list)).ok();
         let list: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         assert_eq!(list[0]["name"], "build");
         assert!(list[0]["age_ms"].as_u64().is_some_and(|older| older >= age_ms), "{list}");

@@ -1,8 +1,9 @@
 //! A majority of the nodes is lost for good, and a survivor begins a new cluster.
 
-use crate::net::{Daemon, LATCHFS, Machine, eventually, run};
-use crate::nodes::{Cluster, options, serve};
 use serde_json::Value;
+use testing::net::{Daemon, Machine};
+use testing::nodes::{Cluster, options, serve};
+use testing::{eventually, latchfs_path, run};
 
 /// Kills all nodes of a cluster of three, and returns the machine of a survivor.
 fn survivor(cluster: &mut Cluster) -> Machine {
@@ -13,9 +14,9 @@ fn survivor(cluster: &mut Cluster) -> Machine {
     cluster.nodes[survivor].machine.clone()
 }
 
-fn recover(machine: &Machine, more: &[&str]) -> crate::support::Output {
+fn recover(machine: &Machine, more: &[&str]) -> testing::Output {
     let (data, new) = (machine.path("data"), machine.path("new"));
-    let mut command = machine.command(LATCHFS);
+    let mut command = machine.command(latchfs_path());
     command.args(["cluster", "recover", "--data"]).arg(data).arg("--to").arg(new);
     run(command.args(more))
 }
@@ -53,7 +54,7 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     );
     assert!(said.contains("--old-holders-are-gone") && said.contains("grant-now"), "{said}");
     // The old directory does not run again, so that it can't form a majority with another one.
-    let refused = run(machine.command(LATCHFS).args(options(&machine, "data", &[]))).fails();
+    let refused = run(machine.command(latchfs_path()).args(options(&machine, "data", &[]))).fails();
     assert!(refused.contains("'latchfs cluster recover' has begun a new cluster"), "{refused}");
     let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
     let at = at.expect("it is one of them");
@@ -129,14 +130,14 @@ fn says_that_no_majority_is_there(cluster: &Cluster, survivor: usize) {
     let all = cluster.urls().join(",");
     for server in [&own, &all] {
         for words in [&["ls"][..], &["status", "build"], &["acquire", "build"], &["doctor"]] {
-            let mut command = cluster.clients.command(LATCHFS);
+            let mut command = cluster.clients.command(latchfs_path());
             let said = run(command.args(words).args(["--server", server]));
             let said = said.out + &said.err;
             assert!(said.contains("the cluster has no majority"), "{words:?} {server}: {said}");
             assert!(said.contains("latchfs cluster recover"), "{words:?} {server}: {said}");
         }
     }
-    let mut command = cluster.clients.command(LATCHFS);
+    let mut command = cluster.clients.command(latchfs_path());
     let status = run(command.args(["cluster", "status", "--server", &own])).ok();
     assert!(status.contains("the cluster has no majority: 1 of 3 voters answer"), "{status}");
     assert!(status.contains("latchfs cluster recover"), "{status}");
@@ -174,7 +175,7 @@ fn a_cluster_that_is_not_lost_is_not_recovered() {
     let refused = recover(&machine, &["--hold-off", "48h", "--force"]);
     assert_eq!(refused.code, 64, "{refused:?}");
     assert!(!machine.path("new").exists());
-    let mut command = machine.command(LATCHFS);
+    let mut command = machine.command(latchfs_path());
     command.args(["cluster", "recover", "--data", "/nowhere", "--to"]).arg(machine.path("new"));
     let refused = run(&mut command);
     assert_eq!(refused.code, 64, "{refused:?}");

@@ -1,9 +1,9 @@
 //! Failover of a client that knows all nodes: it switches to another node by itself when its node
 //! dies or stops.
 
-use crate::net::{LATCHFS, eventually};
-use crate::nodes::{Cluster, Node, serve};
 use std::fs;
+use testing::nodes::{Cluster, Node, serve};
+use testing::{eventually, latchfs_path};
 
 /// A command runs under a lock while the leader is killed or stopped several times. The session and
 /// the lease belong to the cluster and not to a node, so the command runs to its own end.
@@ -17,7 +17,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         begun.display(),
         stop.display()
     );
-    let mut command = cluster.clients.command(LATCHFS);
+    let mut command = cluster.clients.command(latchfs_path());
     command.args(["run", "build", "--server", &servers, "--client", "ann", "--ttl", "20s", "--"]);
     let mut child = command.args(["sh", "-c", &script]).spawn().expect("it starts");
     eventually("the command runs", || begun.exists().then_some(()));
@@ -28,7 +28,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         if round % 2 == 0 {
             cluster.nodes[leader].daemon.kill();
         } else {
-            crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
+            testing::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
         }
         // `latchfs acquire` is started while one node is down, so it first has to find a node that
         // answers.
@@ -40,7 +40,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         if round % 2 == 0 {
             cluster.nodes[leader].daemon.restart();
         } else {
-            crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGCONT);
+            testing::signal(cluster.nodes[leader].daemon.pid(), libc::SIGCONT);
         }
         cluster.voters(3);
     }

@@ -9,15 +9,15 @@
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
-use crate::net::Machine;
-use crate::nodes::{Cluster, talk};
-use crate::talk::Talk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use testing::HttpConnection;
+use testing::net::Machine;
+use testing::nodes::{Cluster, talk};
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 12;
@@ -86,7 +86,7 @@ impl Diary {
     }
 
     /// Sends one request of the client; returns `None` if its outcome is unknown.
-    fn step(&mut self, to: &mut Talk, dice: &mut Dice) -> Option<()> {
+    fn step(&mut self, to: &mut HttpConnection, dice: &mut Dice) -> Option<()> {
         let lock = dice.next() % LOCKS;
         let path = format!("/locks/storm{lock}?client=c{}", self.number);
         let held = self.holds(lock);
@@ -97,7 +97,7 @@ impl Diary {
         }
     }
 
-    fn read_lock(&mut self, to: &mut Talk, lock: u64) -> Option<()> {
+    fn read_lock(&mut self, to: &mut HttpConnection, lock: u64) -> Option<()> {
         let asked = now();
         let (code, body) = to.request("GET", &format!("/locks/storm{lock}"))?;
         match code {
@@ -112,7 +112,13 @@ impl Diary {
         (code == 200).then_some(())
     }
 
-    fn take(&mut self, to: &mut Talk, lock: u64, held: Option<&Belief>, path: &str) -> Option<()> {
+    fn take(
+        &mut self,
+        to: &mut HttpConnection,
+        lock: u64,
+        held: Option<&Belief>,
+        path: &str,
+    ) -> Option<()> {
         let asked = now();
         let (code, body) = to.request("POST", &format!("{path}&ttl=2s&grace=0s&reentrant=1"))?;
         let answered = now();
@@ -141,7 +147,7 @@ impl Diary {
         Some(())
     }
 
-    fn give_back(&mut self, to: &mut Talk, belief: &Belief, path: &str) -> Option<()> {
+    fn give_back(&mut self, to: &mut HttpConnection, belief: &Belief, path: &str) -> Option<()> {
         let asked = now();
         let at = self.current.remove(&belief.lock).expect("it believes so");
         // A client stops relying on a lease when it sends the release request, whatever the answer

@@ -1,23 +1,23 @@
 //! Trust between nodes: a node talks only to nodes of the same cluster that have credentials of the
 //! same certificate authority, or the same peer secret.
 
-use crate::net::Daemon;
-use crate::net::{LATCHFS, Machine, eventually, run};
-use crate::nodes::{self, Cluster, begin, options, refusal, serve};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use testing::net::{Daemon, Machine};
+use testing::nodes::{Cluster, begin, options, refusal, serve};
+use testing::{eventually, latchfs, latchfs_path, run};
 
 /// Makes a certificate authority in the directory `dir` of a machine.
 fn authority(machine: &Machine, dir: &str) {
     let dir = machine.path(dir);
-    run(std::process::Command::new(LATCHFS).args(["cert", "ca", "--dir"]).arg(dir)).ok();
+    run(latchfs().args(["cert", "ca", "--dir"]).arg(dir)).ok();
 }
 
 /// Makes a certificate for `machine`, signed by the authority in `dir` of machine `of`. Returns the
 /// options of a node that use it.
 fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<String> {
     let dir = of.path(dir);
-    let mut make = std::process::Command::new(LATCHFS);
+    let mut make = latchfs();
     make.args(["cert", kind, &machine.address, "--dir"]).arg(&dir);
     run(&mut make).ok();
     let name = if kind == "server" { "server" } else { &machine.address };
@@ -30,7 +30,7 @@ fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<Stri
 
 #[test]
 fn nodes_require_certificates_of_their_authority() {
-    let mut net = crate::net::Net::new();
+    let mut net = testing::net::Net::new();
     let clients = net.machine();
     let (a, b, c, d) = (net.machine(), net.machine(), net.machine(), net.machine());
     authority(&a, "ca");
@@ -65,7 +65,7 @@ fn nodes_require_certificates_of_their_authority() {
     let second = start(&b, &certified(&a, "ca", &b, "peer"), &seed);
     let third = start(&c, &certified(&a, "ca", &c, "peer"), &seed);
     let nodes = [(a, first), (b, second), (c, third)]
-        .map(|(machine, daemon)| nodes::Node { machine, daemon });
+        .map(|(machine, daemon)| testing::nodes::Node { machine, daemon });
     let cluster = Cluster { net, clients, nodes: nodes.into(), token: None };
     cluster.voters(3);
     assert_eq!(cluster.curl(2, "POST", "/locks/a?client=a").0, 200);
@@ -106,14 +106,14 @@ fn nodes_of_other_clusters_are_rejected() {
 /// `--insecure`.
 #[test]
 fn a_peer_port_always_requires_credentials() {
-    let mut net = crate::net::Net::new();
+    let mut net = testing::net::Net::new();
     let machine = net.machine();
     begin(&machine, "data");
     let mut args = options(&machine, "data", &[]);
     let secret = args.split_off(8);
     for peers in [machine.peers(), "127.0.0.1:7100".to_owned()] {
         args[6] = peers;
-        let said = run(machine.command(LATCHFS).args(&args)).exits(69);
+        let said = run(machine.command(latchfs_path()).args(&args)).exits(69);
         assert!(said.contains("--peer-secret-file"), "{said}");
     }
     let daemon = Daemon::start(&machine, [args, secret].concat(), "listening");
@@ -121,13 +121,14 @@ fn a_peer_port_always_requires_credentials() {
     // A secret file that other users can read is refused.
     let others = fs::Permissions::from_mode(0o640);
     let copy = machine.path("copy.pem");
-    fs::copy(nodes::secret(&machine), &copy).expect("it is there");
+    fs::copy(testing::nodes::secret(&machine), &copy).expect("it is there");
     fs::set_permissions(&copy, others).expect("ours");
     let options = options(&machine, "data", &["--peer-secret-file", &copy.display().to_string()]);
     let own: Vec<_> = [&options[..8], &options[10..]].concat();
-    let said = run(machine.command(LATCHFS).args(&own)).exits(69);
+    let said = run(machine.command(latchfs_path()).args(&own)).exits(69);
     assert!(said.contains("chmod 600"), "{said}");
     // A mount is never a node of a cluster, so it refuses the peer options.
-    let said = run(machine.command(LATCHFS).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
+    let said =
+        run(machine.command(latchfs_path()).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
     assert_eq!(said.code, 64, "{}", said.err);
 }

@@ -1,9 +1,10 @@
 //! Programs on several mounts that take one lock in turn with flock(2). Each also holds a lock of
 //! its own, which it must never lose.
 
-use crate::net::{Machine, Mount, Program, eventually};
 use std::fs;
 use std::path::PathBuf;
+use testing::eventually;
+use testing::net::{Machine, Mount, Program};
 
 /// A Python program that holds one lock for its whole life. Meanwhile it takes a second lock in
 /// turn with the programs of other mounts, and it locks files, renames them and unlocks them.

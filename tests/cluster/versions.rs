@@ -3,8 +3,6 @@
 //! process knows.
 
 use crate::load::Load;
-use crate::net::{LATCHFS, eventually, know, run};
-use crate::nodes::{Cluster, refusal, serve};
 use crate::turns::Turns;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{Acquire, ClientId, LeaseTerms, LockName, Op, Outcome};
@@ -12,6 +10,9 @@ use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use std::fs;
+use testing::net::know;
+use testing::nodes::{Cluster, refusal, serve};
+use testing::{eventually, latchfs_path, run};
 
 /// The number of clients that send requests over HTTP.
 const CLIENTS: usize = 3;
@@ -166,7 +167,7 @@ fn a_mount_two_versions_back_learns_which_side_to_upgrade() {
     for (version, side) in [(1, "upgrade the mount or command"), (4, "upgrade the server")] {
         know(version);
         let mount = ["mount", &dir, "--server", &url, "--client", "other", "--foreground"];
-        let said = run(machine.command(LATCHFS).args(mount)).fails();
+        let said = run(machine.command(latchfs_path()).args(mount)).fails();
         let both = format!("version {version}, and this latchfs knows version 2 and 3");
         assert!(said.contains(&both) && said.contains(side), "{said}");
     }

@@ -1,12 +1,11 @@
 //! A durable server on a disk that is full, fails, or is read-only: the server stops with an error
 //! message, and after a restart all acknowledged changes are there.
 
-use crate::harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::shim::Shim;
-use crate::talk::Talk;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{HttpConnection, Scratch, Server, latchfs, run_latchfs};
 
 /// The exit code of a server that stops because its storage has failed.
 const UNAVAILABLE: Option<i32> = Some(69);
@@ -45,7 +44,7 @@ fn start(data: &Path) -> Server {
 /// Acquires locks until one is refused or the server gives no answer. Returns the number of granted
 /// locks, and the last answer.
 fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_json::Value)>) {
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     for number in 0..100_000 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h&note={note}");
         match talk.request("POST", &path) {
@@ -59,7 +58,7 @@ fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_j
 /// Fails unless the first `count` locks are held.
 #[track_caller]
 fn all_are_there(server: &Server, count: u64) {
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     for number in 0..count {
         let (_, body) = talk.request("GET", &format!("/locks/lock{number}")).expect("it answers");
         assert_eq!(body["token"], number + 1, "{body}");
@@ -83,7 +82,7 @@ fn a_full_disk_stops_the_node() {
     assert!(log.contains("mend the disk or make room, and start it again"), "{log}");
     // While the disk is full, a start of the server fails with an error message, and loses nothing.
     let said =
-        latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data.display().to_string()]);
+        run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data.display().to_string()]);
     assert_eq!(said.0, UNAVAILABLE, "{}", said.1);
     assert!(said.1.contains("no space left on device"), "{}", said.1);
     disk.remount("size=4m");
@@ -95,7 +94,7 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, "size=300k");
     let (dir, data) = (scratch.path().join("locks"), disk.0.join("data"));
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     let socket = format!("unix:{}", scratch.path().join("http.sock").display());
     command.arg("mount").arg(&dir).args(["--listen", &socket, "--client", "box", "--data"]);
     let mut server = Server::spawn(command.arg(&data), Scratch::new());
@@ -108,7 +107,7 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
     assert!(!mounts.contains(&format!(" {} ", dir.display())), "{mounts}");
     disk.remount("size=4m");
     let server = start(&data);
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     let (_, body) = talk.request("GET", "/locks/build").expect("it answers");
     assert_eq!((&body["token"], &body["holder"]), (&1.into(), &"box:root".into()), "{body}");
 }
@@ -119,7 +118,7 @@ fn a_failed_sync_is_not_retried() {
     let data = scratch.path().join("data");
     let shim = Shim::new(&scratch, scratch.path());
     let mut server = shim.serve(&data);
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     for number in 0..20 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h");
         assert_eq!(talk.request("POST", &path).expect("it answers").1["token"], number + 1);
@@ -148,7 +147,7 @@ fn a_read_only_data_directory_is_reported() {
     disk.remount("ro");
     for data in [data, disk.0.join("new")] {
         let data = data.display().to_string();
-        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
+        let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
         assert_eq!(code, UNAVAILABLE, "{said}");
         assert!(said.contains("read-only file system"), "{said}");
         assert!(said.contains("name another data directory with --data DIR"), "{said}");
@@ -161,9 +160,9 @@ fn two_servers_do_not_share_a_directory() {
     let data = scratch.path().join("data");
     let server = start(&data);
     let data = data.display().to_string();
-    let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
+    let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
     assert_eq!(code, UNAVAILABLE, "{said}");
     assert!(said.contains(&format!("is in use by process {}", server.pid())), "{said}");
-    let (code, said) = latchfs(&["serve", "--data", &data, "--state", "none"]);
+    let (code, said) = run_latchfs(&["serve", "--data", &data, "--state", "none"]);
     assert_eq!(code, Some(64), "{said}");
 }

@@ -2,14 +2,12 @@
 //! the reason, releases still work, `kill -9` loses nothing, and the daemon grants locks again by
 //! itself when there is space.
 
-use crate::harness::{LATCHFS, Scratch, Server, eventually};
-use crate::support::run;
-use crate::talk::Talk;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use testing::{HttpConnection, Scratch, Server, eventually, latchfs, run};
 
 /// A small file system for one test, unmounted when dropped.
 struct Disk(PathBuf);
@@ -96,7 +94,7 @@ fn serve(disk: &Disk) -> Server {
 fn mount(disk: &Disk, dir: &Path) -> Server {
     let scratch = Scratch::new();
     let socket = format!("unix:{}", scratch.path().join("socket").display());
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.arg("mount").arg(dir).args(["--listen", &socket, "--client", "box", "--state"]);
     Server::spawn(command.arg(disk.state()), scratch)
 }
@@ -109,7 +107,7 @@ fn is_held_there(dir: &Path, name: &str) -> bool {
 
 /// Acquires locks until one is refused. Returns the number of granted locks.
 #[track_caller]
-fn take_until_refused(talk: &mut Talk) -> u64 {
+fn take_until_refused(talk: &mut HttpConnection) -> u64 {
     for number in 0..10_000 {
         let path = format!("/locks/lock{number}?client=a&ttl=1h&note={}", "n".repeat(1_000));
         let (code, body) = talk.request("POST", &path).expect("the server lives");
@@ -123,20 +121,20 @@ fn take_until_refused(talk: &mut Talk) -> u64 {
 }
 
 #[track_caller]
-fn is_held(talk: &mut Talk, name: &str) -> bool {
+fn is_held(talk: &mut HttpConnection, name: &str) -> bool {
     let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("the server lives");
     assert_eq!(code, 200, "{body}");
     body["phase"] == "held"
 }
 
 #[track_caller]
-fn release(talk: &mut Talk, name: &str, client: &str) {
+fn release(talk: &mut HttpConnection, name: &str, client: &str) {
     let path = format!("/locks/{name}?client={client}");
     let (code, body) = talk.request("DELETE", &path).expect("the server lives");
     assert_eq!(code, 200, "{body}");
 }
 
-fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
+fn can_take(talk: &mut HttpConnection, name: &str) -> Option<()> {
     let path = format!("/locks/{name}?client=a");
     (talk.request("POST", &path).expect("the server lives").0 == 200).then_some(())
 }
@@ -145,7 +143,7 @@ fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
 /// grants locks again when there is space.
 fn a_server_survives(disk: &Disk) {
     let mut server = serve(disk);
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     for name in ["one", "two", "three"] {
         can_take(&mut talk, name).expect("there is room");
     }
@@ -159,7 +157,7 @@ fn a_server_survives(disk: &Disk) {
     server.wait();
     disk.fill();
     let server = serve(disk);
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     assert!(!is_held(&mut talk, "one") && is_held(&mut talk, "two"));
     for number in 0..granted {
         assert!(is_held(&mut talk, &format!("lock{number}")), "{number} of {granted} is lost");

@@ -1,14 +1,12 @@
 //! A durable server that is killed at random moments under load: after a restart all acknowledged
 //! changes are there, and no token is granted twice.
 
-use crate::harness::{Scratch, Server};
-use crate::support::rounds;
-use crate::talk::Talk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
+use testing::{HttpConnection, Scratch, Server, rounds};
 
 /// How often the server is killed in a short run.
 const ROUNDS: usize = 15;
@@ -58,7 +56,7 @@ fn run_client(
     answered: &mpsc::Sender<()>,
 ) -> Knows {
     let mut dice = Dice(seed);
-    let Some(mut talk) = Talk::to(url) else { return knows };
+    let Some(mut talk) = HttpConnection::to(url) else { return knows };
     loop {
         let shared = dice.next().is_multiple_of(5);
         let name = if shared {
@@ -98,7 +96,7 @@ fn run_client(
 /// Compares the state that a restarted server shows with its earlier answers. If the last request
 /// for a lock has no answer, the lock may be held or not.
 fn compare(url: &str, client: usize, knows: &mut Knows) {
-    let mut talk = Talk::to(url).expect("it listens");
+    let mut talk = HttpConnection::to(url).expect("it listens");
     let names = (0..OWN).map(|n| format!("own{client}-{n}"));
     for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
         let (code, body) = talk.request("GET", &format!("/locks/{name}")).expect("it answers");

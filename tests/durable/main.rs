@@ -1,18 +1,6 @@
 //! A durable server (`--data`): runs the tests of every server, `tests/server`, on it, and tests
 //! the guarantees that only a server with a log on disk gives.
 
-// The suite includes modules of other test suites by `#[path]`, and does not use all functions of
-// them.
-#![allow(dead_code)]
-
-/// The server harness gives each server a data directory (`--data`) if this is true.
-pub(crate) const DURABLE: bool = true;
-
-#[path = "../server/harness.rs"]
-mod harness;
-#[path = "../support/mod.rs"]
-mod support;
-
 #[path = "../server/ending.rs"]
 mod ending;
 #[path = "../server/events.rs"]
@@ -39,4 +27,3 @@ mod full_disk;
 mod killed;
 mod power;
 mod shim;
-mod talk;

@@ -5,9 +5,7 @@
 //! synced data, and of the rest anything from nothing to all; the test tries six variants at each
 //! point.
 
-use crate::harness::Scratch;
 use crate::shim::Shim;
-use crate::talk::Talk;
 use latchfs::engine::{Engine, LockName};
 use latchfs::raft::RaftNode;
 use latchfs::time::Time;
@@ -17,6 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
+use testing::{HttpConnection, Scratch};
 
 /// The number of clients, and the number of locks that each of them is granted.
 const CLIENTS: u64 = 3;
@@ -222,7 +221,7 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
             for client in 0..CLIENTS {
                 let url = &server.url;
                 scope.spawn(move || {
-                    let mut talk = Talk::to(url).expect("it listens");
+                    let mut talk = HttpConnection::to(url).expect("it listens");
                     for number in 0..GRANTS {
                         let path = format!("/locks/r{round}c{client}n{number}?client=a&ttl=1h");
                         assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
@@ -317,7 +316,7 @@ fn no_power_loss_loses_entries_between_snapshot_and_log() {
     let base = dir.canonicalize().expect("it is there").display().to_string();
     let shim = Shim::new(&scratch, &dir);
     let server = shim.serve(Path::new(&format!("{base}/data")));
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     for number in 0..ENTRIES {
         let path = format!("/locks/n{number}?client=a&ttl=1h");
         assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
@@ -352,7 +351,7 @@ fn no_power_loss_loses_entries_when_the_log_begins_a_file() {
         for client in 0..CLIENTS {
             let url = &server.url;
             scope.spawn(move || {
-                let mut talk = Talk::to(url).expect("it listens");
+                let mut talk = HttpConnection::to(url).expect("it listens");
                 let note = "n".repeat(1_000);
                 for number in 0..GRANTS_EACH {
                     let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");

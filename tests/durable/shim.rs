@@ -1,9 +1,9 @@
 //! A library that the C compiler builds and that is preloaded into a server. It records the
 //! server's file operations, and can make its syncs fail.
 
-use crate::harness::{LATCHFS, Scratch, Server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Scratch, Server, latchfs};
 
 /// A library that intercepts the file operations of a server.
 pub(crate) struct Shim {
@@ -34,7 +34,7 @@ impl Shim {
 
     /// Starts a server on a data directory with the library preloaded.
     pub(crate) fn serve(&self, data: &Path) -> Server {
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.env("LD_PRELOAD", &self.library).env("SHIM_DIR", &self.dir);
         command.env("SHIM_TRACE", &self.trace).env("SHIM_FAIL", &self.fail);
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);

@@ -5,20 +5,9 @@
 //! the moment at which its lock is granted, and one in `flock.rs` removes a file at the moment at
 //! which another program's close releases it.
 
-// The suite includes modules of other test suites by `#[path]`, and does not use all functions of
-// them.
-#![allow(dead_code)]
 // Python and other programs are written as `r#"..."#`, even those that contain no quotes, so
 // clippy's lint against needless hashes is off.
 #![allow(clippy::needless_raw_string_hashes)]
-
-/// The mount harness gives each mount a data directory (`--data`) if this is true.
-pub(crate) const DURABLE: bool = true;
-
-#[path = "../mounted/harness.rs"]
-mod harness;
-#[path = "../support/mod.rs"]
-mod support;
 
 #[path = "../mounted/holding.rs"]
 mod holding;

@@ -3,7 +3,6 @@
 //! through the view are under way.
 
 use crate::harness::{Guard, Scratch, shell};
-use crate::support::rounds;
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags};
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +12,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, Per
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use testing::rounds;
 
 /// The user that attacks.
 const ATTACKER: u32 = 4_001;
@@ -511,7 +511,7 @@ fn init_follows_no_symlink() {
     let before = marks(&outside);
     let init = || {
         let mut command = crate::harness::latchfs();
-        crate::support::run(command.args(["guard", "init", "--alone"]).arg(&folder))
+        testing::run(command.args(["guard", "init", "--alone"]).arg(&folder))
     };
     symlink(&outside, folder.join(".latchfs")).expect("made");
     let refused = init().fails();

@@ -2,10 +2,10 @@
 
 use crate::arriving::{Machines, begin_take, not_ready};
 use crate::harness::latchfs;
-use crate::support::run;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testing::run;
 
 /// Returns the reason of the acceptance in the markers of the second machine.
 fn reason(machines: &Machines) -> String {

@@ -3,11 +3,11 @@
 
 use crate::disks::Disk;
 use crate::harness::{Guard, Scratch, eventually, latchfs, python, shell};
-use crate::support::{Output, run};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Output, run};
 
 /// The acts of an ordinary user, which the tests of the units run as well.
 const ACTS: &str = include_str!("../fixtures/guard_acts.py");

@@ -2,13 +2,13 @@
 //! tool, and carries a file when it wants to.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
-use crate::support::run;
 use latchfs::time::{Span, boot_now};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testing::run;
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(crate) struct Machines {

@@ -2,10 +2,10 @@
 
 use crate::arriving::{Machines, begin_take, not_ready};
 use crate::harness::latchfs;
-use crate::support::{Output, run};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Output, run};
 
 /// Checks lines against the schema, and their digests as the schema describes them.
 const CHECK: &str = "

@@ -82,7 +82,7 @@ fn a_lock_that_was_taken_along_ends_with_its_time() {
     let mut status = crate::harness::latchfs();
     status.args(["status", "--server", &machines.server.url, "--json"]);
     status.arg(one.status()["lock"].as_str().expect("a name"));
-    let status = crate::support::run(&mut status).ok();
+    let status = testing::run(&mut status).ok();
     assert!(status.contains("dirty"), "{status}");
     machines.server.signal(libc::SIGSTOP);
     fs::write(one.path("a"), "away").expect("taken along");

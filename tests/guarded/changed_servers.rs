@@ -3,11 +3,11 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
-use crate::support::run;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::run;
 
 /// Copies a directory with everything in it.
 fn copy_dir(from: &Path, to: &Path) {

@@ -5,7 +5,6 @@ use crate::foreign::lost;
 use crate::harness::{Guard, Scratch, eventually, no_other_stops, pause, python};
 use crate::ordinary_user::in_a_namespace;
 use crate::recorder::{Recorder, version};
-use crate::support::{rounds, run_within};
 use crate::telling::Events;
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,6 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::{rounds, run_within};
 
 /// Runs programs that write a file in two parts, and checks that the folder has only the whole
 /// file.

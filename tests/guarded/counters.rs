@@ -2,7 +2,6 @@
 //! longer than their leases last: no acknowledged increment is lost.
 
 use crate::harness::{Guard, Scratch, Server, no_other_stops, pause};
-use crate::support::rounds;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -11,6 +10,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use testing::rounds;
 
 const CLIENTS: usize = 5;
 

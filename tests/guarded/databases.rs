@@ -1,10 +1,10 @@
 //! `SQLite` on a view, in each journal mode, while its program and the guard are killed.
 
 use crate::harness::{Guard, Scratch, eventually};
-use crate::support::{rounds, run};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use testing::{rounds, run};
 
 /// Inserts one number after the other, and tells each one in a file outside the view once its
 /// transaction is committed. First it checks the database, and that it holds all acknowledged

@@ -1,10 +1,10 @@
 //! Disks that are full or fail: a small file system on a loop device holds the folder.
 
 use crate::harness::{Guard, Scratch, Server, python, shell};
-use crate::support::run;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::run;
 
 /// A file system of its own for one test, which ends after the guard and the scratch directory.
 pub(crate) struct Disk {
@@ -55,7 +55,7 @@ impl Drop for Disk {
         for mount in self.mounts.iter().rev() {
             let _ = Command::new("umount").arg(mount).status();
         }
-        crate::support::remove_tree(&self.dir);
+        testing::remove_tree(&self.dir);
     }
 }
 

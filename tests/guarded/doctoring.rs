@@ -5,7 +5,6 @@ use crate::arriving::Machines;
 use crate::auditing::host_dir;
 use crate::changed_servers::kill;
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
-use crate::support::run;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,6 +12,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use testing::run;
 
 static KERNEL: RwLock<()> = RwLock::new(());
 

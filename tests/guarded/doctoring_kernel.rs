@@ -2,11 +2,11 @@
 
 use crate::doctoring::{finds, is_healthy, kernel_changes};
 use crate::harness::{Guard, Scratch};
-use crate::support::run;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use testing::run;
 
 /// A setting of the kernel's FUSE, which is 0 again when this value is dropped.
 struct Setting(PathBuf);

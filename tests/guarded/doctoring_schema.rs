@@ -2,11 +2,11 @@
 
 use crate::doctoring::{kernel_stays, options, place};
 use crate::harness::{Guard, Scratch, eventually, latchfs};
-use crate::support::run;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::run;
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys

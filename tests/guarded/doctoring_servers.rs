@@ -4,10 +4,10 @@
 use crate::changed_servers::kill;
 use crate::doctoring::{finds, is_healthy, kernel_stays, options, place, token};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
-use crate::support::run;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use testing::run;
 
 /// A mount on a server, which is unmounted when this value is dropped.
 struct Mount(PathBuf);

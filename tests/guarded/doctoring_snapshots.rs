@@ -7,13 +7,13 @@ use crate::doctoring::{
 };
 use crate::faulty_markers::{Traced, is_dead};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
-use crate::support::{Output, run};
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testing::{Output, run};
 
 /// A folder with some files, whose lock a server decides, so that snapshots are copies.
 struct Site {

@@ -3,12 +3,12 @@
 
 use crate::arriving::{Machines, begin_take, state};
 use crate::harness::{Guard, eventually, pause};
-use crate::support::run;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
+use testing::run;
 
 /// A Python program that runs the statements that a test gives it, and goes on running.
 pub(crate) struct Program {

@@ -5,12 +5,12 @@
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::disks::Disk;
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause, shell};
-use crate::support::{rounds, run, signal};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::{rounds, run, signal};
 
 /// The system calls by which a guard changes the folder and its own files.
 const DISK_STEPS: &str =

@@ -2,10 +2,10 @@
 
 use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops};
 use crate::hostile::TestMount;
-use crate::support::run;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
+use testing::run;
 
 /// A guard saves, changes in place, loses its lock, dies and is fenced on the file system at `at`.
 fn check_on(name: &str, scratch: &Scratch) {

@@ -2,12 +2,12 @@
 //! view puts them aside.
 
 use crate::harness::{Guard, Scratch, shell};
-use crate::support::run;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
+use testing::run;
 
 /// A guard that holds the lock, over a folder with the file `a`.
 fn holding(scratch: &Scratch, options: &[&str]) -> Guard {

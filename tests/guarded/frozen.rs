@@ -5,7 +5,6 @@ use crate::arriving::{Machines, markers, not_ready, state};
 use crate::doctoring::finds_one;
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
 use crate::sleeping::how_it_ended;
-use crate::support::run;
 use crate::telling::Events;
 use crate::watchdog::{Disk, FrozenDisk, wait_for_hanging};
 use std::fs::{self, File};
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use testing::run;
 
 /// A control group of the kernel whose processes are frozen.
 struct Frozen(PathBuf);

@@ -1,11 +1,11 @@
 //! Guards that hang or are dead: a command about a view always ends, and says what hangs.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
-use crate::support::{Output, run, signal};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
+use testing::{Output, run, signal};
 
 /// How long `guard status` may take on a machine that runs other tests; 2 s are promised.
 const ANSWER_LIMIT: Span = Span::from_secs(5);
@@ -27,7 +27,7 @@ fn a_stopped_guard_is_reported_from_outside() {
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
-    for _ in 0..crate::support::rounds(2, 50) {
+    for _ in 0..testing::rounds(2, 50) {
         guard.stop();
         std::thread::scope(|scope| {
             for _ in 0..25 {
@@ -88,7 +88,7 @@ fn a_guard_that_is_stopped_while_it_works_is_reported_from_outside() {
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
     let load = Load::start(&guard);
-    for _ in 0..crate::support::rounds(6, 50) {
+    for _ in 0..testing::rounds(6, 50) {
         let mut stopped = None;
         // Half of the commands start before the guard is stopped.
         std::thread::scope(|scope| {

@@ -1,6 +1,5 @@
 //! Folders, guards and servers of the tests.
 
-use crate::support::{Output, drain, poll, remove_tree, run, signal};
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use testing::{Output, drain, poll, remove_tree, run, signal};
 
 /// The number of polls until a state that a test waits for must be there.
 const POLLS_MAX: usize = 500;

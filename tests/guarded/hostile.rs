@@ -2,11 +2,11 @@
 //! to do, and the limits of a guard.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
-use crate::support::{rounds, run};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testing::{rounds, run};
 
 /// Runs a guard that must be refused, and returns its sentence.
 #[track_caller]

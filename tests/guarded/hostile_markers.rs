@@ -3,10 +3,10 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, eventually, shell};
-use crate::support::{rounds, run};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use testing::{rounds, run};
 
 /// Returns the marker that was written last.
 fn last_marker(machines: &Machines, before: &[std::path::PathBuf]) -> std::path::PathBuf {

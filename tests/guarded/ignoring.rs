@@ -4,13 +4,13 @@
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::doctoring::{findings_of, options, place};
 use crate::harness::{Guard, Scratch, eventually, latchfs, python};
-use crate::support::run;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use testing::run;
 
 /// The interface of a Syncthing that shares a folder and names its ignore patterns.
 struct Interface {

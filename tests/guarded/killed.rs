@@ -3,12 +3,12 @@
 
 use crate::harness::{Guard, Scratch, eventually};
 use crate::recorder::{Recorder, version};
-use crate::support::rounds;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use testing::rounds;
 
 /// How each program begins: it has written half of `data`, and says so.
 const HALF: &str = "
@@ -72,7 +72,7 @@ fn start(dir: &Path, program: &str) -> Child {
 /// Ends a program by a signal, unless it ends itself.
 fn end(mut child: Child, is_sent: bool, number: i32) -> ExitStatus {
     if is_sent {
-        crate::support::signal(child.id().cast_signed(), number);
+        testing::signal(child.id().cast_signed(), number);
     }
     child.wait().expect("it ends")
 }

@@ -35,7 +35,7 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
     let first = Guard::start(&scratch, "one", &options("m1"));
     let second = Guard::start(&scratch, "two", &options("m2"));
     let real = |name: &str| scratch.folder().join(name);
-    for round in 0..crate::support::rounds(2, 50) {
+    for round in 0..testing::rounds(2, 50) {
         first.request("take", &[]).ok();
         fs::write(first.path("whole"), "before").expect("held");
         fs::write(first.path("log.log"), "start\n").expect("held");
@@ -86,7 +86,7 @@ fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
 fn a_killed_guard_leaves_whole_versions() {
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
-    for round in 0..crate::support::rounds(3, 100) {
+    for round in 0..testing::rounds(3, 100) {
         let guard = Guard::start(&scratch, "view", &[]);
         let before = format!("version {round}").repeat(1_000);
         fs::write(guard.path("kept"), &before).expect("the lock is free");

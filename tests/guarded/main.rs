@@ -1,9 +1,6 @@
 //! Guarded folders with the real program, the real kernel and programs that nobody here wrote:
 //! saves appear whole, a change needs the lock, and a guard that has lost it harms nothing.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod abuse;
 mod accepting;
 mod acting;

@@ -1,10 +1,10 @@
 //! Markers and checkpoints are as their JSON schema says.
 
 use crate::arriving::{Machines, markers};
-use crate::support::run;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::run;
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys

@@ -3,13 +3,13 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
-use crate::support::run;
 use crate::telling::Events;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testing::run;
 
 /// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
 /// which no file stands, and ` foreign` for one that was changed past the view.

@@ -3,10 +3,10 @@
 //! Each script runs in a mount namespace of its own, in which it may change `/dev/fuse`.
 
 use crate::harness::Scratch;
-use crate::support::{Output, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use testing::{Output, run};
 
 /// The user that starts the guard. No such user need exist.
 pub(crate) const ALICE: u32 = 54_321;

@@ -2,11 +2,11 @@
 //! of the session's leader was used again.
 
 use crate::harness::{Guard, Scratch, latchfs, python};
-use crate::support::{Output, run};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
+use testing::{Output, run};
 
 /// The user of the sessions, and another user.
 const USER: u32 = 4_001;

@@ -3,12 +3,12 @@
 
 use crate::harness::{Guard, Scratch, shell};
 use crate::recorder::{Recorder, Version, Versions, versions_in};
-use crate::support::rounds;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::rounds;
 
 /// The properties in which the results of a program agree on two file systems.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -429,7 +429,7 @@ pub(crate) fn save(dir: &Path, scratch: &Scratch, mode: &str, url: &str, script:
     command.env_remove("CARGO_TARGET_DIR");
     // The first start of LibreOffice, in the full form, takes longer than all others.
     let limit = Duration::from_secs(rounds(20, 120) as u64);
-    crate::support::run_within(limit, &mut command).ok();
+    testing::run_within(limit, &mut command).ok();
 }
 
 /// Describes all files below a directory.

@@ -4,7 +4,6 @@
 use crate::arriving::{Machines, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::relay::Relay;
-use crate::support::{COMMAND_LIMIT, Output, drain, poll, rounds, run, signal};
 use latchfs::time::{Span, Time, Wall, boot_now};
 use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use testing::{COMMAND_LIMIT, Output, drain, poll, rounds, run, signal};
 
 /// The lease of the guards.
 const LEASE: Span = Span::from_secs(2);

@@ -2,12 +2,12 @@
 //! write.
 
 use crate::harness::{Guard, Scratch, eventually, python};
-use crate::support::{Output, rounds, run_within};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testing::{Output, rounds, run_within};
 
 /// The size of a file that takes several reads.
 const LARGE: usize = 128 * 1024;

@@ -3,11 +3,11 @@
 
 use crate::harness::{Guard, Scratch, latchfs, shell};
 use crate::snapshots::{facts, fill, id_of, snapshot, snapshots_of, taken};
-use crate::support::{Output, run};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
+use testing::{Output, run};
 
 /// Puts a file of a snapshot back as another user.
 fn put_back_as(uid: u32, guard: &Guard, id: &str, path: &str) -> Output {

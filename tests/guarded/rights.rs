@@ -5,13 +5,13 @@
 use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
 use crate::ordinary_user::{ALICE, in_a_namespace};
 use crate::snapshots::{id_of, snapshot, taken};
-use crate::support::{Output, run, signal};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Output, run, signal};
 
 const ROOT: u32 = 0;
 /// The user who owns the tenure.

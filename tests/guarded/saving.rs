@@ -288,7 +288,7 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
     fs::create_dir(real.join("dir")).expect("made");
     fs::write(real.join("dir/file"), "public").expect("written");
     symlink(&secret, real.join("link")).expect("made");
-    let rounds = crate::support::rounds(2_000, 100_000);
+    let rounds = testing::rounds(2_000, 100_000);
     let swapping = std::thread::spawn(move || {
         for _ in 0..rounds {
             let (dir, link) = (real.join("dir"), real.join("link"));

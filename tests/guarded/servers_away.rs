@@ -5,11 +5,11 @@
 use crate::arriving::{Machines, begin_take, not_ready, state};
 use crate::changed_servers::kill;
 use crate::harness::{Guard, Server, eventually, latchfs, no_other_stops, pause};
-use crate::support::{rounds, run};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
+use testing::{rounds, run};
 
 fn token(guard: &Guard) -> u64 {
     guard.status()["tenure"]["token"].as_u64().expect("held")

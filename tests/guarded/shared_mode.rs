@@ -2,11 +2,11 @@
 
 use crate::harness::{Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, shell};
 use crate::relay::Relay;
-use crate::support::{rounds, run};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use testing::{rounds, run};
 
 /// A folder on a storage that machines share, and its server.
 fn shared_folder() -> (Scratch, Server) {

@@ -3,7 +3,6 @@
 
 use crate::arriving::{Machines, begin_take, markers, state};
 use crate::harness::{Guard, Scratch, eventually, latchfs, pause};
-use crate::support::signal;
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::signal;
 
 /// The program that speaks to the bus of a test: `what` is done with the object of logind.
 const CALL: &str = "import dbus, sys\n\

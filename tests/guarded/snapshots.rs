@@ -3,7 +3,6 @@
 use crate::file_systems::is_in_kernel;
 use crate::harness::{Guard, Scratch, Server, latchfs, pause, python, shell};
 use crate::hostile::TestMount;
-use crate::support::{Output, rounds, run};
 use latchfs::time::boot_now;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{Output, rounds, run};
 
 /// Prints what a restore must give back of each file of a tree.
 const FACTS: &str = r"

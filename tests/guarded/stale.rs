@@ -5,13 +5,13 @@ use crate::harness::{
     Guard, Scratch, Server, Stopped, eventually, no_other_stops, pause, python, shell,
 };
 use crate::hostile::TestMount;
-use crate::support::{rounds, run};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
+use testing::{rounds, run};
 
 /// Closes a file, and returns the result of close(2).
 #[allow(unsafe_code)]

@@ -3,12 +3,12 @@
 //! list with reasons.
 
 use crate::harness::{Guard, Scratch};
-use crate::support::{Output, rounds, run_within};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testing::{Output, rounds, run_within};
 
 /// Returns the limit of a suite: none takes as long, unless it hangs.
 fn suite_limit() -> Duration {

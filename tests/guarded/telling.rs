@@ -2,7 +2,6 @@
 //! refusals, each after a real loss.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
-use crate::support::run;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use testing::run;
 
 /// How long an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);

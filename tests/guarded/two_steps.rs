@@ -2,13 +2,13 @@
 //! removals go through the stage of their tenure, so that none of them lands after its end.
 
 use crate::harness::{Guard, Scratch, Server, Stopped, no_other_stops, pause, shell};
-use crate::support::{rounds, run};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testing::{rounds, run};
 
 /// Changes names again and again, each kind of change in turn, until one fails.
 fn change_names(dir: &Path) -> io::Error {

@@ -1,13 +1,13 @@
 //! The commands, policies and refusals of a guard.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, python, shell};
-use crate::support::{run, signal};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use testing::{run, signal};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")

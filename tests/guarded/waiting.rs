@@ -3,12 +3,12 @@
 
 use crate::arriving::{Machines, not_ready, state};
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause, shell};
-use crate::support::run;
 use latchfs::time::{Span, boot_now};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
+use testing::run;
 
 /// The server is stopped for longer than the session of the guard lasts. Neither a person nor a
 /// program that waits for the lock hears of that.

@@ -2,7 +2,6 @@
 //! ends the waits of programs.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
-use crate::support::run;
 use crate::telling::Events;
 use std::fs;
 use std::io::Write as _;
@@ -10,6 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::run;
 
 /// The interval in which the watchdog of the tests wants a report.
 const WATCHDOG: Duration = Duration::from_millis(600);

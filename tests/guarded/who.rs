@@ -2,7 +2,6 @@
 
 use crate::arriving::Machines;
 use crate::harness::{Scratch, Server, latchfs};
-use crate::support::run;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
+use testing::run;
 
 /// A file is looked up in a view of either machine, and in the folder itself. The server that the
 /// folder names is asked if the guard does not know the holder, or if no guard runs.

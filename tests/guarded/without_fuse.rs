@@ -4,7 +4,6 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::harness::{Guard, Scratch, eventually, latchfs, pause, python};
-use crate::support::{Output, run, signal};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use testing::{Output, run, signal};
 
 /// A machine that uses its copy of the folder without a view.
 struct Plain<'a> {

@@ -3,7 +3,6 @@
 
 use crate::harness::{Guard, Scratch, eventually};
 use crate::recorder::{Recorder, version};
-use crate::support::{rounds, run_within};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{rounds, run_within};
 
 /// Scripts that write `one` to the file `out`, wait for the FIFO `GATE`, and write `two`.
 const SCRIPTS: [(&str, &[&str]); 10] = [

@@ -1,16 +1,13 @@
 //! The audit log of a server: who did what, and which requests were refused, also in a flood.
 
-use crate::mounted_harness::{ALICE, BOB, Setup};
-use crate::server_harness::{Scratch, Server, eventually, latchfs};
-use crate::support::signal;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::{ALICE, BOB, Scratch, Server, Setup, eventually, latchfs, run_latchfs, signal};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -213,7 +210,7 @@ fn batches_and_lines_are_recorded() {
     };
     let steal = |key: &str, client: &str| {
         let steal = ["steal", "x", "--reason", "why", "--server", &server.url];
-        latchfs(&[&steal[..], &["--token-file", key, "--client", client]].concat())
+        run_latchfs(&[&steal[..], &["--token-file", key, "--client", client]].concat())
     };
     let (code, said) = steal(&key("eve", "the secret of the attacker"), "eve");
     assert_ne!(code, Some(0), "{said}");
@@ -235,7 +232,7 @@ fn certificates(dir: &str) {
         &["client", "ann"],
         &["peer", "127.0.0.1"],
     ] {
-        let (code, said) = latchfs(&[&["cert", "--dir", dir], what].concat());
+        let (code, said) = run_latchfs(&[&["cert", "--dir", dir], what].concat());
         assert_eq!(code, Some(0), "{said}");
     }
 }
@@ -417,7 +414,7 @@ fn sighup_gives_a_mount_another_token() {
     write(&own, "the first secret of t\n");
     let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
     let log = fs::File::create(path("mount.log")).expect("our directory");
-    let mut mount = Command::new(crate::server_harness::LATCHFS);
+    let mut mount = latchfs();
     mount.args(["mount", "locks", "--foreground", "--client", "t", "--server", &server.url]);
     mount.args(["--token-file", "token", "--ttl", "2s"]).current_dir(scratch.path());
     mount.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -5,7 +5,6 @@ use crate::floods::{
     FLOOD_KIB, acquire, ask_at_socket, beside_victim, peak_kib, send, send_batch,
     serves_the_victim, start, submit,
 };
-use crate::server_harness::{Scratch, Server, latchfs};
 use latchfs::engine::values::details::{
     HANDOVER_BYTES_MAX, HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX,
     TEXT_BYTES_MAX,
@@ -25,6 +24,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
+use testing::{Scratch, Server, run_latchfs};
 
 /// Returns a command whose field `part` has `count` bytes, or `count` elements if it is a list.
 fn with_part(part: &str, count: usize) -> Submission {
@@ -196,7 +196,7 @@ fn token_names_have_a_bound() {
     server.curl(&keyed.concat()).is(200);
     let tokens = serve(256);
     let none = ["serve", "--listen", "127.0.0.1:0", "--state", "none", "--tokens", &tokens];
-    let (code, said) = latchfs(&none);
+    let (code, said) = run_latchfs(&none);
     assert!(code != Some(0) && said.contains("255"), "{said}");
 }
 

@@ -2,14 +2,10 @@
 //! clients answers whose decoding would take much memory.
 
 use crate::mount_floods::victim;
-use crate::mounted_harness::{Behind, Setup};
 use crate::patience::prompt;
-use crate::server_harness::{LATCHFS, Scratch, Server, latchfs};
-use crate::support::poll;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
-    QueuePolicy, Renew, Replay,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Op, Outcome, Patch, Renew, Replay,
 };
 use latchfs::service::List;
 use latchfs::service::batch::batch_messages;
@@ -23,10 +19,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
+use testing::{Behind, Scratch, Server, Setup, latchfs, latchfs_path, poll, run_latchfs};
 
 /// The maximum memory in KiB that a flood may add to the attacked process.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
@@ -51,7 +48,7 @@ pub(crate) fn peak_kib(pid: i32) -> u64 {
 /// memory of its parent, so its peak memory would be that of the whole test process.
 fn runs_latchfs(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe"));
-    program.is_ok_and(|program| program == Path::new(LATCHFS))
+    program.is_ok_and(|program| program == Path::new(latchfs_path()))
 }
 
 /// Sends the encoded batch `batch` to the server; returns the status code and the body of the
@@ -200,7 +197,7 @@ fn notes_in_a_batch_have_a_bound() {
     }
     assert_eq!(refused, 16);
     serves_the_victim(&server);
-    let (code, said) = latchfs(&["ls", "--server", &server.url]);
+    let (code, said) = run_latchfs(&["ls", "--server", &server.url]);
     assert!(code == Some(0) && said.contains("eve/7") && !said.contains("eve/7x"), "{said}");
 }
 
@@ -312,7 +309,7 @@ pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
 fn run_client_once(limit: Duration, args: &[&str]) -> Client {
     const POLLS_MAX: usize = 3_000;
     let begun = boot_now();
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut peak = 0;

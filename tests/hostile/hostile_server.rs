@@ -4,8 +4,6 @@
 
 use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;
-use crate::mounted_harness::{Behind, Mount, Setup, eventually};
-use crate::server_harness::Server;
 use latchfs::Mutex;
 use latchfs::engine::{Event, EventKind, SessionId};
 use latchfs::service::batch::batch_messages::{Frame, Stamp, StreamStart, encode_frame};
@@ -15,7 +13,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex as Guarded};
 use std::thread;
-use std::time::Duration;
+use testing::{Behind, Mount, Server, Setup, eventually};
 
 /// How a hostile server answers each request of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,14 +4,13 @@
 
 use crate::floods::{FLOOD_KIB, peak_kib};
 use crate::patience::prompt;
-use crate::server_harness::{Scratch, eventually};
-use crate::talk::{Lines, Talk};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 use std::time::Duration;
+use testing::{LineConnection, Lines, Scratch, eventually};
 
 /// A server under attack, and its peak memory in KiB before the attack.
 struct Target {
@@ -320,7 +319,7 @@ fn followers_and_their_answers_are_bounded() {
     // The server accepts 64 registered followers (receivers of lock changes) at a time. It may have
     // dropped some of them during the test, so more than 64 may have registered in total.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
-    let owner = |talk: &mut Talk| talk.request("OWN,victim,ann");
+    let owner = |talk: &mut LineConnection| talk.request("OWN,victim,ann");
     assert_eq!(owner(&mut ops()), "NONE");
     serves_the_victim();
     let grown = peak_kib(lines.server.pid()) - before;

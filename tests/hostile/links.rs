@@ -1,9 +1,9 @@
 //! A local user who makes links in root's mount: symbolic links out of the mount, and more hard
 //! links to a lock than the daemon accepts.
 
-use crate::mounted_harness::*;
 use latchfs::time::steady_now;
 use std::time::Duration;
+use testing::*;
 
 /// The time within which another user of the attacked mount, the victim, must get an answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);

@@ -1,9 +1,6 @@
 //! A local user who exhausts the resources of root's mount that all of its users share: waits,
 //! descriptors, memory, and the time of the daemon.
 
-use crate::mounted_harness::{
-    ALICE, BOB, Mount, PRELUDE, Setup, dedent, eventually, json, lines, memory_kb, mount, users,
-};
 use crate::patience::{VICTIM_LIMIT, prompt};
 use latchfs::time::{Time, boot_now};
 use std::ffi::{CStr, CString};
@@ -14,6 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
+use testing::{
+    ALICE, BOB, Mount, PRELUDE, Setup, dedent, eventually, json, lines, memory_kb, mount, users,
+};
 
 /// The maximum duration of an attack.
 const ATTACK_LIMIT: Duration = Duration::from_secs(60);

@@ -1,10 +1,9 @@
 //! A local user who sends requests to the HTTP socket of root's mount.
 
-use crate::mounted_harness::{ALICE, Scratch, users};
-use crate::server_harness::{self as servers, Server, latchfs};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use testing::{ALICE, Scratch, Server, latchfs, run_latchfs, users};
 
 /// A mount of root that serves all users, with an HTTP socket that they can reach.
 struct Mounted {
@@ -15,9 +14,9 @@ struct Mounted {
 
 impl Mounted {
     fn start() -> Self {
-        let scratch = Scratch::new();
-        let (dir, socket) = (scratch.path("locks"), scratch.path("http.sock"));
-        let mut command = Command::new(servers::LATCHFS);
+        let scratch = Scratch::open_to_all();
+        let (dir, socket) = (scratch.join("locks"), scratch.join("http.sock"));
+        let mut command = latchfs();
         command.arg("mount").arg(&dir).args([
             "--state",
             "none",
@@ -27,7 +26,7 @@ impl Mounted {
             "--listen",
         ]);
         command.arg(format!("unix:{}", socket.display()));
-        let server = Server::spawn(&mut command, servers::Scratch::new());
+        let server = Server::spawn(&mut command, Scratch::new());
         Self { server, dir, _scratch: scratch }
     }
 
@@ -48,7 +47,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new(servers::LATCHFS).arg("umount").arg(&self.dir).output();
+        let _ = latchfs().arg("umount").arg(&self.dir).output();
     }
 }
 
@@ -86,50 +85,50 @@ fn a_local_user_at_the_socket_of_a_mount_acts_as_its_own_client() {
 
 #[test]
 fn a_mount_serves_no_tcp_address_without_credentials() {
-    let scratch = Scratch::new();
-    let dir = scratch.path("locks").display().to_string();
+    let scratch = Scratch::open_to_all();
+    let dir = scratch.join("locks").display().to_string();
     for more in [&[][..], &["--insecure"]] {
         let mount =
             ["mount", &dir, "--state", "none", "--grant-at-once", "--listen", "127.0.0.1:0"];
-        let (code, said) = latchfs(&[&mount[..], more].concat());
+        let (code, said) = run_latchfs(&[&mount[..], more].concat());
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--tokens") && said.contains("unix:PATH"), "{said}");
     }
-    assert!(!scratch.path("locks").exists(), "nothing was mounted");
+    assert!(!scratch.join("locks").exists(), "nothing was mounted");
 }
 
 /// A daemon replaces a socket that a killed daemon left behind, but no other kind of file.
 #[test]
 fn a_stale_socket_is_replaced() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::open_to_all();
     let start = |name: &str| {
-        let mut command = Command::new(servers::LATCHFS);
-        command.arg("mount").arg(scratch.path("locks")).args([
+        let mut command = latchfs();
+        command.arg("mount").arg(scratch.join("locks")).args([
             "--state",
             "none",
             "--grant-at-once",
             "--listen",
         ]);
-        command.arg(format!("unix:{}", scratch.path(name).display()));
+        command.arg(format!("unix:{}", scratch.join(name).display()));
         command
     };
-    let mut first = Server::spawn(&mut start("http.sock"), servers::Scratch::new());
+    let mut first = Server::spawn(&mut start("http.sock"), Scratch::new());
     first.signal(libc::SIGKILL);
     first.wait();
     drop(first);
     let umount = || {
-        let mut umount = Command::new(servers::LATCHFS);
-        umount.arg("umount").arg(scratch.path("locks")).output().expect("it ends")
+        let mut umount = latchfs();
+        umount.arg("umount").arg(scratch.join("locks")).output().expect("it ends")
     };
     umount();
-    let second = Server::spawn(&mut start("http.sock"), servers::Scratch::new());
+    let second = Server::spawn(&mut start("http.sock"), Scratch::new());
     second.curl(&["/locks"]).is(200);
     umount();
     drop(second);
-    fs::write(scratch.path("file"), "text").expect("ours");
+    fs::write(scratch.join("file"), "text").expect("ours");
     let refused = start("file").output().expect("it ends");
     umount();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("can't listen on"), "{said}");
-    assert_eq!(fs::read_to_string(scratch.path("file")).expect("it is there"), "text");
+    assert_eq!(fs::read_to_string(scratch.join("file")).expect("it is there"), "text");
 }

@@ -3,12 +3,9 @@
 //! of any user.
 
 use crate::mount_floods::{Attacker, WATCHED_OF_USER, bound, is_waiting, limited, victim};
-use crate::mounted_harness::{ALICE, BOB, Setup, eventually, json, users};
 use crate::patience::prompt;
 use latchfs::engine::values::lease::GRACE_DEFAULT;
-use latchfs::engine::{
-    Acquire, ClientId, LeaseTerms, LockName, Mode, Op, Ownership, Patch, QueuePolicy, Ttl,
-};
+use latchfs::engine::{Acquire, ClientId, LeaseTerms, LockName, Op, Ttl};
 use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, Submission, decode_response, encode_batch,
 };
@@ -17,6 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testing::{ALICE, BOB, Setup, eventually, json, users};
 
 /// A Python program that takes everything that costs the daemon a file descriptor, as often as the
 /// limits per user allow: locks bound to processes, waiting threads, open control files and open
@@ -148,8 +146,8 @@ fn as_user(user: &str, script: &str) -> Command {
 #[test]
 fn listings_of_300_000_locks_delay_nobody() {
     const LOCKS: usize = 300_000;
-    let scratch = crate::mounted_harness::Scratch::new();
-    let socket = scratch.path("http.sock");
+    let scratch = testing::Scratch::open_to_all();
+    let socket = scratch.join("http.sock");
     let listen = format!("--state none --grant-at-once --listen unix:{}", socket.display());
     let m = Setup::new().no_state().with(&listen).start();
     make_locks(&socket, LOCKS);

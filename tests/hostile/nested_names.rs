@@ -1,13 +1,9 @@
 //! Locks that other users or clients make below a held lock, through every interface: they do not
 //! keep the holder from releasing its lock.
 
-use crate::mounted_harness::*;
-use crate::server_harness::{self as servers, Server};
-use crate::support::run;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, Answer, ClientId, Lease, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
-    QueuePolicy, Rules,
+    Acquire, Answer, ClientId, Lease, LeaseTerms, LockName, Op, QueuePolicy, Rules,
 };
 use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
@@ -22,6 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
+use testing::*;
 
 /// The time within which another user of the attacked mount, the victim, must get an answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
@@ -36,8 +33,8 @@ struct Mounted {
 impl Mounted {
     fn start() -> Self {
         users();
-        let scratch = Scratch::new();
-        let dir = scratch.path("locks");
+        let scratch = Scratch::open_to_all();
+        let dir = scratch.join("locks");
         let server = Server::mounted(&dir);
         Self { server, dir, scratch }
     }
@@ -78,7 +75,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new(servers::LATCHFS).arg("umount").arg(&self.dir).output();
+        let _ = latchfs().arg("umount").arg(&self.dir).output();
     }
 }
 
@@ -118,7 +115,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     }
     for line in [QueuePolicy::Skip, QueuePolicy::Join(None)] {
         m.sh_as(BOB, BOB, "mkdir backup").ok();
-        let (body, response) = (m.scratch.path("body"), m.scratch.path("response"));
+        let (body, response) = (m.scratch.join("body"), m.scratch.join("response"));
         fs::write(&body, batch("backup/x", line)).expect("ours");
         let send = m.curl("POST /door/v1/ask");
         let script = format!("{send} --data-binary @{}", body.display());

@@ -2,7 +2,6 @@
 //! administration endpoints by a token with the right to steal.
 
 use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
-use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{Acquire, LeaseTerms, Op, Ttl};
 use latchfs::service::batch::batch_messages::{RequestBatch, encode_batch};
@@ -13,6 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
+use testing::{Reply, Scratch, Server, eventually, latchfs, run_latchfs};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -53,7 +53,7 @@ impl Node {
         let (data, tokens, certs) = (path("data"), path("tokens.toml"), path("certs"));
         fs::write(&tokens, TOKENS).expect("a fresh directory");
         fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("ours");
-        let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
+        let (code, said) = run_latchfs(&["cert", "secret", "--dir", &certs]);
         assert_eq!(code, Some(0), "{said}");
         let mode = fs::metadata(format!("{certs}/peers.pem")).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -123,14 +123,14 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let (foreign, data) = (path("foreign"), path("mine"));
     let joins = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--seed", &node.peers];
     let joins = [&joins[..], &["--peer-listen", "127.0.0.1:0"]].concat();
-    let (code, said) = latchfs(&joins);
+    let (code, said) = run_latchfs(&joins);
     assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
-    let (code, said) = latchfs(&[&joins[..], &["--insecure"]].concat());
+    let (code, said) = run_latchfs(&[&joins[..], &["--insecure"]].concat());
     assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
-    assert_eq!(latchfs(&["cert", "secret", "--dir", &foreign]).0, Some(0));
+    assert_eq!(run_latchfs(&["cert", "secret", "--dir", &foreign]).0, Some(0));
     // The joining node would give up after 30 s; the test does not wait that long.
     let secret = format!("{foreign}/peers.pem");
-    let mut joining = Command::new(crate::server_harness::LATCHFS);
+    let mut joining = latchfs();
     joining.args(&joins).args(["--peer-secret-file", &secret]);
     let mut joining = joining.stderr(Stdio::null()).spawn().expect("it starts");
     eventually("the node rejects the foreign secret", || {

@@ -2,10 +2,7 @@
 //! sends more requests in ten minutes than the table can hold.
 
 use crate::mount_floods::since;
-use crate::mounted_harness::Setup;
 use crate::request_ids::{ADMIN, EVE, VICTIM, keyed, start};
-use crate::server_harness::{Scratch, Server};
-use crate::support::rounds;
 use latchfs::engine::{Op, Rules};
 use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
@@ -17,6 +14,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
+use testing::{Scratch, Server, Setup, rounds};
 
 /// A connection to a server that stays open.
 struct Connection(BufReader<TcpStream>);

@@ -2,12 +2,10 @@
 //! request.
 
 use crate::patience::prompt;
-use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
-use crate::talk::Talk;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, EndSession, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenSession, Outcome,
-    Ownership, Patch, QueuePolicy, Release, SessionEnd, Token,
+    Acquire, ClientId, EndSession, LeaseKey, LeaseTerms, LockName, Op, OpenSession, Outcome,
+    Release, SessionEnd, Token,
 };
 use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, Submission, decode_response, encode_batch,
@@ -18,6 +16,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use testing::{LineConnection, Reply, Scratch, Server, eventually, run_latchfs};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -321,7 +320,7 @@ fn keys_of_one_front_end_are_unknown_to_another() {
     }
     let refused = victim(&server, "DELETE", key, "/locks/prod/db").is(422);
     assert_eq!(refused["kind"], "E_INVALID");
-    let mut talk = Talk::to(line);
+    let mut talk = LineConnection::to(line);
     assert_eq!(talk.request("AUTH,the secret of the victim"), "SUCCESS");
     assert_eq!(talk.request("LOCK,prod/db,ci"), "FAIL", "it is held, whoever got that answer");
     assert_eq!(talk.request("UNLOCK,prod/db,ci"), "SUCCESS");
@@ -338,7 +337,7 @@ fn keys_are_shared_by_nodes_but_not_by_front_ends() {
     let scratch = Scratch::new();
     let tokens = tokens(&scratch);
     let path = |name: &str| scratch.path().join(name).display().to_string();
-    assert_eq!(latchfs(&["cert", "secret", "--dir", &path("certs")]).0, Some(0));
+    assert_eq!(run_latchfs(&["cert", "secret", "--dir", &path("certs")]).0, Some(0));
     drop(Server::listen(&["--data", &path("first")]));
     let secret = path("certs/peers.pem");
     let node = |data: &str, more: &[&str]| {

@@ -2,13 +2,13 @@
 //! connections of clients and nodes.
 
 use crate::patience::prompt;
-use crate::server_harness::{LATCHFS, Scratch, Server, eventually, latchfs};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::{Scratch, Server, eventually, latchfs, latchfs_path, run_latchfs};
 
 const EVE: &str = "Authorization: Bearer the secret of the attacker";
 const ANN: &str = "Authorization: Bearer the secret of the victim";
@@ -117,7 +117,7 @@ fn narrowed_token_loses_what_lies_outside() {
 /// Makes certificates in `dir`.
 fn certificates(dir: &str, of: &[&[&str]]) {
     for what in of {
-        let (code, said) = latchfs(&[&["cert", "--dir", dir], *what].concat());
+        let (code, said) = run_latchfs(&[&["cert", "--dir", dir], *what].concat());
         assert_eq!(code, Some(0), "{said}");
     }
 }
@@ -157,7 +157,7 @@ fn refused_client_certificate_ends_on_open_connections() {
         curl
     };
     let mut stream = curl("eve", &[&format!("{url}/events")]).spawn().expect("curl is there");
-    let said = crate::mounted_harness::lines(stream.stdout.take().expect("piped"));
+    let said = testing::lines(stream.stdout.take().expect("piped"));
     while said.recv_timeout(Duration::from_secs(20)).expect("a line") != ": latchfs" {}
     let status = |name: &str| {
         let path = format!("{url}/locks/{name}?client={name}");
@@ -223,11 +223,11 @@ fn certificates_for_peers_are_read_again() {
     copy(&new);
     reload(&server);
     let second = peers(&new, &path("second"));
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(["serve", "--listen", "127.0.0.1:0"]).args(&second).args(["--seed", &address]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-    let said = crate::mounted_harness::lines(child.stdout.take().expect("piped"));
+    let said = testing::lines(child.stdout.take().expect("piped"));
     let line = said.recv_timeout(Duration::from_secs(20));
     let _gone = child.kill();
     let _reaped = child.wait();
@@ -245,7 +245,7 @@ fn certificate_of_one_node_does_not_make_another() {
     let start = |host: &str, data: &str, seed: Option<&str>| {
         let (cert, key) = (format!("{certs}/{host}.pem"), format!("{certs}/{host}.key"));
         let (ca, listen) = (format!("{certs}/ca.pem"), "127.0.0.1:0");
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data", data]);
         command.args(["--peer-listen", listen, "--peer-cert", &cert, "--peer-key", &key]);
         command.args(["--peer-ca", &ca]).args(seed.iter().flat_map(|seed| ["--seed", seed]));
@@ -307,7 +307,7 @@ fn token_is_not_sent_without_encryption() {
     let token = path.display().to_string();
     // An address of documentation, to which nothing is sent.
     let (code, said) =
-        latchfs(&["ls", "--server", "http://192.0.2.1:8080", "--token-file", &token]);
+        run_latchfs(&["ls", "--server", "http://192.0.2.1:8080", "--token-file", &token]);
     assert_eq!(code, Some(64), "{said}");
     assert!(said.contains("--plain-token") && said.contains("https"), "{said}");
 }
@@ -322,7 +322,7 @@ fn symlinks_in_a_state_directory_are_not_followed() {
         fs::create_dir(&state).expect("a fresh directory");
         std::os::unix::fs::symlink(&target, state.join("lock")).expect("a fresh directory");
         let state = state.display().to_string();
-        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
         assert_ne!(code, Some(0), "{said}");
         assert!(!target.exists(), "{said}");
     }
@@ -335,7 +335,7 @@ fn files_of_a_server_are_private_whatever_the_umask() {
     for option in ["--state", "--data"] {
         let dir = scratch.path().join(option.trim_start_matches('-'));
         let mut command = Command::new("sh");
-        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", LATCHFS, "serve"]);
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", latchfs_path(), "serve"]);
         command.args(["--listen", "127.0.0.1:0", option]).arg(&dir);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let server = Server::spawn(&mut command, Scratch::new());
@@ -354,7 +354,7 @@ fn state_directory_of_another_user_is_refused() {
     std::os::unix::fs::chown(&state, Some(4_000_001), None).expect("the tests run as root");
     for option in ["--state", "--data"] {
         let state = state.display().to_string();
-        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
         assert_ne!(code, Some(0));
         assert!(said.contains("belongs to user 4000001"), "{said}");
     }

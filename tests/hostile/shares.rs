@@ -3,15 +3,11 @@
 
 use crate::floods::submit;
 use crate::mount_floods::{Attacker, victim};
-use crate::mounted_harness::{ALICE, BOB, Setup};
 use crate::patience::prompt;
 use crate::peers::Node;
-use crate::server_harness::{Scratch, Server, eventually};
-use crate::talk::Lines;
 use latchfs::engine::values::lease::GRACE_DEFAULT;
 use latchfs::engine::{
-    Acquire, ClientId, LeaseTerms, LockName, Mode, Op, OpenSession, Ownership, Patch, QueuePolicy,
-    Ttl,
+    Acquire, ClientId, LeaseTerms, LockName, Mode, Op, OpenSession, QueuePolicy, Ttl,
 };
 use latchfs::service::batch::batch_messages::{
     ItemReply, RequestBatch, decode_response, encode_batch,
@@ -24,6 +20,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+use testing::{ALICE, BOB, Lines, Scratch, Server, Setup, eventually, latchfs};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -388,12 +385,12 @@ fn connections_without_a_certificate_do_not_keep_nodes_out() {
 fn prompt_join(node: &Node) -> bool {
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
     let (data, tokens, secret) = (path("late"), path("tokens.toml"), path("certs/peers.pem"));
-    let mut command = Command::new(crate::server_harness::LATCHFS);
+    let mut command = latchfs();
     command.args(["serve", "--listen", "127.0.0.1:0", "--data", &data, "--tokens", &tokens]);
     command.args(["--peer-listen", "127.0.0.1:0", "--peer-secret-file", &secret]);
     command.args(["--seed", &node.peers]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the program is there");
-    let said = crate::mounted_harness::lines(child.stdout.take().expect("piped"));
+    let said = testing::lines(child.stdout.take().expect("piped"));
     let joined = said
         .recv_timeout(Duration::from_secs(10))
         .is_ok_and(|line| line.starts_with("latchfs: listening on "));

@@ -1,9 +1,9 @@
 //! A hostile web page in the browser of a user who may use the server.
 
-use crate::server_harness::Server;
 use latchfs::time::{Span, boot_now};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use testing::Server;
 
 /// The time within which the victim must get its answer during the attack.
 const PROMPT: Span = Span::from_secs(1);

@@ -1,11 +1,10 @@
 //! Access control of the line protocol: tokens, TLS, and public addresses.
 
-use crate::harness::{Scratch, latchfs};
-use crate::talk::Lines;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
+use testing::{Lines, Scratch, run_latchfs};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -61,7 +60,7 @@ fn lines_are_encrypted_if_the_server_uses_tls() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("certs").display().to_string();
     for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "laptop1"]] {
-        let (code, said) = latchfs(&[&["cert", "--dir", &dir], what].concat());
+        let (code, said) = run_latchfs(&[&["cert", "--dir", &dir], what].concat());
         assert_eq!(code, Some(0), "{said}");
     }
     let path = |name: &str| format!("{dir}/{name}");
@@ -100,7 +99,7 @@ fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
 
 #[test]
 fn public_address_requires_credentials() {
-    let (code, said) = latchfs(&[
+    let (code, said) = run_latchfs(&[
         "serve",
         "--listen",
         "127.0.0.1:0",
@@ -111,12 +110,19 @@ fn public_address_requires_credentials() {
     ]);
     assert_eq!(code, Some(64), "{said}");
     assert!(said.contains("can be reached by other machines"), "{said}");
-    let (code, said) =
-        latchfs(&["serve", "--listen", "127.0.0.1:0", "--state", "none", "--line-listen", "9000"]);
+    let (code, said) = run_latchfs(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--state",
+        "none",
+        "--line-listen",
+        "9000",
+    ]);
     assert_eq!(code, Some(64), "{said}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
-    let (code, said) = latchfs(&[
+    let (code, said) = run_latchfs(&[
         "serve",
         "--listen",
         "127.0.0.1:0",

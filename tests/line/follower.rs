@@ -2,11 +2,11 @@
 //! `REGISTER`, receives a `SYNC` line for each lock change, and replies `ACK`. Despite the name, it
 //! is no Raft follower.
 
-use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use testing::COMMAND_LIMIT;
 
 /// The follower's use of the connection after it has sent an `ACK`.
 #[derive(Clone, Copy, PartialEq, Eq)]

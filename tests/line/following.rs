@@ -2,9 +2,8 @@
 //! change in order, and delays no client.
 
 use crate::follower::{After, Follower};
-use crate::harness::eventually;
-use crate::talk::Lines;
 use std::net::TcpListener;
+use testing::{Lines, eventually};
 
 fn register(lines: &Lines, address: &str) {
     assert_eq!(lines.request(&format!("REGISTER,{address}")), "REGISTERED");

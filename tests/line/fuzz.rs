@@ -1,8 +1,8 @@
 //! Fuzzing of the line protocol: every whole line gets exactly one reply, and the server survives.
 
-use crate::talk::Lines;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use testing::Lines;
 
 const WORDS: [&str; 8] = [
     "SUCCESS",

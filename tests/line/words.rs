@@ -1,9 +1,8 @@
 //! The requests of the line protocol and their replies.
 
-use crate::harness::eventually;
-use crate::talk::{Lines, Talk};
 use std::sync::Barrier;
 use std::thread;
+use testing::{LineConnection, Lines, eventually};
 
 #[test]
 fn replies_of_the_original_protocol() {
@@ -134,7 +133,7 @@ fn draining_server_only_releases_locks() {
 #[test]
 fn idle_connections_do_not_delay_the_shutdown() {
     let mut lines = Lines::start(&[]);
-    let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
+    let idle: Vec<LineConnection> = (0..10).map(|_| lines.connect()).collect();
     // Besides the idle connections there is one that has sent half a line. It must not delay the
     // shutdown.
     let mut half = lines.connect();

@@ -1,8 +1,9 @@
 //! Authorization of mounts at a server, by tokens and by certificates.
 
-use crate::net::{LATCHFS, Machine, Net, eventually, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use testing::net::{Machine, Net};
+use testing::{eventually, latchfs_path, run};
 
 /// A token file with one token. A mount with the token may act as the client `machine2` and its
 /// users, on locks below `team/` and on locks whose names begin with `own`.
@@ -30,7 +31,7 @@ fn private(machine: &Machine, name: &str, text: &str) -> String {
 
 /// Returns the error message of a mount that must be refused.
 fn refused(machine: &Machine, args: &[&str]) -> String {
-    let mut command = machine.command(LATCHFS);
+    let mut command = machine.command(latchfs_path());
     let dir = machine.path("never");
     let tried = run(command.arg("mount").arg(&dir).args(args).args(["--foreground"]));
     assert_ne!(tried.code, 0, "{tried:?}");
@@ -90,8 +91,9 @@ fn a_token_sees_its_own_part_of_the_directory() {
         ["./own", "./own1", "./owner", "./team", "./team/a", "./team/a/b"]
     );
     part.sh("cd team && stat a/b && test -d .").ok();
+    let latchfs = latchfs_path();
     let names =
-        |args: &str| seen(&format!("{LATCHFS} ls {args} --dir . | awk 'NR > 1 {{print $1}}'"));
+        |args: &str| seen(&format!("{latchfs} ls {args} --dir . | awk 'NR > 1 {{print $1}}'"));
     assert_eq!(names(""), ["own", "own1", "owner", "team/a", "team/a/b"]);
     assert_eq!(names("te"), ["team/a", "team/a/b"]);
     // `team` is shown as the directory of visible locks, whether it is a lock or not, and can't be
@@ -144,7 +146,7 @@ fn a_mount_reports_that_its_token_is_not_known_any_more() {
     // for a while.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
     eventually("the finding of doctor", || {
-        let seen = run(a.command(LATCHFS).arg("doctor"));
+        let seen = run(a.command(latchfs_path()).arg("doctor"));
         let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
         assert!(line.starts_with("wrong "), "{seen:?}");
         line.contains("token is unknown").then_some(())
@@ -161,7 +163,7 @@ fn a_client_certificate_authenticates_a_mount() {
     let (server, a) = (net.machine(), net.machine());
     let dir = server.path("certs").display().to_string();
     let cert = |args: &[&str]| {
-        run(server.command(LATCHFS).arg("cert").args(args).args(["--dir", &dir])).ok()
+        run(server.command(latchfs_path()).arg("cert").args(args).args(["--dir", &dir])).ok()
     };
     cert(&["ca"]);
     cert(&["server", &server.address]);

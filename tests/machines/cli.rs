@@ -1,9 +1,10 @@
 //! The command line with `--server`, without any mount.
 
-use crate::net::{LATCHFS, Machine, Net, Output, Program, eventually, run};
+use testing::net::{Machine, Net, Program};
+use testing::{Output, eventually, latchfs_path, run};
 
 fn latchfs(machine: &Machine, url: &str, client: &str, args: &[&str]) -> Output {
-    let mut command = machine.command(LATCHFS);
+    let mut command = machine.command(latchfs_path());
     run(command.args(args).args(["--client", client]).env("LATCHFS_SERVER", url))
 }
 
@@ -45,16 +46,16 @@ fn a_command_runs_under_a_lock_of_a_server() {
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
     let url = server.url();
-    let mut first = a.command(LATCHFS);
+    let mut first = a.command(latchfs_path());
     first.args(["run", "build", "--server", &url, "--client", "a", "--"]);
     first.args(["sh", "-c", "echo $LATCHFS_LOCK $LATCHFS_SERVER; read line; exit 7"]);
     let mut first = Program::start(&mut first);
     first.says(&format!("build {url}"));
-    let mut tried = b.command(LATCHFS);
+    let mut tried = b.command(latchfs_path());
     tried.args(["run", "build", "--try", "--server", &url, "--client", "b", "--", "true"]);
     let tried = run(&mut tried);
     assert_eq!(tried.code, 75, "{tried:?}");
-    let mut second = b.command(LATCHFS);
+    let mut second = b.command(latchfs_path());
     second.args(["run", "build", "--server", &url, "--client", "b", "--", "echo", "mine"]);
     let second = Program::start(&mut second);
     eventually("it waits", || {
@@ -76,12 +77,12 @@ fn an_isolated_command_is_ended_before_the_next_grant() {
     let url = server.url();
     let script = "trap '' TERM; while :; do cat /proc/uptime > $0; done";
     let beat = a.path("beat").display().to_string();
-    let mut first = a.command(LATCHFS);
+    let mut first = a.command(latchfs_path());
     first.args(["run", "build", "--ttl", "2s", "--server", &url, "--client", "a", "--"]);
     first.args(["sh", "-c", script, &beat]);
     let first = Program::start(&mut first);
     eventually("it runs", || std::fs::metadata(&beat).ok());
-    let mut second = b.command(LATCHFS);
+    let mut second = b.command(latchfs_path());
     second.args(["run", "build", "--server", &url, "--client", "b", "--"]);
     second.args(["sh", "-c", "cut -d' ' -f1 /proc/uptime"]);
     let second = Program::start(&mut second);
@@ -103,7 +104,7 @@ fn events_are_followed_from_a_server() {
     let _served = server.serve("");
     let url = server.url();
     latchfs(&a, &url, "a", &["acquire", "one"]).ok();
-    let mut events = a.command(LATCHFS);
+    let mut events = a.command(latchfs_path());
     events.args(["events", "--json", "--since", "0", "--server", &url]);
     let events = Program::start(&mut events);
     let first = events.line();
@@ -129,7 +130,7 @@ fn doctor_reports_the_servers_of_mounts() {
     // `doctor` also reports mounts of tests that run at the same time, so the test reads only the
     // lines about this mount.
     let found = || {
-        let seen = run(a.command(LATCHFS).arg("doctor"));
+        let seen = run(a.command(latchfs_path()).arg("doctor"));
         let lines = seen.out.lines().filter(|line| line.contains(&*mount.dir().to_string_lossy()));
         let ours = lines.filter(|line| line.contains(" server: ")).collect::<Vec<_>>().join("\n");
         (seen, ours)

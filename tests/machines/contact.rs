@@ -1,8 +1,9 @@
 //! Loss and return of the connection between a mount and its server: timeouts, sessions, and
 //! restarts of the server.
 
-use crate::net::{Net, eventually};
 use latchfs::time::{Span, boot_now};
+use testing::net::Net;
+use testing::{eventually, latchfs_path};
 
 /// The maximum duration of a call that times out after 2 s, with a margin for a loaded machine.
 const SOON: Span = Span::from_millis(3_000);
@@ -41,7 +42,7 @@ fn nothing_hangs_when_the_cable_is_pulled() {
         let took = boot_now().since(begun);
         assert!(tried.code != 0 && took < AT_ONCE, "{call} again took {took}: {tried:?}");
         assert_eq!(a.server_page()["contact"], "in jeopardy");
-        let status = a.sh(&format!("{} status held --dir .", crate::net::LATCHFS));
+        let status = a.sh(&format!("{} status held --dir .", latchfs_path()));
         assert_eq!(status.code, 69, "{status:?}");
         assert!(status.err.contains("contact with the server is in jeopardy"), "{status:?}");
         a.machine.cable(true);
@@ -64,7 +65,7 @@ fn a_slow_look_up_of_a_name_delays_no_other_server() {
         .sh("nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
              nft add rule ip t in udp dport 53 drop")
         .ok();
-    let (dir, latchfs) = (a.path("slow"), crate::net::LATCHFS);
+    let (dir, latchfs) = (a.path("slow"), latchfs_path());
     let script = format!(
         "mkdir {dir} && cd {dir} || exit 1
          printf 'nameserver {address}\noptions timeout:20 attempts:1\n' > resolv.conf
@@ -84,7 +85,7 @@ fn a_slow_look_up_of_a_name_delays_no_other_server() {
     let mut apart = a.command("unshare");
     apart.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let begun = boot_now();
-    crate::net::run(&mut apart).ok();
+    testing::run(&mut apart).ok();
     let took = boot_now().since(begun);
     assert!(took < ENOUGH, "{took}");
 }
@@ -127,7 +128,7 @@ fn a_restarted_server_keeps_locks_and_queues() {
     let mut first = a.python(holder, &[]);
     first.says("mine");
     let second = b.python(holder, &[]);
-    let waits = |mount: &crate::net::Mount| {
+    let waits = |mount: &testing::net::Mount| {
         let status = std::fs::read(mount.dir().join(".latchfs/status/x")).ok()?;
         let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
         (status["waiters"].as_array()?.len() == 1).then_some(status["token"].clone())

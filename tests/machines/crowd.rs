@@ -4,12 +4,13 @@
 //! Every program runs until a file tells it to stop. A program whose wait is never answered does
 //! not end, so the test detects it.
 
-use crate::net::{LATCHFS, Machine, Mount, eventually};
 use latchfs::time::{Span, boot_now};
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::net::{Machine, Mount};
+use testing::{eventually, latchfs_path};
 
 /// The ttl of leases and sessions: so short that some faults last longer.
 pub(crate) const TTL: &str = "4s";
@@ -222,10 +223,10 @@ fn runner(
     stop: &Path,
     number: usize,
 ) -> Command {
-    let stop = stop.display();
+    let (stop, latchfs) = (stop.display(), latchfs_path());
     let script = format!(
         "n=0; ran=0; while ! [ -e {stop} ]; do n=$((n + 1)); \
-         {LATCHFS} run run$((n % 2)) --server {servers} --client runner --ttl {TTL} -- true && \
+         {latchfs} run run$((n % 2)) --server {servers} --client runner --ttl {TTL} -- true && \
          ran=$((ran + 1)); done; echo $ran > {stop}.run{number}"
     );
     let mut command = machine.command("sh");

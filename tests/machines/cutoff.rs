@@ -1,8 +1,8 @@
 //! Guarantees G5 and G11 of `contrib/doc/guarantees.md`: the holder of a lock on an isolated
 //! machine learns of the loss before another client is granted the lock.
 
-use crate::net::Net;
 use std::collections::BTreeMap;
+use testing::net::Net;
 
 /// The number of mounts that are isolated together, and the number of rounds: 200 losses in total.
 const MOUNTS: usize = 20;
@@ -53,7 +53,7 @@ fn the_loss_is_seen_before_the_next_grant() {
         (0..MOUNTS).for_each(|_| assert!(holders.line().starts_with("mine ")));
         let waiters = b.python(WAITERS, &[&MOUNTS.to_string()]);
         waiters.says("begun");
-        crate::net::eventually("all wait", || {
+        testing::eventually("all wait", || {
             let page = std::fs::read_to_string(b.dir().join(".latchfs/status/x0")).ok()?;
             page.contains("machine3").then_some(())
         });
@@ -72,7 +72,7 @@ fn the_loss_is_seen_before_the_next_grant() {
         a.machine.cable(true);
         a.is("connected");
         for dir in a.dirs() {
-            crate::net::eventually("connected", || {
+            testing::eventually("connected", || {
                 let page = std::fs::read_to_string(dir.join(".latchfs/server")).ok()?;
                 page.contains("\"connected\"").then_some(())
             });
@@ -89,7 +89,7 @@ fn the_loss_is_seen_before_the_next_grant() {
 
 /// Reads one line `WORD MOUNT TIME` for each mount from the program, where WORD is `word`. Returns
 /// the times by the numbers of the mounts.
-fn times(program: &crate::net::Program, word: &str) -> BTreeMap<usize, u64> {
+fn times(program: &testing::net::Program, word: &str) -> BTreeMap<usize, u64> {
     let line = |_| {
         let line = program.line();
         let mut words = line.split(' ');

@@ -3,10 +3,11 @@
 //! about the same time.
 
 use crate::crowd::{Chance, GRACE, MARGIN, TTL, TTL_AND_GRACE, seed};
-use crate::net::{Daemon, LATCHFS, Machine, Mount, Net, Program, eventually};
 use latchfs::time::{Span, boot_now};
 use std::process::{Child, Stdio};
 use std::time::Duration;
+use testing::net::{Daemon, Machine, Mount, Net, Program};
+use testing::{eventually, latchfs_path};
 
 /// The number of waiters of each kind in the mount, and the number of `run` commands that use the
 /// server directly.
@@ -77,7 +78,7 @@ struct Run(Child);
 impl Run {
     fn start(machine: &Machine, url: &str, number: usize) -> Self {
         let client = format!("runner{number}");
-        let mut command = machine.command(LATCHFS);
+        let mut command = machine.command(latchfs_path());
         command.args(["run", "run", "--server", url, "--client", &client, "--ttl", TTL]);
         command.args(["--", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().expect("nsenter is there"))

@@ -1,6 +1,7 @@
 //! Mutual exclusion between two machines, for every way to take a lock.
 
-use crate::net::Net;
+use testing::latchfs_path;
+use testing::net::Net;
 
 /// The ways to take a lock, each of which fails if the lock is held, with the command that releases
 /// it.
@@ -29,7 +30,7 @@ fn locks_exclude_across_machines() {
             }
             let name = format!("l{number}-{other}");
             let say = |script: &str| {
-                let program = crate::net::LATCHFS;
+                let program = latchfs_path();
                 let script =
                     script.replace("latchfs acquire", &format!("{program} acquire --dir ."));
                 let script =
@@ -102,7 +103,7 @@ fn open_files_exclude_across_machines() {
                 program.send_line("drop");
                 program.says("dropped");
             }
-            crate::net::eventually("free", || (a.sh("ls").ok().is_empty()).then_some(()));
+            testing::eventually("free", || (a.sh("ls").ok().is_empty()).then_some(()));
         }
     }
 }
@@ -127,7 +128,7 @@ fn the_line_is_fair_across_machines() {
     for place in 1..9 {
         line.push(mounts[place % 3].python(waiter, &[]));
         let status = mounts[0].dir().join(".latchfs/status/x");
-        crate::net::eventually("one more waits", || {
+        testing::eventually("one more waits", || {
             let status: serde_json::Value =
                 serde_json::from_slice(&std::fs::read(&status).ok()?).ok()?;
             (status["waiters"].as_array()?.len() == place).then_some(())

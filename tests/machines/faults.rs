@@ -3,10 +3,10 @@
 //! faults no program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
-use crate::net::{Daemon, Machine, Mount, Net};
 use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
+use testing::net::{Daemon, Machine, Mount, Net};
 
 /// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 6] = [

@@ -1,7 +1,8 @@
 //! The kernel's cache of names on a mount of a server: no repeated requests to the server, and no
 //! stale results.
 
-use crate::net::Net;
+use testing::latchfs_path;
+use testing::net::Net;
 
 const POLLS: u64 = 20_000;
 const CHANGES: usize = 50;
@@ -105,7 +106,7 @@ fn no_stale_lookup_is_cached() {
         // first lock below `team`, because the directory `team` does not exist then.
         let each = |what: &str, all: &[usize]| {
             let all: Vec<_> = all.iter().map(ToString::to_string).collect();
-            let (program, all) = (crate::net::LATCHFS, all.join(" "));
+            let (program, all) = (latchfs_path(), all.join(" "));
             b.sh(&format!("for n in {all}; do {program} {what} --dir . team/n$n; done")).ok();
         };
         each("acquire", &made);
@@ -113,9 +114,9 @@ fn no_stale_lookup_is_cached() {
             (0..8).all(|n| a.dir().join(format!("team/n{n}")).exists() == wanted.contains(&n))
                 && a.dir().join("team").exists() != wanted.is_empty()
         };
-        crate::net::eventually("all that was made", || right(&made).then_some(()));
+        testing::eventually("all that was made", || right(&made).then_some(()));
         each("release", &made);
-        crate::net::eventually("nothing", || right(&[]).then_some(()));
+        testing::eventually("nothing", || right(&[]).then_some(()));
     }
     looker.send_line("stop");
     looker.says("stopped");

@@ -18,9 +18,6 @@ mod cycles;
 mod exclusion;
 mod faults;
 mod kept;
-mod net;
 mod proxy;
 mod server_faults;
 mod sessions;
-#[path = "../support/mod.rs"]
-mod support;

@@ -1,12 +1,13 @@
 //! Lost replies: a client retries a request that the server has already executed, and the request
 //! must not be executed twice.
 
-use crate::net::{Net, PORT};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use testing::latchfs;
+use testing::net::{Net, PORT};
 
 /// Starts a proxy to `server` that drops the server's replies to the next `drops` batches (HTTP
 /// requests of several commands), and closes their connections. Returns its port.
@@ -102,17 +103,17 @@ impl Drop for Ours {
 
 #[track_caller]
 fn sh(script: &str) {
-    crate::net::run(std::process::Command::new("sh").args(["-c", script])).ok();
+    testing::run(std::process::Command::new("sh").args(["-c", script])).ok();
 }
 
 fn run_here(listen: &str, state: std::path::PathBuf) -> Ours {
-    let mut command = std::process::Command::new(crate::net::LATCHFS);
+    let mut command = latchfs();
     command.args(["serve", "--listen", listen, "--state"]).arg(state);
     begun(command, "listening")
 }
 
 fn mount_here(port: u16, dir: &std::path::Path) -> Ours {
-    let mut command = std::process::Command::new(crate::net::LATCHFS);
+    let mut command = latchfs();
     command.arg("mount").arg(dir).args(["--server", &format!("http://127.0.0.1:{port}")]);
     begun(command, "mounted")
 }

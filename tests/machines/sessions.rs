@@ -1,19 +1,20 @@
 //! A server with a thousand idle sessions that clients only keep alive.
 
-use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
 use latchfs::service::batch::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use std::fs;
 use std::process::Command;
+use testing::eventually;
+use testing::net::Net;
 
 const SESSIONS: usize = 1_000;
 /// The number of rounds of keep-alives, which together last several ttls.
 const ROUNDS: usize = 12;
 
 /// Sends a batch of commands by curl on the server's machine; returns the replies to the commands.
-fn send_batch(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+fn send_batch(machine: &testing::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
     let bytes = encode_batch(&RequestBatch {
         engine: 0,
@@ -27,7 +28,7 @@ fn send_batch(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemRe
     let mut command: Command = machine.command("curl");
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");
     command.arg(format!("@{}", question.display())).arg(format!("{}/door/v1/ask", machine.url()));
-    crate::net::run(&mut command).ok();
+    testing::run(&mut command).ok();
     decode_response(&fs::read(&answer).expect("answered")).expect("of this version").replies
 }
 

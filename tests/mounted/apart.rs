@@ -3,7 +3,7 @@
 //! visible. Each test runs on one mount, on two mounts of a server, and on mounts of two nodes of a
 //! cluster.
 
-use crate::harness::*;
+use testing::*;
 
 #[test]
 fn on_one_mount() {

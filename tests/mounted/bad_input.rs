@@ -1,7 +1,7 @@
 //! Invalid input to a mount: each kind gets its errno and an error message, and no lock or memory
 //! is lost.
 
-use crate::harness::*;
+use testing::*;
 
 /// Lock names may have 255 bytes per part and 1,024 bytes in total; longer and empty ones are
 /// refused.

@@ -1,9 +1,9 @@
 //! The commands of latchfs on a mount: their output and their exit codes.
 
-use crate::harness::*;
 use latchfs::time::{Span, boot_now};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
+use testing::*;
 
 /// `acquire`, `renew`, `release` and `status` work from scripts.
 #[test]
@@ -159,7 +159,7 @@ fn ls_of_no_locks_and_of_many() {
 #[test]
 fn ls_watch_shows_changes() {
     let m = mount();
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(["ls", "--watch"]).stdout(Stdio::piped());
     let mut watch = m.within(&mut command).spawn().expect("the program was built");
     let said = lines(watch.stdout.take().expect("piped"));
@@ -179,7 +179,7 @@ fn steal_needs_a_reason_and_permission() {
     let token = m.token("build");
     m.latchfs(&["steal", "build"]).exits(64);
     // The program is copied, because other users may not enter the directory in which it was built.
-    std::fs::copy(LATCHFS, m.scratch().join("latchfs")).expect("there is room");
+    std::fs::copy(latchfs_path(), m.scratch().join("latchfs")).expect("there is room");
     m.sh_as(BOB, "$T/latchfs steal build --reason because").exits(77);
     m.latchfs(&["steal", "build", "--reason", "its host is gone"]).ok();
     assert_eq!(m.status("build")["holder"], "laptop1:root");
@@ -193,7 +193,7 @@ fn steal_needs_a_reason_and_permission() {
 #[test]
 fn the_mount_is_selected() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
-    let bare = |args: &[&str]| run(Command::new(LATCHFS).args(args).env_remove("LATCHFS_DIR"));
+    let bare = |args: &[&str]| run(latchfs().args(args).env_remove("LATCHFS_DIR"));
     let dir = m.dir_at(1).display().to_string();
     bare(&["acquire", "build", "--dir", &dir]).ok();
     assert_eq!(m.status("build")["holder"], "laptop2:root");
@@ -209,7 +209,7 @@ fn the_mount_is_selected() {
 /// message says how to mount one.
 #[test]
 fn the_only_mount_is_the_default() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::open_to_all();
     let script = "
         # A fresh namespace has the mounts of others too: they are taken away here.
         for dir in $(grep -w latchfs /proc/self/mountinfo | cut -d ' ' -f 5); do
@@ -222,10 +222,10 @@ fn the_only_mount_is_the_default() {
         ls locks
         latchfs umount locks >&2";
     let path = std::env::var("PATH").expect("there is one");
-    let own = std::path::Path::new(LATCHFS).parent().expect("it is a file").display();
+    let own = std::path::Path::new(latchfs_path()).parent().expect("it is a file").display();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-    command.env("PATH", format!("{own}:{path}")).env("T", scratch.path("")).env_remove(DIR_NAME);
+    command.env("PATH", format!("{own}:{path}")).env("T", scratch.path()).env_remove(DIR_NAME);
     let seen = run(&mut command);
     assert!(seen.err.contains("latchfs mount"), "{}", seen.err);
     assert_eq!(seen.ok(), "69\n0\nbuild\n");
@@ -239,7 +239,7 @@ fn unusable_mount_points_are_reported() {
     let m = Setup::new().prepare();
     std::fs::write(m.scratch().join("file"), "text").expect("ours");
     let mount = |dir: &str| {
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(["mount", "--state", "none", "--grant-at-once", dir]).current_dir(m.scratch());
         run(&mut command)
     };
@@ -257,7 +257,7 @@ fn a_dead_daemon_is_reported() {
     let mut m = mount();
     m.crash();
     let dir = m.dir().display().to_string();
-    let bare = |args: &[&str]| run(Command::new(LATCHFS).args(args).env("LATCHFS_DIR", &dir));
+    let bare = |args: &[&str]| run(latchfs().args(args).env("LATCHFS_DIR", &dir));
     for args in [&["ls"][..], &["status", "build"], &["acquire", "build"]] {
         let said = bare(args).exits(69);
         assert!(said.contains(&dir), "{said}");
@@ -299,7 +299,7 @@ fn commands_time_out_on_a_stopped_daemon() {
 fn a_wait_tells_that_the_daemon_is_stopped() {
     let m = mount();
     m.sh("mkdir build").ok();
-    let mut wait = Command::new(LATCHFS);
+    let mut wait = latchfs();
     m.within(wait.args(["wait", "build", "--wait", "1h"])).current_dir("/").stderr(Stdio::piped());
     let mut wait = wait.spawn().expect("the program is there");
     let mut progress =

@@ -3,11 +3,11 @@
 //! 19 to 21, flock01 to 06) and of the lock tests of connectathon. `compare_locks.c` runs the
 //! programs.
 
-use crate::harness::*;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::*;
 
 /// Kinds of steps that no random program has: a file that was made by `O_EXCL`, or has text, has a
 /// lease of its own, which locks of other open files respect.

@@ -2,8 +2,8 @@
 //! races that have one winner, and a daemon that is killed while fifty processes hold locks and
 //! wait.
 
-use crate::harness::*;
 use crate::locking::locks_py;
+use testing::*;
 
 /// Runs 10,000 rounds in 8 processes of two owners. In each round a process reads a counter, adds
 /// one, and writes it back under a lock of the kind `form`. Half of the processes keep the lock

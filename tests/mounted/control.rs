@@ -1,6 +1,6 @@
 //! The control directory `DIR/.latchfs` and its files.
 
-use crate::harness::*;
+use testing::*;
 
 /// `DIR/.latchfs/` exists, but the mount does not list it, and it can't be changed.
 #[test]

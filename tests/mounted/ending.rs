@@ -1,6 +1,6 @@
 //! Operations that release or move a lock: `rm`, `rmdir`, `mv`.
 
-use crate::harness::*;
+use testing::*;
 
 /// `rm NAME` and `rmdir NAME` release a lock. A client that is not the holder gets EPERM; `rmdir`
 /// gets ENOTEMPTY if the holder has locks below NAME.

@@ -1,7 +1,7 @@
 //! flock, fcntl and OFD locks: modes, byte ranges, `F_GETLK`, deadlock detection.
 
-use crate::harness::*;
 use crate::locking::locks_py;
+use testing::*;
 
 /// The only shared holder upgrades its lock to exclusive, which gives it a new token, and
 /// downgrades it again under that token. The open file is bound to the new token: it can be

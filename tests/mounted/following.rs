@@ -1,7 +1,7 @@
 //! Following changes: poll(2) on the file of a lock, the queue as `status` and `ls` show it, and
 //! events.
 
-use crate::harness::*;
+use testing::*;
 
 /// Python functions that wait for POLLPRI on the file of a lock. Every Python program of this file
 /// begins with them.

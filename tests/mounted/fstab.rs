@@ -1,12 +1,11 @@
 //! mount(8) and a line of fstab: the program is called as `mount.latchfs`.
 
-use crate::harness::{LATCHFS, Scratch};
-use crate::support::run;
 use std::process::Command;
+use testing::{Scratch, latchfs_path, run};
 
 /// Runs a script as root in a mount namespace of its own, in which mount(8) finds the helper.
-fn with_helper(script: &str) -> crate::support::Output {
-    let scratch = Scratch::new();
+fn with_helper(script: &str) -> testing::Output {
+    let scratch = Scratch::open_to_all();
     let head = "
         mkdir $T/over && mount -t tmpfs none $T/over && mkdir $T/over/upper $T/over/work
         layers=lowerdir=/usr/sbin,upperdir=$T/over/upper,workdir=$T/over/work
@@ -18,8 +17,10 @@ fn with_helper(script: &str) -> crate::support::Output {
     let mut command = Command::new("unshare");
     let script = format!("{head}{script}");
     command.args(["--mount", "--propagation", "private", "sh", "-euc", &script]);
-    let path = scratch.path("");
-    run(command.env("T", path.display().to_string().trim_end_matches('/')).env("LATCHFS", LATCHFS))
+    let path = scratch.path();
+    run(command
+        .env("T", path.display().to_string().trim_end_matches('/'))
+        .env("LATCHFS", latchfs_path()))
 }
 
 /// A line of fstab mounts, umount(8) ends the daemon, and the next mount finds the lock again.

@@ -1,11 +1,11 @@
 //! Habits of people and of other tools: the progress of a wait, `hold`, `who`, `top`, aliases, ways
 //! to write durations and commands, and completions.
 
-use crate::harness::*;
 use crate::run::{Job, targets};
 use latchfs::time::{Span, boot_now};
 use std::process::Command;
 use std::time::Duration;
+use testing::*;
 
 fn waiters(m: &Mount, count: usize) {
     eventually("the queue", || {

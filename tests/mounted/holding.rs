@@ -1,8 +1,8 @@
 //! Tests how a lock ends, for each kind of lock and for each way to end it. Each test observes the
 //! lock from another process of the same owner and from a process of another owner.
 
-use crate::harness::*;
 use crate::locking::locks_py;
+use testing::*;
 
 /// Python code for each way in which a lock that an open file holds can end. Python opens files
 /// with `O_CLOEXEC`, so exec is one of the ways: it closes the file.

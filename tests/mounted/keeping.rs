@@ -1,7 +1,7 @@
 //! Operations that renew a lock or write to it: times, ttls and text; and open files whose lease is
 //! over.
 
-use crate::harness::*;
+use testing::*;
 
 /// `touch NAME` and utimensat renew the lease of a lock.
 #[test]

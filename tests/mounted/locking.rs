@@ -1,8 +1,8 @@
 //! Tools that the tests of flock, fcntl and OFD locks share: Python processes that execute
 //! commands.
 
-use crate::harness::*;
 use std::process::Command;
+use testing::*;
 
 /// Runs a Python program in the mount point, after the prelude of the harness and [`TOOLS`].
 #[track_caller]

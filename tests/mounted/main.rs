@@ -7,14 +7,7 @@
 // clippy's lint against needless hashes is off.
 #![allow(clippy::needless_raw_string_hashes)]
 
-/// Whether the mounts store their locks in a data directory. `tests/durable_mounts`, which runs
-/// some of these tests, sets this constant to true.
-pub(crate) const DURABLE: bool = false;
-
-mod harness;
 mod locking;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod apart;
 mod control;

@@ -1,6 +1,6 @@
 //! Operations that acquire a lock: `mkdir`, `O_EXCL`, `O_CREAT`, `ln -s`, `ln`.
 
-use crate::harness::*;
+use testing::*;
 
 /// `mkdir NAME` acquires the lock, or gets EEXIST. The lock looks like a directory.
 #[test]

@@ -1,7 +1,7 @@
 //! Ordinary tools that know files but not locks: each works on a mount as documented, and none
 //! hangs.
 
-use crate::harness::*;
+use testing::*;
 
 /// `rm -rf` releases the caller's own locks, reports those of others, and ends.
 #[test]

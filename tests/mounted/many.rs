@@ -1,6 +1,5 @@
 //! The maximum number of locks in a mount, a million, and one more.
 
-use crate::harness::*;
 use latchfs::engine::{
     Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Op, Release, Rules, Ttl,
 };
@@ -10,6 +9,7 @@ use latchfs::time::Span;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testing::*;
 
 /// The maximum number of locks in one mount or server, as latchfs sets it.
 const LOCKS_MAX: usize = 1 << 20;

@@ -1,7 +1,5 @@
 //! `latchfs::Mutex`: a lock of a mount used as a mutex by Rust programs.
 
-use crate::harness::*;
-use crate::support::rounds;
 use latchfs::Mutex;
 use latchfs::mutex::{MutexMode, Notice, Unexpected};
 use std::fs::{self, File};
@@ -11,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use testing::*;
 
 /// Timeout of every step of these tests, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(20);

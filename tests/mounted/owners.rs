@@ -1,6 +1,6 @@
 //! The owner of a lock: host, user or session; and two clients of one daemon.
 
-use crate::harness::*;
+use testing::*;
 
 /// Two users are two owners of locks: neither can renew or release the lock of the other.
 #[test]

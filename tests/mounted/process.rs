@@ -1,8 +1,8 @@
 //! Leases bound to a process: the process keeps the lock while it is alive, and its death releases
 //! the lock.
 
-use crate::harness::*;
 use std::process::{Child, Command, Stdio};
+use testing::*;
 
 /// A process that sleeps; it is killed and reaped when this value is dropped.
 struct Sleeper(Child);

@@ -1,11 +1,11 @@
 //! Restarts of a mount's daemon, after crashes and orderly ends: no lease is lost, and no token is
 //! used twice.
 
-use crate::harness::*;
 use latchfs::time::{Span, Wall, boot_now};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::*;
 
 /// After `kill -9` of the daemon, leases are held again under the same tokens, with no more time
 /// left than before; new tokens are greater; the next start removes the stale mount.
@@ -174,13 +174,13 @@ fn a_state_directory_has_one_daemon() {
 fn a_directory_is_mounted_once() {
     let m = mount();
     m.sh("mkdir build").ok();
-    let mut second = Command::new(LATCHFS);
+    let mut second = latchfs();
     let said =
         run(second.arg("mount").arg(m.dir()).args(["--state", "none", "--grant-at-once"])).fails();
     assert!(said.contains("is a latchfs mount already"), "{said}");
     // A directory that is created in a mount is a lock, and the refused mount has acquired none.
     let inside = m.dir().join("inside");
-    let mut third = Command::new(LATCHFS);
+    let mut third = latchfs();
     let said =
         run(third.arg("mount").arg(&inside).args(["--state", "none", "--grant-at-once"])).exits(69);
     assert!(said.contains("lies in the latchfs that is mounted at"), "{said}");
@@ -363,12 +363,12 @@ fn umount_ends_the_daemon() {
     for busy in [false, true] {
         let mut m = mount();
         let inside = busy.then(|| std::fs::File::open(m.dir()).expect("a directory"));
-        let mut umount = Command::new(LATCHFS);
+        let mut umount = latchfs();
         run(umount.arg("umount").arg(m.dir())).ok();
         assert!(!mounts().contains(&m.dir().to_owned()));
         drop(inside);
         assert_eq!(m.ended(), Some(0), "{}", m.log());
-        let repeated = run(Command::new(LATCHFS).arg("umount").arg(m.dir())).exits(64);
+        let repeated = run(latchfs().arg("umount").arg(m.dir())).exits(64);
         assert!(repeated.contains("no latchfs is mounted"), "{repeated}");
     }
 }
@@ -386,7 +386,7 @@ fn umount_by_root_ends_the_daemon() {
 #[test]
 fn background_mount_returns_when_usable() {
     let m = Setup::new().no_state().prepare();
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     // The daemon must not take its own option for a directory after the '--'.
     command.args(["mount", "--background", "--state"]).arg(m.state()).arg("--").arg(m.dir());
     // The function `run` of the tests returns when the command's output pipes are closed. So it
@@ -397,12 +397,12 @@ fn background_mount_returns_when_usable() {
     assert_eq!(m.phase("build"), "held");
     let refused = run(&mut command).fails();
     assert!(!refused.is_empty());
-    run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
+    run(latchfs().arg("umount").arg(m.dir())).ok();
     // The daemon keeps its state directory locked until it ends, a moment after the unmount. So the
     // test repeats `mount` until it succeeds.
     eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
     assert_eq!(m.phase("build"), "held");
-    run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
+    run(latchfs().arg("umount").arg(m.dir())).ok();
     eventually("the daemon has ended", || (!is_named_by_a_process(&m.state())).then_some(()));
 }
 
@@ -419,7 +419,7 @@ struct Disk(Scratch);
 
 impl Disk {
     fn new(size: &str) -> Self {
-        let disk = Self(Scratch::new());
+        let disk = Self(Scratch::open_to_all());
         std::fs::create_dir(disk.path()).expect("ours");
         let size = format!("size={size}");
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(disk.path()))
@@ -428,7 +428,7 @@ impl Disk {
     }
 
     fn path(&self) -> PathBuf {
-        self.0.path("disk")
+        self.0.join("disk")
     }
 
     /// Writes a file until the file system is full, so that later writes fail with ENOSPC.
@@ -498,7 +498,7 @@ fn grants_resume_when_the_disk_has_room() {
 /// An upgrade by umount and mount: the job that runs meanwhile keeps its lock and its exit code.
 #[test]
 fn a_job_outlives_umount_and_mount() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::open_to_all();
     let script = "
         trap '$LATCHFS umount locks > /dev/null 2>&1 || :' EXIT
         mount() { $LATCHFS mount locks --state \"$T/state\" --background --ttl 1m > /dev/null; }
@@ -515,9 +515,9 @@ fn a_job_outlives_umount_and_mount() {
         [ -e locks/build ] || echo free
     ";
     let mut command = Command::new("sh");
-    command.args(["-euc", script]).current_dir(scratch.path(""));
-    let path = scratch.path("").display().to_string();
-    command.env("T", path.trim_end_matches('/')).env("LATCHFS", LATCHFS);
+    command.args(["-euc", script]).current_dir(scratch.path());
+    let path = scratch.path().display().to_string();
+    command.env("T", path.trim_end_matches('/')).env("LATCHFS", latchfs_path());
     let seen = run(&mut command);
     assert_eq!(
         (seen.code, seen.out.as_str()),
@@ -530,7 +530,7 @@ fn a_job_outlives_umount_and_mount() {
 /// A mount waits for the daemon that still writes to its state directory, and then takes over.
 #[test]
 fn a_mount_waits_for_the_daemon_that_is_ending() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::open_to_all();
     let script = "
         trap '$LATCHFS umount locks > /dev/null 2>&1 || :' EXIT
         mkdir -m 700 state
@@ -542,7 +542,7 @@ fn a_mount_waits_for_the_daemon_that_is_ending() {
         mkdir locks/build && echo held
     ";
     let mut command = Command::new("sh");
-    command.args(["-euc", script]).current_dir(scratch.path("")).env("LATCHFS", LATCHFS);
+    command.args(["-euc", script]).current_dir(scratch.path()).env("LATCHFS", latchfs_path());
     let seen = run(&mut command);
     assert_eq!((seen.code, seen.out.as_str()), (0, "held\n"), "{}", seen.err);
 }

@@ -1,12 +1,12 @@
 //! `latchfs run` and `latchfs wait`: commands under a lock, and waiting in the queue of a lock.
 
-use crate::harness::*;
 use latchfs::holder_id::Maker;
 use latchfs::time::{Span, boot_now};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
+use testing::*;
 
 /// A script that runs in the background, with its output line by line; it is killed when this value
 /// is dropped.

@@ -1,11 +1,11 @@
 //! Sealed mount points: while nothing is mounted on one, no program, not even root's, can take a
 //! lock there.
 
-use crate::harness::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use testing::*;
 
 /// Commands that acquire a lock, each of which must fail in a sealed directory.
 const FORMS: [&str; 4] =
@@ -47,8 +47,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     run(Command::new("umount").arg("-l").arg(m.dir())).ok();
     nobody_locks_in(m.dir());
     assert_eq!(m.ended(), Some(0));
-    let unseal =
-        |m: &Mount| run(Command::new(LATCHFS).args(["umount", "--unseal"]).arg(m.dir())).ok();
+    let unseal = |m: &Mount| run(latchfs().args(["umount", "--unseal"]).arg(m.dir())).ok();
     unseal(&m);
     fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
     assert_eq!(fs::metadata(m.dir()).expect("there").permissions().mode() & 0o777, 0o755);
@@ -70,7 +69,7 @@ fn only_a_sealed_directory_is_unsealed() {
     fs::write(&file, "").expect("an ordinary directory");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("ours");
     std::os::unix::fs::symlink(&file, &link).expect("an ordinary directory");
-    let unseal = |path: &Path| run(Command::new(LATCHFS).args(["umount", "--unseal"]).arg(path));
+    let unseal = |path: &Path| run(latchfs().args(["umount", "--unseal"]).arg(path));
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
     let said = unseal(&dir).ok();
     assert!(said.contains("is not sealed"), "{said}");
@@ -92,13 +91,13 @@ fn a_directory_with_entries_is_refused() {
     let mut command = m.command();
     let said = run(&mut command).exits(69);
     assert!(said.contains("'a', 'b', 'c' and 1 more") && said.contains("--nonempty"), "{said}");
-    let doctor = || run(Command::new(LATCHFS).arg("doctor").env("LATCHFS_DIR", m.dir())).out;
+    let doctor = || run(latchfs().arg("doctor").env("LATCHFS_DIR", m.dir())).out;
     assert!(doctor().contains("which lock nothing: 'a', 'b'"), "{}", doctor());
     m = Setup::new().with("--nonempty").prepare();
     fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
     m.start();
     assert_eq!(m.sh("ls").ok(), "");
-    let doctor = run(Command::new(LATCHFS).arg("doctor")).out;
+    let doctor = run(latchfs().arg("doctor")).out;
     let hides = format!("the mount at {} hides entries", m.dir().display());
     assert!(doctor.contains(&hides), "{doctor}");
     assert_eq!(m.stop(libc::SIGTERM), 0);
@@ -109,14 +108,14 @@ fn a_directory_with_entries_is_refused() {
 /// nothing stays which root's `rm -rf` can't remove. One that was there before stays sealed.
 #[test]
 fn a_directory_that_the_mount_has_made_is_removed_with_it() {
-    let scratch = Scratch::new();
-    let (dir, state) = (scratch.path("made/here"), scratch.path("state"));
+    let scratch = Scratch::open_to_all();
+    let (dir, state) = (scratch.join("made/here"), scratch.join("state"));
     let mount = |dir: &Path| {
-        let mut mount = Command::new(LATCHFS);
+        let mut mount = latchfs();
         mount.arg("mount").arg(dir).args(["--background", "--client", "laptop1", "--state"]);
         run(mount.arg(&state)).ok();
     };
-    let umount = |args: &[&str]| run(Command::new(LATCHFS).arg("umount").args(args).arg(&dir)).ok();
+    let umount = |args: &[&str]| run(latchfs().arg("umount").args(args).arg(&dir)).ok();
     let pid = || {
         let about = fs::read_to_string(dir.join(".latchfs/server")).expect("it is mounted");
         json(&about)["pid"].as_i64().expect("a number").to_string()
@@ -129,7 +128,7 @@ fn a_directory_that_the_mount_has_made_is_removed_with_it() {
     };
     mount(&dir);
     umount(&[]);
-    assert!(!dir.exists() && scratch.path("made").exists());
+    assert!(!dir.exists() && scratch.join("made").exists());
     mount(&dir);
     let ended = pid();
     run(Command::new("kill").arg(&ended)).ok();

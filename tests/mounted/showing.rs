@@ -1,7 +1,7 @@
 //! Operations that read a lock: `cat`, `ls`, stat, extended attributes; and file operations that
 //! locks do not support.
 
-use crate::harness::*;
+use testing::*;
 
 /// The names of the fields of a lock's JSON status, in the order in which `cat` shows them.
 const FIELDS: [&str; 16] = [
@@ -386,7 +386,7 @@ fn a_hold_without_expiry_is_shown_as_what_it_is() {
     m.until("held", "held");
     look("held", "while the file is open");
     // A durable mount binds a lock to a process for the ttl only, and renews it.
-    if crate::DURABLE {
+    if is_durable() {
         open.kill().expect("it is ours");
         open.wait().expect("it is ours");
         return;

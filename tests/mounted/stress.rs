@@ -2,9 +2,9 @@
 //!
 //! Each stressor runs for two seconds, or for `LATCHFS_STRESS_SECONDS`.
 
-use crate::harness::*;
 use std::path::Path;
 use std::process::Command;
+use testing::*;
 
 /// The source of a library that makes write(2) succeed after EFBIG. A lock stores 4 KiB of text,
 /// but two stressors fill their file with 64 KiB before they lock it.

@@ -7,9 +7,9 @@
 //! Left out are the npm package fs-ext, which does not compile with today's Node, and the crate
 //! file-guard, whose tests map the locked file into memory.
 
-use crate::harness::*;
 use std::collections::BTreeSet;
 use std::process::Command;
+use testing::*;
 
 /// Returns a mount whose leases outlive any suite.
 fn mount_for_an_hour() -> Mount {

@@ -1,28 +1,28 @@
 //! Mount points in folders that a sync tool carries to other machines.
 
-use crate::harness::*;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
+use testing::*;
 
 /// Returns a command that mounts `dir` in the background, with a state directory of the test.
 fn mount_at(scratch: &Scratch, dir: &Path) -> Command {
-    let mut mount = Command::new(LATCHFS);
+    let mut mount = latchfs();
     mount.arg("mount").arg(dir).args(["--background", "--client", "laptop1", "--state"]);
-    mount.arg(scratch.path("state")).env_remove("NOTIFY_SOCKET");
+    mount.arg(scratch.join("state")).env_remove("NOTIFY_SOCKET");
     mount
 }
 
 fn umount(dir: &Path) {
-    run(Command::new(LATCHFS).arg("umount").arg(dir)).ok();
+    run(latchfs().arg("umount").arg(dir)).ok();
 }
 
 /// `mount` refuses a place that a sync tool carries, says why, and changes nothing there. With
 /// `--inside-synced-folder` it mounts, and `doctor` names the mount.
 #[test]
 fn a_mount_inside_a_synced_folder_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::open_to_all();
     for (mark, tool) in [
         ("a/.stfolder", "Syncthing"),
         ("b/.stignore", "Syncthing"),
@@ -34,7 +34,7 @@ fn a_mount_inside_a_synced_folder_is_refused() {
         ("h/.unison", "Unison"),
         ("i/.latchfs/folder", "guard"),
     ] {
-        let mark = scratch.path(mark);
+        let mark = scratch.join(mark);
         fs::create_dir_all(&mark).expect("made");
         let synced = mark.parent().expect("it has one");
         let synced = if mark.ends_with("folder") { synced.parent().expect("one") } else { synced };
@@ -43,9 +43,9 @@ fn a_mount_inside_a_synced_folder_is_refused() {
         assert!(said.contains(tool) && said.contains("--inside-synced-folder"), "{said}");
         assert!(!synced.join("deep").exists(), "nothing was made: {said}");
     }
-    let dir = scratch.path("a/locks");
+    let dir = scratch.join("a/locks");
     run(mount_at(&scratch, &dir).arg("--inside-synced-folder")).ok();
-    let doctor = run(Command::new(LATCHFS).arg("doctor")).out;
+    let doctor = run(latchfs().arg("doctor")).out;
     let says = format!("{} lies in a folder of a sync tool", dir.display());
     assert!(doctor.contains(&says), "{doctor}");
     umount(&dir);
@@ -55,17 +55,17 @@ fn a_mount_inside_a_synced_folder_is_refused() {
 /// with its fixed path gets a warning.
 #[test]
 fn a_planted_mark_stops_nobody_and_a_service_is_warned() {
-    let scratch = Scratch::new();
-    let mark = scratch.path("shared/.stfolder");
+    let scratch = Scratch::open_to_all();
+    let mark = scratch.join("shared/.stfolder");
     fs::create_dir_all(&mark).expect("made");
     chown(&mark, Some(4_001), None).expect("given");
-    let dir = scratch.path("shared/locks");
+    let dir = scratch.join("shared/locks");
     let said = run(&mut mount_at(&scratch, &dir)).ok();
     assert!(!said.contains("sync tool"), "{said}");
     umount(&dir);
     chown(&mark, Some(0), None).expect("taken back");
     run(&mut mount_at(&scratch, &dir)).exits(64);
-    let socket = scratch.path("notify");
+    let socket = scratch.join("notify");
     let _listener = std::os::unix::net::UnixDatagram::bind(&socket).expect("bound");
     let seen = run(mount_at(&scratch, &dir).env("NOTIFY_SOCKET", &socket));
     umount(&dir);

@@ -1,7 +1,7 @@
 //! Truncations of the files of locks: heartbeats of the lease's own programs, and the first half of
 //! `exec 9>NAME; flock -n 9` in programs that have nothing to do with the lease.
 
-use crate::harness::*;
+use testing::*;
 
 /// The functions that the Python programs of these tests use.
 const HELPERS: &str = r#"

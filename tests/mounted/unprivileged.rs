@@ -2,18 +2,18 @@
 //!
 //! Each script runs in a mount namespace of its own, in which it may change `/dev`.
 
-use crate::harness::*;
 use std::fs;
 use std::process::Command;
+use testing::*;
 
 /// Runs a script as root in a new mount namespace, in which `user COMMAND...` runs a command as
 /// [`ALICE`]. `$T` is a directory that all users may write to, with a copy of the program, because
 /// users may not enter the directory in which the program was built.
 fn in_a_namespace(script: &str) -> Output {
     users();
-    let scratch = Scratch::new();
-    let place = scratch.path("");
-    fs::copy(LATCHFS, scratch.path("latchfs")).expect("there is room");
+    let scratch = Scratch::open_to_all();
+    let place = scratch.path();
+    fs::copy(latchfs_path(), scratch.join("latchfs")).expect("there is room");
     let head = format!(
         "user() {{ setpriv --reuid={ALICE} --regid={ALICE} --clear-groups \"$@\"; }}
          export HOME=$T/home
@@ -27,7 +27,7 @@ fn in_a_namespace(script: &str) -> Output {
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let path = std::env::var("PATH").expect("there is one");
     let path = format!("{}:{path}", place.display());
-    run(command.env("T", &place).env("PATH", path).env_remove("LATCHFS_DIR"))
+    run(command.env("T", place).env("PATH", path).env_remove("LATCHFS_DIR"))
 }
 
 /// A user mounts by fusermount3, with the state in the user's home directory. No other user is

@@ -1,8 +1,8 @@
 //! `.latchfs/wait/NAME`: a read returns when the reader has got the lock; closing the file before
 //! the grant leaves the queue.
 
-use crate::harness::*;
 use crate::locking::locks_py;
+use testing::*;
 
 /// The Python code that precedes the programs of this file: a holder of the lock `x`, and readers
 /// of `.latchfs/wait/x`, which waits for that lock.

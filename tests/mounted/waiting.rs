@@ -1,12 +1,12 @@
 //! Waiting for flock, fcntl and OFD locks: events that end a wait, events that do not, and the cost
 //! of waiting.
 
-use crate::harness::*;
 use crate::locking::locks_py;
 use std::fs;
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
+use testing::*;
 
 /// Any signal that is neither blocked nor ignored ends a wait for a lock (Ctrl-C, kill, kill -9).
 /// No program sees the kernel-internal errno 512 (ERESTARTSYS), and the waiter leaves the queue.
@@ -381,7 +381,7 @@ fn waiting_costs_little() {
     let woken = switches(&m) - before;
     // A durable mount may wake a few more times, because the thread in which it checks whether a
     // snapshot is due may end during this measurement.
-    let most = if crate::DURABLE { 8 } else { 4 };
+    let most = if is_durable() { 8 } else { 4 };
     assert!(woken <= most, "the daemon woke {woken} times in 2 s while nobody waited");
 }
 

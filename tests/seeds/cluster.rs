@@ -1,9 +1,8 @@
 //! A cluster of nodes on loopback that also speak the line protocol.
 
-use crate::harness::{Scratch, Server, eventually, latchfs};
-use crate::talk::Talk;
 use serde_json::Value;
 use std::path::PathBuf;
+use testing::{LineConnection, Scratch, Server, eventually, run_latchfs};
 
 /// A cluster of voters.
 pub(crate) struct Cluster {
@@ -29,7 +28,7 @@ impl Cluster {
         // A cluster begins with one node that has no peer options.
         drop(Server::listen(&["--data", &path("data1")]));
         let certs = path("certs");
-        let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
+        let (code, said) = run_latchfs(&["cert", "secret", "--dir", &certs]);
         assert_eq!(code, Some(0), "{said}");
         let secret = format!("{certs}/peers.pem");
         let start = |number: usize, seed: &str| {
@@ -99,7 +98,7 @@ impl Cluster {
     /// Returns the reply of a node to one line, sent on a new connection.
     #[track_caller]
     pub(crate) fn request(&self, at: usize, line: &str) -> String {
-        Talk::to(&self.nodes[at].lines).request(line)
+        LineConnection::to(&self.nodes[at].lines).request(line)
     }
 
     /// Stops a node as if it were cut off, or lets it go on.

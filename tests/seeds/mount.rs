@@ -1,9 +1,9 @@
 //! A mount of a server, for the tests of the library.
 
-use crate::harness::{LATCHFS, Scratch, Server};
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use testing::{Scratch, Server, latchfs};
 
 /// A mount, which is ended when it is dropped.
 pub(crate) struct Mount {
@@ -18,7 +18,7 @@ impl Mount {
     pub(crate) fn of(server: &Server, client: &str) -> Self {
         let scratch = Scratch::new();
         let dir = scratch.path().join("locks");
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.arg("mount").arg(&dir).args(["--server", &server.url, "--client", client]);
         command.arg("--foreground").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::null()).spawn().expect("the program is there");
@@ -39,7 +39,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        crate::support::signal(self.child.id().cast_signed(), libc::SIGTERM);
+        testing::signal(self.child.id().cast_signed(), libc::SIGTERM);
         let _ = self.child.wait();
         let mut umount = Command::new("umount");
         let _ = umount.args(["-l"]).arg(&self.dir).stderr(Stdio::null()).status();

@@ -1,9 +1,9 @@
 //! Seed 000, "Distributed Lock Service (Homelab)": one lock over HTTP with leases and a grace
 //! period. The suite tests/durable runs these tests as well, on servers with a log on disk.
 
-use crate::harness::{Reply, Server, eventually};
 use serde_json::{Value, json};
 use std::thread;
+use testing::{Reply, Server, eventually};
 
 fn keys(value: &Value) -> Vec<String> {
     value.as_object().expect("an object").keys().cloned().collect()
@@ -248,7 +248,7 @@ fn a_flood_of_changes_is_summarized_in_the_log() {
     let urls: Vec<_> = urls.iter().map(String::as_str).collect();
     let mut curl = std::process::Command::new("curl");
     curl.args(["-sS", "-X", "POST", "-Z", "--parallel-max", "20"]).args(urls);
-    crate::support::run(&mut curl).ok();
+    testing::run(&mut curl).ok();
     server.signal(libc::SIGTERM);
     server.wait();
     let log = server.log();
@@ -275,7 +275,7 @@ fn optional_enhancements_are_there() {
 // "ServerAddr = ":8080"": the port is the seed's, and by default only this machine can reach it.
 #[test]
 fn default_port_is_that_of_the_specification() {
-    let (code, help) = crate::harness::latchfs(&["serve", "--help"]);
+    let (code, help) = testing::run_latchfs(&["serve", "--help"]);
     assert_eq!(code, Some(0));
     assert!(help.contains("[default: 127.0.0.1:8080]"), "{help}");
 }

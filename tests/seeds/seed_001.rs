@@ -2,16 +2,14 @@
 //! a mutex.
 
 use crate::cluster::Cluster;
-use crate::harness::{LATCHFS, Server, eventually};
 use crate::mount::Mount;
-use crate::support::run;
 use latchfs::Mutex;
 use latchfs::mutex::{Listener, LockEvent, LockEvents, Unexpected};
 use serde_json::Value;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use testing::{Server, eventually, latchfs, run};
 
 /// Timeout of every step of the library, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -102,7 +100,7 @@ fn unlock_all_by_the_command() {
     let server = Server::start(&[]);
     post(&server, "one", "client=a");
     let release = ["release", "--all", "--client", "a", "--server", &server.url];
-    let said = run(Command::new(LATCHFS).args(release)).ok();
+    let said = run(latchfs().args(release)).ok();
     assert_eq!(said, "ended 1 holds and 0 waits\n");
     assert_eq!(status(&server, "one")["phase"], "free");
     let mount = Mount::of(&server, "box");
@@ -110,13 +108,13 @@ fn unlock_all_by_the_command() {
         std::fs::create_dir(mount.dir().join(name)).expect("the lock is free");
     }
     post(&server, "other", "client=a");
-    let mut release = Command::new(LATCHFS);
+    let mut release = latchfs();
     release.args(["release", "--all", "--dir"]).arg(mount.dir());
     assert_eq!(run(&mut release).ok(), "ended 2 holds and 0 waits\n");
     assert_eq!(status(&server, "one")["phase"], "free");
     assert_eq!(status(&server, "other")["holder"], "a");
-    run(Command::new(LATCHFS).args(["release"])).exits(64);
-    run(Command::new(LATCHFS).args(["release", "x", "--all"])).exits(64);
+    run(latchfs().args(["release"])).exits(64);
+    run(latchfs().args(["release", "x", "--all"])).exits(64);
 }
 
 // "RESET: With the UUIDs of members that currently connected. Check all holds and waiters if it's
@@ -158,7 +156,7 @@ fn locks_of_a_node_that_leaves_are_cleared() {
     held(&format!("{}:ann", name(leaves)), "of-user");
     held("stranger", "of-stranger");
     let url = cluster.nodes[leaves].server.url.clone();
-    run(Command::new(LATCHFS).args(["cluster", "leave", "--server", &url])).ok();
+    run(latchfs().args(["cluster", "leave", "--server", &url])).ok();
     let gone = cluster.nodes.remove(leaves);
     drop(gone);
     let server = &cluster.nodes[0].server;
@@ -181,7 +179,7 @@ fn locks_of_a_removed_node_are_cleared() {
     server.in_line("of-host", 1);
     cluster.nodes[dead].server.signal(libc::SIGKILL);
     let id = cluster.nodes[dead].id.to_string();
-    run(Command::new(LATCHFS).args(["cluster", "remove", &id, "--server", &server.url])).ok();
+    run(latchfs().args(["cluster", "remove", &id, "--server", &server.url])).ok();
     assert_eq!(waits.reply().is(200)["holder"], "next");
 }
 
@@ -194,7 +192,7 @@ fn a_removal_alone_clears_nothing() {
     post(server, "of-host", &format!("client=box{}&ttl=1h", dead + 1));
     cluster.nodes[dead].server.signal(libc::SIGKILL);
     let id = cluster.nodes[dead].id.to_string();
-    run(Command::new(LATCHFS).args(["cluster", "remove", &id, "--server", &server.url])).ok();
+    run(latchfs().args(["cluster", "remove", &id, "--server", &server.url])).ok();
     assert_eq!(status(server, "of-host")["phase"], "held");
 }
 
@@ -251,7 +249,7 @@ fn locks_outlive_the_loss_of_a_majority() {
 // Here the locks are in the log on the disks, so a cluster that is started again has them.
 #[test]
 fn a_node_that_starts_again_has_its_locks() {
-    let scratch = crate::harness::Scratch::new();
+    let scratch = testing::Scratch::new();
     let data = scratch.path().join("data").display().to_string();
     let server = Server::listen(&["--data", &data]);
     let token = post(&server, "build", "client=a&ttl=1h")["token"].clone();

@@ -5,12 +5,12 @@ mod laptops;
 mod sentences;
 mod view_records;
 
-use crate::harness::{Scratch, Server, eventually};
 use crate::mount::Mount;
 use latchfs::engine::RefusalKind;
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io;
+use testing::{Scratch, Server, eventually};
 
 fn post(server: &Server, path: &str) -> Value {
     server.curl(&["-X", "POST", path]).is(200)

@@ -1,9 +1,9 @@
 //! Seed 003, "Basics": nodes that are connected to each other grant a lock by a majority.
 
 use crate::cluster::Cluster;
-use crate::harness::eventually;
 use serde_json::Value;
 use std::thread;
+use testing::eventually;
 
 // "Obtaining a lock is possible only if half of the "up" nodes have replied to the lock request."
 // "As soon as at least 50%+1 of the known nodes have replied OK, the node will confirm to its

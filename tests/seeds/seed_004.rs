@@ -3,15 +3,13 @@
 
 use crate::cluster::Cluster;
 use crate::follower::{After, Follower};
-use crate::harness::{LATCHFS, Server, eventually};
-use crate::support::run;
-use crate::talk::Lines;
 use latchfs::LineClient;
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use testing::{Lines, Server, eventually, latchfs, run};
 
 // "(i) one leader and multiple followers; (ii) a replicated map (key → owner) for the locks"
 // "(iv) all mutation operations (LOCK/UNLOCK) must be routed to the leader"
@@ -229,13 +227,13 @@ fn pending_requests_are_listed_with_age_and_place() {
     let ages = [0, 1].map(|at| pending[at]["age_ms"].as_u64());
     assert!(ages[0] >= ages[1], "{seen}");
     let url = &node.url;
-    let said = run(Command::new(LATCHFS).args(["cluster", "pending", "--server", url])).ok();
+    let said = run(latchfs().args(["cluster", "pending", "--server", url])).ok();
     assert!(said.starts_with("PLACE  AGE") && said.contains("first"), "{said}");
     drop(waits);
     cluster.silence(leader, false);
     cluster.silence(other, false);
     eventually("nothing is pending", || {
-        let said = run(Command::new(LATCHFS).args(["cluster", "pending", "--server", url]));
+        let said = run(latchfs().args(["cluster", "pending", "--server", url]));
         said.out.contains("has no pending request").then_some(())
     });
     // A server that is no node has no such list.
@@ -261,7 +259,7 @@ fn followers_elect_another_leader() {
 // is insecure for a production environment."
 #[test]
 fn clients_can_be_authenticated() {
-    let scratch = crate::harness::Scratch::new();
+    let scratch = testing::Scratch::new();
     let path = scratch.path().join("tokens.toml");
     let secret = "a secret of sixteen bytes or more";
     let tokens = format!("[[token]]\nname = \"a\"\nsecret = \"{secret}\"\nclients = [\"a\"]\n");
@@ -322,7 +320,7 @@ fn small_client_in_python() {
 #[test]
 fn small_client_in_go() {
     let lines = Lines::start(&[]);
-    let scratch = crate::harness::Scratch::new();
+    let scratch = testing::Scratch::new();
     let mut build = Command::new("go");
     build.args(["build", "-o", "client"]).arg(example("line_client.go"));
     run(build.env("GO111MODULE", "off").current_dir(scratch.path())).ok();

@@ -1,9 +1,9 @@
 //! Authorization over HTTP: bearer tokens, their permissions, and reloading of the token file.
 
-use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use testing::{Scratch, Server, eventually, run_latchfs};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -60,7 +60,7 @@ fn remembered_names_of_others_are_not_listed() {
 fn command_with_rejected_credentials_names_the_option() {
     let scratch = Scratch::new();
     let (server, _) = start(&scratch);
-    let (ended, said) = latchfs(&["ls", "--server", &server.url]);
+    let (ended, said) = run_latchfs(&["ls", "--server", &server.url]);
     assert_eq!(ended, Some(77), "{said}");
     assert!(said.contains("pass valid credentials with --token-file"), "{said}");
     assert!(!said.contains("can be reached"), "{said}");
@@ -69,7 +69,7 @@ fn command_with_rejected_credentials_names_the_option() {
     fs::write(&secret, "the secret of laptop1").expect("a fresh directory");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it is ours");
     let token = ["--token-file", &secret.display().to_string()];
-    let (ended, said) = latchfs(&[&acquire[..], &token].concat());
+    let (ended, said) = run_latchfs(&[&acquire[..], &token].concat());
     assert_eq!(ended, Some(77), "{said}");
 }
 
@@ -199,7 +199,8 @@ fn token_file_is_reloaded_unless_it_is_invalid() {
 fn token_file_that_others_may_read_is_refused() {
     let scratch = Scratch::new();
     let path = tokens(scratch.path(), TOKENS, 0o640).display().to_string();
-    let (code, said) = latchfs(&["serve", "--state", "none", "--grant-at-once", "--tokens", &path]);
+    let (code, said) =
+        run_latchfs(&["serve", "--state", "none", "--grant-at-once", "--tokens", &path]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("chmod 600"), "{said}");
 }
@@ -208,7 +209,7 @@ fn token_file_that_others_may_read_is_refused() {
 fn public_address_requires_tokens_and_tls() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let (code, said) =
-            latchfs(&["serve", "--state", "none", "--grant-at-once", "--listen", address]);
+            run_latchfs(&["serve", "--state", "none", "--grant-at-once", "--listen", address]);
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
@@ -230,7 +231,7 @@ fn insecure_permits_what_it_names_only() {
         (&["--insecure=no-credentials", "--tokens", &path], "--insecure=no-tls"),
     ] {
         let serve = ["serve", "--listen", "0.0.0.0:0"];
-        let (code, said) = latchfs(&[&serve[..], &options, more].concat());
+        let (code, said) = run_latchfs(&[&serve[..], &options, more].concat());
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains(says), "{more:?}: {said}");
     }

@@ -1,10 +1,10 @@
 //! Administrative operations on all locks: reset, backup, and restoring a new cluster from a
 //! backup.
 
-use crate::harness::{Scratch, Server, latchfs};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
+use testing::{Scratch, Server, run_latchfs};
 
 fn acquire(server: &Server, name: &str, client: &str) -> u64 {
     let path = format!("/locks/{name}?client={client}&ttl=1h");
@@ -22,7 +22,7 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
     let next = server.open(&["-X", "POST", "/locks/one?client=here:bob&wait=60s"]);
     server.in_line("one", 2);
     let mut events = server.events(&["/events"]);
-    let (code, said) = latchfs(&[
+    let (code, said) = run_latchfs(&[
         "cluster",
         "reset",
         "--keep",
@@ -52,7 +52,7 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
         server.reset(&format!("client=admin&reason=x{wrong}")).is(400);
     }
     server.reset("client=admin&all=true").is(400);
-    let (code, said) = latchfs(&["cluster", "reset", "--reason", "x", "--server", &server.url]);
+    let (code, said) = run_latchfs(&["cluster", "reset", "--reason", "x", "--server", &server.url]);
     assert_eq!(code, Some(64), "{said}");
 }
 
@@ -67,7 +67,7 @@ fn a_server_without_credentials_resets_at_its_socket_alone() {
         |said: &str| said.contains("--server unix:PATH") && said.contains("--tokens");
     assert!(names_the_remedy(refused["detail"].as_str().unwrap_or_default()), "{refused}");
     let reset = ["cluster", "reset", "--all", "--reason", "x", "--server"];
-    let (code, said) = latchfs(&[&reset[..], &[&server.url]].concat());
+    let (code, said) = run_latchfs(&[&reset[..], &[&server.url]].concat());
     assert!(code == Some(77) && names_the_remedy(&said), "{code:?} {said}");
     let socket = server.socket();
     let as_other = |method: &str, path: &str| {
@@ -81,12 +81,12 @@ fn a_server_without_credentials_resets_at_its_socket_alone() {
     assert!(refused.ends_with("403") && names_the_remedy(&refused), "{refused}");
     assert!(as_other("POST", "/locks/other?client=b").ends_with("200"), "as at the port");
     assert_eq!(server.curl(&["/locks/build"]).is(200)["holder"], "a", "nothing was reset");
-    let (code, said) = latchfs(&[&reset[..], &[&socket]].concat());
+    let (code, said) = run_latchfs(&[&reset[..], &[&socket]].concat());
     assert_eq!((code, said.as_str()), (Some(0), "ended 2 holds and 0 waits\n"));
     // Other commands reach the server by its socket as well.
-    let (code, said) = latchfs(&["acquire", "fresh", "--client", "c", "--server", &socket]);
+    let (code, said) = run_latchfs(&["acquire", "fresh", "--client", "c", "--server", &socket]);
     assert_eq!(code, Some(0), "{said}");
-    let (code, said) = latchfs(&["ls", "--server", &socket]);
+    let (code, said) = run_latchfs(&["ls", "--server", &socket]);
     assert!(code == Some(0) && said.contains("fresh"), "{said}");
 }
 
@@ -113,7 +113,7 @@ fn reset_and_backup_need_the_right_to_steal() {
         let token = scratch.path().join("token");
         fs::write(&token, format!("the secret of {who}")).expect("a fresh directory");
         let file = scratch.path().join(who).display().to_string();
-        let (exit, said) = latchfs(&[
+        let (exit, said) = run_latchfs(&[
             "cluster",
             "backup",
             &file,
@@ -134,12 +134,13 @@ fn backup_is_restored_as_a_new_cluster() {
     let (old, new, file) = (path("old"), path("new"), path("backup"));
     let server = Server::listen(&["--data", &old]);
     let last = acquire(&server, "build", "a");
-    let (code, said) = latchfs(&["cluster", "backup", &file, "--server", &server.url]);
+    let (code, said) = run_latchfs(&["cluster", "backup", &file, "--server", &server.url]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(": 1 locks, 0 waiters, 0 sessions"), "{said}");
     drop(server);
-    let restore =
-        |more: &[&str]| latchfs(&[&["cluster", "restore", &file, "--data", &new], more].concat());
+    let restore = |more: &[&str]| {
+        run_latchfs(&[&["cluster", "restore", &file, "--data", &new], more].concat())
+    };
     let (code, said) = restore(&["--hold-off", "48h"]);
     assert_eq!(code, Some(64), "{said}");
     let (code, said) = restore(&[]);
@@ -158,11 +159,11 @@ fn backup_is_restored_as_a_new_cluster() {
     assert!(no["retry_after_ms"].as_u64() > Some(86_000_000), "{no}");
     let ready = server.curl(&["/readyz"]).is(503);
     assert_eq!(ready["because"], "restored", "{ready}");
-    let (_, said) = latchfs(&["cluster", "status", "--server", &server.url]);
+    let (_, said) = run_latchfs(&["cluster", "status", "--server", &server.url]);
     assert!(said.contains("nothing is granted before") && said.contains("grant-now"), "{said}");
     // The hold-off is over also after a restart.
     let (code, said) =
-        latchfs(&["cluster", "grant-now", "--reason", "all are off", "--server", &server.url]);
+        run_latchfs(&["cluster", "grant-now", "--reason", "all are off", "--server", &server.url]);
     assert_eq!(code, Some(0), "{said}");
     drop(server);
     let server = Server::listen(&["--data", &new]);
@@ -177,7 +178,7 @@ fn backup_is_restored_as_a_new_cluster() {
     drop(server);
     let repeated = path("again");
     let (code, said) =
-        latchfs(&["cluster", "restore", &file, "--data", &repeated, "--old-holders-are-gone"]);
+        run_latchfs(&["cluster", "restore", &file, "--data", &repeated, "--old-holders-are-gone"]);
     assert_eq!(code, Some(0), "{said}");
     let server = Server::listen(&["--data", &repeated]);
     assert!(acquire(&server, "build", "b") > last + (1 << 39));
@@ -190,7 +191,7 @@ fn damaged_backup_is_refused_and_leaves_no_data() {
     let server = Server::start(&[]);
     acquire(&server, "build", "a");
     let file = path("backup");
-    let (code, said) = latchfs(&["cluster", "backup", &file, "--server", &server.url]);
+    let (code, said) = run_latchfs(&["cluster", "backup", &file, "--server", &server.url]);
     assert_eq!(code, Some(0), "{said}");
     let good = fs::read(&file).expect("it was written");
     let changed = |at: usize| {
@@ -205,7 +206,7 @@ fn damaged_backup_is_refused_and_leaves_no_data() {
         (b"something else".to_vec(), "not a backup"),
     ] {
         fs::write(&file, bytes).expect("it is ours");
-        let (code, said) = latchfs(&["cluster", "restore", &file, "--data", &path("data")]);
+        let (code, said) = run_latchfs(&["cluster", "restore", &file, "--data", &path("data")]);
         assert_eq!(code, Some(69), "{said}");
         assert!(said.contains(says), "{said}");
         assert!(!fs::exists(path("data")).expect("readable"));

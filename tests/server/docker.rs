@@ -2,9 +2,8 @@
 //! own. The image itself is not built by this test, because that needs a registry with the base
 //! images.
 
-use crate::harness::{LATCHFS, Scratch};
-use crate::support::run;
 use std::process::Command;
+use testing::{Scratch, latchfs_path, run};
 
 const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
 
@@ -49,7 +48,10 @@ fn command_of_the_image_grants_locks() {
         said("EXPOSE"),
     );
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", &script, LATCHFS]).args(args).current_dir(scratch.path());
+    command
+        .args(["--net", "sh", "-c", &script, latchfs_path()])
+        .args(args)
+        .current_dir(scratch.path());
     let said = run(&mut command).ok();
     assert!(said.starts_with(r#"{"holder":"laptop1","expires_at":""#), "{said}");
 }

@@ -1,17 +1,17 @@
 //! `doctor --server`: the step at which a connection to a server fails, and the advice for it.
 
-use crate::harness::{Scratch, Server, latchfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
+use testing::{Scratch, Server, run_latchfs};
 
 /// Returns doctor's findings about the servers at `url`: level, text and advice of each.
 #[track_caller]
 fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
-    let (code, said) = latchfs(&[&["doctor", "--json", "--server", url], more].concat());
+    let (code, said) = run_latchfs(&[&["doctor", "--json", "--server", url], more].concat());
     let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
     // `doctor` also examines the mounts of tests that run at the same time, so its exit code is
     // compared with `ok` in its own output, which covers all findings.
@@ -45,7 +45,7 @@ fn healthy_server_has_no_problem() {
     assert!(round_trip.1.contains(" answers within ") && round_trip.1.ends_with("ms"), "{found:?}");
     assert!(clock.1.contains("wall clock") && clock.0 == "ok", "{clock:?}");
     assert_eq!(well.0, "ok");
-    let (_, text) = latchfs(&["doctor", "--server", &server.url]);
+    let (_, text) = run_latchfs(&["doctor", "--server", &server.url]);
     assert!(
         text.contains(&format!("ok     server: {} accepts these credentials", server.url)),
         "{text}"
@@ -89,7 +89,7 @@ impl Certs {
     fn make() -> Self {
         let certs = Self(Scratch::new());
         for what in [&["ca"][..], &["server", "127.0.0.1"], &["client", "laptop1"]] {
-            let (code, said) = latchfs(&[&["cert", "--dir", &certs.path("")], what].concat());
+            let (code, said) = run_latchfs(&[&["cert", "--dir", &certs.path("")], what].concat());
             assert_eq!(code, Some(0), "{said}");
         }
         certs

@@ -1,6 +1,6 @@
 //! Graceful shutdown of a server: no new grants, answers to waiters, exit code 0.
 
-use crate::harness::Server;
+use testing::Server;
 
 #[test]
 fn waiters_and_event_streams_are_notified_of_the_shutdown() {
@@ -35,7 +35,7 @@ fn draining_server_is_not_ready_and_grants_nothing() {
 
 #[test]
 fn held_lock_is_still_held_after_a_restart() {
-    let scratch = crate::harness::Scratch::new();
+    let scratch = testing::Scratch::new();
     let state = scratch.path().join("state").display().to_string();
     let mut server = Server::listen(&["--state", &state]);
     let held = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=1h"]).is(200);

@@ -1,7 +1,7 @@
 //! The event stream: its events, resumption, prefixes, and lost events of slow readers.
 
-use crate::harness::Server;
 use serde_json::json;
+use testing::Server;
 
 #[test]
 fn grant_and_release_are_streamed() {

@@ -1,8 +1,6 @@
 //! The example programs of `contrib`, each run by its own interpreter. Each runs a command under a
 //! lock, and stops the command before the lock can be granted to another client.
 
-use crate::harness::{Scratch, Server, eventually};
-use crate::support::{drain, run, signal};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -10,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use testing::{Scratch, Server, drain, eventually, run, signal};
 
 const NAME: &str = "team/demo";
 

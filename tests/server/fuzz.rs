@@ -1,11 +1,11 @@
 //! Fuzzing of the HTTP API by requests generated from the server's own `OpenAPI` document: no
 //! response is a 5xx, every response conforms to the document, and the server survives.
 
-use crate::harness::{LATCHFS, Scratch, Server};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testing::{Scratch, Server, latchfs_path};
 
 /// The number of requests for each operation: as many as a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
@@ -43,7 +43,7 @@ fn generated_requests_cause_no_server_error() {
     let path = scratch.path().join("openapi.json");
     let document = what_ends(server.curl(&["/openapi.json"]).is(200));
     fs::write(&path, document.to_string()).expect("a fresh directory");
-    let target = Path::new(LATCHFS).parent().and_then(Path::parent).expect("it lies there");
+    let target = Path::new(latchfs_path()).parent().and_then(Path::parent).expect("it lies there");
     let seed = latchfs::time::boot_now().as_nanos() % 1_000_000_007;
     println!("schemathesis --seed {seed}");
     let output = Command::new(target.join("test-tools/venv/bin/schemathesis"))

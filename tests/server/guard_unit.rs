@@ -1,12 +1,11 @@
 //! The unit of a guard serves ordinary users: it runs in a container under systemd, with exactly
 //! the capabilities and system calls that it names.
 
-use crate::harness::Scratch;
-use crate::support::run;
 use crate::units::Systemd;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use testing::{Scratch, run};
 
 /// An ordinary user.
 const USER: u32 = 4242;

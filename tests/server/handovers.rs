@@ -1,9 +1,9 @@
 //! Handovers: what the server remembers of the name of a lock beyond the tenure, over HTTP and by
 //! the command line, after a crash and after a restore from a backup.
 
-use crate::harness::{Scratch, Server, latchfs};
 use serde_json::{Value, json};
 use std::fs;
+use testing::{Scratch, Server, run_latchfs};
 
 fn acquire(server: &Server, client: &str) -> Value {
     let path = format!("/locks/folder?client={client}&ttl=1h&remember=true");
@@ -156,11 +156,11 @@ fn after_a_restore_it_is_unknown_how_a_tenure_ended() {
     let granted = acquire(&server, "a");
     hand_over(&server, &granted, "clean", 1, 200);
     server.curl(&["-X", "DELETE", "/locks/folder?client=a"]).is(200);
-    let (code, said) = latchfs(&["cluster", "backup", &file, "--server", &server.url]);
+    let (code, said) = run_latchfs(&["cluster", "backup", &file, "--server", &server.url]);
     assert_eq!(code, Some(0), "{said}");
     drop(server);
     let (code, said) =
-        latchfs(&["cluster", "restore", &file, "--data", &new, "--old-holders-are-gone"]);
+        run_latchfs(&["cluster", "restore", &file, "--data", &new, "--old-holders-are-gone"]);
     assert_eq!(code, Some(0), "{said}");
     for _ in 0..2 {
         let server = Server::listen(&["--data", &new]);
@@ -179,7 +179,8 @@ fn after_a_restore_it_is_unknown_how_a_tenure_ended() {
 fn the_command_line_sets_and_shows_a_handover() {
     let server = Server::start(&[]);
     let run = |args: &[&str]| {
-        let (code, said) = latchfs(&[args, &["--server", &server.url, "--client", "a"]].concat());
+        let (code, said) =
+            run_latchfs(&[args, &["--server", &server.url, "--client", "a"]].concat());
         assert_eq!(code, Some(0), "{args:?}: {said}");
         said
     };

@@ -1,6 +1,6 @@
 //! Health checks, responses to unknown paths and methods, and a clean exit.
 
-use crate::harness::Server;
+use testing::Server;
 
 #[test]
 fn running_server_is_alive_and_ready() {

@@ -1,11 +1,11 @@
 //! The hold-off: after a start without state, the server grants nothing until all leases of the
 //! previous run have expired. It says so everywhere, and an administrator can end it.
 
-use crate::harness::{Scratch, Server, latchfs};
 use latchfs::time::{Span, boot_now};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use testing::{Scratch, Server, run_latchfs};
 
 const NONE: [&str; 8] = ["--state", "none", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
 /// The time after a restart in which the server grants no locks, because leases of its previous run
@@ -70,7 +70,7 @@ fn options_that_contradict_each_other_are_refused() {
         (&["--state", "none", "--grant-at-once", "--max-ttl", "5m"], "cannot be used with"),
         (&["--state", "none", "--max-ttl", "5s"], "--ttl 30s is longer than --max-ttl 5s"),
     ] {
-        let (code, said) = latchfs(&[&["serve", "--listen", "127.0.0.1:0"], args].concat());
+        let (code, said) = run_latchfs(&[&["serve", "--listen", "127.0.0.1:0"], args].concat());
         assert_eq!(code, Some(64), "{args:?}: {said}");
         assert!(said.contains(why), "{args:?}: {said}");
     }
@@ -84,7 +84,7 @@ const SHUT: [&str; 4] = ["--state", "none", "--max-ttl", "1h"];
 #[test]
 fn a_hold_off_is_said_everywhere() {
     let server = Server::listen(&SHUT);
-    let (_, nothing_listed) = latchfs(&["ls", "--server", &server.url]);
+    let (_, nothing_listed) = run_latchfs(&["ls", "--server", &server.url]);
     let waits = server.open(&["-X", "POST", "/locks/build?client=b&wait=1h"]);
     server.in_line("build", 1);
 
@@ -122,7 +122,7 @@ fn a_hold_off_is_said_everywhere() {
         (&["acquire", "other"], "latchfs cluster grant-now --reason WHY"),
         (&["doctor"], &said),
     ] {
-        let (_, said) = latchfs(&[command, &url].concat());
+        let (_, said) = run_latchfs(&[command, &url].concat());
         assert!(said.contains(says), "{command:?}: {said}");
         assert!(!said.contains("held by"), "{command:?}: {said}");
     }
@@ -144,7 +144,7 @@ fn an_administrator_ends_a_hold_off() {
     let grant_now = ["cluster", "grant-now", "--server", &server.url, "--client", "root"];
     for _ in 0..2 {
         let (code, said) =
-            latchfs(&[&grant_now[..], &["--reason", "all clients are off"]].concat());
+            run_latchfs(&[&grant_now[..], &["--reason", "all clients are off"]].concat());
         assert_eq!((code, said.as_str()), (Some(0), "locks are granted\n"));
     }
     let granted = waits.reply().is(200);

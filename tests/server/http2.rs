@@ -1,10 +1,10 @@
 //! HTTP/2 connections written frame by frame, to test the limits on misbehaving clients.
 
-use crate::harness::{Scratch, Server, latchfs};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
+use testing::{Scratch, Server, run_latchfs};
 
 /// The number of concurrent streams that the server announces.
 const STREAMS_MAX: usize = 256;
@@ -202,7 +202,7 @@ fn tls_that_never_begins() -> Silent {
     let scratch = Scratch::new();
     let dir = scratch.path().join("certs").display().to_string();
     for what in [&["ca"][..], &["server", "127.0.0.1"]] {
-        assert_eq!(latchfs(&[&["cert", "--dir", &dir], what].concat()).0, Some(0));
+        assert_eq!(run_latchfs(&[&["cert", "--dir", &dir], what].concat()).0, Some(0));
     }
     let (cert, key) = (format!("{dir}/server.pem"), format!("{dir}/server.key"));
     let server = Server::start(&["--tls-cert", &cert, "--tls-key", &key]);

@@ -1,8 +1,8 @@
 //! Limits on HTTP/1.1 clients that send too much, or too slowly.
 
-use crate::harness::Server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use testing::Server;
 
 #[test]
 fn long_body_is_refused() {

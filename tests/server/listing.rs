@@ -1,8 +1,8 @@
 //! The endpoints about many locks, metrics and documentation: pages, token checks, history,
 //! metrics, and the `OpenAPI` document.
 
-use crate::harness::Server;
 use serde_json::{Value, json};
+use testing::Server;
 
 fn names(page: &Value) -> Vec<&str> {
     let locks = page["locks"].as_array().expect("a list");

@@ -1,8 +1,8 @@
 //! The API of a single lock: status, acquire, renew, release, steal, sessions, tokens, and
 //! idempotency keys.
 
-use crate::harness::Server;
 use serde_json::{Value, json};
+use testing::Server;
 
 #[test]
 fn lock_is_acquired_renewed_released_and_acquired_again() {

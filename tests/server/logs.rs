@@ -1,15 +1,13 @@
 //! The log of a server: its lines in both formats, request ids, and a log that nobody reads.
 
-use crate::harness::{LATCHFS, Scratch, Server, eventually};
 use crate::mounting::Dir;
-use crate::support::{run, signal};
-use crate::talk::Talk;
 use serde_json::Value;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::process::{Command, Stdio};
+use testing::{HttpConnection, Scratch, Server, eventually, latchfs, run, signal};
 
 /// Returns all whole lines of a log in JSON; fails if a line is not one object of JSON.
 #[track_caller]
@@ -75,7 +73,7 @@ fn json_is_the_only_format_of_all_output() {
 fn lines_have_the_time_and_the_order_of_their_events() {
     const LOCKS: usize = 20;
     let mut server = Server::start(&["--log-format", "json"]);
-    let mut talk = Talk::to(&server.url).expect("it listens");
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
     let mut ask = |method: &str, client: &str, number: usize| {
         let path = format!("/locks/n{number}?client={client}");
         talk.request(method, &path).expect("it answers")
@@ -193,7 +191,7 @@ fn hostile_names_forge_no_line_and_secrets_are_not_logged() {
 /// A server whose log nobody reads goes on, and ends on request.
 #[test]
 fn full_pipe_blocks_no_request() {
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none", "--grant-at-once"]);
     command.arg("-vv").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program is there");
@@ -259,7 +257,7 @@ fn each_line_of_a_json_log_is_one_object() {
     fs::write(&tokens, "[[nonsense").expect("our directory");
     server.signal(libc::SIGHUP);
     eventually("the reload", || server.log().contains("all stays as it was").then_some(()));
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(["serve", "--state", "none", "--listen", &server.url["http://".len()..]]);
     command.args(["--insecure", "--log-format", "json"]).env("RUST_LOG", "latchfs=nonsense");
     let failed = run(&mut command);
@@ -281,7 +279,7 @@ fn each_line_of_a_json_log_is_one_object() {
 /// A wrong `RUST_LOG` changes nothing, and a sentence says so.
 #[test]
 fn wrong_rust_log_is_reported() {
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.args(["ls", "--server", "http://127.0.0.1:1"]).env("RUST_LOG", "info,latchfs=nonsense");
     let lines = run(&mut command).exits(69);
     let (first, rest) = lines.split_once('\n').expect("a line");
@@ -303,7 +301,7 @@ fn reset_of_30_000_locks_has_few_lines() {
         for client in 0..CLIENTS {
             let url = &server.url;
             scope.spawn(move || {
-                let mut talk = Talk::to(url).expect("it listens");
+                let mut talk = HttpConnection::to(url).expect("it listens");
                 for number in 0..LOCKS / CLIENTS {
                     let path = format!("/locks/c{client}n{number}?client=c{client}&ttl=1h");
                     assert_eq!(talk.request("POST", &path).expect("it answers").0, 200);
@@ -331,7 +329,7 @@ fn mount_logs_its_server() {
     let (dir, scratch) = (Dir::new(), Scratch::new());
     let mut server = Server::start(&[]);
     let path = scratch.path().join("log");
-    let mut mount = Command::new(LATCHFS);
+    let mut mount = latchfs();
     mount.arg("mount").arg(dir.path()).args(["--foreground", "--client", "m", "--ttl", "2s"]);
     mount.args(["--server", &server.url, "--log-format", "json"]).stdin(Stdio::null());
     mount.stdout(Stdio::null()).stderr(fs::File::create(&path).expect("our directory"));

@@ -2,16 +2,7 @@
 //!
 //! Each test starts a server of its own, so that tests run in parallel.
 
-/// Whether the servers keep their state in a log on disk. The suite tests/durable runs the same
-/// tests with `true`.
-pub(crate) const DURABLE: bool = false;
-
 mod fuzz;
-mod harness;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../durable/talk.rs"]
-mod talk;
 
 mod access;
 mod admin;

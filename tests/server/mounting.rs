@@ -1,9 +1,8 @@
 //! A mount that also serves HTTP: locks created as files are visible over HTTP, and vice versa.
 
-use crate::harness::{LATCHFS, Scratch, Server};
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use testing::{Scratch, Server, latchfs};
 
 /// A directory that is unmounted when this value is dropped, even if the test has failed.
 pub(crate) struct Dir(Scratch);
@@ -20,7 +19,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let _ = Command::new(LATCHFS).arg("umount").arg(self.path()).output();
+        let _ = latchfs().arg("umount").arg(self.path()).output();
     }
 }
 

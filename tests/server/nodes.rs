@@ -1,8 +1,8 @@
 //! A cluster of two nodes on loopback, and the status that they report: roles, lag, elections, and
 //! fsync latency.
 
-use crate::harness::{Scratch, Server, eventually, latchfs};
 use serde_json::Value;
+use testing::{Scratch, Server, eventually, run_latchfs};
 
 /// A cluster of a leader and a learner.
 pub(crate) struct Nodes {
@@ -25,7 +25,7 @@ impl Nodes {
         // cluster.
         drop(Server::listen(&["--data", &first]));
         let certs = data("certs");
-        let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
+        let (code, said) = run_latchfs(&["cert", "secret", "--dir", &certs]);
         assert_eq!(code, Some(0), "{said}");
         let secret = format!("{certs}/peers.pem");
         let peers = ["--peer-listen", "127.0.0.1:0", "--peer-secret-file", &secret];
@@ -100,7 +100,7 @@ fn fsync_latency_is_reported() {
             assert!(median > Some(0) && median <= worst, "{said}");
         }
     }
-    let (code, said) = latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
+    let (code, said) = run_latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
     assert!(code == Some(0) && said.contains("  SYNC ") && said.contains("ms  now\n"), "{said}");
 }
 
@@ -142,7 +142,7 @@ fn lag_and_elections_are_reported() {
     let said = nodes.status();
     let gone = &said["nodes"][1];
     assert!(gone["reachable"] == false && gone["lag"].as_u64() >= Some(5), "{said}");
-    let (_, said) = latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
+    let (_, said) = run_latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
     assert!(said.contains("has seen 1 election since its start"), "{said}");
 }
 
@@ -159,7 +159,7 @@ fn reader_of_events_goes_on_at_another_node() {
     }
     let seen: Vec<_> = (0..locks).map(|_| at_leader.until("granted")).collect();
     let also: Vec<_> = (0..locks).map(|_| at_learner.until("granted")).collect();
-    let ids = |events: &[crate::harness::Event]| -> Vec<String> {
+    let ids = |events: &[testing::Event]| -> Vec<String> {
         events.iter().map(|event| event.id.clone()).collect()
     };
     assert_eq!(ids(&seen), ids(&also), "each node gives an event the same id");
@@ -186,7 +186,7 @@ fn reader_of_events_goes_on_at_another_node() {
 /// Returns doctor's findings about the cluster: the level, text and advice of each.
 #[track_caller]
 fn doctor(url: &str) -> Vec<(String, String, String)> {
-    let (_, said) = latchfs(&["doctor", "--json", "--server", url]);
+    let (_, said) = run_latchfs(&["doctor", "--json", "--server", url]);
     let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().expect("a list").iter();
@@ -209,7 +209,7 @@ fn doctor_finds_problems_of_nodes() {
     }
     let id = nodes.status()["nodes"][1]["id"].to_string();
     let force = ["cluster", "join", &id, "--force", "--server", &leader];
-    assert_eq!(latchfs(&force).0, Some(0));
+    assert_eq!(run_latchfs(&force).0, Some(0));
     let found = doctor(&learner);
     assert!(found.len() == 1 && found[0].1.contains("neither may fail"), "{found:?}");
     nodes.learner.signal(libc::SIGKILL);

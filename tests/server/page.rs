@@ -2,7 +2,6 @@
 //! and what axe-core finds for people who cannot see or use a mouse. Screenshots are stored in the
 //! target directory; with `SCREENSHOTS=1` those of the documentation are made anew.
 
-use crate::harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::mounting::Dir;
 use crate::nodes::Nodes;
 use serde_json::Value;
@@ -11,6 +10,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use testing::{Scratch, Server, latchfs, latchfs_path, run_latchfs};
 
 /// Time limit in seconds for the browser script: only a script that hangs takes so long, even on a
 /// loaded machine.
@@ -18,7 +18,7 @@ const LIMIT: &str = "180";
 
 /// Returns the target directory, in which `contrib/test` installs its tools.
 fn target() -> PathBuf {
-    let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
+    let profile = Path::new(latchfs_path()).parent().and_then(Path::parent);
     profile.expect("the program lies in the target directory").to_owned()
 }
 
@@ -128,7 +128,7 @@ fn page_without_a_majority_says_that_it_does_not_know() {
     let mut nodes = Nodes::start();
     let id = nodes.status()["nodes"][1]["id"].to_string();
     let force = ["cluster", "join", &id, "--force", "--server", &nodes.leader.url];
-    assert_eq!(latchfs(&force).0, Some(0));
+    assert_eq!(run_latchfs(&force).0, Some(0));
     let mut browser = Browser::start(&nodes.leader.url, "minority");
     browser.until("kill");
     nodes.learner.signal(libc::SIGSTOP);
@@ -164,7 +164,7 @@ fn page_shows_a_lock_at_its_own_address() {
 #[test]
 fn page_says_what_a_hold_without_expiry_lasts_for() {
     let dir = Dir::new();
-    let mut command = Command::new(LATCHFS);
+    let mut command = latchfs();
     command.arg("mount").arg(dir.path());
     command.args(["--listen", "127.0.0.1:0", "--state", "none", "--grant-at-once"]);
     let scratch = Scratch::new();
@@ -182,7 +182,7 @@ fn page_shows_guarded_folders() {
     let server = Server::listen(&["--data", &path("data")]);
     fs::create_dir_all(path("notes")).expect("a fresh directory");
     fs::write(path("notes/plan"), "text").expect("a fresh directory");
-    let (code, said) = latchfs(&["guard", "init", &path("notes"), "--server", &server.url]);
+    let (code, said) = run_latchfs(&["guard", "init", &path("notes"), "--server", &server.url]);
     assert_eq!(code, Some(0), "{said}");
     Browser::start(&server.url, "folders").until("done");
 }

@@ -1,8 +1,8 @@
 //! Invalid requests are answered with an error, and never crash the server.
 
-use crate::harness::Server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use testing::Server;
 
 /// Sends raw bytes to the server, and returns its response.
 fn raw(server: &Server, bytes: &[u8], close: bool) -> String {

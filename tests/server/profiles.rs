@@ -1,8 +1,6 @@
 //! Connection options from the environment and from the configuration file, the servers to which
 //! credentials are sent, and the exit code when a server refuses them.
 
-use crate::harness::{LATCHFS, Scratch, Server};
-use crate::support::{Output, run};
 use crate::tls::Certs;
 use serde_json::Value;
 use std::fs;
@@ -12,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::{JoinHandle, spawn};
+use testing::{Output, Scratch, Server, latchfs, latchfs_path, run};
 
 const SECRET: &str = "the secret of ci, and long enough";
 const OTHER: &str = "another secret, of another server";
@@ -60,7 +59,7 @@ impl User {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(args).current_dir(self.scratch.path()).env_remove("LATCHFS_DIR");
         command.env("LATCHFS_CONFIG", "none");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
@@ -141,7 +140,7 @@ fn name_in_the_certificate_is_the_default_client() {
     user.run(&["acquire", "c"]).ok();
     assert_eq!(user.holder("c"), "laptop1");
     let user = user.with("LATCHFS_CLIENT", "laptop1:night");
-    user.run(&["run", "d", "--", "sh", "-c", "latchfs=$0; $latchfs who d", LATCHFS]).ok();
+    user.run(&["run", "d", "--", "sh", "-c", "latchfs=$0; $latchfs who d", latchfs_path()]).ok();
     let wrong = User::new().with("LATCHFS_CERT", &cert).run(&["ls", "--server", &server.url]);
     assert!(wrong.exits(64).contains("without its key; name it by --key FILE"));
 }
@@ -331,7 +330,7 @@ struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        let _ = Command::new(LATCHFS).arg("umount").arg(&self.0).output();
+        let _ = latchfs().arg("umount").arg(&self.0).output();
     }
 }
 

@@ -1,7 +1,6 @@
 //! The metrics page as other programs read it; the rules of `contrib/prometheus` and the dashboard
 //! of `contrib/grafana`, evaluated by a real Prometheus that scrapes a server and a cluster.
 
-use crate::harness::{LATCHFS, Scratch, Server, eventually};
 use crate::nodes::Nodes;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +9,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use testing::{Scratch, Server, eventually, latchfs_path};
 
 fn contrib(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(path)
@@ -208,7 +208,7 @@ print(json.dumps([[it.name, it.type, it.documentation, sorted({s.name for s in i
 fn are_open_metrics(server: &Server) {
     let accept = "Accept: application/openmetrics-text; version=1.0.0";
     let page = server.curl(&["-H", accept, "/metrics"]).body;
-    let target = Path::new(LATCHFS).parent().and_then(Path::parent).expect("it lies there");
+    let target = Path::new(latchfs_path()).parent().and_then(Path::parent).expect("it lies there");
     let mut command = Command::new(target.join("test-tools/venv/bin/python"));
     command.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("contrib/test installs it");

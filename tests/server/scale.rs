@@ -1,14 +1,13 @@
 //! Many clients at once on one server: idle connections, sessions that share connections, and
 //! clients that lock and unlock without a pause.
 
-use crate::harness::Server;
-use crate::support::rounds;
 use latchfs::time::{Span, boot_now};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use testing::{Server, rounds};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;

@@ -1,12 +1,12 @@
 //! The program's error messages: each says what failed, why, and what to do next.
 
-use crate::harness::{Scratch, Server, latchfs};
+use testing::{Scratch, Server, run_latchfs};
 
 /// Runs the program, and checks its exit code. Returns its output, which must not contain numbers
 /// of OS errors.
 #[track_caller]
 fn said(code: i32, arguments: &[&str]) -> String {
-    let (ended, said) = latchfs(arguments);
+    let (ended, said) = run_latchfs(arguments);
     assert_eq!(ended, Some(code), "{said}");
     assert!(!said.contains("os error"), "{said}");
     said

@@ -1,8 +1,8 @@
 //! Sessions over HTTP: one keep-alive renews all leases and reports lost ones, and the end of a
 //! session releases all its locks.
 
-use crate::harness::Server;
 use serde_json::json;
+use testing::Server;
 
 #[test]
 fn keep_alive_renews_all_leases_and_reports_losses() {

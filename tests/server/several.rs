@@ -1,8 +1,8 @@
 //! A client that is given several server URLs: it fails over from a dead or hanging server, but
 //! never to a server with other locks.
 
-use crate::harness::{Server, latchfs};
 use std::net::TcpListener;
+use testing::{Server, run_latchfs};
 
 fn dead() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -10,7 +10,7 @@ fn dead() -> String {
 }
 
 fn acquire(servers: &str, name: &str) -> (Option<i32>, String) {
-    latchfs(&["acquire", name, "--server", servers, "--client", "a"])
+    run_latchfs(&["acquire", name, "--server", servers, "--client", "a"])
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn client_does_not_fail_over_to_another_engine() {
     let (first, second) = (Server::start(&[]), Server::start(&[]));
     let servers = format!("{},{}", first.url, second.url);
     let script = format!("kill -9 {}; sleep 600", first.pid());
-    let (code, said) = latchfs(&[
+    let (code, said) = run_latchfs(&[
         "run", "build", "--server", &servers, "--client", "a", "--ttl", "2s", "--", "sh", "-c",
         &script,
     ]);

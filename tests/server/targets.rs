@@ -1,9 +1,7 @@
 //! Which mount or server a command uses when `LATCHFS_SERVER` is set as well.
 
-use crate::harness::{LATCHFS, Scratch, Server};
-use crate::support::{Output, run};
 use std::path::PathBuf;
-use std::process::Command;
+use testing::{Output, Scratch, Server, latchfs, run};
 
 /// A latchfs mount whose daemon runs in the background and keeps its own locks, in memory only.
 struct Mount(Scratch);
@@ -24,7 +22,7 @@ impl Mount {
     /// Runs a command in the parent directory of the mount point, with `LATCHFS_SERVER` set to
     /// `server`, or without that variable if `server` is empty.
     fn command(&self, server: &str, args: &[&str]) -> Output {
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(args).current_dir(self.0.path());
         command.env_remove("LATCHFS_DIR").env_remove("LATCHFS_SERVER");
         if !server.is_empty() {
@@ -36,7 +34,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new(LATCHFS).arg("umount").arg(self.path()).output();
+        let _ = latchfs().arg("umount").arg(self.path()).output();
     }
 }
 
@@ -65,10 +63,10 @@ fn command_line_takes_precedence_over_the_environment() {
 fn mount_takes_precedence_over_the_server_variable() {
     let (server, mount) = (Server::start(&[]), Mount::new());
     mount.command("", &["acquire", "job", "--dir", "fst"]).ok();
-    let mut inside = Command::new(LATCHFS);
+    let mut inside = latchfs();
     inside.args(["run", "job", "--try", "--", "true"]).current_dir(mount.path());
     run(inside.env_remove("LATCHFS_DIR").env("LATCHFS_SERVER", &server.url)).exits(75);
-    let mut named = Command::new(LATCHFS);
+    let mut named = latchfs();
     named.args(["run", "job", "--try", "--", "true"]).env("LATCHFS_DIR", mount.path());
     run(named.env("LATCHFS_SERVER", &server.url)).exits(75);
     let output = mount.command("", &["status", "fst/job", "--client", "ci"]).exits(64);
@@ -80,7 +78,7 @@ fn mount_takes_precedence_over_the_server_variable() {
 #[test]
 fn command_under_a_lock_finds_the_server_of_the_lock() {
     let (server, mount) = (Server::start(&[]), Mount::new());
-    let mut outer = Command::new(LATCHFS);
+    let mut outer = latchfs();
     outer.args(["run", "job", "--server", &server.url, "--", "sh", "-c"]);
     outer.arg("echo ${LATCHFS_DIR-none} $LATCHFS_SERVER").env("LATCHFS_DIR", mount.path());
     assert_eq!(run(&mut outer).ok(), format!("none {}\n", server.url));

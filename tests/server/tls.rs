@@ -1,11 +1,11 @@
 //! TLS with certificates made by `latchfs cert`: HTTP/1.1 and HTTP/2, client certificates, and
 //! reloading.
 
-use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use testing::{Scratch, Server, eventually, run_latchfs};
 
 pub(crate) struct Certs {
     scratch: Scratch,
@@ -16,7 +16,7 @@ impl Certs {
         let certs = Self { scratch: Scratch::new() };
         for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "laptop1"]] {
             let dir = certs.dir();
-            let (code, said) = latchfs(&[&["cert", "--dir", &dir], what].concat());
+            let (code, said) = run_latchfs(&[&["cert", "--dir", &dir], what].concat());
             assert_eq!(code, Some(0), "{said}");
         }
         certs
@@ -81,14 +81,14 @@ fn files_are_read_before_anything_is_begun() {
         &[&tls[..], &["--client-ca", &ca, "--refuse-serials", &missing]].concat(),
     ] {
         let node = ["serve", "--listen", &taken, "--line-listen", &taken, "--data", &data];
-        let (code, said) = latchfs(&[&node[..], wrong].concat());
+        let (code, said) = run_latchfs(&[&node[..], wrong].concat());
         assert!(matches!(code, Some(64 | 69)), "{wrong:?}: {said}");
         let file = wrong.iter().find(|word| said.contains(**word));
         assert!(file.is_some() && !said.contains("listen on"), "{wrong:?}: {said}");
         assert!(!fs::exists(&data).expect("readable"), "{wrong:?}: {said}");
     }
     let open = ["--listen", "127.0.0.1:0", "--line-listen", "0.0.0.0:0", "--data", &data];
-    let (code, said) = latchfs(&[&["serve"][..], &open].concat());
+    let (code, said) = run_latchfs(&[&["serve"][..], &open].concat());
     assert_eq!(code, Some(64), "{said}");
     assert!(!fs::exists(&data).expect("readable"), "{said}");
 }
@@ -152,14 +152,14 @@ fn keys_are_private_and_files_are_not_overwritten() {
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
     let dir = certs.dir();
-    let (code, said) = latchfs(&["cert", "--dir", &dir, "ca"]);
+    let (code, said) = run_latchfs(&["cert", "--dir", &dir, "ca"]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("is there already"), "{said}");
-    let (code, said) = latchfs(&["cert", "--dir", &dir, "client", "../x"]);
+    let (code, said) = run_latchfs(&["cert", "--dir", &dir, "client", "../x"]);
     assert_eq!(code, Some(64), "{said}");
     let empty = Scratch::new();
     let dir = empty.path().display().to_string();
-    let (code, said) = latchfs(&["cert", "--dir", &dir, "server", "x"]);
+    let (code, said) = run_latchfs(&["cert", "--dir", &dir, "server", "x"]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("latchfs cert ca"), "{said}");
 }

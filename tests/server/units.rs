@@ -1,12 +1,11 @@
 //! The units of `contrib/systemd`, tested in a systemd instance that is process 1 of a container.
 //! The container has the programs of this machine, none of its state, and no network but loopback.
 
-use crate::harness::{LATCHFS, Scratch, eventually, latchfs};
-use crate::support::signal;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use testing::{Scratch, eventually, latchfs_path, run_latchfs, signal};
 
 const UNITS: [&str; 5] = [
     "latchfs.service",
@@ -67,7 +66,7 @@ impl Systemd {
         let host = format!("latchfs-test-{}-{number}", std::process::id());
         let etc = dir("etc").display().to_string();
         for what in [&["ca"][..], &["server", "127.0.0.1"], &["client", &host]] {
-            let (code, said) = latchfs(&[&["cert", "--dir", &etc], what].concat());
+            let (code, said) = run_latchfs(&[&["cert", "--dir", &etc], what].concat());
             assert_eq!(code, Some(0), "{said}");
         }
         let units = units();
@@ -87,7 +86,7 @@ impl Systemd {
         command.args(["--directory=/", "--volatile=yes", "--tmpfs=/usr/local:mode=755"]);
         command.args(["--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
         command.args(["--bind=/dev/fuse", "--console=pipe"]).arg(format!("--machine={host}"));
-        command.arg(format!("--bind-ro={LATCHFS}:/usr/local/bin/latchfs"));
+        command.arg(format!("--bind-ro={}:/usr/local/bin/latchfs", latchfs_path()));
         command.arg(format!("--bind={etc}:/etc/latchfs"));
         let sysusers = units.join("latchfs.sysusers");
         command.arg(format!("--bind-ro={}:/etc/sysusers.d/latchfs.conf", sysusers.display()));

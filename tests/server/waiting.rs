@@ -1,8 +1,8 @@
 //! HTTP requests that wait in the queue of a lock.
 
-use crate::harness::{Reply, Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 use serde_json::json;
+use testing::{Reply, Scratch, Server, eventually, is_durable, run_latchfs};
 
 /// A server keeps its waiting requests in their queues by a session. This is the time after which
 /// the session of a dead or suspended server has certainly expired, even on a loaded machine.
@@ -245,7 +245,7 @@ fn waiters_of_a_killed_server_leave_the_queue() {
     const WAITERS: usize = 5;
     let scratch = Scratch::new();
     let dir = scratch.path().join("kept").display().to_string();
-    let options = [if crate::DURABLE { "--data" } else { "--state" }, dir.as_str()];
+    let options = [if is_durable() { "--data" } else { "--state" }, dir.as_str()];
     let mut server = Server::listen(&options);
     server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
     let dead: Vec<_> = (0..WAITERS)
@@ -258,7 +258,7 @@ fn waiters_of_a_killed_server_leave_the_queue() {
         .collect();
     server.signal(libc::SIGKILL);
     server.wait();
-    dead.into_iter().for_each(crate::harness::Open::cut);
+    dead.into_iter().for_each(testing::Open::cut);
     let server = Server::listen(&options);
     server.in_line("build", WAITERS);
     let began = boot_now();
@@ -287,7 +287,7 @@ fn waiters_of_a_suspended_server_queue_again() {
     // A session expires when the clock of the server's engine passes the end of the session. With a
     // durable log, this clock may leave out the time of the suspension, so only servers in memory
     // must report the expiry.
-    if !crate::DURABLE {
+    if !is_durable() {
         assert_eq!(events.until("left").data["why"], "session_over");
     }
     server.in_line("build", 1);
@@ -302,13 +302,13 @@ fn a_reentrant_wait_at_a_server_renews_the_own_lease() {
     let server = Server::start(&[]);
     let by = ["--server", &server.url, "--client", "a"];
     let acquire = [&["acquire", "build"], &by[..]].concat();
-    assert_eq!(latchfs(&acquire).0, Some(0));
+    assert_eq!(run_latchfs(&acquire).0, Some(0));
     let token = server.curl(&["/locks/build"]).is(200)["token"].clone();
     let wait = [&["wait", "build", "--reentrant", "--wait", "30s"], &by[..]].concat();
-    let (code, said) = latchfs(&wait);
+    let (code, said) = run_latchfs(&wait);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], token);
-    let (code, said) = latchfs(&[&["wait", "build", "--wait", "1s"], &by[..]].concat());
+    let (code, said) = run_latchfs(&[&["wait", "build", "--wait", "1s"], &by[..]].concat());
     assert_eq!(code, Some(75), "{said}");
     assert!(said.contains("timed out after 1s waiting for lock 'build'"), "{said}");
 }

@@ -1,9 +1,9 @@
 //! How a machine gets the right to change its copy of the folder.
 
 use crate::harness::Server;
-use crate::support::run;
 use std::path::PathBuf;
 use std::process::Command;
+use testing::run;
 
 /// A lock of the folder, which one machine holds at a time.
 pub(crate) trait Access {

@@ -7,12 +7,12 @@ use crate::course::{
 use crate::guarded::{self, Guarded};
 use crate::pair_tool::PairTool;
 use crate::random::seed;
-use crate::support::rounds;
 use crate::sync_tool::SyncTool;
 use crate::syncthing::Syncthing;
 use crate::toy_sync::{Delays, ToySync};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use testing::rounds;
 
 /// Takes all turns through guards, and checks that nothing was lost.
 fn run_guarded(

@@ -4,7 +4,6 @@ use crate::access::Access;
 use crate::harness::Scratch;
 use crate::ledger::{Ledger, Work, logs_in, run_turn};
 use crate::random::Random;
-use crate::support::poll;
 use crate::sync_tool::SyncTool;
 use crate::toy_sync::{Stat, files_in, is_conflict_copy};
 use latchfs::time::boot_now;
@@ -12,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use testing::poll;
 
 /// The number of polls until all folders have the same content.
 const POLLS_MAX: usize = 30_000;

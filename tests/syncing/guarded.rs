@@ -4,10 +4,10 @@
 use crate::access::Access;
 use crate::harness::{Guard, Scratch, Server, latchfs, pause};
 use crate::random::Random;
-use crate::support::{run_within, signal};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::{run_within, signal};
 
 /// How long the files of a turn may take to arrive.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(300);

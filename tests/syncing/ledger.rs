@@ -1,10 +1,10 @@
 //! The ledger of all turns: each acknowledged increment, and what each turn found at its start.
 
-use crate::support::run_within;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testing::run_within;
 
 /// The program of a turn. Its header says what it prints.
 const TURN: &str = include_str!("turn.py");

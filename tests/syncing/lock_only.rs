@@ -4,12 +4,12 @@
 use crate::access::LockOnly;
 use crate::course::{Course, Tally, folders_of, machines, make_files, run, wait_until_same};
 use crate::random::seed;
-use crate::support::rounds;
 use crate::sync_tool::SyncTool;
 use crate::syncthing::Syncthing;
 use crate::toy_sync::{Delays, ToySync};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use testing::rounds;
 
 /// Returns the time that sync services take for a path; in the short form half of it.
 fn delays() -> Delays {

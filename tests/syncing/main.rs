@@ -13,8 +13,6 @@ mod lock_only;
 mod pair_tool;
 mod random;
 mod single_cases;
-#[path = "../support/mod.rs"]
-mod support;
 mod sync_tool;
 mod syncthing;
 mod toy_sync;

@@ -1,6 +1,5 @@
 //! Sync tools that make two folders the same each time they are run: Unison and rclone bisync.
 
-use crate::support::run;
 use crate::sync_tool::SyncTool;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use testing::run;
 
 /// How long after a run the next one begins: long enough for a machine that waits for its files to
 /// give up.

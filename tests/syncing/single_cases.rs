@@ -5,13 +5,13 @@ use crate::access::Access as _;
 use crate::course::{folders_of, machines, wait_until_same};
 use crate::guarded::{self, Guarded};
 use crate::harness::{Guard, Scratch, eventually, latchfs};
-use crate::support::run;
 use crate::sync_tool::SyncTool as _;
 use crate::syncthing::Syncthing;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testing::run;
 
 /// Two machines with guards and Syncthing.
 struct Pair<'a> {

@@ -1,7 +1,6 @@
 //! Syncthing on several machines, each an instance with a home of its own. They listen on loopback
 //! alone, know each other by address, and are driven by their REST interface.
 
-use crate::support::{poll, run, signal};
 use crate::sync_tool::SyncTool;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -10,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::{poll, run, signal};
 
 /// The number of polls until an instance answers, or has connected.
 const POLLS_MAX: usize = 3_000;

@@ -6,9 +6,9 @@ use super::{ALL, Case, Outcome, Who};
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Annotate, ClientId, EndHoldOff, EndSession, Firm, Forget, IfExists, LeaseKey,
-    LeaseTerms, Leave, LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided,
-    Ownership, Patch, QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal,
-    StealReason, Ticket,
+    LeaseTerms, Leave, LeaveReason, LockName, Move, Op, OpenSession, Outcome as Decided, Patch,
+    QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal, StealReason,
+    Ticket,
 };
 use latchfs::service::batch::batch_messages::{
     ANY_START, BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,

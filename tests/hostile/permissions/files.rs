@@ -3,7 +3,7 @@
 //! the holder can change a held lock.
 
 use super::{LIMITED, Who, table};
-use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
+use testing::{ALICE, BOB, Mount, json, mount};
 
 /// A condition that a request through a file must meet to succeed, besides that the permission
 /// table allows the caller to make it.

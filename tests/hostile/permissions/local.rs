@@ -2,27 +2,26 @@
 //! callers as users of this machine.
 
 use super::Who;
-use crate::mounted_harness::{self as mounted, ALICE, run, users};
-use crate::server_harness::{self as servers, LATCHFS, Server};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
+use testing::{ALICE, Scratch, Server, latchfs_path, run, users};
 
 /// A mount by Alice, an unprivileged user, that serves all users, and its HTTP socket. It is in a
 /// mount namespace of its own, in which Alice may open the FUSE device.
 pub(super) struct LocalMount {
     server: Server,
-    scratch: mounted::Scratch,
+    scratch: Scratch,
 }
 
 impl LocalMount {
     pub(super) fn start() -> Self {
         users();
-        let scratch = mounted::Scratch::new();
+        let scratch = Scratch::open_to_all();
         // The program is copied, because other users may not enter the build directory.
-        fs::copy(LATCHFS, scratch.path("latchfs")).expect("there is room");
+        fs::copy(latchfs_path(), scratch.join("latchfs")).expect("there is room");
         let script = format!(
             "mknod fuse c 10 229 && chmod 666 fuse && mount --bind $PWD/fuse /dev/fuse || exit 99
              echo user_allow_other > fuse.conf && mount --bind fuse.conf /etc/fuse.conf || exit 98
@@ -32,14 +31,14 @@ impl LocalMount {
         );
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
-        command.current_dir(scratch.path("")).env_remove("LATCHFS_DIR");
-        let server = Server::spawn(&mut command, servers::Scratch::new());
+        command.current_dir(scratch.path()).env_remove("LATCHFS_DIR");
+        let server = Server::spawn(&mut command, Scratch::new());
         Self { server, scratch }
     }
 
     /// Connects to the HTTP socket of the mount as a user, or as root if `user` is `None`.
     pub(super) fn connect(&self, user: Option<&str>) -> UnixStream {
-        let (path, ids) = (self.scratch.path("http.sock"), user.map(ids_of));
+        let (path, ids) = (self.scratch.join("http.sock"), user.map(ids_of));
         // A thread of its own connects, because the kernel records the credentials of the
         // connecting thread, and only this thread changes its user.
         let connecting = thread::spawn(move || {
@@ -56,7 +55,7 @@ impl LocalMount {
         let script = format!(
             "cd {} && exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
              printf '%s' \"$line\"",
-            self.scratch.path("locks").display()
+            self.scratch.join("locks").display()
         );
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &self.server.pid().to_string()]);

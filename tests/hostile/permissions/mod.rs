@@ -9,11 +9,10 @@ mod peer_port;
 mod sessions;
 mod site;
 
-use crate::mounted_harness::{ALICE, BOB};
-use crate::server_harness::latchfs;
 use local::LocalMount;
 use site::{Site, Sites};
 use std::collections::BTreeSet;
+use testing::{ALICE, BOB, run_latchfs};
 
 /// A row of the permission table, as the program prints it.
 struct Row {
@@ -145,7 +144,7 @@ const BOBS: &str = "box:latchfs-b";
 
 /// Returns the permission table, parsed from what the program prints.
 fn table() -> Vec<Row> {
-    let (code, text) = latchfs(&["serve", "--print-permissions"]);
+    let (code, text) = run_latchfs(&["serve", "--print-permissions"]);
     assert_eq!(code, Some(0), "{text}");
     let mut lines = text.lines().take_while(|line| !line.is_empty());
     let head = lines.next().expect("a head");
@@ -303,7 +302,7 @@ fn every_request_to_a_mount_is_decided_by_the_table() {
 /// The chapter `permissions.md` contains the permission table exactly as the program prints it.
 #[test]
 fn documentation_contains_the_printed_table() {
-    let (_, printed) = latchfs(&["serve", "--print-permissions"]);
+    let (_, printed) = run_latchfs(&["serve", "--print-permissions"]);
     let document = include_str!("../../../contrib/doc/permissions.md");
     assert!(document.contains(&printed), "print it anew into contrib/doc/permissions.md");
 }

@@ -3,9 +3,9 @@
 
 use super::{CALLERS, Who, table};
 use crate::peers::Node;
-use crate::server_harness::latchfs;
 use std::path::Path;
 use std::process::Command;
+use testing::run_latchfs;
 
 const NODE: Who = Who { name: "a node", node: true, ..super::ALL };
 
@@ -15,7 +15,7 @@ fn every_rpc_at_the_peer_port_is_decided_by_the_table() {
     let certs = node.scratch.path().join("clients");
     for what in [&["ca"][..], &["client", "a"]] {
         let dir = certs.display().to_string();
-        let (code, said) = latchfs(&[&["cert", "--dir", &dir], what].concat());
+        let (code, said) = run_latchfs(&[&["cert", "--dir", &dir], what].concat());
         assert_eq!(code, Some(0), "{said}");
     }
     let secret = node.scratch.path().join("certs/peers.pem");

@@ -2,7 +2,6 @@
 
 use super::local::LocalMount;
 use super::{ALL, Who};
-use crate::server_harness::{Scratch, Server, latchfs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -12,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use testing::{Scratch, Server, run_latchfs};
 
 /// Only callers with access to all locks may see locks whose names contain this text.
 pub(super) const HIDDEN: &[u8] = b"hidden-";
@@ -93,7 +93,7 @@ impl Sites {
         std::fs::write(&tokens, TOKENS).expect("a fresh directory");
         std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("ours");
         for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "a"]] {
-            let (code, said) = latchfs(&[&["cert", "--dir", &certs], what].concat());
+            let (code, said) = run_latchfs(&[&["cert", "--dir", &certs], what].concat());
             assert_eq!(code, Some(0), "{said}");
         }
         let cert = |name: &str| format!("{certs}/{name}");

@@ -1,12 +1,12 @@
 //! Two machines with a guarded folder each, and clients of the seed's protocol on them.
 
 use crate::guards::{Guard, Scratch, Server, latchfs};
-use crate::support::run;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use testing::run;
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(super) struct Laptops {

@@ -3,13 +3,13 @@
 
 use super::laptops::{Laptops, SeedClient, lock_name, locks, record};
 use crate::guards::{Guard, Server, eventually, latchfs, pause, python};
-use crate::support::{rounds, run};
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
+use testing::{rounds, run};
 
 const FIELDS: [&str; 14] = [
     "lock_id",

@@ -1,19 +1,13 @@
-//! The test harness: runs the real program as a server for one test, sends requests with curl, and
-//! kills the server at the end of the test.
-//!
-//! No function of this harness sleeps for a fixed time: the program reports when it listens, and
-//! commands end or are killed at a time limit.
+//! Runs the real program as a server for one test, sends requests with curl, and kills the server
+//! at the end of the test.
 
-use crate::support::{self, Output, run};
+use crate::command::{eventually, is_durable, latchfs, run, signal};
+use crate::scratch::Scratch;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The path of the latchfs binary that cargo has built for the tests.
-pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 
 /// The name of the Unix socket in the directory of a server.
 const SOCKET: &str = "http.sock";
@@ -21,58 +15,26 @@ const SOCKET: &str = "http.sock";
 /// machine.
 const REQUEST_LIMIT_SECS: &str = "60";
 
-/// A directory for one test, which is removed when this value is dropped.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("latchfs-server-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a fresh name");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-/// Runs latchfs with the arguments `arguments` to its end; returns its exit code and its output.
-#[track_caller]
-pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
-    let Output { code, out, err } = run(Command::new(LATCHFS).args(arguments));
-    (Some(code), out + &err)
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        support::remove_tree(&self.0);
-    }
-}
-
 /// A running server, which is killed when it is dropped.
-pub(crate) struct Server {
+pub struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
-    pub(crate) url: String,
+    /// The URL of the first address at which it listens.
+    pub url: String,
     scratch: Scratch,
 }
 
 impl Server {
     /// Starts a server on a free port with additional options. It keeps its state in memory only,
-    /// except in the suite tests/durable, which includes the same tests and gives each server a
-    /// data directory.
+    /// except in the run of the tests with data directories ([`is_durable`]).
     #[track_caller]
-    pub(crate) fn start(options: &[&str]) -> Self {
+    pub fn start(options: &[&str]) -> Self {
         Self::start_in(Scratch::new(), "127.0.0.1:0", options)
     }
 
     /// Starts a server like [`Self::start`] that also listens at a Unix socket, for resets.
     #[track_caller]
-    #[allow(dead_code)] // each suite uses a part of it
-    pub(crate) fn with_socket(options: &[&str]) -> Self {
+    pub fn with_socket(options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let socket = scratch.path().join(SOCKET);
         Self::start_in(scratch, &format!("127.0.0.1:0,unix:{}", socket.display()), options)
@@ -80,9 +42,9 @@ impl Server {
 
     #[track_caller]
     fn start_in(scratch: Scratch, address: &str, options: &[&str]) -> Self {
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(["serve", "--listen", address]);
-        if crate::DURABLE {
+        if is_durable() {
             command.arg("--data").arg(scratch.path().join("data"));
         } else {
             command.args(["--state", "none", "--grant-at-once"]);
@@ -92,24 +54,24 @@ impl Server {
 
     /// Starts a server on a free port, with no other options than `options`.
     #[track_caller]
-    pub(crate) fn listen(options: &[&str]) -> Self {
+    pub fn listen(options: &[&str]) -> Self {
         Self::at("127.0.0.1:0", options)
     }
 
     /// Starts a server that listens on `address`, with the options `options`.
     #[track_caller]
-    pub(crate) fn at(address: &str, options: &[&str]) -> Self {
+    pub fn at(address: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         command.args(["serve", "--listen", address]).args(options);
         Self::spawn(&mut command, scratch)
     }
 
     /// Starts a mount at `dir` that also serves HTTP on a Unix socket.
     #[track_caller]
-    pub(crate) fn mounted(dir: &Path) -> Self {
+    pub fn mounted(dir: &Path) -> Self {
         let scratch = Scratch::new();
-        let mut command = Command::new(LATCHFS);
+        let mut command = latchfs();
         let socket = format!("unix:{}", scratch.path().join("http.sock").display());
         command.arg("mount").arg(dir).args([
             "--listen",
@@ -121,8 +83,10 @@ impl Server {
         Self::spawn(command.args(["--client", "box"]), scratch)
     }
 
+    /// Starts a server by `command`, and waits until it says where it listens. The log goes to
+    /// `scratch`, which the server keeps.
     #[track_caller]
-    pub(crate) fn spawn(command: &mut Command, scratch: Scratch) -> Self {
+    pub fn spawn(command: &mut Command, scratch: Scratch) -> Self {
         let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let is_json = command.get_args().any(|word| word == "json");
@@ -148,36 +112,36 @@ impl Server {
 
     /// Returns the next line that the server prints.
     #[track_caller]
-    #[allow(dead_code)] // each suite uses a part of it
-    pub(crate) fn says(&mut self) -> String {
+    pub fn says(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("it says something or ends");
         line
     }
 
     /// Returns the server's log.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Returns the process id of the server.
+    pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
     /// Sends the server a signal.
-    pub(crate) fn signal(&self, number: i32) {
-        support::signal(self.pid(), number);
+    pub fn signal(&self, number: i32) {
+        signal(self.pid(), number);
     }
 
     /// Waits until the server has ended, and returns its exit code.
-    pub(crate) fn wait(&mut self) -> Option<i32> {
+    pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().expect("it is our child").code()
     }
 
     /// Runs curl with the arguments `arguments`, of which the last is a path on the server; returns
     /// the response.
     #[track_caller]
-    pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
+    pub fn curl(&self, arguments: &[&str]) -> Reply {
         let (path, options) = arguments.split_last().expect("a path at least");
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS]).args(options);
@@ -191,20 +155,18 @@ impl Server {
 
 impl Server {
     /// Returns the arguments by which curl reaches a path of this server.
-    pub(crate) fn target(&self, path: &str) -> Vec<String> {
+    pub fn target(&self, path: &str) -> Vec<String> {
         target_at(&self.url, path)
     }
 
     /// Returns the URL of the Unix socket of a server that [`Self::with_socket`] has started.
-    #[allow(dead_code)] // each suite uses a part of it
-    pub(crate) fn socket(&self) -> String {
+    pub fn socket(&self) -> String {
         format!("unix:{}", self.scratch.path().join(SOCKET).display())
     }
 
     /// Resets locks at the Unix socket of the server, as its user.
     #[track_caller]
-    #[allow(dead_code)] // each suite uses a part of it
-    pub(crate) fn reset(&self, query: &str) -> Reply {
+    pub fn reset(&self, query: &str) -> Reply {
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS, "-X", "POST"]);
         command.args(target_at(&self.socket(), &format!("/reset?{query}")));
@@ -214,7 +176,7 @@ impl Server {
     /// Starts a request in the background, since it may wait; the last argument is a path on the
     /// server.
     #[track_caller]
-    pub(crate) fn open(&self, arguments: &[&str]) -> Open {
+    pub fn open(&self, arguments: &[&str]) -> Open {
         let (path, options) = arguments.split_last().expect("a path at least");
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "-N", "--max-time", REQUEST_LIMIT_SECS]).args(options);
@@ -226,7 +188,7 @@ impl Server {
 
     /// Opens an event stream, and returns when it has begun: it will contain all later events.
     #[track_caller]
-    pub(crate) fn events(&self, arguments: &[&str]) -> Open {
+    pub fn events(&self, arguments: &[&str]) -> Open {
         let mut open = self.open(arguments);
         while let Some(line) = open.line() {
             if line == ": latchfs" {
@@ -237,7 +199,7 @@ impl Server {
     }
 
     /// Waits until `count` waiters are in the queue of a lock.
-    pub(crate) fn in_line(&self, name: &str, count: usize) {
+    pub fn in_line(&self, name: &str, count: usize) {
         eventually("waiters", || {
             let status = self.curl(&[&format!("/locks/{name}")]).json();
             let waiters = status["waiters"].as_array().map_or(0, Vec::len);
@@ -264,13 +226,6 @@ fn target_at(url: &str, path: &str) -> Vec<String> {
     }
 }
 
-/// Polls `look` until it returns a value; fails after a limit.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const POLLS_MAX: usize = 1_000;
-    support::poll(POLLS_MAX, what, look)
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -280,10 +235,12 @@ impl Drop for Server {
 
 /// An HTTP response.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) code: u16,
+pub struct Reply {
+    /// The status code.
+    pub code: u16,
     head: String,
-    pub(crate) body: String,
+    /// The body, as text.
+    pub body: String,
 }
 
 impl Reply {
@@ -295,32 +252,32 @@ impl Reply {
     }
 
     /// Whether the response came over HTTP/2.
-    pub(crate) fn is_http_2(&self) -> bool {
+    pub fn is_http_2(&self) -> bool {
         self.head.starts_with("HTTP/2 ")
     }
 
     /// Returns the value of a header.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
     /// Parses the body as JSON.
     #[track_caller]
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Checks the status code, and returns the body as JSON.
     #[track_caller]
-    pub(crate) fn is(&self, code: u16) -> Value {
+    pub fn is(&self, code: u16) -> Value {
         assert_eq!(self.code, code, "{self:?}");
         self.json()
     }
 }
 
 /// A request in progress: curl in the background.
-pub(crate) struct Open {
+pub struct Open {
     child: Child,
     out: BufReader<ChildStdout>,
 }
@@ -328,21 +285,21 @@ pub(crate) struct Open {
 impl Open {
     /// Waits for the whole response to the request.
     #[track_caller]
-    pub(crate) fn reply(mut self) -> Reply {
+    pub fn reply(mut self) -> Reply {
         let mut text = String::new();
         self.out.read_to_string(&mut text).expect("text");
         Reply::parse(&text)
     }
 
     /// Closes the connection of the request by killing curl.
-    pub(crate) fn cut(mut self) {
+    pub fn cut(mut self) {
         self.child.kill().expect("it is our child");
         let _ = self.child.wait();
     }
 
     /// Waits for the next line of a stream, and returns it without its newline; `None` at the end
     /// of the stream.
-    pub(crate) fn line(&mut self) -> Option<String> {
+    pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let count = self.out.read_line(&mut line).expect("text");
         (count > 0).then(|| line.trim_end().to_owned())
@@ -350,12 +307,12 @@ impl Open {
 
     /// Waits for the next event of a stream.
     #[track_caller]
-    pub(crate) fn event(&mut self) -> Event {
+    pub fn event(&mut self) -> Event {
         self.try_event().expect("the stream goes on")
     }
 
     /// Waits for the next event of a stream; `None` at the end of the stream.
-    pub(crate) fn try_event(&mut self) -> Option<Event> {
+    pub fn try_event(&mut self) -> Option<Event> {
         let (mut id, mut kind, mut data) = (None, None, None);
         loop {
             let line = self.line()?;
@@ -373,7 +330,7 @@ impl Open {
 
     /// Waits for the next event of the kind `kind`, skips events of other kinds, and returns it.
     #[track_caller]
-    pub(crate) fn until(&mut self, kind: &str) -> Event {
+    pub fn until(&mut self, kind: &str) -> Event {
         loop {
             let event = self.event();
             if event.kind == kind {
@@ -392,8 +349,11 @@ impl Drop for Open {
 
 /// One event of an event stream.
 #[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) id: String,
-    pub(crate) kind: String,
-    pub(crate) data: Value,
+pub struct Event {
+    /// The field `id`.
+    pub id: String,
+    /// The field `event`.
+    pub kind: String,
+    /// The field `data`, as JSON.
+    pub data: Value,
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Removes the common indentation from a Python program that is a string literal in a test.
-pub(crate) fn dedent(program: &str) -> String {
+pub fn dedent(program: &str) -> String {
     let indent = program
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -18,7 +18,7 @@ pub(crate) fn dedent(program: &str) -> String {
 }
 
 /// The imports and functions that every Python program of the tests may use.
-pub(crate) const PRELUDE: &str = r#"
+pub const PRELUDE: &str = r#"
 import contextlib, errno, fcntl, json, os, pathlib, pwd, signal, stat, subprocess, sys, time
 
 def no(call, *args, **named):

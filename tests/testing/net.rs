@@ -1,13 +1,10 @@
 //! Machines (network namespaces) for one test; they are removed when the test ends, whatever its
 //! result.
-//!
-//! No function of this harness waits for a fixed time: programs report when they are ready,
-//! commands end or are killed at a limit, and [`eventually`] is the only poll.
 
-use crate::support::{self, COMMAND_LIMIT};
-pub(crate) use crate::support::{Output, run, signal};
+use crate::command::{COMMAND_LIMIT, Output, eventually, latchfs, latchfs_path, run, signal};
+use crate::python::dedent;
+use crate::scratch::Scratch;
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -18,32 +15,22 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The path of the latchfs binary that cargo has built for the tests.
-pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The port on which servers listen.
-pub(crate) const PORT: u16 = 8_080;
+pub const PORT: u16 = 8_080;
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls `look` until it returns a value; fails after a limit.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const POLLS_MAX: usize = 1_500;
-    support::poll(POLLS_MAX, what, look)
-}
-
 /// A test network: machines on one switch, and a scratch directory for all of their files.
-pub(crate) struct Net {
+pub struct Net {
     tag: String,
-    scratch: PathBuf,
+    scratch: Scratch,
     machines: usize,
 }
 
 impl Net {
-    pub(crate) fn new() -> Self {
+    /// Makes a switch without machines.
+    pub fn new() -> Self {
         let tag = format!("lfs{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let scratch = std::env::temp_dir().join(format!("latchfs-machines-{tag}"));
-        fs::create_dir(&scratch).expect("a fresh name");
-        let net = Self { tag, scratch, machines: 0 };
+        let net = Self { tag, scratch: Scratch::new(), machines: 0 };
         let switch = net.switch();
         ip(&["netns", "add", &switch]);
         ip(&["-n", &switch, "link", "add", "switch", "type", "bridge"]);
@@ -56,7 +43,7 @@ impl Net {
     }
 
     /// Adds a machine with a cable to the switch.
-    pub(crate) fn machine(&mut self) -> Machine {
+    pub fn machine(&mut self) -> Machine {
         self.machines += 1;
         let number = self.machines;
         let (ns, switch, port) =
@@ -69,7 +56,7 @@ impl Net {
         let address = format!("10.77.0.{number}");
         ip(&["-n", &ns, "addr", "add", &format!("{address}/24"), "dev", "eth0"]);
         ip(&["-n", &ns, "link", "set", "eth0", "up"]);
-        Machine { ns, address, scratch: self.scratch.clone(), number }
+        Machine { ns, address, scratch: self.scratch.path().to_owned(), number }
     }
 }
 
@@ -79,12 +66,6 @@ impl Drop for Net {
         all.push(self.switch());
         for ns in all {
             let _gone = Command::new("ip").args(["netns", "del", &ns]).status();
-        }
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // The scratch directory is not removed if a mount is still in it, because removing the
-        // files of a mount would release locks.
-        if !table.contains(&*self.scratch.to_string_lossy()) {
-            support::remove_tree(&self.scratch);
         }
     }
 }
@@ -96,17 +77,18 @@ fn ip(args: &[&str]) {
 
 /// A machine: a network namespace with one address.
 #[derive(Clone)]
-#[allow(dead_code)] // each suite uses a part of it
-pub(crate) struct Machine {
-    pub(crate) ns: String,
-    pub(crate) address: String,
+pub struct Machine {
+    /// The name of the network namespace.
+    pub ns: String,
+    /// Its address on the switch.
+    pub address: String,
     scratch: PathBuf,
     number: usize,
 }
 
 impl Machine {
     /// Returns a command that runs on this machine.
-    pub(crate) fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.ns)).arg(program);
         // The machines of a test are connected by an unencrypted network.
@@ -117,23 +99,25 @@ impl Machine {
         command
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file of this machine.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.join(format!("m{}-{name}", self.number))
     }
 
+    /// Runs a shell script on this machine.
     #[track_caller]
-    pub(crate) fn sh(&self, script: &str) -> Output {
+    pub fn sh(&self, script: &str) -> Output {
         run(self.command("sh").args(["-c", script]))
     }
 
     /// Connects the network cable of this machine, or disconnects it.
-    pub(crate) fn cable(&self, plugged: bool) {
+    pub fn cable(&self, plugged: bool) {
         ip(&["-n", &self.ns, "link", "set", "eth0", if plugged { "up" } else { "down" }]);
     }
 
     /// Starts or stops dropping all TCP packets that arrive at this machine. Packets that it sends
     /// still get out.
-    pub(crate) fn deaf(&self, deaf: bool) {
+    pub fn deaf(&self, deaf: bool) {
         let script = if deaf {
             "nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
              nft add rule ip t in iifname eth0 ip protocol tcp drop"
@@ -145,7 +129,7 @@ impl Machine {
 
     /// Starts a server on this machine with the options `more`.
     #[track_caller]
-    pub(crate) fn serve(&self, more: &str) -> Daemon {
+    pub fn serve(&self, more: &str) -> Daemon {
         let listen = format!("{}:{PORT}", self.address);
         let mut args = vec!["serve".to_owned(), "--listen".to_owned(), listen];
         args.extend(["--state".to_owned(), self.path("state").display().to_string()]);
@@ -155,13 +139,13 @@ impl Machine {
     }
 
     /// Returns the URL of the server on this machine.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}:{PORT}", self.address)
     }
 
     /// Mounts the locks of `server` at each of `dirs` on this machine, by one daemon.
     #[track_caller]
-    pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
+    pub fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
         let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
         let mut args = vec!["mount".to_owned()];
         args.extend(dirs.iter().map(|dir| dir.display().to_string()));
@@ -181,7 +165,7 @@ impl Machine {
 
     /// Mounts the locks of `server` at `locks` on this machine.
     #[track_caller]
-    pub(crate) fn mount(&self, server: &str, more: &str) -> Mount {
+    pub fn mount(&self, server: &str, more: &str) -> Mount {
         self.mount_all(server, &["locks"], more)
     }
 }
@@ -189,7 +173,7 @@ impl Machine {
 /// Returns the option that lets a server serve other machines without credentials, if this version
 /// of the program has one.
 fn insecure() -> Option<&'static str> {
-    let help = run(Command::new(LATCHFS).args(["serve", "--help"])).ok();
+    let help = run(latchfs().args(["serve", "--help"])).ok();
     help.contains("--insecure").then_some("--insecure")
 }
 
@@ -199,13 +183,12 @@ thread_local! {
 }
 
 /// Has the programs that this thread starts from now on know this version.
-#[allow(dead_code)] // the suite of clusters uses it
-pub(crate) fn know(version: u8) {
+pub fn know(version: u8) {
     KNOWN.set(Some(version));
 }
 
 /// A latchfs process on a machine.
-pub(crate) struct Daemon {
+pub struct Daemon {
     child: Child,
     log: PathBuf,
     machine: Machine,
@@ -215,15 +198,16 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    /// Starts a daemon, and waits until it prints a line that contains `word`.
     #[track_caller]
-    pub(crate) fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
+    pub fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
         Self::start_with(machine, args, word, Vec::new())
     }
 
     /// Starts a daemon with additional environment variables. Waits until the daemon prints a line
     /// that contains `word`.
     #[track_caller]
-    pub(crate) fn start_with(
+    pub fn start_with(
         machine: &Machine,
         args: Vec<String>,
         word: &'static str,
@@ -239,7 +223,7 @@ impl Daemon {
 
     /// Starts a daemon without waiting until it prints anything; [`drain`] must read its output. A
     /// restart waits for `word`.
-    pub(crate) fn spawn(
+    pub fn spawn(
         machine: &Machine,
         args: Vec<String>,
         word: &'static str,
@@ -247,7 +231,7 @@ impl Daemon {
     ) -> (Self, BufReader<ChildStdout>) {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
-        let mut command = machine.command(LATCHFS);
+        let mut command = machine.command(latchfs_path());
         command.args(&args).env("RUST_LOG", "info").envs(environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
         let mut child = command.spawn().expect("nsenter is there");
@@ -256,35 +240,37 @@ impl Daemon {
         (Self { child, log, machine, args, word, environment }, out)
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Returns the process id.
+    pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// Returns what the daemon has logged.
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    pub(crate) fn signal(&self, number: i32) {
+    /// Sends the daemon a signal.
+    pub fn signal(&self, number: i32) {
         signal(self.pid(), number);
     }
 
     /// Kills the daemon by SIGKILL, as in a crash.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.wait().expect("it is our child");
     }
 
     /// Starts the daemon again with the same arguments.
     #[track_caller]
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let (machine, args) = (self.machine.clone(), std::mem::take(&mut self.args));
         let environment = std::mem::take(&mut self.environment);
         *self = Self::start_with(&machine, args, self.word, environment);
     }
 
     /// Ends the daemon by SIGTERM, as a service manager does, and waits for its end.
-    #[allow(dead_code)] // the suite of clusters uses it
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.signal(libc::SIGTERM);
         self.child.wait().expect("it is our child");
     }
@@ -300,36 +286,40 @@ impl Drop for Daemon {
 
 /// Reads a daemon's output to its end in a thread, so that the daemon never blocks on a full pipe:
 /// a daemon with several mounts prints a line for each.
-pub(crate) fn drain(mut out: BufReader<ChildStdout>) {
+pub fn drain(mut out: BufReader<ChildStdout>) {
     thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
 }
 
 /// The mounts of one daemon, on one machine.
-pub(crate) struct Mount {
-    pub(crate) machine: Machine,
+pub struct Mount {
+    /// The machine of the mount.
+    pub machine: Machine,
     dirs: Vec<PathBuf>,
-    pub(crate) daemon: Daemon,
+    /// The daemon that mounts.
+    pub daemon: Daemon,
 }
 
 impl Mount {
-    pub(crate) fn dir(&self) -> &Path {
+    /// Returns the first mount point.
+    pub fn dir(&self) -> &Path {
         &self.dirs[0]
     }
 
-    pub(crate) fn dirs(&self) -> &[PathBuf] {
+    /// Returns all mount points.
+    pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs
     }
 
     /// Runs a shell script in the first mount point, on the machine of the mount.
     #[track_caller]
-    pub(crate) fn sh(&self, script: &str) -> Output {
+    pub fn sh(&self, script: &str) -> Output {
         let script = format!("cd '{}' && {script}", self.dir().display());
         self.machine.sh(&script)
     }
 
     /// Starts a Python program in the first mount point. The program exchanges lines with the test.
     #[track_caller]
-    pub(crate) fn python(&self, program: &str, args: &[&str]) -> Program {
+    pub fn python(&self, program: &str, args: &[&str]) -> Program {
         let mut command = self.machine.command("python3");
         let program = format!("{PRELUDE}\n{}", dedent(program));
         command.args(["-u", "-c", &program]).args(args).current_dir(self.dir());
@@ -337,14 +327,14 @@ impl Mount {
     }
 
     /// Returns the content of `.latchfs/server`.
-    pub(crate) fn server_page(&self) -> serde_json::Value {
+    pub fn server_page(&self) -> serde_json::Value {
         let page = fs::read(self.dir().join(".latchfs/server")).expect("a page");
         serde_json::from_slice(&page).expect("JSON")
     }
 
     /// Returns how many operations the mount has sent to the server so far. One HTTP request (a
     /// batch) can contain several operations.
-    pub(crate) fn asks(&self) -> u64 {
+    pub fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));
         line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a count")
@@ -352,7 +342,7 @@ impl Mount {
 
     /// Waits until the mount reports `contact` as the state of its connection to the server.
     #[track_caller]
-    pub(crate) fn is(&self, contact: &str) {
+    pub fn is(&self, contact: &str) {
         eventually(contact, || (self.server_page()["contact"] == contact).then_some(()));
     }
 }
@@ -383,15 +373,16 @@ def said(call, *args):
 
 /// A Python program on a machine of the test: the test writes lines to its input, and reads lines
 /// from its output.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
 impl Program {
+    /// Starts a program, and reads its output line by line.
     #[track_caller]
-    pub(crate) fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("it is installed");
         let (send, lines) = channel();
@@ -406,39 +397,41 @@ impl Program {
 
     /// Waits for the program's next line of output, and returns it.
     #[track_caller]
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         self.lines
             .recv_timeout(COMMAND_LIMIT)
             .unwrap_or_else(|error| panic!("it says nothing: {error}"))
     }
 
     /// Returns the program's next line of output, or `None` after `limit`.
-    pub(crate) fn line_within(&self, limit: Duration) -> Option<String> {
+    pub fn line_within(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
     /// Whether the program prints nothing for 300 ms.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         self.lines.recv_timeout(Duration::from_millis(300)).is_err()
     }
 
+    /// Checks the next line of output.
     #[track_caller]
-    pub(crate) fn says(&self, wanted: &str) {
+    pub fn says(&self, wanted: &str) {
         assert_eq!(self.line(), wanted);
     }
 
     /// Sends a line of input to the program.
-    pub(crate) fn send_line(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it reads");
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Returns the process id.
+    pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
     /// Waits for the program to end; returns its exit code, or 128 plus the signal that killed it.
-    pub(crate) fn ended(mut self) -> i32 {
+    pub fn ended(mut self) -> i32 {
         drop(self.input.take());
         let status = self.child.wait().expect("it is our child");
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
@@ -450,14 +443,4 @@ impl Drop for Program {
         signal(-self.pid(), libc::SIGKILL);
         let _ended = self.child.wait();
     }
-}
-
-/// Removes the indentation of the first line from all lines of a program.
-fn dedent(program: &str) -> String {
-    let mut lines = program.lines().skip_while(|line| line.trim().is_empty()).peekable();
-    let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());
-    lines.fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "{}", line.get(indent..).unwrap_or(""));
-        text
-    })
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A persistent HTTP connection to a server.
-pub(crate) struct Talk {
+pub struct HttpConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Talk {
+impl HttpConnection {
     /// Connects to `http://ADDRESS`; `None` if no server accepts the connection.
-    pub(crate) fn to(url: &str) -> Option<Self> {
+    pub fn to(url: &str) -> Option<Self> {
         let stream = TcpStream::connect(url.strip_prefix("http://")?).ok()?;
         stream.set_read_timeout(Some(LIMIT)).ok()?;
         stream.set_nodelay(true).ok()?;
@@ -23,23 +23,17 @@ impl Talk {
     }
 
     /// Sends a request; returns the status code and the body, or `None` if the server is gone.
-    pub(crate) fn request(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
+    pub fn request(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
         self.ask_with(method, path, "")
     }
 
     /// Sets the timeout for answers on this connection.
-    #[allow(dead_code)] // each suite uses a part of it
-    pub(crate) fn wait_at_most(&self, limit: Duration) -> Option<()> {
+    pub fn wait_at_most(&self, limit: Duration) -> Option<()> {
         self.stream.get_ref().set_read_timeout(Some(limit)).ok()
     }
 
     /// Sends a request with additional header lines, each ended by CR LF.
-    pub(crate) fn ask_with(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &str,
-    ) -> Option<(u16, Value)> {
+    pub fn ask_with(&mut self, method: &str, path: &str, headers: &str) -> Option<(u16, Value)> {
         let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
         self.stream.get_mut().write_all(request.as_bytes()).ok()?;
         let mut line = String::new();

@@ -1,50 +1,30 @@
 //! Mounts the real program for one test, and removes all that the test made at the end, even if it
 //! fails.
-//!
-//! Tests do not sleep for fixed times: the program reports when it is mounted, commands end or are
-//! killed at a limit, and [`eventually`] is the only polling loop.
 
-#[path = "behind.rs"]
-mod behind;
-#[path = "python.rs"]
-mod python;
-
-use crate::support;
-pub(crate) use crate::support::{Output, run, run_within, signal};
-pub(crate) use behind::Behind;
-use behind::{Node, nodes};
-pub(crate) use python::{PRELUDE, dedent};
+use crate::backend::{Behind, Node, nodes};
+use crate::command::{Output, eventually, is_durable, latchfs, latchfs_path, lines, run, signal};
+use crate::python::{PRELUDE, dedent};
+use crate::scratch::{Scratch, mounts};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// The path of the latchfs binary that cargo has built for the tests.
-pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// The users other than root, created by [`users`].
-pub(crate) const ALICE: &str = "latchfs-a";
-pub(crate) const BOB: &str = "latchfs-b";
+/// A user other than root, whom [`users`] creates.
+pub const ALICE: &str = "latchfs-a";
+/// Another user, as [`ALICE`].
+pub const BOB: &str = "latchfs-b";
 /// Timeout for the start and for the end of a mount.
-const MOUNT_LIMIT: Duration = Duration::from_secs(20);
-
-/// Calls `look` repeatedly until it returns a value, and returns that value. Fails after a thousand
-/// calls.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const POLLS_MAX: usize = 1_000;
-    support::poll(POLLS_MAX, what, look)
-}
+pub(crate) const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Creates the users [`ALICE`] and [`BOB`] unless they exist.
-pub(crate) fn users() {
+pub fn users() {
     static MADE: OnceLock<()> = OnceLock::new();
     MADE.get_or_init(|| {
         for user in [ALICE, BOB] {
@@ -58,52 +38,16 @@ pub(crate) fn users() {
 }
 
 /// Returns the directory in which `contrib/test` installs packages of pip and npm.
-pub(crate) fn tools() -> PathBuf {
-    let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
+pub fn tools() -> PathBuf {
+    let profile = Path::new(latchfs_path()).parent().and_then(Path::parent);
     let tools = profile.expect("the program lies in the target directory").join("test-tools");
     assert!(tools.is_dir(), "{} is missing; run contrib/test once", tools.display());
     tools
 }
 
-/// The directory of one test, which is removed when this value is dropped.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("latchfs-test-{}-{number}", std::process::id());
-        // The directory is not in the home of root, which other users may not enter.
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("a fresh name");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("ours");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The directory is not removed if a mount is still in it, because removing the files of a
-        // mount would release locks.
-        if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
-            support::remove_tree(&self.0);
-        }
-    }
-}
-
-/// Returns all mount points of this mount namespace.
-pub(crate) fn mounts() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
-    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
-}
-
 /// The mount that a test asks for: the backend, the number of directories, and the options of the
 /// daemon.
-pub(crate) struct Setup {
+pub struct Setup {
     scratch: Scratch,
     dirs: usize,
     args: Vec<String>,
@@ -113,76 +57,82 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn new() -> Self {
+    /// One directory, mounted by the client `laptop1`, with a state file.
+    pub fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing: nothing can be mounted");
         let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
-        let (scratch, behind) = (Scratch::new(), Behind::Itself);
+        let (scratch, behind) = (Scratch::open_to_all(), Behind::Itself);
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
     /// Uses this backend for the mounts of the test. If the backend is a server or a cluster, and
     /// the test has one directory, the harness also makes a second mount of the same locks, in
     /// which commands of other users run; with a cluster, the second mount uses another node.
-    pub(crate) fn behind(mut self, behind: Behind) -> Self {
+    #[must_use]
+    pub fn behind(mut self, behind: Behind) -> Self {
         self.behind = behind;
         self
     }
 
     /// Adds command-line arguments of the daemon, split at spaces.
-    pub(crate) fn with(mut self, args: &str) -> Self {
+    #[must_use]
+    pub fn with(mut self, args: &str) -> Self {
         self.args.extend(args.split(' ').map(str::to_owned));
         self
     }
 
     /// Replaces all command-line arguments of the daemon by `args`. The harness still adds
     /// `--state`, `--data` or `--server`.
-    pub(crate) fn only(mut self, args: &str) -> Self {
+    #[must_use]
+    pub fn only(mut self, args: &str) -> Self {
         self.args.clear();
         self.with(args)
     }
 
     /// Makes the daemon mount `count` directories, which are named `locks`, `locks2`, `locks3` and
     /// so on.
-    pub(crate) fn dirs(mut self, count: usize) -> Self {
+    #[must_use]
+    pub fn dirs(mut self, count: usize) -> Self {
         self.dirs = count;
         self
     }
 
     /// Mounts without the option `--state` or `--data`, which the harness otherwise adds.
-    pub(crate) fn no_state(mut self) -> Self {
+    #[must_use]
+    pub fn no_state(mut self) -> Self {
         self.state = false;
         self
     }
 
     /// Sets the soft and the hard limit of the number of descriptors that the daemon may open.
-    #[allow(dead_code)] // only the suite of attacks uses it
-    pub(crate) fn descriptors(mut self, limits: (u64, u64)) -> Self {
+    #[must_use]
+    pub fn descriptors(mut self, limits: (u64, u64)) -> Self {
         self.descriptors = Some(limits);
         self
     }
 
     /// Starts the daemon, and waits until all directories are mounted.
     #[track_caller]
-    pub(crate) fn start(self) -> Mount {
+    pub fn start(self) -> Mount {
         let mut mount = self.prepare();
         mount.start();
         mount
     }
 
     /// Prepares directories and servers, without starting the daemon that mounts.
-    pub(crate) fn prepare(self) -> Mount {
+    pub fn prepare(self) -> Mount {
         let dirs: Vec<_> = (1..=self.dirs)
             .map(|n| if n == 1 { "locks".to_owned() } else { format!("locks{n}") })
-            .map(|name| self.scratch.path(&name))
+            .map(|name| self.scratch.join(&name))
             .collect();
         for dir in &dirs {
             fs::create_dir(dir).expect("the scratch directory is empty");
         }
         for name in ["t", "state"] {
-            fs::create_dir(self.scratch.path(name)).expect("the scratch directory is empty");
+            fs::create_dir(self.scratch.join(name)).expect("the scratch directory is empty");
         }
         let open = fs::Permissions::from_mode(0o777);
-        fs::set_permissions(self.scratch.path("t"), open).expect("ours");
+        fs::set_permissions(self.scratch.join("t"), open).expect("ours");
         let mut args = self.args;
         let (mut servers, mut beside) = (Vec::new(), None);
         if self.behind != Behind::Itself {
@@ -191,14 +141,14 @@ impl Setup {
             // There is no second mount for other users if the test has several directories, because
             // such a test itself decides which user works in which directory.
             if self.dirs == 1 {
-                let dir = self.scratch.path("beside");
+                let dir = self.scratch.join("beside");
                 fs::create_dir(&dir).expect("the scratch directory is empty");
                 let url = servers[1 % servers.len()].url.clone();
                 beside = Some(Beside { dir, url, daemon: None });
             }
         } else if self.state {
-            let option = if crate::DURABLE { "--data" } else { "--state" };
-            args.extend([option.to_owned(), self.scratch.path("state").display().to_string()]);
+            let option = if is_durable() { "--data" } else { "--state" };
+            args.extend([option.to_owned(), self.scratch.join("state").display().to_string()]);
         }
         let (scratch, descriptors) = (self.scratch, self.descriptors);
         Mount { dirs, args, daemon: None, beside, servers, scratch, descriptors }
@@ -213,7 +163,7 @@ struct Beside {
 }
 
 /// A daemon with its mounts, and the scratch directory of the test.
-pub(crate) struct Mount {
+pub struct Mount {
     dirs: Vec<PathBuf>,
     args: Vec<String>,
     daemon: Option<Child>,
@@ -226,47 +176,48 @@ pub(crate) struct Mount {
 
 /// Starts a daemon with one mount and the default configuration.
 #[track_caller]
-pub(crate) fn mount() -> Mount {
+pub fn mount() -> Mount {
     Setup::new().start()
 }
 
 impl Mount {
     /// Returns the first mount point.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dirs[0]
     }
 
     /// Returns the mount point number `index` of the daemon.
-    pub(crate) fn dir_at(&self, index: usize) -> &Path {
+    pub fn dir_at(&self, index: usize) -> &Path {
         &self.dirs[index]
     }
 
     /// Returns an ordinary directory outside of the mount, which every user may write to.
-    pub(crate) fn scratch(&self) -> PathBuf {
-        self.scratch.path("t")
+    pub fn scratch(&self) -> PathBuf {
+        self.scratch.join("t")
     }
 
-    pub(crate) fn state(&self) -> PathBuf {
-        self.scratch.path("state")
+    /// Returns the directory in which the daemon keeps its state.
+    pub fn state(&self) -> PathBuf {
+        self.scratch.join("state")
     }
 
     /// Returns the process id of the daemon.
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.daemon.as_ref().expect("it runs").id().cast_signed()
     }
 
     /// Returns the process id of the first server.
-    pub(crate) fn server_pid(&self) -> i32 {
+    pub fn server_pid(&self) -> i32 {
         self.servers[0].pid()
     }
 
     /// Returns the command that runs the daemon in the foreground.
-    pub(crate) fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let mut command = Command::new("prlimit");
         if let Some((soft, hard)) = self.descriptors {
-            command.arg(format!("--nofile={soft}:{hard}")).arg(LATCHFS);
+            command.arg(format!("--nofile={soft}:{hard}")).arg(latchfs_path());
         } else {
-            command = Command::new(LATCHFS);
+            command = latchfs();
         }
         command.arg("mount").args(&self.dirs).arg("--foreground").args(&self.args);
         command
@@ -274,17 +225,17 @@ impl Mount {
 
     /// Returns the mount point on which commands of other users run: that of the second mount, if
     /// there is one.
-    pub(crate) fn others(&self) -> &Path {
+    pub fn others(&self) -> &Path {
         self.beside.as_ref().map_or(self.dir(), |beside| &beside.dir)
     }
 
     /// Starts the daemon, and waits until it reports that all directories are mounted.
     #[track_caller]
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         assert!(self.daemon.is_none(), "it runs already");
         if let Some(Beside { dir, url, .. }) = &self.beside {
             let own = self.args.iter().take_while(|arg| *arg != "--server");
-            let mut command = Command::new(LATCHFS);
+            let mut command = latchfs();
             command.arg("mount").arg(dir).arg("--foreground").args(own).args(["--server", url]);
             let daemon = self.mounted(&mut command, "beside.log", 1);
             self.beside.as_mut().expect("there is one").daemon = Some(daemon);
@@ -295,7 +246,7 @@ impl Mount {
     /// Starts a daemon, and waits until it has reported `count` mounts.
     #[track_caller]
     fn mounted(&self, command: &mut Command, log: &str, count: usize) -> Child {
-        let path = self.scratch.path(log);
+        let path = self.scratch.join(log);
         let file = File::create(&path).expect("the scratch directory is ours");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).process_group(0);
         let mut child = command.spawn().expect("the program was built");
@@ -312,25 +263,25 @@ impl Mount {
     }
 
     /// Returns the daemon's standard error.
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.scratch.join("log")).unwrap_or_default()
     }
 
     /// Sends a signal to the daemon, waits for its end, and returns its exit code.
     #[track_caller]
-    pub(crate) fn stop(&mut self, number: i32) -> i32 {
+    pub fn stop(&mut self, number: i32) -> i32 {
         signal(self.pid(), number);
         self.reap().expect("it ends on a signal")
     }
 
     /// Kills the daemon by SIGKILL. The mount stays, without a daemon.
     #[track_caller]
-    pub(crate) fn crash(&mut self) {
+    pub fn crash(&mut self) {
         assert_eq!(self.stop(libc::SIGKILL), 128 + libc::SIGKILL);
     }
 
     /// Waits until the daemon ends by itself, and returns its exit code.
-    pub(crate) fn ended(&mut self) -> Option<i32> {
+    pub fn ended(&mut self) -> Option<i32> {
         self.reap()
     }
 
@@ -341,20 +292,20 @@ impl Mount {
     /// Runs a shell script in the mount point; `$T` is an ordinary directory, and `$D` the mount
     /// point.
     #[track_caller]
-    pub(crate) fn sh(&self, script: &str) -> Output {
+    pub fn sh(&self, script: &str) -> Output {
         run(self.within(Command::new("sh").args(["-c", script])))
     }
 
     /// Runs a shell script in a login session of its own, because the session of the tests may no
     /// longer have a leader.
     #[track_caller]
-    pub(crate) fn login(&self, script: &str) -> Output {
+    pub fn login(&self, script: &str) -> Output {
         run(self.within(Command::new("setsid").args(["-w", "sh", "-c", script])))
     }
 
     /// Runs a shell script outside of the mount point, for a mount that does not answer.
     #[track_caller]
-    pub(crate) fn sh_gone(&self, script: &str) -> Output {
+    pub fn sh_gone(&self, script: &str) -> Output {
         let script = format!("exec 2>&1; {script}");
         let seen = run(self.within(Command::new("sh").args(["-c", &script])).current_dir("/"));
         Output { err: seen.out.clone(), ..seen }
@@ -362,7 +313,7 @@ impl Mount {
 
     /// Runs a shell script as another user, in the mount for other users.
     #[track_caller]
-    pub(crate) fn sh_as(&self, user: &str, script: &str) -> Output {
+    pub fn sh_as(&self, user: &str, script: &str) -> Output {
         users();
         let user_args = [format!("--reuid={user}"), format!("--regid={user}")];
         let mut command = Command::new("setpriv");
@@ -372,7 +323,7 @@ impl Mount {
 
     /// Runs a Python program in the mount point, after [`PRELUDE`].
     #[track_caller]
-    pub(crate) fn py(&self, program: &str) -> Output {
+    pub fn py(&self, program: &str) -> Output {
         users();
         let program = format!("{PRELUDE}\n{}", dedent(program));
         run(self.within(Command::new("python3").args(["-c", &program])))
@@ -380,13 +331,13 @@ impl Mount {
 
     /// Runs a Python program with the packages of the tests' virtual environment.
     #[track_caller]
-    pub(crate) fn py_with_packages(&self, program: &str) -> Output {
+    pub fn py_with_packages(&self, program: &str) -> Output {
         self.py_by(tools().join("venv/bin/python"), program)
     }
 
     /// Runs a Python program with the given interpreter, which has packages of its own.
     #[track_caller]
-    pub(crate) fn py_by(&self, python: impl AsRef<Path>, program: &str) -> Output {
+    pub fn py_by(&self, python: impl AsRef<Path>, program: &str) -> Output {
         let program = format!("{PRELUDE}\n{}", dedent(program));
         let python = python.as_ref();
         run(self.within(Command::new(python).args(["-W", "ignore", "-c", &program])))
@@ -394,7 +345,7 @@ impl Mount {
 
     /// Runs a Node program in the mount point.
     #[track_caller]
-    pub(crate) fn node(&self, program: &str) -> Output {
+    pub fn node(&self, program: &str) -> Output {
         let mut command = Command::new("node");
         let modules = tools().join("npm/node_modules");
         run(self.within(command.env("NODE_PATH", modules).args(["-e", program])))
@@ -402,27 +353,27 @@ impl Mount {
 
     /// Runs `latchfs` on this mount.
     #[track_caller]
-    pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
-        run(self.within(Command::new(LATCHFS).args(args)))
+    pub fn latchfs(&self, args: &[&str]) -> Output {
+        run(self.within(latchfs().args(args)))
     }
 
     /// Runs `latchfs` outside of the mount point, for a daemon that does not answer.
     #[track_caller]
-    pub(crate) fn latchfs_outside(&self, args: &[&str]) -> Output {
-        run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
+    pub fn latchfs_outside(&self, args: &[&str]) -> Output {
+        run(self.within(latchfs().args(args)).current_dir("/"))
     }
 
     /// Sets the working directory and the environment variables of a command that runs in the mount
     /// for other users.
-    pub(crate) fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let dir = self.others();
         self.within(command).current_dir(dir).env("LATCHFS_DIR", dir).env("D", dir)
     }
 
     /// Sets the directory and the environment that every command of a test has.
-    pub(crate) fn within<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn within<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let path = std::env::var("PATH").expect("there is one");
-        let own = Path::new(LATCHFS).parent().expect("it is a file").display();
+        let own = Path::new(latchfs_path()).parent().expect("it is a file").display();
         command
             .current_dir(self.dir())
             .env("PATH", format!("{own}:{path}"))
@@ -436,7 +387,7 @@ impl Mount {
 
     /// Returns the status of a lock, even if the lock is free.
     #[track_caller]
-    pub(crate) fn status(&self, name: &str) -> Value {
+    pub fn status(&self, name: &str) -> Value {
         let file = name.replace('/', "%2F");
         json(&self.sh(&format!("cat '.latchfs/status/%2F{file}'")).ok())
     }
@@ -444,13 +395,13 @@ impl Mount {
     /// Returns the phase of a lock, as its status names it: `free`, `held`, or `grace` (the lease
     /// has expired, but its holder can still renew it).
     #[track_caller]
-    pub(crate) fn phase(&self, name: &str) -> String {
+    pub fn phase(&self, name: &str) -> String {
         text(&self.status(name)["phase"])
     }
 
     /// Returns the token of a held lock.
     #[track_caller]
-    pub(crate) fn token(&self, name: &str) -> u64 {
+    pub fn token(&self, name: &str) -> u64 {
         let status = self.status(name);
         status["token"].as_u64().unwrap_or_else(|| panic!("no token in {status}"))
     }
@@ -458,7 +409,7 @@ impl Mount {
     /// Waits until the lock `name` is in the phase `phase`: `free`, `held`, or `grace` (the lease
     /// has expired, but its holder can still renew it).
     #[track_caller]
-    pub(crate) fn until(&self, name: &str, phase: &str) {
+    pub fn until(&self, name: &str, phase: &str) {
         eventually(&format!("{name} is {phase}"), || (self.phase(name) == phase).then_some(()));
     }
 }
@@ -500,35 +451,21 @@ fn reap(mut child: Child) -> Option<i32> {
 }
 
 /// Returns the resident memory of the daemon.
-pub(crate) fn memory_kb(m: &Mount) -> u64 {
+pub fn memory_kb(m: &Mount) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", m.pid())).expect("it lives");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
     let number = line.split_whitespace().nth(1).expect("a number");
     number.parse().expect("a number")
 }
 
-/// Reads a pipe in a thread, and returns a receiver of its lines.
-pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                // After the receiver is gone the pipe is still read, because a full pipe would
-                // block its writer.
-            }
-        }
-    });
-    receiver
-}
-
 /// Parses JSON text. A failure shows the text.
 #[track_caller]
-pub(crate) fn json(text: &str) -> Value {
+pub fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text:?}"))
 }
 
 /// Returns the string that a JSON value holds.
 #[track_caller]
-pub(crate) fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }

@@ -1,15 +1,16 @@
 //! Starts the servers and clusters that are the backends of a test's mounts.
 
-use super::{LATCHFS, MOUNT_LIMIT, Scratch, eventually, lines};
-use crate::support::{run, signal};
+use crate::command::{eventually, free_port, latchfs, lines, run, signal};
+use crate::mount::MOUNT_LIMIT;
+use crate::scratch::Scratch;
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 /// The backend of a test's mounts: the processes that decide which client holds which lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub enum Behind {
     /// The daemon of the mount decides about its locks itself, without any server.
     Itself,
     /// One latchfs server decides about the locks of all its mounts.
@@ -19,16 +20,16 @@ pub(crate) enum Behind {
 }
 
 /// A latchfs server that a test has started; it is killed when this value is dropped.
-pub(super) struct Node {
+pub(crate) struct Node {
     child: Child,
-    pub(super) url: String,
+    pub(crate) url: String,
 }
 
 impl Node {
     #[track_caller]
     fn start(name: &str, scratch: &Scratch, args: &[String]) -> Self {
-        let log = File::create(scratch.path(&format!("{name}.log"))).expect("ours");
-        let mut command = Command::new(LATCHFS);
+        let log = File::create(scratch.join(&format!("{name}.log"))).expect("ours");
+        let mut command = latchfs();
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
         let mut child = command.spawn().expect("the program was built");
@@ -40,7 +41,7 @@ impl Node {
         Self { child, url }
     }
 
-    pub(super) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 }
@@ -54,13 +55,13 @@ impl Drop for Node {
 
 /// Starts one server, or three nodes of a cluster; waits until all three nodes vote.
 #[track_caller]
-pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
-    let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();
+pub(crate) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
+    let data = |n: usize| scratch.join(&format!("data{n}")).display().to_string();
     if behind == Behind::Server {
         return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
     }
-    let certs = scratch.path("certs").display().to_string();
-    run(Command::new(LATCHFS).args(["cert", "secret", "--dir", &certs])).ok();
+    let certs = scratch.join("certs").display().to_string();
+    run(latchfs().args(["cert", "secret", "--dir", &certs])).ok();
     let secret = format!("{certs}/peers.pem");
     let own = |n: usize| ["--data", &data(n)].map(str::to_owned).to_vec();
     // The first node of a new cluster runs once without peer options, which initializes the
@@ -79,16 +80,11 @@ pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     };
     let nodes: Vec<_> = (0..3).map(node).collect();
     eventually("three nodes vote", || {
-        let mut status = Command::new(LATCHFS);
+        let mut status = latchfs();
         let said = run(status.args(["cluster", "status", "--json", "--server", &nodes[2].url]));
         let status: Value = serde_json::from_str(&said.out).ok()?;
         let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
         (status["nodes"].as_array()?.iter().filter(votes).count() == 3).then_some(())
     });
     nodes
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
-    socket.local_addr().expect("it is bound").port()
 }

@@ -1,54 +1,90 @@
-//! Tools of all test suites that run the real program: commands that end or are killed at a limit,
-//! signals, and a polling loop for state that can only be observed by polling.
+//! Runs commands that end or are killed at a limit, latchfs among them; sends signals; and polls
+//! for state that can only be observed by polling.
 
-#![allow(dead_code)] // each suite uses a part of it
-
-use std::io::Read;
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+/// The path of the program under test: cargo puts it beside the directory of the test binaries.
+static LATCHFS: LazyLock<String> = LazyLock::new(|| {
+    let test = std::env::current_exe().expect("a program knows its path");
+    let program = test.parent().and_then(Path::parent).map(|profile| profile.join("latchfs"));
+    let program = program.filter(|program| program.exists());
+    let program = program.unwrap_or_else(|| panic!("no latchfs above {}", test.display()));
+    program.into_os_string().into_string().expect("the target directory has a name in UTF-8")
+});
+
+/// Returns the path of latchfs as cargo has built it for the tests.
+pub fn latchfs_path() -> &'static str {
+    &LATCHFS
+}
+
+/// Returns a command that runs latchfs, which talks to no server or mount of the environment.
+pub fn latchfs() -> Command {
+    let mut command = Command::new(latchfs_path());
+    command.env_remove("LATCHFS_SERVER").env_remove("LATCHFS_DIR");
+    command
+}
+
+/// Runs latchfs with these arguments to its end; returns its exit code and its output.
+#[track_caller]
+pub fn run_latchfs(arguments: &[&str]) -> (Option<i32>, String) {
+    let Output { code, out, err } = run(latchfs().args(arguments));
+    (Some(code), out + &err)
+}
+
+/// Whether servers and mounts that may keep their state anywhere keep it in a data directory
+/// (`--data`): `LATCHFS_TESTS_DATA=1` runs their tests a second time, on durable ones.
+pub fn is_durable() -> bool {
+    std::env::var_os("LATCHFS_TESTS_DATA").is_some_and(|value| value == "1")
+}
+
 /// Timeout of a command, which only a hang exceeds, even on a busy machine.
-pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the number of rounds of a long test: `short` in a normal test run, `long` when
 /// `contrib/long-tests` runs the full form.
-pub(crate) fn rounds(short: usize, long: usize) -> usize {
+pub fn rounds(short: usize, long: usize) -> usize {
     if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { long } else { short }
 }
 
-/// The interval between two polls of [`look`].
+/// The interval between two polls.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The result of a command that has ended.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     /// The exit code; for a command that was killed, 128 plus the signal, as in a shell.
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+    pub code: i32,
+    /// The standard output.
+    pub out: String,
+    /// The standard error.
+    pub err: String,
 }
 
 impl Output {
     /// Returns the standard output; fails unless the command succeeded.
     #[track_caller]
-    pub(crate) fn ok(self) -> String {
+    pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
         self.out
     }
 
     /// Returns the standard error; fails if the command succeeded.
     #[track_caller]
-    pub(crate) fn fails(self) -> String {
+    pub fn fails(self) -> String {
         assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
         self.err
     }
 
     /// Returns the standard error; fails unless the command ended with the exit code `code`.
     #[track_caller]
-    pub(crate) fn exits(self, code: i32) -> String {
+    pub fn exits(self, code: i32) -> String {
         assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
         self.err
     }
@@ -59,14 +95,14 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs a command to its end. If it takes too long, kills it and all processes that it started.
 #[track_caller]
-pub(crate) fn run(command: &mut Command) -> Output {
+pub fn run(command: &mut Command) -> Output {
     run_within(COMMAND_LIMIT, command)
 }
 
 /// Runs a command to its end. If it takes longer than `limit`, kills it and all processes that it
 /// started.
 #[track_caller]
-pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
+pub fn run_within(limit: Duration, command: &mut Command) -> Output {
     let said = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
@@ -90,14 +126,14 @@ pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
 }
 
 /// Removes a directory of a test, even if mount points in it are sealed and therefore immutable.
-pub(crate) fn remove_tree(dir: &std::path::Path) {
+pub fn remove_tree(dir: &Path) {
     let mut chattr = Command::new("chattr");
     let _none_there = chattr.args(["-R", "-f", "-i"]).arg(dir).stderr(Stdio::null()).status();
     let _left = std::fs::remove_dir_all(dir);
 }
 
 /// Reads a pipe to its end on a separate thread; the receiver gets the text.
-pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
+pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = vec![];
@@ -109,9 +145,29 @@ pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
+/// Reads a pipe in a thread, and returns a receiver of its lines.
+pub fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                // After the receiver is gone the pipe is still read, because a full pipe would
+                // block its writer.
+            }
+        }
+    });
+    receiver
+}
+
+/// Returns a port of loopback on which nothing listens.
+pub fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    socket.local_addr().expect("it is bound").port()
+}
+
 /// Sends a signal to a process, or to a group (negative id).
 #[allow(unsafe_code)]
-pub(crate) fn signal(pid: i32, number: i32) {
+pub fn signal(pid: i32, number: i32) {
     // SAFETY: kill(2) touches no memory of this process.
     let result = unsafe { libc::kill(pid, number) };
     let error = std::io::Error::last_os_error();
@@ -121,7 +177,7 @@ pub(crate) fn signal(pid: i32, number: i32) {
 
 /// Polls up to `polls_max` times until `look` returns a value, and returns that value.
 #[track_caller]
-pub(crate) fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..polls_max {
         if let Some(seen) = look() {
             return seen;
@@ -129,4 +185,12 @@ pub(crate) fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Op
         thread::sleep(POLL_EVERY);
     }
     panic!("never seen: {what}");
+}
+
+/// Polls `look` until it returns a value, and returns that value. Fails after a limit which only a
+/// hang exceeds: a test of a duration measures it.
+#[track_caller]
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    const POLLS_MAX: usize = 1_500;
+    poll(POLLS_MAX, what, look)
 }

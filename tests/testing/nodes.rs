@@ -1,35 +1,40 @@
 //! Clusters of real nodes for the tests, each node on a machine (network namespace) of its own. The
 //! machines are removed when the test ends, whatever its result.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, eventually, run};
-use crate::talk::Talk;
+use crate::command::{Output, eventually, latchfs, latchfs_path, run};
+use crate::http::HttpConnection;
+use crate::net::{Daemon, Machine, Net, PORT};
 use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::process::Command;
 
 /// The port on which nodes listen for their peers.
 const PEER_PORT: u16 = 7_100;
 
 /// A cluster of nodes on machines of their own, and a machine for clients.
-pub(crate) struct Cluster {
-    pub(crate) net: Net,
-    pub(crate) clients: Machine,
-    pub(crate) nodes: Vec<Node>,
+pub struct Cluster {
+    /// The network of the nodes.
+    pub net: Net,
+    /// The machine of the clients.
+    pub clients: Machine,
+    /// The nodes.
+    pub nodes: Vec<Node>,
     /// The path of the file with the bearer token that clients must use, if the nodes require one.
-    pub(crate) token: Option<String>,
+    pub token: Option<String>,
 }
 
 /// A node, and the machine on which it runs.
-pub(crate) struct Node {
-    pub(crate) machine: Machine,
-    pub(crate) daemon: Daemon,
+pub struct Node {
+    /// The machine of the node.
+    pub machine: Machine,
+    /// The process of the node.
+    pub daemon: Daemon,
 }
 
 impl Cluster {
     /// Starts a cluster of a single node that other nodes can join.
     #[track_caller]
-    pub(crate) fn alone() -> Self {
+    pub fn alone() -> Self {
         let mut net = Net::new();
         let clients = net.machine();
         let mut cluster = Self { net, clients, nodes: vec![], token: None };
@@ -42,7 +47,7 @@ impl Cluster {
 
     /// Starts a cluster of `count` voters.
     #[track_caller]
-    pub(crate) fn of(count: usize) -> Self {
+    pub fn of(count: usize) -> Self {
         let mut cluster = Self::alone();
         (1..count).for_each(|_| cluster.join());
         cluster.vote();
@@ -66,7 +71,7 @@ impl Cluster {
     /// Simulates the loss of a node's data: removes the node from the cluster, and starts a new one
     /// in its place.
     #[track_caller]
-    pub(crate) fn replace(&mut self, at: usize) {
+    pub fn replace(&mut self, at: usize) {
         let count = self.nodes.len();
         self.voters(count);
         let (id, other) = (self.id(at), (at + 1) % count);
@@ -95,26 +100,26 @@ impl Cluster {
 
     /// Adds another node, which joins the cluster through the existing ones.
     #[track_caller]
-    pub(crate) fn join(&mut self) {
+    pub fn join(&mut self) {
         let seeds: Vec<_> = self.nodes.iter().map(|node| node.machine.peers()).collect();
         self.add(&["--seed", &seeds.join(",")]);
     }
 
     /// Returns the URLs of all nodes.
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.machine.url()).collect()
     }
 
     /// Runs `latchfs` with the arguments `args` on the machine of the clients.
     #[track_caller]
-    pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
+    pub fn latchfs(&self, args: &[&str]) -> Output {
         let token = self.token.iter().map(|token| ("LATCHFS_TOKEN_FILE", token));
-        run(self.clients.command(LATCHFS).args(args).envs(token))
+        run(self.clients.command(latchfs_path()).args(args).envs(token))
     }
 
     /// Runs a `latchfs cluster` command that is sent to node `at`, and returns its output.
     #[track_caller]
-    pub(crate) fn request(&self, at: usize, args: &[&str]) -> Output {
+    pub fn request(&self, at: usize, args: &[&str]) -> Output {
         let machine = &self.nodes[at].machine;
         // These nodes require no credentials, and so reset locks over their Unix sockets alone.
         let url = if args[0] == "reset" { socket(machine) } else { machine.url() };
@@ -122,14 +127,14 @@ impl Cluster {
     }
 
     /// Returns the cluster status as node `at` reports it, or `None` if it does not answer.
-    pub(crate) fn status(&self, at: usize) -> Option<Value> {
+    pub fn status(&self, at: usize) -> Option<Value> {
         let said = self.request(at, &["status", "--json", "--state"]);
         (said.code == 0).then(|| serde_json::from_str(&said.out).expect("JSON"))
     }
 
     /// Waits until the cluster has `count` voters that agree on the leader.
     #[track_caller]
-    pub(crate) fn voters(&self, count: usize) {
+    pub fn voters(&self, count: usize) {
         eventually("voters", || {
             let status = self.status(self.nodes.len() - 1)?;
             let nodes = status["nodes"].as_array()?;
@@ -142,7 +147,7 @@ impl Cluster {
 
     /// Returns the index of the leader; waits until there is one.
     #[track_caller]
-    pub(crate) fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         eventually("a leader", || {
             (0..self.nodes.len()).find(|at| {
                 let own = || {
@@ -159,14 +164,14 @@ impl Cluster {
 
     /// Returns the id of node `at`.
     #[track_caller]
-    pub(crate) fn id(&self, at: usize) -> u64 {
+    pub fn id(&self, at: usize) -> u64 {
         let id = || self.status(at)?["asked"].as_u64();
         eventually("a number", id)
     }
 
     /// Waits until all nodes report the same state of their locks.
     #[track_caller]
-    pub(crate) fn agree(&self) {
+    pub fn agree(&self) {
         eventually("equal states", || {
             let status = self.status(0)?;
             let nodes = status["nodes"].as_array()?;
@@ -179,14 +184,14 @@ impl Cluster {
     /// Sends one request to node `at` from the machine of the clients; returns the status code and
     /// the body.
     #[track_caller]
-    pub(crate) fn curl(&self, at: usize, method: &str, path: &str) -> (u16, Value) {
+    pub fn curl(&self, at: usize, method: &str, path: &str) -> (u16, Value) {
         curl(&self.clients, &self.nodes[at].machine, method, path)
     }
 }
 
 /// Sends one request from one machine to another; returns the status code and the body.
 #[track_caller]
-pub(crate) fn curl(from: &Machine, to: &Machine, method: &str, path: &str) -> (u16, Value) {
+pub fn curl(from: &Machine, to: &Machine, method: &str, path: &str) -> (u16, Value) {
     let url = format!("{}{path}", to.url());
     let args = ["-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}", &url];
     let said = run(from.command("curl").args(args)).ok();
@@ -195,7 +200,8 @@ pub(crate) fn curl(from: &Machine, to: &Machine, method: &str, path: &str) -> (u
 }
 
 impl Node {
-    pub(crate) fn is_up(&self) -> bool {
+    /// Whether the node runs, and is not stopped.
+    pub fn is_up(&self) -> bool {
         let stat = format!("/proc/{}/stat", self.daemon.pid());
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
         // A node that is stopped by SIGSTOP (state T in /proc) is not up, and neither is a zombie
@@ -207,13 +213,13 @@ impl Node {
 
 impl Machine {
     /// Returns the peer address of the node on this machine.
-    pub(crate) fn peers(&self) -> String {
+    pub fn peers(&self) -> String {
         format!("{}:{PEER_PORT}", self.address)
     }
 
     /// Drops all packets to and from this machine, or stops dropping them. Programs on the machine
     /// still reach each other.
-    pub(crate) fn isolate(&self, isolated: bool) {
+    pub fn isolate(&self, isolated: bool) {
         let script = if isolated {
             "nft add table ip c; nft add chain ip c in '{ type filter hook input priority 0; }'; \
              nft add chain ip c out '{ type filter hook output priority 0; }'; \
@@ -225,7 +231,7 @@ impl Machine {
     }
 
     /// Drops all packets between this machine and the others.
-    pub(crate) fn part_from(&self, others: &[&Self]) {
+    pub fn part_from(&self, others: &[&Self]) {
         let others: Vec<_> = others.iter().map(|other| other.address.as_str()).collect();
         let others = others.join(", ");
         let script = format!(
@@ -239,7 +245,7 @@ impl Machine {
 
     /// Resets all connections between this machine and another one, and refuses new ones, as a
     /// machine does on which nothing listens; or stops that.
-    pub(crate) fn reset_connections(&self, other: &Self, is_reset: bool) {
+    pub fn reset_connections(&self, other: &Self, is_reset: bool) {
         let script = if is_reset {
             let at = &other.address;
             format!(
@@ -257,7 +263,7 @@ impl Machine {
     /// Moves the calling thread into the machine's network namespace, for all connections that it
     /// makes from now on.
     #[allow(unsafe_code)]
-    pub(crate) fn enter(&self) {
+    pub fn enter(&self) {
         let ns = File::open(format!("/run/netns/{}", self.ns)).expect("the machine is there");
         // SAFETY: the descriptor is open, and setns touches no memory of this process.
         let entered = unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) };
@@ -266,7 +272,7 @@ impl Machine {
 }
 
 /// Returns the command-line options of a node on a machine.
-pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<String> {
+pub fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<String> {
     let listen = format!("{}:{PORT}", machine.address);
     let data = machine.path(data).display().to_string();
     let peers = machine.peers();
@@ -280,18 +286,18 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
 
 /// Returns the path of the peer secret that all nodes of a test network share; the first call
 /// creates it.
-pub(crate) fn secret(machine: &Machine) -> String {
+pub fn secret(machine: &Machine) -> String {
     let path = machine.path("certs").with_file_name("peers.pem");
     if !path.exists() {
         let dir = path.parent().expect("a directory");
-        run(Command::new(LATCHFS).args(["cert", "secret", "--dir"]).arg(dir)).ok();
+        run(latchfs().args(["cert", "secret", "--dir"]).arg(dir)).ok();
     }
     path.display().to_string()
 }
 
 /// Starts a node on a machine.
 #[track_caller]
-pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
+pub fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
     let mut args = options(machine, data, more);
     let listen = args.iter().position(|arg| arg == "--listen").expect("one") + 1;
     args[listen] = format!("{},{}", args[listen], socket(machine));
@@ -305,13 +311,13 @@ fn socket(machine: &Machine) -> String {
 
 /// Initializes a new cluster on a machine: runs a node without a peer port once, and stops it.
 #[track_caller]
-pub(crate) fn begin(machine: &Machine, data: &str) {
+pub fn begin(machine: &Machine, data: &str) {
     drop(serve_alone(machine, data));
 }
 
 /// Starts a node without a peer port, which initializes a new cluster.
 #[track_caller]
-pub(crate) fn serve_alone(machine: &Machine, data: &str) -> Daemon {
+pub fn serve_alone(machine: &Machine, data: &str) -> Daemon {
     let mut args = options(machine, data, &[]);
     // The first five arguments, up to the data directory, are kept; the peer options are removed.
     args.truncate(5);
@@ -321,15 +327,15 @@ pub(crate) fn serve_alone(machine: &Machine, data: &str) -> Daemon {
 
 /// Returns the error message of a node that must refuse to start.
 #[track_caller]
-pub(crate) fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
-    run(machine.command(LATCHFS).args(options(machine, data, more))).fails()
+pub fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
+    run(machine.command(latchfs_path()).args(options(machine, data, more))).fails()
 }
 
 /// Returns a connection to one of `urls`: tries them in turn after `first` until one accepts.
-pub(crate) fn talk(urls: &[String], first: usize) -> Talk {
+pub fn talk(urls: &[String], first: usize) -> HttpConnection {
     let mut at = first;
     eventually("a node that listens", || {
         at += 1;
-        Talk::to(&urls[at % urls.len()])
+        HttpConnection::to(&urls[at % urls.len()])
     })
 }

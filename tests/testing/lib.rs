@@ -1,0 +1,37 @@
+//! Starts what the integration tests run: latchfs and other programs, servers, mounts, guards,
+//! machines (network namespaces) and clusters. All of it ends with the value that stands for it,
+//! whatever the result of the test.
+//!
+//! Nothing here waits for a fixed time: programs report when they are ready, commands end or are
+//! killed at a limit, and [`eventually`] is the only poll.
+//!
+//! - `command` runs programs to their end, and `scratch` makes the directories of tests.
+//! - `server` is a server and requests to it; `http` and `line` are connections to it.
+//! - `mount` is a mount of the program itself or, by `backend`, of a server or a cluster; `python`
+//!   has what the Python programs of tests share.
+//! - `net` are machines that exchange packets, and `nodes` clusters on them.
+
+#![allow(clippy::new_without_default)] // a `new` here starts or creates something
+
+mod backend;
+mod command;
+mod http;
+mod line;
+mod mount;
+pub mod net;
+pub mod nodes;
+mod python;
+mod scratch;
+mod server;
+
+pub use backend::Behind;
+pub use command::{
+    COMMAND_LIMIT, Output, drain, eventually, free_port, is_durable, latchfs, latchfs_path, lines,
+    poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
+};
+pub use http::HttpConnection;
+pub use line::{LineConnection, Lines};
+pub use mount::{ALICE, BOB, Mount, Setup, json, memory_kb, mount, text, tools, users};
+pub use python::{PRELUDE, dedent};
+pub use scratch::{Scratch, mounts};
+pub use server::{Event, Open, Reply, Server};

@@ -1,0 +1,82 @@
+//! Directories of tests, which are removed at their end.
+
+use crate::command::{latchfs, remove_tree, run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A directory of one test, which is removed when this value is dropped.
+pub struct Scratch {
+    path: PathBuf,
+    folder: Once,
+}
+
+impl Scratch {
+    /// Makes an empty directory.
+    pub fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-test-{}-{count}", std::process::id());
+        // The directory is not in the home of root, which other users may not enter.
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a fresh name");
+        Self::at(path)
+    }
+
+    /// Makes an empty directory in which all users may create files.
+    pub fn open_to_all() -> Self {
+        let scratch = Self::new();
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).expect("ours");
+        scratch
+    }
+
+    /// Takes this directory, which the test has made or will make, as its own.
+    pub const fn at(path: PathBuf) -> Self {
+        Self { path, folder: Once::new() }
+    }
+
+    /// Returns the path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the path of a file in the directory.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Returns the folder that guards of the test guard; the first call makes it.
+    pub fn folder(&self) -> PathBuf {
+        let folder = self.join("folder");
+        self.folder.call_once(|| fs::create_dir_all(&folder).expect("the test's own directory"));
+        folder
+    }
+
+    /// Runs `latchfs guard init` on the folder.
+    pub fn init(&self, options: &[&str]) {
+        let mut command = latchfs();
+        command.args(["guard", "init"]).arg(self.folder()).args(options);
+        if options.contains(&"--server") {
+            command.arg("--stage").arg(self.join("state"));
+        }
+        run(&mut command).ok();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The directory is not removed if a mount is still in it, because removing the files of a
+        // mount would release locks.
+        if !mounts().iter().any(|dir| dir.starts_with(&self.path)) {
+            remove_tree(&self.path);
+        }
+    }
+}
+
+/// Returns all mount points of this mount namespace.
+pub fn mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
+    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
+}
