@@ -1,8 +1,6 @@
 //! A local user who tries to make a guard of root read or change a file that the user may not
 //! reach: by exchanging names past the view, in a directory that the user owns, while operations
 //! through the view are under way.
-
-use crate::harness::{Guard, Scratch, shell};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags};
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, Per
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use testing::rounds;
+use testing::{Guard, Scratch, rounds, shell};
 
 /// The user that attacks.
 const ATTACKER: u32 = 4_001;
@@ -129,7 +127,7 @@ fn make_own(dir: &Path) {
 
 /// Starts a guard of a folder with the attacker's directory `own`.
 fn attacked(options: &[&str]) -> (Scratch, Guard, PathBuf) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let own = scratch.folder().join("own");
     fs::create_dir(&own).expect("made");
     chown(&own, Some(ATTACKER), Some(ATTACKER)).expect("given");
@@ -302,7 +300,7 @@ fn attack(dir: &Path, names: (&Path, &Path), mend: impl Fn() + Send) {
 #[test]
 fn a_directory_exchanged_for_a_symlink_leads_nowhere() {
     let (scratch, guard, own) = attacked(&[]);
-    let outside = scratch.0.join("outside");
+    let outside = scratch.join("outside");
     make_secrets(&outside);
     make_own(&own.join("dir"));
     symlink(&outside, own.join("link")).expect("made");
@@ -334,7 +332,7 @@ fn a_directory_exchanged_for_one_of_root_is_not_entered() {
 #[test]
 fn a_file_exchanged_for_one_of_root_is_not_touched() {
     let (scratch, guard, own) = attacked(&[]);
-    let vault = scratch.0.join("vault");
+    let vault = scratch.join("vault");
     make_secrets(&vault);
     make_own(&own);
     let secret = own.join("secret");
@@ -394,7 +392,7 @@ fn a_save_does_not_reach_the_directory_that_has_the_path_now() {
     // The content is kept, and its writer can't have it put where the writer may not write.
     exchange(&dir, &private).expect("exchanged");
     let setpriv = "setpriv --reuid 4001 --regid 4001 --clear-groups";
-    let latchfs = env!("CARGO_BIN_EXE_latchfs");
+    let latchfs = testing::latchfs_path();
     let lost = shell(&guard.view, &format!("{setpriv} {latchfs} guard lost .")).ok();
     let number = |line: &str| line.split_whitespace().next()?.parse::<u64>().ok();
     let numbers: Vec<_> = lost.lines().filter_map(number).collect();
@@ -499,18 +497,18 @@ os.chmod(folder + 'plain', 0o644)
 os.setuid(4002)
 assert os.listxattr('own/plain') == ['user.kind'], os.listxattr('own/plain')
 ";
-    crate::harness::python(0, &guard.view, program).ok();
+    testing::python(0, &guard.view, program).ok();
 }
 
 /// `guard init` by root in a folder of somebody else writes nowhere else.
 #[test]
 fn init_follows_no_symlink() {
-    let scratch = Scratch::new();
-    let (folder, outside) = (scratch.folder(), scratch.0.join("outside"));
+    let scratch = Scratch::with_folder();
+    let (folder, outside) = (scratch.folder(), scratch.join("outside"));
     make_secrets(&outside);
     let before = marks(&outside);
     let init = || {
-        let mut command = crate::harness::latchfs();
+        let mut command = testing::latchfs();
         testing::run(command.args(["guard", "init", "--alone"]).arg(&folder))
     };
     symlink(&outside, folder.join(".latchfs")).expect("made");

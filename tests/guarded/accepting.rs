@@ -1,10 +1,10 @@
 //! A guard that goes on by its options without what has not arrived, and says so to the others.
 
 use crate::arriving::{Machines, begin_take, not_ready};
-use crate::harness::latchfs;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testing::latchfs;
 use testing::run;
 
 /// Returns the reason of the acceptance in the markers of the second machine.
@@ -104,10 +104,9 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     let refused = from("old", Path::new("/etc/passwd"));
     assert!(!refused.out.contains("holding"), "{}", refused.out);
     // The copy becomes a symlink to a file with the same content.
-    fs::write(machines.second.0.join("elsewhere"), "of m1").expect("written");
+    fs::write(machines.second.join("elsewhere"), "of m1").expect("written");
     fs::rename(folder.join(copy), folder.join("kept")).expect("renamed");
-    std::os::unix::fs::symlink(machines.second.0.join("elsewhere"), folder.join(copy))
-        .expect("made");
+    std::os::unix::fs::symlink(machines.second.join("elsewhere"), folder.join(copy)).expect("made");
     assert!(!from("old", &two.path(copy)).out.contains("holding"));
     assert_eq!(fs::read_to_string(folder.join("old")).expect("there"), "by a phone");
     fs::rename(folder.join("kept"), folder.join(copy)).expect("renamed");
@@ -121,8 +120,7 @@ fn the_content_of_a_conflict_copy_is_put_back() {
     // It belongs to the user that the replaced file belonged to.
     let mut sees = Command::new("setpriv");
     sees.args(["--reuid", "4242", "--regid", "4242", "--clear-groups"]);
-    let listed =
-        run(sees.arg(env!("CARGO_BIN_EXE_latchfs")).args(["guard", "lost"]).arg(&two.view));
+    let listed = run(sees.arg(testing::latchfs_path()).args(["guard", "lost"]).arg(&two.view));
     assert!(listed.ok().contains("old"), "the user sees the lost file");
     let refused = from("old", &two.path(copy));
     assert!(refused.err.contains("nothing is missing"), "{}", refused.err);

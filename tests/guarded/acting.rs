@@ -2,11 +2,11 @@
 //! files belong to the same users as in a plain directory.
 
 use crate::disks::Disk;
-use crate::harness::{Guard, Scratch, eventually, latchfs, python, shell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::{Guard, Scratch, eventually, latchfs, python, shell};
 use testing::{Output, run};
 
 /// The acts of an ordinary user, which the tests of the units run as well.
@@ -21,7 +21,7 @@ fn acts(uid: u32, dir: &Path, call: &str) -> Output {
 
 /// Returns a plain directory beside the folder; both are prepared by `call`.
 fn prepared(scratch: &Scratch, call: &str) -> PathBuf {
-    let plain = scratch.0.join("plain");
+    let plain = scratch.join("plain");
     fs::create_dir_all(&plain).expect("made");
     acts(0, &plain, call).ok();
     acts(0, &scratch.folder(), call).ok();
@@ -42,18 +42,18 @@ fn is_same(expected: &str, found: &str, lines_min: usize) {
 fn lost(guard: &Guard, uid: u32, options: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--clear-groups", &format!("--reuid={uid}"), &format!("--regid={uid}")]);
-    command.arg(env!("CARGO_BIN_EXE_latchfs")).args(["guard", "lost"]).arg(&guard.view);
+    command.arg(testing::latchfs_path()).args(["guard", "lost"]).arg(&guard.view);
     run(command.args(options))
 }
 
 fn state_of(scratch: &Scratch) -> PathBuf {
-    let mut states = fs::read_dir(scratch.0.join("state")).expect("there");
+    let mut states = fs::read_dir(scratch.join("state")).expect("there");
     states.next().expect("one").expect("readable").path()
 }
 
 #[test]
 fn acts_of_a_user_end_as_in_a_plain_directory() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let plain = prepared(&scratch, "prepare()");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -71,7 +71,7 @@ fn acts_of_a_user_end_as_in_a_plain_directory() {
 /// were set past the view.
 #[test]
 fn no_special_bit_outlives_a_change_by_a_user() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let plain = prepared(&scratch, "prepare()");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -120,7 +120,7 @@ print(os.path.getsize('roots'))";
 /// Without `CAP_SYS_RESOURCE` the kernel counts what a guard writes in the quotas of the owners.
 #[test]
 fn no_thread_of_a_guard_may_exceed_quotas() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("ready");
@@ -144,11 +144,11 @@ fn no_thread_of_a_guard_may_exceed_quotas() {
 /// A guard that may give no file away makes each one as the user to whom it will belong.
 #[test]
 fn files_belong_to_their_owner_from_the_start() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     prepared(&scratch, "prepare()");
     scratch.init(&["--alone"]);
     let mut command = Command::new("setpriv");
-    command.args(["--bounding-set=-chown", env!("CARGO_BIN_EXE_latchfs")]);
+    command.args(["--bounding-set=-chown", testing::latchfs_path()]);
     let guard = Guard::start_as(command, &scratch, "view", &[]);
     let script = "put('open/a', b'1'); put('own/keep', b'2'); put('closed/roots', b'3')
 put('closed/others', b'4'); put('open/a.log', b'5'); os.mkdir('own/d'); put('open/.a.swp', b'6')
@@ -176,7 +176,7 @@ os.kill(os.getpid(), 9)"
 
 #[test]
 fn a_restored_file_belongs_to_the_user_who_restores_it() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     prepared(&scratch, "prepare()");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -215,7 +215,7 @@ os.setxattr('1', 'security.capability', value); os.setxattr('1', 'user.x', b'1')
 /// Another user's file has got the name, past the view, in a directory with the sticky bit.
 #[test]
 fn the_lost_files_say_why_a_name_was_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     prepared(&scratch, "prepare()");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -231,7 +231,7 @@ tried('close', lambda: os.close(file))",
     let mut writer = Command::new("setpriv");
     writer.args(["--clear-groups", &format!("--reuid={USER}"), "/usr/bin/python3", "-c"]);
     writer.arg(format!("{ACTS}\n{program}")).current_dir(&guard.view);
-    let out = scratch.0.join("out");
+    let out = scratch.join("out");
     writer.stdout(fs::File::create(&out).expect("made"));
     let mut writer = writer.spawn().expect("it starts");
     let said = || fs::read_to_string(&out).unwrap_or_default();
@@ -247,19 +247,19 @@ tried('close', lambda: os.close(file))",
 /// Each user would get errors from a guard that can't act as its users.
 #[test]
 fn a_guard_that_cannot_act_as_its_users_does_not_start() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = |options: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set=-setuid", env!("CARGO_BIN_EXE_latchfs"), "guard"]);
-        command.arg(scratch.folder()).arg(scratch.0.join("view"));
-        command.arg("--stage").arg(scratch.0.join("state")).args(options);
+        command.args(["--bounding-set=-setuid", testing::latchfs_path(), "guard"]);
+        command.arg(scratch.folder()).arg(scratch.join("view"));
+        command.arg("--stage").arg(scratch.join("state")).args(options);
         command
     };
     let refused = run(&mut guard(&[])).fails();
     assert!(refused.contains("CAP_SETUID") && refused.contains("--no-allow-other"), "{refused}");
     let mut command = Command::new("setpriv");
-    command.args(["--bounding-set=-setuid", env!("CARGO_BIN_EXE_latchfs")]);
+    command.args(["--bounding-set=-setuid", testing::latchfs_path()]);
     let guard = Guard::start_as(command, &scratch, "view", &["--no-allow-other"]);
     fs::write(guard.path("a"), "1").expect("root is served");
     run(latchfs().args(["guard", "status"]).arg(&guard.view)).ok();

@@ -1,14 +1,12 @@
 //! The sync barrier between two machines with copies of one folder: the test itself is the sync
 //! tool, and carries a file when it wants to.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use latchfs::time::{Span, boot_now};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, pause, run};
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(crate) struct Machines {
@@ -34,11 +32,11 @@ impl Machines {
     }
 
     fn of((owner, make): (u32, impl FnOnce(&Path))) -> Self {
-        let (first, second) = (Scratch::new(), Scratch::new());
+        let (first, second) = (Scratch::with_folder(), Scratch::with_folder());
         for scratch in [&first, &second] {
             chown(scratch.folder(), Some(owner), Some(owner)).expect("by root");
         }
-        let server = Server::start(&first);
+        let server = Server::of(&first);
         fs::write(first.folder().join("old"), "old").expect("a folder");
         make(&first.folder());
         // So many that a marker of a few files becomes no checkpoint.
@@ -267,7 +265,7 @@ fn a_machine_that_vanishes_after_a_quiet_while_leaves_nobody_unsure() {
     fs::write(one.path("a"), "of m1").expect("ready");
     eventually("the marker", || (markers(&machines.first).len() == 2).then_some(()));
     // The handover follows the marker.
-    let id = fs::read_dir(machines.first.0.join("state")).expect("there").flatten().next();
+    let id = fs::read_dir(machines.first.join("state")).expect("there").flatten().next();
     let changes = id.expect("one folder").path().join("m1/changes");
     eventually("the handover", || {
         let own = fs::read_to_string(&changes).ok()?;
@@ -474,7 +472,7 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
 #[test]
 fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     let machines = Machines::new();
-    let file = |name: &str| machines.first.0.join(name);
+    let file = |name: &str| machines.first.join(name);
     let carry = format!("(cat; echo end) >> {}", file("carried").display());
     let ready = format!("echo \"$LATCHFS_EVENT\" > {}", file("ready").display());
     let one = machines.start(1, &["--carry", &carry, "--on-ready", &ready]);
@@ -496,8 +494,8 @@ fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
         carried.ends_with("end\n.latchfs\na\nend\n").then_some(())
     });
     let mut other = latchfs();
-    other.args(["guard"]).arg(machines.second.folder()).arg(machines.second.0.join("view"));
+    other.args(["guard"]).arg(machines.second.folder()).arg(machines.second.join("view"));
     other.args(["--client", "m2", "--carry", "syncthing=/nowhere"]);
-    let refused = run(other.arg("--stage").arg(machines.second.0.join("state"))).fails();
+    let refused = run(other.arg("--stage").arg(machines.second.join("state"))).fails();
     assert!(refused.contains("--carry syncthing=DIR"), "{refused}");
 }

@@ -1,10 +1,10 @@
 //! The audit logs of a guard and of a server: what they record, and how a change of one is found.
 
 use crate::arriving::{Machines, begin_take, not_ready};
-use crate::harness::latchfs;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testing::latchfs;
 use testing::{Output, run};
 
 /// Checks lines against the schema, and their digests as the schema describes them.
@@ -34,7 +34,7 @@ print(count)
 ";
 
 fn python() -> PathBuf {
-    let dir = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     dir.join("test-tools/venv/bin/python")
 }
 
@@ -53,8 +53,8 @@ fn operations(log: &Path) -> Vec<String> {
 }
 
 /// Returns the directory of a machine in the state directory of its folder.
-pub(crate) fn host_dir(scratch: &crate::harness::Scratch, client: &str) -> PathBuf {
-    let mut ids = fs::read_dir(scratch.0.join("state")).expect("a state directory");
+pub(crate) fn host_dir(scratch: &testing::Scratch, client: &str) -> PathBuf {
+    let mut ids = fs::read_dir(scratch.join("state")).expect("a state directory");
     ids.find_map(|id| {
         let dir = id.expect("readable").path().join(client);
         dir.is_dir().then_some(dir)
@@ -88,7 +88,7 @@ fn audit_logs_chain_what_happened_and_a_change_is_found() {
     let mut steal = latchfs();
     steal.args(["steal", &name, "--server", &machines.server.url, "--client", "m3"]);
     run(steal.args(["--reason", "a test"])).ok();
-    let server = machines.first.0.join("server/audit.log");
+    let server = machines.first.join("server/audit.log");
     assert!(operations(&server).contains(&"steal".to_owned()));
     verify(&server).ok();
 

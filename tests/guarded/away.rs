@@ -2,9 +2,9 @@
 //! service.
 
 use crate::arriving::{Machines, begin_take, state};
-use crate::harness::{Guard, eventually, no_other_stops, pause};
 use std::fs;
 use std::time::Duration;
+use testing::{Guard, eventually, no_other_stops, pause};
 
 fn token(guard: &Guard) -> u64 {
     guard.status()["tenure"]["token"].as_u64().expect("held")
@@ -79,7 +79,7 @@ fn a_lock_that_was_taken_along_ends_with_its_time() {
     let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
     one.request("take", &["--for", "10s"]).ok();
     pause(Duration::from_secs(2));
-    let mut status = crate::harness::latchfs();
+    let mut status = testing::latchfs();
     status.args(["status", "--server", &machines.server.url, "--json"]);
     status.arg(one.status()["lock"].as_str().expect("a name"));
     let status = testing::run(&mut status).ok();

@@ -2,12 +2,12 @@
 //! mistake, a sentence says what happened, and the step that it offers helps.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs};
 
 /// Copies a directory with everything in it.
 fn copy_dir(from: &Path, to: &Path) {
@@ -22,7 +22,7 @@ fn record(folder: &Path) -> Value {
 /// Returns the directory of a machine in its state directory.
 fn host_dir(scratch: &Scratch, client: &str) -> PathBuf {
     let id = record(&scratch.folder())["id"].as_str().expect("text").to_owned();
-    scratch.0.join("state").join(id).join(client)
+    scratch.join("state").join(id).join(client)
 }
 
 /// Refuses a change of a guard, and returns the reason.
@@ -44,15 +44,15 @@ fn save(guard: &Guard, name: &str, text: &str) {
 fn give_new_id(scratch: &Scratch, client: &str) {
     let mut init = latchfs();
     init.args(["guard", "init", "--new-id", "--client", client]).arg(scratch.folder());
-    run(init.arg("--stage").arg(scratch.0.join("state"))).ok();
+    run(init.arg("--stage").arg(scratch.join("state"))).ok();
 }
 
 /// Starts a guard that must be refused, and returns its sentence.
 #[track_caller]
 fn refused_start(scratch: &Scratch, client: &str) -> String {
     let mut command = latchfs();
-    command.arg("guard").arg(scratch.folder()).arg(scratch.0.join("refused-view"));
-    command.args(["--client", client]).arg("--stage").arg(scratch.0.join("state"));
+    command.arg("guard").arg(scratch.folder()).arg(scratch.join("refused-view"));
+    command.args(["--client", client]).arg("--stage").arg(scratch.join("state"));
     run(&mut command).exits(69)
 }
 
@@ -78,7 +78,7 @@ fn one_tenure_each(machines: &Machines, one: &Guard, two: &Guard) {
 fn a_server_that_was_restored_from_a_backup_is_another_one() {
     let mut machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    let file = machines.first.0.join("backup");
+    let file = machines.first.join("backup");
     let backup = |what: &str, options: &[&str]| {
         run(latchfs().args(["cluster", what]).arg(&file).args(options)).ok();
     };
@@ -87,10 +87,10 @@ fn a_server_that_was_restored_from_a_backup_is_another_one() {
     save(&one, "a", "the last of m1");
     one.request("give", &[]).ok();
     let address = machines.server.url.trim_start_matches("http://").to_owned();
-    let data = machines.first.0.join("restored").display().to_string();
+    let data = machines.first.join("restored").display().to_string();
     kill(&machines.server);
     backup("restore", &["--data", &data, "--old-holders-are-gone"]);
-    machines.server = Server::start_at(&address, &["--data", &data]);
+    machines.server = Server::at(&address, &["--data", &data]);
     for (guard, name) in [(&one, "x"), (&two, "y")] {
         let why = eventually("the other engine", || {
             let why = refused(guard, name);
@@ -143,9 +143,9 @@ fn a_new_server_at_the_same_address_is_adopted_by_a_new_id() {
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     one.end();
     two.end();
-    let data = machines.first.0.join("new").display().to_string();
+    let data = machines.first.join("new").display().to_string();
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--data", &data]);
+    machines.server = Server::at(&address, &["--data", &data]);
     let why = refused_start(&machines.first, "m1");
     assert!(why.contains("the server was replaced"), "{why}");
     moved_to_another_server(&machines);
@@ -157,14 +157,14 @@ fn a_new_server_at_the_same_address_is_adopted_by_a_new_id() {
 fn a_server_that_the_record_names_anew_is_not_followed() {
     let machines = Machines::new();
     machines.start(1, &[]).end();
-    let other = machines.first.0.join("other").display().to_string();
-    let other = Server::start_at("127.0.0.1:0", &["--data", &other]);
+    let other = machines.first.join("other").display().to_string();
+    let other = Server::at("127.0.0.1:0", &["--data", &other]);
     let path = machines.first.folder().join(".latchfs/folder");
     let text = fs::read_to_string(&path).expect("there");
     fs::write(&path, text.replace(&machines.server.url, &other.url)).expect("a peer may write");
     let mut command = latchfs();
-    command.arg("guard").arg(machines.first.folder()).arg(machines.first.0.join("refused-view"));
-    command.args(["--client", "m1"]).arg("--stage").arg(machines.first.0.join("state"));
+    command.arg("guard").arg(machines.first.folder()).arg(machines.first.join("refused-view"));
+    command.args(["--client", "m1"]).arg("--stage").arg(machines.first.join("state"));
     let why = run(&mut command).exits(64);
     assert!(why.contains(&machines.server.url) && why.contains(&other.url), "{why}");
     fs::write(&path, text).expect("as it was");
@@ -181,7 +181,7 @@ fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     one.request("give", &[]).ok();
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--state", "none", "--grant-at-once"]);
+    machines.server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
     let why = eventually("the other engine", || {
         let why = refused(&one, "a");
         (!why.contains("does not answer")).then_some(why)
@@ -192,9 +192,9 @@ fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     assert!(why.contains("serve --data DIR"), "{why}");
     assert_eq!(fs::read_to_string(machines.first.folder().join("a")).expect("there"), "of m1");
     // The server as it was is there again.
-    let data = machines.first.0.join("server").display().to_string();
+    let data = machines.first.join("server").display().to_string();
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--data", &data]);
+    machines.server = Server::at(&address, &["--data", &data]);
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "again").expect("its own handover");
 }
@@ -210,13 +210,13 @@ fn an_old_copy_of_the_servers_data_is_seen_by_the_markers() {
     machines.carry_all();
     fs::write(two.path("b"), "first of m2").expect("ready");
     two.request("give", &[]).ok();
-    let (data, copy) = (machines.first.0.join("server"), machines.first.0.join("copy"));
+    let (data, copy) = (machines.first.join("server"), machines.first.join("copy"));
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     let restart = |machines: &mut Machines, between: &dyn Fn()| {
         kill(&machines.server);
         between();
         let options = ["--data", &data.display().to_string()];
-        machines.server = Server::start_at(&address, &options);
+        machines.server = Server::at(&address, &options);
     };
     restart(&mut machines, &|| copy_dir(&data, &copy));
     machines.carry_back();
@@ -257,11 +257,11 @@ fn a_copied_folder_with_a_server_is_refused_beside_the_other_one() {
     let one = machines.start(1, &[]);
     fs::write(one.path("a"), "of the folder").expect("ready");
     let token = one.status()["tenure"]["token"].clone();
-    let copy = Scratch(machines.first.0.join("copied"));
-    fs::create_dir(&copy.0).expect("made");
+    let copy = Scratch::at(machines.first.join("copied"));
+    fs::create_dir(copy.path()).expect("made");
     copy_dir(&machines.first.folder(), &copy.folder());
     // One machine keeps the states of all its folders in one place.
-    std::os::unix::fs::symlink(machines.first.0.join("state"), copy.0.join("state")).expect("made");
+    std::os::unix::fs::symlink(machines.first.join("state"), copy.join("state")).expect("made");
     let why = refused_start(&copy, "m1");
     assert!(why.contains("the same id") && why.contains("--new-id"), "{why}");
     assert_eq!(one.status()["tenure"]["token"], token, "the tenure goes on");
@@ -287,7 +287,7 @@ fn a_guard_begins_no_tenure_under_the_id_that_its_folder_had() {
     one_tenure_each(&machines, &one, &two);
     let mut init = latchfs();
     init.args(["guard", "init", "--new-id", "--client", "m1"]).arg(machines.first.folder());
-    let why = run(init.arg("--stage").arg(machines.first.0.join("state"))).exits(69);
+    let why = run(init.arg("--stage").arg(machines.first.join("state"))).exits(69);
     assert!(why.contains("another guard of this machine"), "{why}");
     two.request("take", &[]).ok();
     one.end();
@@ -308,10 +308,10 @@ fn a_guard_begins_no_tenure_under_the_id_that_its_folder_had() {
 
 /// Returns a third machine, a clone of the first one: folder, state directory and client name.
 fn clone_of(machines: &Machines) -> Scratch {
-    let clone = Scratch::new();
+    let clone = Scratch::with_folder();
     fs::remove_dir(clone.folder()).expect("empty");
     for name in ["folder", "state"] {
-        copy_dir(&machines.first.0.join(name), &clone.0.join(name));
+        copy_dir(&machines.first.join(name), &clone.join(name));
     }
     // The clone has booted by itself.
     let session = host_dir(&clone, "m1").join("session");
@@ -376,7 +376,7 @@ fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     machines.carry_all();
     one.end();
     // The sync tool brings half of the folder: the record and the markers, and one file.
-    let fresh = Scratch::new();
+    let fresh = Scratch::with_folder();
     let from = machines.second.folder();
     copy_dir(&from.join(".latchfs"), &fresh.folder().join(".latchfs"));
     fs::copy(from.join("a"), fresh.folder().join("a")).expect("carried");
@@ -389,7 +389,7 @@ fn a_reinstalled_machine_is_not_ready_by_its_own_handover() {
     // Killed with a change that no marker names, and reinstalled again.
     fs::write(reinstalled.path("a"), "and never seen again").expect("ready");
     reinstalled.kill();
-    fs::remove_dir_all(fresh.0.join("state")).expect("there");
+    fs::remove_dir_all(fresh.join("state")).expect("there");
     let reinstalled = start_clone(&fresh);
     let taking = begin_take(&reinstalled);
     not_ready(&reinstalled, "the name of this machine, whose state directory does not know of it");

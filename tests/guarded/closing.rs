@@ -2,7 +2,6 @@
 //! far as the guard can see.
 
 use crate::foreign::lost;
-use crate::harness::{Guard, Scratch, eventually, no_other_stops, pause, python};
 use crate::ordinary_user::in_a_namespace;
 use crate::recorder::{Recorder, version};
 use crate::telling::Events;
@@ -13,6 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::{Guard, Scratch, eventually, no_other_stops, pause, python};
 use testing::{rounds, run_within};
 
 /// Runs programs that write a file in two parts, and checks that the folder has only the whole
@@ -20,7 +20,7 @@ use testing::{rounds, run_within};
 const WHOLE_FILES: &str = include_str!("whole_files.py");
 
 fn alone() -> (Scratch, Guard) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     (scratch, guard)
@@ -29,7 +29,7 @@ fn alone() -> (Scratch, Guard) {
 #[test]
 fn a_file_appears_whole_whichever_program_writes_it_by_several_descriptors() {
     let (scratch, guard) = alone();
-    let place = scratch.0.join("place");
+    let place = scratch.join("place");
     fs::create_dir(&place).expect("made");
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", WHOLE_FILES]).arg(&guard.view).arg(scratch.folder()).arg(&place);

@@ -1,7 +1,5 @@
 //! Counters that several machines on one storage increment, while their guards are stopped for
 //! longer than their leases last: no acknowledged increment is lost.
-
-use crate::harness::{Guard, Scratch, Server, no_other_stops, pause};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -10,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use testing::rounds;
+use testing::{Guard, Scratch, Server, no_other_stops, pause, rounds};
 
 const CLIENTS: usize = 5;
 
@@ -128,8 +126,8 @@ fn request(view: &Path, text: &str) -> io::Result<String> {
 #[test]
 fn no_acknowledged_increment_is_lost() {
     let _alone = no_other_stops();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     make_counters(&scratch.folder());
     let client = |number: usize| format!("m{number}");
@@ -189,7 +187,7 @@ fn no_acknowledged_increment_is_lost() {
 /// The same counters without a guard: increments are lost.
 #[test]
 fn without_a_guard_increments_are_lost() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     make_counters(&scratch.folder());
     let acknowledged = Acknowledged::default();
     std::thread::scope(|scope| {

@@ -1,10 +1,8 @@
 //! `SQLite` on a view, in each journal mode, while its program and the guard are killed.
-
-use crate::harness::{Guard, Scratch, eventually};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use testing::{rounds, run};
+use testing::{Guard, Scratch, eventually, rounds, run};
 
 /// Inserts one number after the other, and tells each one in a file outside the view once its
 /// transaction is committed. First it checks the database, and that it holds all acknowledged
@@ -62,9 +60,9 @@ fn kill_in_turn(mode: &str) {
         random ^= random << 17;
         random % below
     };
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let acked = scratch.0.join("acked");
+    let acked = scratch.join("acked");
     fs::write(&acked, "").expect("made");
     let mut guard = Guard::start(&scratch, "view", &[]);
     let kills = rounds(10, 100);

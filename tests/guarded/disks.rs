@@ -1,10 +1,8 @@
 //! Disks that are full or fail: a small file system on a loop device holds the folder.
-
-use crate::harness::{Guard, Scratch, Server, python, shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::run;
+use testing::{Guard, Scratch, Server, python, run, shell};
 
 /// A file system of its own for one test, which ends after the guard and the scratch directory.
 pub(crate) struct Disk {
@@ -43,7 +41,7 @@ impl Disk {
     }
 
     pub(crate) fn scratch_with(&self, options: &[&str]) -> Scratch {
-        let scratch = Scratch(self.dir.join("disk/test"));
+        let scratch = Scratch::at(self.dir.join("disk/test"));
         fs::create_dir_all(scratch.folder()).expect("made");
         scratch.init(options);
         scratch
@@ -67,7 +65,7 @@ fn old() -> Vec<u8> {
 /// Returns the size of the only lost file, and its description.
 fn only_lost(guard: &Guard, scratch: &Scratch) -> (u64, String) {
     let listed = guard.request("lost", &[]).ok();
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    let state = fs::read_dir(scratch.join("state")).expect("there").next().expect("one");
     let lost = state.expect("readable").path().join("lost");
     let files: Vec<_> = fs::read_dir(lost).expect("there").flatten().collect();
     let files = files.iter().filter(|file| !file.file_name().to_string_lossy().contains('.'));
@@ -169,7 +167,7 @@ os.write(f, b'new'); os.fsync(f); os.close(f)";
 /// A limit of the program itself.
 #[test]
 fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("data"), "old").expect("written");
@@ -182,7 +180,7 @@ fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
     let output = limited("exec head -c 1000000 /dev/zero > data");
     assert_eq!(output.code, 128 + libc::SIGXFSZ, "{output:?}");
     let real = scratch.folder().join("data");
-    crate::harness::eventually("a lost file", || {
+    testing::eventually("a lost file", || {
         Some(guard.request("lost", &[]).ok()).filter(|text| text.contains("a signal ended"))
     });
     assert_eq!(fs::read_to_string(&real).expect("there"), "old");
@@ -193,8 +191,8 @@ fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
 #[test]
 fn files_are_removed_from_a_full_disk() {
     let disk = Disk::new("removing", 24, 64);
-    let elsewhere = Scratch::new();
-    let server = Server::start(&elsewhere);
+    let elsewhere = Scratch::with_folder();
+    let server = Server::of(&elsewhere);
     let scratch = disk.scratch_with(&["--server", &server.url, "--client", "m1"]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1", "--settle", "1h"]);
     let file = |number: u32| guard.path(&format!("a file with a long name {number}"));

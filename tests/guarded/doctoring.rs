@@ -4,7 +4,6 @@
 use crate::arriving::Machines;
 use crate::auditing::host_dir;
 use crate::changed_servers::kill;
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, shell};
 
 static KERNEL: RwLock<()> = RwLock::new(());
 
@@ -88,7 +88,7 @@ pub(crate) fn mended(place: &Path, options: &[&str]) -> Vec<(String, String)> {
 
 /// Returns the options of a folder whose guard does not run.
 pub(crate) fn place(scratch: &Scratch, client: &str) -> [String; 4] {
-    let state = scratch.0.join("state").display().to_string();
+    let state = scratch.join("state").display().to_string();
     ["--client".to_owned(), client.to_owned(), "--stage".to_owned(), state]
 }
 
@@ -126,9 +126,9 @@ pub(crate) fn token(url: &str, name: &str) -> Value {
 /// its mount is still there or not, and wherever its guard kept its state.
 #[test]
 fn a_dead_view_is_mended_by_its_path() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let state = scratch.0.join("state").display().to_string();
+    let state = scratch.join("state").display().to_string();
     for round in 0..5 {
         let guard = Guard::start(&scratch, "view", &[]);
         guard.signal(libc::SIGKILL);
@@ -295,7 +295,7 @@ fn wrong_servers_are_found(mut machines: Machines, name: &str) {
     let held = token(&url, name);
     assert!(held.is_u64(), "{held}");
     let address = url.trim_start_matches("http://").to_owned();
-    let data = |name: &str| machines.first.0.join(name).display().to_string();
+    let data = |name: &str| machines.first.join(name).display().to_string();
     let (right, wrong) = (data("server"), data("another"));
 
     kill(&machines.server);
@@ -308,36 +308,36 @@ fn wrong_servers_are_found(mut machines: Machines, name: &str) {
     assert!(says[0].contains("does not speak the protocol"), "{says:?}");
     other.kill().expect("it runs");
     other.wait().expect("it ends");
-    machines.server = Server::start_at(&address, &["--data", &right]);
+    machines.server = Server::at(&address, &["--data", &right]);
     is_healthy(&folder, &own);
     assert_eq!(token(&url, name), held, "doctor frees no lock");
 
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--data", &wrong]);
+    machines.server = Server::at(&address, &["--data", &wrong]);
     finds(&folder, &own, &["other-engine"]);
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--data", &right]);
+    machines.server = Server::at(&address, &["--data", &right]);
     is_healthy(&folder, &own);
     assert_eq!(token(&url, name), held, "doctor frees no lock");
 
     // The old data is gone for good.
     kill(&machines.server);
-    machines.server = Server::start_at(&address, &["--data", &wrong]);
+    machines.server = Server::at(&address, &["--data", &wrong]);
     machines.first.init(&["--new-id", "--server", &url, "--client", "m1"]);
     is_healthy(&folder, &own);
 }
 
 fn wrong_clocks_are_found() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");
-    let clock = scratch.0.join("clock");
+    let clock = scratch.join("clock");
     fs::write(&clock, "+90s").expect("writable");
     let mut command = latchfs();
     command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
     command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let data = scratch.0.join("server").display().to_string();
-    let server = Server::start_as(command, "127.0.0.1:0", &["--data", &data]);
+    let data = scratch.join("server").display().to_string();
+    let server = Server::serve(command, "127.0.0.1:0", &["--data", &data]);
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     guard.request("take", &[]).ok();
@@ -366,7 +366,7 @@ fn wrong_clocks_are_found() {
 #[test]
 fn machine_and_sync_tool_are_checked() {
     let _kernel = kernel_stays();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start_limited(&scratch, "view", 1_256);
     fs::write(guard.path("a"), "1").expect("free");
@@ -411,9 +411,9 @@ print('ready', flush=True); sys.stdin.read()";
         findings_of(latchfs(), &guard.view, &[]).is_empty().then_some(())
     });
 
-    fs::create_dir(scratch.0.join(".stfolder")).expect("made by a sync tool");
+    fs::create_dir(scratch.join(".stfolder")).expect("made by a sync tool");
     finds(&guard.view, &[], &["stage-synced"]);
-    fs::remove_dir(scratch.0.join(".stfolder")).expect("there");
+    fs::remove_dir(scratch.join(".stfolder")).expect("there");
     syncthing_is_checked(&scratch, &guard);
     guard.end();
 
@@ -421,9 +421,9 @@ print('ready', flush=True); sys.stdin.read()";
     let own = options(&own);
     is_healthy(&scratch.folder(), &own);
     let moved = "mv state old; mkdir state; mount -t tmpfs none state; cp -a old/. state/";
-    shell(&scratch.0, moved).ok();
+    shell(scratch.path(), moved).ok();
     let says = findings_of(latchfs(), &scratch.folder(), &own);
-    shell(&scratch.0, "umount state; rmdir state; mv old state").ok();
+    shell(scratch.path(), "umount state; rmdir state; mv old state").ok();
     let kinds: Vec<_> = says.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds, ["other-filesystem"], "{says:?}");
     is_healthy(&scratch.folder(), &own);
@@ -436,7 +436,7 @@ fn hostname() -> String {
 
 /// Shares the folder by a new Syncthing, with settings that lose versions.
 fn syncthing_is_checked(scratch: &Scratch, guard: &Guard) {
-    let home = scratch.0.join("syncthing");
+    let home = scratch.join("syncthing");
     let mut generate = Command::new("syncthing");
     generate.args(["generate", "--no-default-folder", "--skip-port-probing", "--home"]).arg(&home);
     run(generate.env("STNOUPGRADE", "1")).ok();

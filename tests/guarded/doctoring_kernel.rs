@@ -1,12 +1,12 @@
 //! Findings of `latchfs doctor --strict` about the kernel: a request timeout.
 
 use crate::doctoring::{finds, is_healthy, kernel_changes};
-use crate::harness::{Guard, Scratch};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use testing::run;
+use testing::{Guard, Scratch};
 
 /// A setting of the kernel's FUSE, which is 0 again when this value is dropped.
 struct Setting(PathBuf);
@@ -31,7 +31,7 @@ impl Drop for Setting {
 #[test]
 fn a_request_timeout_of_the_kernel_is_found() {
     let _alone = kernel_changes();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     for (number, name) in ["default_request_timeout", "max_request_timeout"].into_iter().enumerate()
     {
@@ -62,7 +62,7 @@ fn a_request_timeout_of_the_kernel_is_found() {
 #[test]
 fn a_guard_in_a_user_namespace_is_healthy() {
     let _stays = crate::doctoring::kernel_stays();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     fs::write(scratch.folder().join("large"), vec![1; 200_000]).expect("a folder");
     let script = "
@@ -73,13 +73,13 @@ fn a_guard_in_a_user_namespace_is_healthy() {
         kill -TERM $guard; wait $guard";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "--propagation", "private"]);
-    command.args(["sh", "-c", script]).current_dir(&scratch.0).env_remove("LATCHFS_SERVER");
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_latchfs"));
+    command.args(["sh", "-c", script]).current_dir(scratch.path()).env_remove("LATCHFS_SERVER");
+    let binary = PathBuf::from(testing::latchfs_path());
     let dir = binary.parent().expect("a directory").display().to_string();
     command.env("PATH", format!("{dir}:{}", std::env::var("PATH").expect("there is one")));
     let seen = run(&mut command).ok();
     let said: Value = serde_json::from_str(&seen).unwrap_or_else(|error| panic!("{error}: {seen}"));
     let found: Vec<_> = said["findings"].as_array().expect("a list").iter().collect();
     assert_eq!((found.len(), &found[0]["level"]), (1, &"ok".into()), "{said}");
-    assert_eq!(fs::read_to_string(scratch.0.join("code")).expect("written"), "0\n");
+    assert_eq!(fs::read_to_string(scratch.join("code")).expect("written"), "0\n");
 }

@@ -1,12 +1,12 @@
 //! The JSON of `latchfs doctor` is as its schema says.
 
 use crate::doctoring::{kernel_stays, options, place};
-use crate::harness::{Guard, Scratch, eventually, latchfs};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::run;
+use testing::{Guard, Scratch, eventually, latchfs};
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys
@@ -36,13 +36,13 @@ for path in sys.argv[2:]:
 #[test]
 fn findings_follow_their_schema() {
     let _kernel = kernel_stays();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone", "--client", "m1"]);
     let own = place(&scratch, "m1");
     let own = options(&own);
     let folder = scratch.folder().display().to_string();
     let said = |name: &str, options: &[&str]| {
-        let path: PathBuf = scratch.0.join(name);
+        let path: PathBuf = scratch.join(name);
         let output = run(latchfs().args(["doctor", "--json"]).args(options));
         fs::write(&path, output.out).expect("written");
         path
@@ -58,7 +58,7 @@ fn findings_follow_their_schema() {
     let killed = said("killed", &strict);
     let mended = said("mended", &[&strict[..], &["--mend"]].concat());
     let machine = said("machine", &[]);
-    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let target = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/doctor.json");
     let mut check = Command::new(target.join("test-tools/venv/bin/python"));
     let checked =

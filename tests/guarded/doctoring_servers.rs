@@ -3,18 +3,18 @@
 
 use crate::changed_servers::kill;
 use crate::doctoring::{finds, is_healthy, kernel_stays, options, place, token};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs};
 
 /// A mount on a server, which is unmounted when this value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
     fn on(server: &Server, scratch: &Scratch, name: &str) -> Self {
-        let dir = scratch.0.join(name);
+        let dir = scratch.join(name);
         let mut mount = latchfs();
         mount.arg("mount").arg(&dir).args(["--server", &server.url, "--background"]);
         run(&mut mount).ok();
@@ -36,9 +36,9 @@ impl Drop for Mount {
 #[test]
 fn servers_that_do_not_answer_are_found() {
     let _kernel = kernel_stays();
-    let scratch = Scratch::new();
-    let mut server = Server::start(&scratch);
-    let (url, data) = (server.url.clone(), scratch.0.join("server").display().to_string());
+    let scratch = Scratch::with_folder();
+    let mut server = Server::of(&scratch);
+    let (url, data) = (server.url.clone(), scratch.join("server").display().to_string());
     scratch.init(&["--server", &url, "--client", "m1"]);
     let own = place(&scratch, "m1");
     let own = options(&own);
@@ -57,7 +57,7 @@ fn servers_that_do_not_answer_are_found() {
     finds(&scratch.folder(), &own, &["server-unreachable"]);
     // One of several servers is enough.
     let address = url.trim_start_matches("http://").to_owned();
-    server = Server::start_at(&address, &["--data", &data]);
+    server = Server::at(&address, &["--data", &data]);
     is_healthy(&guard.view, &[]);
     let both = format!("http://127.0.0.1:1,{url}");
     is_healthy(&guard.view, &["--server", &both]);
@@ -68,16 +68,16 @@ fn servers_that_do_not_answer_are_found() {
 #[test]
 fn servers_that_refuse_this_machine_are_found() {
     let _kernel = kernel_stays();
-    let scratch = Scratch::new();
-    let tokens = scratch.0.join("tokens");
+    let scratch = Scratch::with_folder();
+    let tokens = scratch.join("tokens");
     let of_m1 = "[[token]]\nname = \"m1\"\nsecret = \"the secret of m1\"\nclients = [\"m1\"]\n\
                  locks = [\"folder-\"]\n";
     fs::write(&tokens, of_m1).expect("written");
     run(Command::new("chmod").arg("600").arg(&tokens)).ok();
-    let (data, tokens) = (scratch.0.join("server"), tokens.display().to_string());
+    let (data, tokens) = (scratch.join("server"), tokens.display().to_string());
     let data = data.display().to_string();
-    let server = Server::start_at("127.0.0.1:0", &["--data", &data, "--tokens", &tokens]);
-    let secret = scratch.0.join("secret");
+    let server = Server::at("127.0.0.1:0", &["--data", &data, "--tokens", &tokens]);
+    let secret = scratch.join("secret");
     fs::write(&secret, "the secret of m1").expect("written");
     run(Command::new("chmod").arg("600").arg(&secret)).ok();
     let secret = secret.display().to_string();
@@ -98,14 +98,14 @@ fn servers_that_refuse_this_machine_are_found() {
     assert!(doctor.exits(64).contains("to which your credentials would be sent"));
     let options = ["--client", "m1", "--token-file", &secret];
     let mut guard = latchfs();
-    guard.arg("guard").arg(scratch.folder()).arg(scratch.0.join("view")).args(options);
+    guard.arg("guard").arg(scratch.folder()).arg(scratch.join("view")).args(options);
     assert!(run(&mut guard).exits(64).contains("to which your credentials would be sent"));
     // A named CA makes no difference: a public one signs a certificate for any server.
     let record = scratch.folder().join(".latchfs/folder");
     let text = fs::read_to_string(&record).expect("the record of the folder");
     let text = text.replace(&server.url, "https://127.0.0.1:1");
     fs::write(&record, text).expect("a peer may write it");
-    let certs = scratch.0.join("certs");
+    let certs = scratch.join("certs");
     run(latchfs().args(["cert", "ca", "--dir"]).arg(&certs)).ok();
     let mut doctor = latchfs();
     doctor.args(["doctor", "--strict"]).arg(scratch.folder()).args(&token);
@@ -118,15 +118,15 @@ fn servers_that_refuse_this_machine_are_found() {
 #[test]
 fn guards_on_a_mount_are_examined() {
     let _kernel = kernel_stays();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
-    let data = scratch.0.join("server").display().to_string();
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
+    let data = scratch.join("server").display().to_string();
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     kill(&server);
     let own = place(&scratch, "m1");
     let own = options(&own);
     finds(&scratch.folder(), &own, &["server-unreachable"]);
-    let moved = Server::start_at("127.0.0.1:0", &["--data", &data]);
+    let moved = Server::at("127.0.0.1:0", &["--data", &data]);
     assert_ne!(moved.url, server.url);
     let mount = Mount::on(&moved, &scratch, "locks");
     let mount = mount.path();

@@ -6,13 +6,13 @@ use crate::doctoring::{
     begin_python, end_python, finds, is_healthy, kernel_stays, mended, options, place, token,
 };
 use crate::faulty_markers::{Traced, is_dead};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use testing::{Guard, Scratch, Server, eventually, latchfs};
 use testing::{Output, run};
 
 /// A folder with some files, whose lock a server decides, so that snapshots are copies.
@@ -29,11 +29,11 @@ impl Site {
 
     /// Makes a guarded folder by `guard init` with these options as well.
     fn with(options: &[&str]) -> Self {
-        let scratch = Scratch::new();
+        let scratch = Scratch::with_folder();
         for name in ["a", "b", "c", "d"] {
             fs::write(scratch.folder().join(name), format!("old {name}")).expect("a folder");
         }
-        let server = Server::start(&scratch);
+        let server = Server::of(&scratch);
         scratch.init(&[&["--server", &server.url, "--client", "m1"], options].concat());
         let record = fs::read(scratch.folder().join(".latchfs/folder")).expect("there");
         let record: Value = serde_json::from_slice(&record).expect("JSON");
@@ -60,7 +60,7 @@ impl Site {
 
     fn snapshots(&self) -> PathBuf {
         let id = self.lock.trim_start_matches("folder-");
-        self.scratch.0.join("state").join(id).join("snapshots")
+        self.scratch.join("state").join(id).join("snapshots")
     }
 }
 

@@ -2,13 +2,13 @@
 //! if nobody else has changed their files, and get ESTALE otherwise.
 
 use crate::arriving::{Machines, begin_take, state};
-use crate::harness::{Guard, eventually, pause};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use testing::run;
+use testing::{Guard, eventually, pause};
 
 /// A Python program that runs the statements that a test gives it, and goes on running.
 pub(crate) struct Program {

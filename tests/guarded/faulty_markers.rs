@@ -4,12 +4,12 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::disks::Disk;
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause, shell};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::{Guard, Scratch, Server, eventually, latchfs, pause, shell};
 use testing::{rounds, run, signal};
 
 /// The system calls by which a guard changes the folder and its own files.
@@ -184,8 +184,8 @@ fn a_step_of_the_disk_that_fails_makes_no_marker_that_lies() {
 #[test]
 fn a_full_disk_delays_the_marker() {
     let disk = Disk::new("marking", 24, 64);
-    let second = Scratch::new();
-    let server = Server::start(&second);
+    let second = Scratch::with_folder();
+    let server = Server::of(&second);
     let first = disk.scratch_with(&["--server", &server.url, "--client", "m1"]);
     let machines = Machines { first, second, server };
     machines.carry_all();

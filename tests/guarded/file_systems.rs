@@ -1,18 +1,16 @@
 //! The stories of a guard on each file system that it supports, in images that the test makes.
-
-use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops};
 use crate::hostile::TestMount;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
-use testing::run;
+use testing::{Guard, Scratch, Server, eventually, no_other_stops, run};
 
 /// A guard saves, changes in place, loses its lock, dies and is fenced on the file system at `at`.
 fn check_on(name: &str, scratch: &Scratch) {
     let real = |name: &str| scratch.folder().join(name);
     // The lease must not depend on how fast an image is.
-    let of_server = Scratch::new();
-    let server = Server::start(&of_server);
+    let of_server = Scratch::with_folder();
+    let server = Server::of(&of_server);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let options = |client| ["--client", client, "--shared-storage", "--ttl", "4s"];
     let first = Guard::start(scratch, "one", &options("m1"));
@@ -72,7 +70,7 @@ pub(crate) fn is_in_kernel(name: &str) -> bool {
 #[test]
 fn a_guard_works_on_each_file_system() {
     let _alone = no_other_stops();
-    let images = Scratch::new();
+    let images = Scratch::with_folder();
     let made = [
         ("ext4", "mkfs.ext4 -q -F", "64M"),
         ("xfs", "mkfs.xfs -q -f", "320M"),
@@ -81,7 +79,7 @@ fn a_guard_works_on_each_file_system() {
     ];
     std::thread::scope(|scope| {
         for (name, mkfs, size) in made.into_iter().filter(|(name, ..)| is_in_kernel(name)) {
-            let (image, at) = (images.0.join(format!("{name}.img")), images.0.join(name));
+            let (image, at) = (images.join(format!("{name}.img")), images.join(name));
             scope.spawn(move || {
                 let mut mount = Command::new("mount");
                 if mkfs.is_empty() {
@@ -93,7 +91,7 @@ fn a_guard_works_on_each_file_system() {
                     mount.args(["-o", "loop"]).arg(&image);
                 }
                 let mount = TestMount::new(&mut mount, &at);
-                let scratch = Scratch(at.join("scratch"));
+                let scratch = Scratch::at(at.join("scratch"));
                 fs::create_dir_all(scratch.folder()).expect("made");
                 check_on(name, &scratch);
                 drop(scratch);

@@ -1,13 +1,11 @@
 //! Foreign versions of files, which came past the view: a save, a rename or a removal through the
 //! view puts them aside.
-
-use crate::harness::{Guard, Scratch, shell};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
-use testing::run;
+use testing::{Guard, Scratch, run, shell};
 
 /// A guard that holds the lock, over a folder with the file `a`.
 fn holding(scratch: &Scratch, options: &[&str]) -> Guard {
@@ -108,7 +106,7 @@ fn check(guard: &Guard, scratch: &Scratch) {
 
 #[test]
 fn a_foreign_version_is_put_aside() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = holding(&scratch, &[]);
     check(&guard, &scratch);
     guard.end();
@@ -116,8 +114,8 @@ fn a_foreign_version_is_put_aside() {
 
 #[test]
 fn a_foreign_version_on_shared_storage_is_put_aside() {
-    let scratch = Scratch::new();
-    let server = crate::harness::Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = testing::Server::of(&scratch);
     let options = ["--server", server.url.as_str(), "--client", "m1", "--shared-storage"];
     let guard = holding(&scratch, &options);
     check(&guard, &scratch);
@@ -126,7 +124,7 @@ fn a_foreign_version_on_shared_storage_is_put_aside() {
 
 #[test]
 fn a_change_of_attributes_does_not_make_a_foreign_version_an_own_one() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = holding(&scratch, &[]);
     plant(&scratch.folder(), "replaced");
     shell(&guard.view, "chmod 600 a; ln a b; rm b; echo new > a").ok();
@@ -135,7 +133,7 @@ fn a_change_of_attributes_does_not_make_a_foreign_version_an_own_one() {
 
 #[test]
 fn programs_of_the_view_put_nothing_aside() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = holding(&scratch, &[]);
     let script = "
         for round in 1 2 3; do
@@ -192,7 +190,7 @@ for number in range(300):
 
 #[test]
 fn the_version_of_the_last_tenure_is_no_foreign_one() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let program = format!("import os\n{SHORT_TENURES}");

@@ -3,7 +3,6 @@
 
 use crate::arriving::{Machines, markers, not_ready, state};
 use crate::doctoring::finds_one;
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
 use crate::sleeping::how_it_ended;
 use crate::telling::Events;
 use crate::watchdog::{Disk, FrozenDisk, wait_for_hanging};
@@ -15,6 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
 
 /// A control group of the kernel whose processes are frozen.
 struct Frozen(PathBuf);
@@ -80,7 +80,7 @@ struct Clocks(PathBuf);
 
 impl Clocks {
     fn new(scratch: &Scratch) -> Self {
-        let path = scratch.0.join("clocks");
+        let path = scratch.join("clocks");
         fs::write(&path, [0; 8]).expect("written");
         Self(path)
     }
@@ -201,9 +201,9 @@ fn a_machine_that_sleeps_in_the_middle_of_a_save_publishes_nothing_later() {
 #[test]
 fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
     let _alone = no_other_stops();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let clocks = Clocks::new(&scratch);
-    let server = Server::start(&scratch);
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let options = ["--shared-storage", "--ttl", "2s"];
     let first = [&["--client", "m1"], &options[..]].concat();
@@ -234,9 +234,9 @@ fn a_machine_that_sleeps_between_check_and_rename_changes_nothing_later() {
 fn a_rename_that_lands_after_the_sleep_is_reported_as_late() {
     let _alone = no_other_stops();
     for sleep in SLEEPS {
-        let (disk, second) = (Disk::new(), Scratch::new());
+        let (disk, second) = (Disk::new(), Scratch::with_folder());
         let clocks = Clocks::new(&disk.scratch);
-        let server = Server::start(&second);
+        let server = Server::of(&second);
         disk.scratch.init(&["--server", &server.url, "--client", "m1"]);
         let from = format!("{}/", disk.scratch.folder().display());
         run(Command::new("rsync").args(["-a", &from]).arg(second.folder())).ok();

@@ -1,11 +1,9 @@
 //! Guards that hang or are dead: a command about a view always ends, and says what hangs.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
-use testing::{Output, run, signal};
+use testing::{Guard, Output, Scratch, Server, eventually, latchfs, no_other_stops, run, signal};
 
 /// How long `guard status` may take on a machine that runs other tests; 2 s are promised.
 const ANSWER_LIMIT: Span = Span::from_secs(5);
@@ -23,7 +21,7 @@ fn says_stopped(guard: &Guard, asked: Time, answer: Output) {
 #[test]
 fn a_stopped_guard_is_reported_from_outside() {
     let _stops = no_other_stops();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
@@ -83,7 +81,7 @@ impl Drop for Load {
 #[test]
 fn a_guard_that_is_stopped_while_it_works_is_reported_from_outside() {
     let _stops = no_other_stops();
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
@@ -139,8 +137,8 @@ fn ends_by_interrupt(mut command: Child) {
 #[test]
 fn requests_that_wait_end_by_interrupt_stop_and_death() {
     let _stops = no_other_stops();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let lock = guard.status()["lock"].as_str().expect("a name").to_owned();

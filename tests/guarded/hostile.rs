@@ -1,20 +1,18 @@
 //! Folders, records and state directories that a guard refuses, each by a sentence that says what
 //! to do, and the limits of a guard.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testing::{rounds, run};
+use testing::{Guard, Scratch, Server, eventually, latchfs, rounds, run, shell};
 
 /// Runs a guard that must be refused, and returns its sentence.
 #[track_caller]
 fn refused(scratch: &Scratch, folder: &Path, options: &[&str]) -> String {
     let mut command = latchfs();
-    command.arg("guard").arg(folder).arg(scratch.0.join("refused-view"));
+    command.arg("guard").arg(folder).arg(scratch.join("refused-view"));
     if !options.contains(&"--stage") {
-        command.arg("--stage").arg(scratch.0.join("state"));
+        command.arg("--stage").arg(scratch.join("state"));
     }
     run(command.args(options)).exits(69)
 }
@@ -44,7 +42,7 @@ fn id_of(folder: &Path) -> String {
 
 #[test]
 fn a_hostile_record_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let folder = scratch.folder();
     scratch.init(&["--alone"]);
     let (dir, record) = (folder.join(".latchfs"), folder.join(".latchfs/folder"));
@@ -54,8 +52,8 @@ fn a_hostile_record_is_refused() {
         assert!(why.contains(wanted), "{why}");
     };
     fs::remove_file(&record).expect("there");
-    fs::write(scratch.0.join("elsewhere"), &text).expect("written");
-    symlink(scratch.0.join("elsewhere"), &record).expect("made");
+    fs::write(scratch.join("elsewhere"), &text).expect("written");
+    symlink(scratch.join("elsewhere"), &record).expect("made");
     says("follows no symlink");
     fs::remove_file(&record).expect("there");
     run(Command::new("mkfifo").arg(&record)).ok();
@@ -94,10 +92,10 @@ fn id_of_text(text: &str) -> String {
 
 #[test]
 fn a_state_directory_that_others_could_change_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let folder = scratch.folder();
     scratch.init(&["--alone"]);
-    let own = scratch.0.join("state").join(id_of(&folder));
+    let own = scratch.join("state").join(id_of(&folder));
     fs::create_dir_all(&own).expect("made");
     chown(&own, Some(4_001), None).expect("given");
     let why = refused(&scratch, &folder, &[]);
@@ -107,10 +105,10 @@ fn a_state_directory_that_others_could_change_is_refused() {
     let why = refused(&scratch, &folder, &[]);
     assert!(why.contains("other users may write") && why.contains("--stage DIR"), "{why}");
     for mark in [".stfolder", ".dropbox", ".dropbox.cache", ".unison"] {
-        let synced = scratch.0.join(format!("synced{mark}"));
+        let synced = scratch.join(format!("synced{mark}"));
         fs::create_dir_all(synced.join(mark)).expect("made");
         // The state directory is reached through a symlink from outside of the synced place.
-        let link = scratch.0.join(format!("link{mark}"));
+        let link = scratch.join(format!("link{mark}"));
         symlink(&synced, &link).expect("made");
         let stage = link.join("deep/state");
         let why = refused(&scratch, &folder, &["--stage", stage.to_str().expect("text")]);
@@ -125,12 +123,12 @@ fn a_state_directory_that_others_could_change_is_refused() {
 /// before anything is made.
 #[test]
 fn a_view_that_would_be_carried_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let folder = scratch.folder();
     scratch.init(&["--alone"]);
     let refused_at = |view: &Path| {
         let mut guard = latchfs();
-        guard.arg("guard").arg(&folder).arg(view).arg("--stage").arg(scratch.0.join("state"));
+        guard.arg("guard").arg(&folder).arg(view).arg("--stage").arg(scratch.join("state"));
         run(guard.env_remove("NOTIFY_SOCKET")).exits(64)
     };
     let listed = |dir: &Path| fs::read_dir(dir).expect("there").count();
@@ -141,12 +139,12 @@ fn a_view_that_would_be_carried_is_refused() {
         assert!(said.contains("one of them lies in the other"), "{said}");
     }
     assert_eq!(listed(&folder), before, "nothing was made in the folder");
-    let synced = scratch.0.join("synced");
+    let synced = scratch.join("synced");
     fs::create_dir_all(synced.join(".stfolder")).expect("made");
     let said = refused_at(&synced.join("view"));
     assert!(said.contains("Syncthing") && said.contains("--inside-synced-folder"), "{said}");
     assert_eq!(listed(&synced), 1);
-    let other = scratch.0.join("other");
+    let other = scratch.join("other");
     fs::create_dir_all(other.join(".latchfs/folder")).expect("made");
     let said = refused_at(&other.join("view"));
     assert!(said.contains("the guard of a folder"), "{said}");
@@ -157,8 +155,8 @@ fn a_view_that_would_be_carried_is_refused() {
 
 #[test]
 fn a_folder_whose_lock_another_engine_decides_is_refused() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let record = scratch.folder().join(".latchfs/folder");
     let text = fs::read_to_string(&record).expect("there");
@@ -175,15 +173,15 @@ fn a_folder_whose_lock_another_engine_decides_is_refused() {
 
 #[test]
 fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
-    let scratch = Scratch::new();
-    let dir = |name: &str| scratch.0.join(name).display().to_string();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let dir = |name: &str| scratch.join(name).display().to_string();
+    let server = Server::of(&scratch);
     let address = server.url.trim_start_matches("http://").to_owned();
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--ttl", "2s"]);
     fs::write(guard.path("a"), "first").expect("the lock is free");
     drop(server);
-    let _other = Server::start_at(&address, &["--data", &dir("other")]);
+    let _other = Server::at(&address, &["--data", &dir("other")]);
     // The tenure goes on until its lease ends.
     eventually("the refusal", || {
         fs::write(guard.path("a"), "second").err()?;
@@ -201,17 +199,17 @@ fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
 
 #[test]
 fn an_indistinguishable_server_is_refused() {
-    let scratch = Scratch::new();
-    let dir = scratch.0.join("server").display().to_string();
+    let scratch = Scratch::with_folder();
+    let dir = scratch.join("server").display().to_string();
     for options in [["--state", dir.as_str()], ["--state", "none"]] {
-        let server = Server::start_at("127.0.0.1:0", &options);
+        let server = Server::at("127.0.0.1:0", &options);
         let mut init = latchfs();
         init.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
         let why = run(&mut init).exits(69);
         assert!(why.contains("engine with an id") && why.contains("--data DIR"), "{why}");
     }
-    let server = Server::start_at("127.0.0.1:0", &["--state", "none"]);
-    let data = Server::start(&Scratch(scratch.0.join("data")));
+    let server = Server::at("127.0.0.1:0", &["--state", "none"]);
+    let data = Server::of(&Scratch::at(scratch.join("data")));
     scratch.init(&["--server", &data.url]);
     let why = refused(&scratch, &scratch.folder(), &["--server", &server.url]);
     assert!(why.contains("engine with an id") && why.contains("--data DIR"), "{why}");
@@ -219,18 +217,18 @@ fn an_indistinguishable_server_is_refused() {
 
 #[test]
 fn a_copied_folder_becomes_one_of_its_own() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "first").expect("the lock is free");
-    let copy = scratch.0.join("copy");
+    let copy = scratch.join("copy");
     run(Command::new("cp").arg("-a").arg(scratch.folder()).arg(&copy)).ok();
     let why = refused(&scratch, &copy, &[]);
     assert!(why.contains("--new-id"), "{why}");
     run(latchfs().args(["guard", "init", "--alone", "--new-id"]).arg(&copy)).ok();
     assert_ne!(id_of(&copy), id_of(&scratch.folder()));
-    let second = Scratch(scratch.0.join("second"));
-    fs::create_dir(&second.0).expect("made");
+    let second = Scratch::at(scratch.join("second"));
+    fs::create_dir(second.path()).expect("made");
     fs::rename(&copy, second.folder()).expect("moved");
     let other = Guard::start(&second, "view", &[]);
     fs::write(other.path("a"), "second").expect("its own lock");
@@ -239,10 +237,10 @@ fn a_copied_folder_becomes_one_of_its_own() {
 
 #[test]
 fn a_file_system_without_the_needed_renames_is_refused() {
-    let scratch = Scratch::new();
-    let real = scratch.0.join("real");
+    let scratch = Scratch::with_folder();
+    let real = scratch.join("real");
     fs::create_dir_all(real.join("folder")).expect("made");
-    let at = scratch.0.join("bound");
+    let at = scratch.join("bound");
     let mut bindfs = Command::new("bindfs");
     let mount = TestMount::new(bindfs.arg(&real), &at);
     let folder = at.join("folder");
@@ -255,7 +253,7 @@ fn a_file_system_without_the_needed_renames_is_refused() {
 
 #[test]
 fn changes_below_a_mount_point_in_the_folder_are_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let at = scratch.folder().join("inner");
     let mount = TestMount::new(Command::new("mount").args(["-t", "tmpfs", "none"]), &at);
@@ -277,7 +275,7 @@ fn changes_below_a_mount_point_in_the_folder_are_refused() {
 
 #[test]
 fn names_of_255_bytes_are_saved_renamed_and_kept() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let (long, other) = ("n".repeat(255), "m".repeat(255));
@@ -311,7 +309,7 @@ fn memory(pid: u64) -> u64 {
 #[test]
 fn the_memory_of_a_guard_is_bounded() {
     const BYTES_MAX: u64 = 600;
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let count = rounds(100_000, 1_000_000);
     let names =
         |count: usize| format!("seq -f 'file-%08.0f' {count} | xargs -n 10000 touch; sync -f .");
@@ -363,9 +361,9 @@ impl Drop for StopAtEnd<'_> {
 /// meanwhile: the user gets nothing of root's.
 #[test]
 fn a_directory_exchanged_while_the_record_is_made_stays_roots() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let folder = scratch.0.join("users");
+    let folder = scratch.join("users");
     let (made, private) = (folder.join(".latchfs"), folder.join("private"));
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
@@ -378,7 +376,7 @@ fn a_directory_exchanged_while_the_record_is_made_stays_roots() {
             }
         });
         for round in 0..rounds(200, 5_000) {
-            let fresh = scratch.0.join(format!("users{round}"));
+            let fresh = scratch.join(format!("users{round}"));
             fs::create_dir_all(fresh.join("private")).expect("made");
             fs::write(fresh.join("private/secret"), "of root").expect("made");
             chown(&fresh, Some(4_242), Some(4_242)).expect("by root");

@@ -2,10 +2,10 @@
 //! ready, none keeps it from being ready, and a guard that reads them stays small.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::harness::{Guard, eventually, shell};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use testing::{Guard, eventually, shell};
 use testing::{rounds, run};
 
 /// Returns the marker that was written last.
@@ -77,9 +77,9 @@ fn markers_of_strangers_make_nothing_ready_and_keep_nobody_waiting() {
     machines.carry("a");
     not_ready(&two, "1 of 63 files of m1's tenure");
     // The long name is a symlink to a file with the wanted content elsewhere.
-    fs::write(machines.second.0.join("elsewhere"), "a long name").expect("written");
+    fs::write(machines.second.join("elsewhere"), "a long name").expect("written");
     let long = machines.second.folder().join(&long);
-    symlink(machines.second.0.join("elsewhere"), &long).expect("made");
+    symlink(machines.second.join("elsewhere"), &long).expect("made");
     not_ready(&two, "1 of 63 files of m1's tenure");
     assert_eq!(state(&two), "arriving");
     fs::remove_file(&long).expect("there");
@@ -105,7 +105,7 @@ fn files_behind_a_symlink_have_not_arrived() {
     fs::write(one.path("dir/file"), "again of m1").expect("ready");
     one.request("give", &[]).ok();
     machines.carry_all();
-    let (dir, outside) = (machines.second.folder().join("dir"), machines.second.0.join("outside"));
+    let (dir, outside) = (machines.second.folder().join("dir"), machines.second.join("outside"));
     fs::rename(&dir, &outside).expect("moved");
     symlink(&outside, &dir).expect("made");
     let taking = begin_take(&two);
@@ -125,13 +125,13 @@ fn another_user_accepts_nothing() {
     one.kill();
     let taking = begin_take(&two);
     not_ready(&two, "has not said what it changed");
-    for dir in [&machines.second.0, &machines.second.folder()] {
+    for dir in [machines.second.path(), &machines.second.folder()] {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(dir, open).expect("its owner");
     }
     let as_user = |args: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--clear-groups", "--reuid=4001", env!("CARGO_BIN_EXE_latchfs"), "guard"]);
+        command.args(["--clear-groups", "--reuid=4001", testing::latchfs_path(), "guard"]);
         run(command.args(args).arg(&two.view))
     };
     for args in [&["accept", "--reason", "mine"][..], &["take", "--try"], &["give"]] {

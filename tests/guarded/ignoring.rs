@@ -3,7 +3,6 @@
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use crate::doctoring::{findings_of, options, place};
-use crate::harness::{Guard, Scratch, eventually, latchfs, python};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use testing::run;
+use testing::{Guard, Scratch, eventually, latchfs, python};
 
 /// The interface of a Syncthing that shares a folder and names its ignore patterns.
 struct Interface {
@@ -23,7 +23,7 @@ impl Interface {
     fn start(scratch: &Scratch, patterns: &'static [&'static str]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let home = scratch.0.join("syncthing");
+        let home = scratch.join("syncthing");
         fs::create_dir(&home).expect("made");
         let folder = scratch.folder();
         let config = format!(

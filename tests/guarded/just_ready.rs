@@ -2,10 +2,10 @@
 //! names, sizes and contents, and nothing that the kernel has cached before.
 
 use crate::arriving::{Machines, begin_take, state};
-use crate::harness::{Guard, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::path::Path;
+use testing::{Guard, eventually};
 
 const BEFORE: &str = "before";
 const AFTER: &str = "after, and longer than before";

@@ -1,14 +1,12 @@
 //! Programs that end in the middle of a save: by a signal the old version stays, by exit the file
 //! is closed and appears.
-
-use crate::harness::{Guard, Scratch, eventually};
 use crate::recorder::{Recorder, version};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use testing::rounds;
+use testing::{Guard, Scratch, eventually, rounds};
 
 /// How each program begins: it has written half of `data`, and says so.
 const HALF: &str = "
@@ -84,7 +82,7 @@ fn lost(guard: &Guard) -> usize {
 
 #[test]
 fn a_signal_in_the_middle_of_a_save_leaves_the_old_version() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let real = scratch.folder().join("data");
@@ -132,7 +130,7 @@ fn a_program_that_the_kernel_kills_for_its_memory_leaves_the_old_version() {
         println!("no control group can be made here, so nothing is shown");
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("data"), "old").expect("written");
@@ -151,7 +149,7 @@ fn a_program_that_the_kernel_kills_for_its_memory_leaves_the_old_version() {
 
 #[test]
 fn an_exit_in_the_middle_of_a_save_closes_the_file() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let real = scratch.folder().join("data");

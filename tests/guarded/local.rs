@@ -1,8 +1,7 @@
 //! Files that belong to this machine: they need no lock, and never reach the folder.
-
-use crate::harness::{Guard, Scratch, python, shell};
 use std::fs;
 use std::path::PathBuf;
+use testing::{Guard, Scratch, python, shell};
 
 /// Exchanges the directories `moved` and `x`.
 const EXCHANGE: &str =
@@ -26,7 +25,7 @@ fn is_local(scratch: &Scratch, name: &str) -> bool {
 
 /// Returns the directory of the local files.
 fn local_of(scratch: &Scratch) -> PathBuf {
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    let state = fs::read_dir(scratch.join("state")).expect("there").next().expect("one");
     state.expect("readable").path().join("laptop1/local")
 }
 
@@ -40,7 +39,7 @@ fn names_in(dir: PathBuf) -> Vec<String> {
 
 #[test]
 fn local_files_need_no_lock_and_never_reach_the_folder() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = unlocked(&scratch, &[]);
     let script = "
         echo swap > deep/er/.notes.md.swp
@@ -77,7 +76,7 @@ more'
 
 #[test]
 fn local_files_follow_their_directory() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = unlocked(&scratch, &[]);
     let local = local_of(&scratch);
     shell(&guard.view, "echo 1 > deep/er/.a.swp; echo 2 > deep/.b.swp").ok();
@@ -98,7 +97,7 @@ fn local_files_follow_their_directory() {
 
 #[test]
 fn a_file_that_the_folder_has_already_stays_in_the_folder() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = unlocked(&scratch, &["--local", "build/**", "--local", "*.tmp"]);
     fs::write(scratch.folder().join("old.tmp"), "old").expect("written");
     let refused = fs::write(guard.path("old.tmp"), "new").expect_err("no lock is held");
@@ -119,7 +118,7 @@ fn a_file_that_the_folder_has_already_stays_in_the_folder() {
 
 #[test]
 fn shared_memory_is_local_only_beside_its_log() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = unlocked(&scratch, &[]);
     let refused = fs::write(guard.path("plain-shm"), "x").expect_err("there is no log");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
@@ -150,7 +149,7 @@ assert db.execute('select count(*) from t').fetchone() == (100,)
 
 #[test]
 fn local_files_have_the_permissions_of_their_directory() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = unlocked(&scratch, &[]);
     shell(
         &scratch.folder(),

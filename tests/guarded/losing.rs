@@ -1,12 +1,11 @@
 //! Lost tenures: a guard that is stopped past its lease, or killed, changes nothing any more.
-
-use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, python};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
+use testing::{Guard, Scratch, Server, eventually, no_other_stops, python};
 
 /// Closes a file, and returns the result of close(2).
 fn close(file: File) -> io::Result<()> {
@@ -28,8 +27,8 @@ fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {
 #[test]
 fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
     let _stops = no_other_stops();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let options = |client| ["--client", client, "--shared-storage", "--ttl", "2s"];
     let first = Guard::start(&scratch, "one", &options("m1"));
@@ -65,8 +64,8 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
 
 #[test]
 fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--ttl", "2s"]);
     let mut file = File::create(guard.path("a")).expect("the lock is free");
@@ -84,7 +83,7 @@ fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
 
 #[test]
 fn a_killed_guard_leaves_whole_versions() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     for round in 0..testing::rounds(3, 100) {
         let guard = Guard::start(&scratch, "view", &[]);
@@ -106,7 +105,7 @@ fn a_killed_guard_leaves_whole_versions() {
 /// tenure see and change the version in the folder, and not the lost content.
 #[test]
 fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("old"), "saved").expect("the lock is free");
@@ -142,7 +141,7 @@ fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
 /// content is.
 #[test]
 fn a_refused_save_says_where_its_content_is_kept() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let kept = format!("your text is kept: latchfs guard lost {}", guard.view.display());
@@ -179,7 +178,7 @@ fn a_refused_save_says_where_its_content_is_kept() {
 fn a_lost_file_whose_name_is_no_text_gets_its_name_back() {
     const NAME: &[u8] = b"caf\xe9\x1b[31m.txt";
     const BASE64: &str = "Y2Fm6RtbMzFtLnR4dA==";
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     for text in ["first", "second"] {

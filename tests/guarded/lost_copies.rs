@@ -1,6 +1,4 @@
 //! Lost files whose restoring takes long.
-
-use crate::harness::Guard;
 use crate::shares_of_users::{
     ATTACKER, StopAtEnd, VICTIM, as_user, become_user, lost_of, make_lost, make_state, open_ctl,
     open_folder, send,
@@ -11,6 +9,7 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use testing::Guard;
 
 /// Restores a large lost file as the attacker. Returns how long that took, and the longest time for
 /// which another user waited for an answer meanwhile.

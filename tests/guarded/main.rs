@@ -23,7 +23,6 @@ mod file_systems;
 mod foreign;
 mod frozen;
 mod hanging;
-mod harness;
 mod hostile;
 mod hostile_markers;
 mod ignoring;

@@ -25,7 +25,7 @@ print(len(sys.argv) - 2)
 ";
 
 fn python() -> PathBuf {
-    let dir = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     dir.join("test-tools/venv/bin/python")
 }
 

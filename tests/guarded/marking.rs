@@ -2,7 +2,6 @@
 //! however its name came or went meanwhile.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::harness::{Guard, eventually, latchfs, pause, python, shell};
 use crate::telling::Events;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use testing::run;
+use testing::{Guard, eventually, latchfs, pause, python, shell};
 
 /// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
 /// which no file stands, and ` foreign` for one that was changed past the view.
@@ -278,7 +278,7 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     pause(Duration::from_secs(1));
     fs::write(one.path("a"), "of m1").expect("ready");
     machines.server.signal(libc::SIGSTOP);
-    let id = fs::read_dir(machines.first.0.join("state")).expect("there").flatten().next();
+    let id = fs::read_dir(machines.first.join("state")).expect("there").flatten().next();
     let changes = id.expect("one folder").path().join("m1/changes");
     eventually("the handover that follows the marker", || {
         let log = fs::read_to_string(&changes).ok()?;

@@ -1,12 +1,10 @@
 //! Guards of users other than root, who mount by fusermount3.
 //!
 //! Each script runs in a mount namespace of its own, in which it may change `/dev/fuse`.
-
-use crate::harness::Scratch;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
-use testing::{Output, run};
+use testing::{Output, Scratch, run};
 
 /// The user that starts the guard. No such user need exist.
 pub(crate) const ALICE: u32 = 54_321;
@@ -16,10 +14,10 @@ const BOB: u32 = 54_322;
 /// Runs a script in a new mount namespace, in which `user COMMAND...` runs a command as [`ALICE`],
 /// and `bob COMMAND...` one as [`BOB`]. `folder` belongs to [`ALICE`].
 pub(crate) fn in_a_namespace(script: &str) -> Output {
-    let scratch = Scratch::new();
-    let place = &scratch.0;
+    let scratch = Scratch::with_folder();
+    let place = scratch.path();
     fs::set_permissions(place, fs::Permissions::from_mode(0o777)).expect("ours");
-    fs::copy(env!("CARGO_BIN_EXE_latchfs"), place.join("latchfs")).expect("there is room");
+    fs::copy(testing::latchfs_path(), place.join("latchfs")).expect("there is room");
     let head = format!(
         "as() {{ id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-groups \"$@\"; }}
          user() {{ (as {ALICE} \"$@\"); }}

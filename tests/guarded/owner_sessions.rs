@@ -1,12 +1,10 @@
 //! Tenures that are held for one login session: who gives them up, and who owns them after the pid
 //! of the session's leader was used again.
-
-use crate::harness::{Guard, Scratch, latchfs, python};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
-use testing::{Output, run};
+use testing::{Guard, Output, Scratch, latchfs, python, run};
 
 /// The user of the sessions, and another user.
 const USER: u32 = 4_001;
@@ -46,12 +44,12 @@ impl Drop for Session {
 
 fn give_as(uid: u32, guard: &Guard, options: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
-    command.args(["--clear-groups", &format!("--reuid={uid}"), env!("CARGO_BIN_EXE_latchfs")]);
+    command.args(["--clear-groups", &format!("--reuid={uid}"), testing::latchfs_path()]);
     run(command.args(["guard", "give"]).arg(&guard.view).args(options))
 }
 
 fn open_to_all(scratch: &Scratch) {
-    for dir in [&scratch.0, &scratch.folder()] {
+    for dir in [scratch.path(), &scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("ours");
     }
 }
@@ -60,7 +58,7 @@ fn open_to_all(scratch: &Scratch) {
 /// only if it names the session that holds it.
 #[test]
 fn another_session_gives_up_only_what_it_names() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     open_to_all(&scratch);
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--owner", "session"]);
@@ -78,7 +76,7 @@ fn another_session_gives_up_only_what_it_names() {
         let name = guard.status()["lock"].as_str().expect("a name").to_owned();
         let record = guard.path(&format!(".latchfs/locks/{name}.lock"));
         let removed =
-            python(giver, &scratch.0, &format!("import os; os.remove('{}')", record.display()));
+            python(giver, scratch.path(), &format!("import os; os.remove('{}')", record.display()));
         assert!(removed.fails().contains("PermissionError"));
         for options in [&[][..], &from] {
             let refused = give_as(OTHER, &guard, options).fails();
@@ -136,13 +134,13 @@ guard.terminate(); guard.wait()
 
 #[test]
 fn a_reused_pid_of_a_session_leader_owns_no_tenure() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     open_to_all(&scratch);
     scratch.init(&["--alone"]);
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "/usr/bin/python3", "-c", REUSED]);
     command.arg(latchfs().get_program()).arg(scratch.folder());
-    command.args([scratch.0.join("view"), scratch.0.join("state")]);
+    command.args([scratch.join("view"), scratch.join("state")]);
     let output = run(&mut command).ok();
     let pid = output.split(' ').next().expect("a pid");
     let refused = format!("[{errno}, 1, {errno}, 1]", errno = libc::EROFS);

@@ -1,17 +1,16 @@
 //! Modes, owners, ACLs and names of files that programs make in a view, compared with the same
 //! programs in a plain directory.
-
-use crate::harness::{Guard, Scratch, Server, python, shell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use testing::{Guard, Scratch, Server, python, shell};
 
 /// Makes files in all ways, and prints their modes, owners and ACLs.
 const PROGRAM: &str = include_str!("../fixtures/guard_modes.py");
 
 fn compare(uid: u32) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let plain = scratch.0.join("plain");
+    let plain = scratch.join("plain");
     fs::create_dir(&plain).expect("made");
     let program = |call: &str| format!("{PROGRAM}\n{call}");
     python(0, &plain, &program("prepare()")).ok();
@@ -48,8 +47,8 @@ fn new_files_of_a_user_are_as_in_a_plain_directory() {
 
 #[test]
 fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let script = "
@@ -67,8 +66,8 @@ fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
 
 #[test]
 fn names_that_differ_by_normalization_alone_are_refused() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
@@ -88,7 +87,7 @@ fn names_that_differ_by_normalization_alone_are_refused() {
     fs::write(guard.path(composed), "3").expect("the same name");
     fs::rename(guard.path(composed), guard.path(decomposed)).expect("one is left");
     drop(guard);
-    let alone = Scratch::new();
+    let alone = Scratch::with_folder();
     alone.init(&["--alone"]);
     let guard = Guard::start(&alone, "view", &[]);
     fs::write(guard.path(composed), "1").expect("free");
@@ -97,10 +96,10 @@ fn names_that_differ_by_normalization_alone_are_refused() {
 
 #[test]
 fn an_acl_set_by_a_program_outside_the_group_ends_set_group_id() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
-    let plain = scratch.0.join("plain");
+    let plain = scratch.join("plain");
     fs::create_dir(&plain).expect("made");
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o755)).expect("ours");
     fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o755)).expect("ours");

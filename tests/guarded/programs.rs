@@ -1,14 +1,12 @@
 //! Unmodified programs save files and read them again, on a view and on the folder's own file
 //! system: the results are the same, and a reader of the folder sees whole versions only.
-
-use crate::harness::{Guard, Scratch, shell};
 use crate::recorder::{Recorder, Version, Versions, versions_in};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::rounds;
+use testing::{Guard, Scratch, rounds, shell};
 
 /// The properties in which the results of a program agree on two file systems.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -415,9 +413,9 @@ pub(crate) fn make_input(dir: &Path) {
 pub(crate) fn save(dir: &Path, scratch: &Scratch, mode: &str, url: &str, script: &str) {
     let mut command = Command::new("sh");
     command.args(["-ec", &format!("umask 022\n{script}")]).current_dir(dir).env("MODE", mode);
-    command.env("IN", scratch.0.join("in")).env("OUT", scratch.0.join("out")).env("URL", url);
+    command.env("IN", scratch.join("in")).env("OUT", scratch.join("out")).env("URL", url);
     command
-        .env("HOME", scratch.0.join("out"))
+        .env("HOME", scratch.join("out"))
         .env("LC_ALL", "C.UTF-8")
         .env("GIT_CONFIG_NOSYSTEM", "1");
     if let Some(home) = std::env::var_os("HOME") {
@@ -510,10 +508,10 @@ impl Drop for WebServer {
 
 /// Runs each program once in a plain directory and once in a view, and compares.
 fn compare(programs: &[Program]) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let (input, plain) = (scratch.0.join("in"), scratch.0.join("plain"));
-    for dir in [&input, &scratch.0.join("out"), &plain] {
+    let (input, plain) = (scratch.join("in"), scratch.join("plain"));
+    for dir in [&input, &scratch.join("out"), &plain] {
         fs::create_dir(dir).expect("made");
     }
     make_input(&input);

@@ -2,7 +2,6 @@
 //! can be another machine's, whatever becomes of the guard and of the server.
 
 use crate::arriving::{Machines, not_ready, state};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, pause};
 use crate::relay::Relay;
 use latchfs::time::{Span, Time, Wall, boot_now};
 use std::fs;
@@ -12,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use testing::{COMMAND_LIMIT, Output, drain, poll, rounds, run, signal};
+use testing::{Guard, Scratch, Server, eventually, latchfs, pause};
 
 /// The lease of the guards.
 const LEASE: Span = Span::from_secs(2);
@@ -111,7 +111,7 @@ fn steal(server: &Server, lock: &str) -> JoinHandle<Time> {
 
 /// Ends the session of a guard as an administrator.
 fn end_session(scratch: &Scratch, server: &Server) {
-    let folders = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
+    let folders = fs::read_dir(scratch.join("state")).expect("there").flatten();
     let mut records = folders.map(|folder| folder.path().join("m1/session"));
     let session = records.find_map(|path| fs::read_to_string(path).ok());
     let session = session.expect("a session");
@@ -154,8 +154,8 @@ struct Place {
 
 impl Place {
     fn new(options: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        let server = Server::start(&scratch);
+        let scratch = Scratch::with_folder();
+        let server = Server::of(&scratch);
         scratch.init(&["--server", &server.url, "--client", "m1"]);
         let relay = Relay::start(&server.url);
         let guard = ["--client", "m1", "--ttl", "2s", "--server", &relay.url];
@@ -169,7 +169,7 @@ impl Place {
     }
 
     fn beats(&self) -> PathBuf {
-        self.scratch.0.join("beats")
+        self.scratch.join("beats")
     }
 
     fn start_beats(&self) -> Running {
@@ -374,8 +374,8 @@ struct PlainPlace {
 
 impl PlainPlace {
     fn new() -> Self {
-        let scratch = Scratch::new();
-        let server = Server::start(&scratch);
+        let scratch = Scratch::with_folder();
+        let server = Server::of(&scratch);
         let relay = Relay::start(&server.url);
         // The guard asks the server that the record names.
         scratch.init(&["--server", &relay.url, "--client", "m1"]);
@@ -388,7 +388,7 @@ impl PlainPlace {
     fn guard(&self, request: &str) -> Command {
         let mut command = latchfs();
         command.args(["guard", request]).arg(self.scratch.folder()).args(["--client", "m1"]);
-        command.arg("--stage").arg(self.scratch.0.join("state"));
+        command.arg("--stage").arg(self.scratch.join("state"));
         command
     }
 
@@ -407,7 +407,7 @@ impl PlainPlace {
         let mut command = latchfs();
         command.current_dir(self.scratch.folder()).args(["run", "--guard", "."]);
         command.args(["--client", "m1", "--ttl", "2s", "--stage"]);
-        command.arg(self.scratch.0.join("state")).arg("--").args(program);
+        command.arg(self.scratch.join("state")).arg("--").args(program);
         command
     }
 }
@@ -416,7 +416,7 @@ impl PlainPlace {
 /// before the lock could be another's the program was dead.
 fn lose_without_view(way: Way) -> Span {
     let place = PlainPlace::new();
-    let beats = place.scratch.0.join("beats");
+    let beats = place.scratch.join("beats");
     let program = start_beats(&beats, |program| place.under(program));
     let guard = place.pid().expect("it runs");
     match way {

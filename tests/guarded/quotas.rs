@@ -1,13 +1,12 @@
 //! Quotas of users, on a file system that stands in for ext4 with quotas, which the kernel of the
 //! tests may lack. It charges each page to the owner of its file, and refuses all but root beyond a
 //! limit, as ext4 refuses all that lack `CAP_SYS_RESOURCE`.
-
-use crate::harness::{Guard, Scratch, python};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use testing::{Guard, Scratch, python};
 
 /// The acts of an ordinary user.
 const ACTS: &str = include_str!("../fixtures/guard_acts.py");
@@ -29,8 +28,8 @@ struct QuotaDisk {
 
 impl QuotaDisk {
     fn new() -> Self {
-        let outer = Scratch::new();
-        let dir = outer.0.join("disk");
+        let outer = Scratch::with_folder();
+        let dir = outer.join("disk");
         fs::create_dir(&dir).expect("made");
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/quota_fs.py");
         let mut server = Command::new("/usr/bin/python3");
@@ -46,9 +45,9 @@ impl QuotaDisk {
 
     /// Returns a guarded folder on this file system, in which all users may make files.
     fn scratch(&self) -> Scratch {
-        let scratch = Scratch(self.dir.join("test"));
+        let scratch = Scratch::at(self.dir.join("test"));
         fs::create_dir_all(scratch.folder()).expect("made");
-        for dir in [scratch.0.clone(), scratch.folder()] {
+        for dir in [scratch.path().to_owned(), scratch.folder()] {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
         }
         scratch.init(&["--alone"]);
@@ -104,7 +103,7 @@ if os.WIFSIGNALED(as_user(lambda: fill({way:?}, {path:?}))): print({way:?}, {pat
 }
 
 fn drop_lost(guard: &Guard, scratch: &Scratch) {
-    let states = fs::read_dir(scratch.0.join("state")).expect("there");
+    let states = fs::read_dir(scratch.join("state")).expect("there");
     for state in states.flatten() {
         for file in fs::read_dir(state.path().join("lost")).expect("there").flatten() {
             if let Some(number) = file.file_name().to_str().filter(|name| !name.contains('.')) {
@@ -129,7 +128,7 @@ fn users_of_a_view_do_not_exceed_their_quotas() {
         let program = format!("open({name:?}, 'wb').write(bytes({bytes}))");
         python(uid, &guard.view, &program)
     };
-    let dirs = [scratch.folder(), scratch.0.join("state")];
+    let dirs = [scratch.folder(), scratch.join("state")];
     let of_user = || dirs.iter().map(|dir| used(dir, USER)).sum::<u64>();
     for way in ["write", "mmap", "mapped", "allocate", "copy"] {
         let paths = ["big", "big.log", ".big.swp"];

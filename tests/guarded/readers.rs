@@ -1,13 +1,11 @@
 //! Readers keep what they opened, and no program sees an error, in whatever order others read and
 //! write.
-
-use crate::harness::{Guard, Scratch, eventually, python};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testing::{Output, rounds, run_within};
+use testing::{Guard, Output, Scratch, eventually, python, rounds, run_within};
 
 /// The size of a file that takes several reads.
 const LARGE: usize = 128 * 1024;
@@ -20,7 +18,7 @@ fn program(dir: &Path, text: &str, args: &[&str]) -> Output {
 }
 
 fn alone(options: &[&str]) -> (Scratch, Guard) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", options);
     (scratch, guard)
@@ -311,7 +309,7 @@ fn no_user_gets_the_content_of_a_file_that_only_root_may_read() {
     let (scratch, guard) = alone(&[]);
     let dir = scratch.folder().join("dir");
     fs::create_dir(&dir).expect("made");
-    for path in [&scratch.0, &scratch.folder(), &dir] {
+    for path in [scratch.path(), &scratch.folder(), &dir] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
     }
     fs::write(dir.join("secret"), vec![b's'; LARGE]).expect("written");
@@ -356,7 +354,7 @@ fn a_user_who_makes_a_file_does_not_open_one_that_only_root_may_read() {
     let (scratch, guard) = alone(&[]);
     let dir = scratch.folder().join("dir");
     fs::create_dir(&dir).expect("made");
-    for path in [&scratch.0, &scratch.folder(), &dir] {
+    for path in [scratch.path(), &scratch.folder(), &dir] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
     }
     fs::write(dir.join("secret"), "sss").expect("written");

@@ -76,7 +76,7 @@ impl Recorder {
     /// Waits until each file was read once more from its beginning to its end.
     pub(crate) fn next_round(&self) {
         let before = self.rounds.load(Ordering::Acquire);
-        super::harness::eventually("another round", || {
+        testing::eventually("another round", || {
             (self.rounds.load(Ordering::Acquire) >= before + 2).then_some(())
         });
     }

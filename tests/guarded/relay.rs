@@ -1,11 +1,10 @@
 //! A connection to a server that a test can cut or delay.
-
-use crate::harness::eventually;
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::thread;
+use testing::eventually;
 
 /// The stream of a client, and that to the server.
 type Link = (TcpStream, TcpStream);

@@ -1,7 +1,6 @@
 //! Open files and directories whose name is gone, on a view and on the folder's own file system.
-
-use crate::harness::{Guard, Scratch, python};
 use std::fs;
+use testing::{Guard, Scratch, python};
 
 /// Opens a directory, works in it, and removes it by rmdir or by a rename of another one.
 const REMOVED_DIRECTORY: &str = "
@@ -28,9 +27,9 @@ for how in ('rmdir', 'rename'):
 
 #[test]
 fn a_removed_directory_keeps_its_attributes_while_it_is_open() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let plain = scratch.0.join("plain");
+    let plain = scratch.join("plain");
     fs::create_dir(&plain).expect("made");
     let guard = Guard::start(&scratch, "view", &[]);
     let on_ext4 = python(0, &plain, REMOVED_DIRECTORY).ok();

@@ -1,19 +1,17 @@
 //! Snapshots that are restored to a new directory, one file that is put back through the view, and
 //! snapshots of a folder that is shown in no view.
-
-use crate::harness::{Guard, Scratch, latchfs, shell};
 use crate::snapshots::{facts, fill, id_of, snapshot, snapshots_of, taken};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
-use testing::{Output, run};
+use testing::{Guard, Output, Scratch, latchfs, run, shell};
 
 /// Puts a file of a snapshot back as another user.
 fn put_back_as(uid: u32, guard: &Guard, id: &str, path: &str) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--clear-groups", &format!("--reuid={uid}"), &format!("--regid={uid}")]);
-    command.args([env!("CARGO_BIN_EXE_latchfs"), "folder-snapshot", "restore", id]);
+    command.args([testing::latchfs_path(), "folder-snapshot", "restore", id]);
     run(command.arg(&guard.view).args(["--file", path]))
 }
 
@@ -21,8 +19,8 @@ fn put_back_as(uid: u32, guard: &Guard, id: &str, path: &str) -> Output {
 /// no owner and no special bit of the snapshot.
 #[test]
 fn one_file_is_put_back_as_a_save_of_the_caller() {
-    let scratch = Scratch::new();
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("set");
+    let scratch = Scratch::with_folder();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("set");
     fill(&scratch.folder());
     shell(
         &scratch.folder(),
@@ -61,8 +59,8 @@ fn one_file_is_put_back_as_a_save_of_the_caller() {
     put("secret").ok();
     assert_eq!(mode("secret"), 0o600);
     // No symlink is followed, and a directory is not made.
-    symlink(scratch.0.join("outside"), guard.path("link")).expect("held");
-    symlink(&scratch.0, guard.path("d")).expect("held");
+    symlink(scratch.join("outside"), guard.path("link")).expect("held");
+    symlink(scratch.path(), guard.path("d")).expect("held");
     for (path, why) in [
         ("link", "is a symlink"),
         ("d/outside", "no such file"),
@@ -77,19 +75,19 @@ fn one_file_is_put_back_as_a_save_of_the_caller() {
         let refused = put(path);
         assert!(refused.code == 64 && refused.err.contains("name a file in it"), "{refused:?}");
     }
-    assert!(!scratch.0.join("outside").exists());
+    assert!(!scratch.join("outside").exists());
     assert_eq!(fs::read_dir(guard.path(".latchfs/snapshots")).expect("there").count(), 1);
 }
 
 #[test]
 fn a_folder_without_a_view_has_the_snapshots_of_its_view() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fill(&scratch.folder());
     scratch.init(&["--alone"]);
     let on_folder = |args: &[&str]| -> Output {
         let mut command = latchfs();
         command.arg("folder-snapshot").args(args).arg(scratch.folder());
-        run(command.arg("--stage").arg(scratch.0.join("state")))
+        run(command.arg("--stage").arg(scratch.join("state")))
     };
     assert_eq!(on_folder(&["ls"]).ok(), "", "there is none yet");
     assert!(on_folder(&["show", "x"]).err.contains("there is no snapshot"));
@@ -104,7 +102,7 @@ fn a_folder_without_a_view_has_the_snapshots_of_its_view() {
     assert!(on_folder(&["ls", "--json"]).ok().contains(&id));
     assert!(on_folder(&["show", &id]).ok().contains("quiesced"));
     assert!(on_folder(&["verify", &id]).ok().contains("is as it was taken"));
-    let to = scratch.0.join("restored").display().to_string();
+    let to = scratch.join("restored").display().to_string();
     on_folder(&["restore", &id, "--to", &to]).ok();
     let without_fifo = |facts: &str| -> Vec<String> {
         facts.lines().filter(|line| !line.contains("fifo")).map(str::to_owned).collect()
@@ -118,8 +116,8 @@ fn a_folder_without_a_view_has_the_snapshots_of_its_view() {
     assert_eq!(facts(&scratch.folder()), before);
     // Another user reads nothing.
     let mut other = Command::new("setpriv");
-    other.args(["--clear-groups", "--reuid=4242", env!("CARGO_BIN_EXE_latchfs")]);
-    other.args(["folder-snapshot", "ls", "--stage"]).arg(scratch.0.join("state"));
+    other.args(["--clear-groups", "--reuid=4242", testing::latchfs_path()]);
+    other.args(["folder-snapshot", "ls", "--stage"]).arg(scratch.join("state"));
     let other = run(other.arg(scratch.folder()));
     assert!(other.err.contains("belong to the user who started"), "{other:?}");
     let tree = snapshots_of(&scratch).join(&id).join("tree");

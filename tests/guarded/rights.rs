@@ -1,8 +1,6 @@
 //! The rights to a guarded folder: each request of the table that `latchfs guard permissions`
 //! prints, made by root, by the user who started the guard, by the owner of the tenure and by
 //! another user.
-
-use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
 use crate::ordinary_user::{ALICE, in_a_namespace};
 use crate::snapshots::{id_of, snapshot, taken};
 use serde_json::Value;
@@ -11,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{Output, run, signal};
+use testing::{Guard, Output, Scratch, Server, latchfs, python, run, shell, signal};
 
 const ROOT: u32 = 0;
 /// The user who owns the tenure.
@@ -128,7 +126,7 @@ fn act_as(uid: u32, request: &str, place: &Path, (lock, subject): (&str, &str)) 
 fn latchfs_as(uid: u32, args: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--clear-groups", &format!("--reuid={uid}"), &format!("--regid={uid}")]);
-    run(command.arg(env!("CARGO_BIN_EXE_latchfs")).args(args).env_remove("LATCHFS_SERVER"))
+    run(command.arg(testing::latchfs_path()).args(args).env_remove("LATCHFS_SERVER"))
 }
 
 /// Whether a request must be refused. A tenure is never that of another session of the caller here.
@@ -156,8 +154,8 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let scratch = Scratch::new();
-        for dir in [&scratch.0, &scratch.folder()] {
+        let scratch = Scratch::with_folder();
+        for dir in [scratch.path(), &scratch.folder()] {
             open_to_all(dir);
         }
         shell(&scratch.folder(), "mkfifo fifo; echo 1 > public; echo 2 > secret; chmod 600 secret")
@@ -297,11 +295,11 @@ fn every_request_to_a_view_is_decided_by_the_table() {
 fn every_request_to_a_socket_is_decided_by_the_table() {
     let mut wrong = Vec::new();
     for guard_uid in [ROOT, OWNER] {
-        let scratch = Scratch::new();
-        open_to_all(&scratch.0);
-        let server = Server::start(&scratch);
+        let scratch = Scratch::with_folder();
+        open_to_all(scratch.path());
+        let server = Server::of(&scratch);
         std::os::unix::fs::chown(scratch.folder(), Some(guard_uid), Some(guard_uid)).expect("root");
-        let (folder, state) = (scratch.folder(), scratch.0.join("state-of-guard"));
+        let (folder, state) = (scratch.folder(), scratch.join("state-of-guard"));
         let [folder, state] = [&folder, &state].map(|dir| dir.to_str().expect("text"));
         let place = ["--stage", state, "--client", "m1"];
         let init = [&["guard", "init", folder, "--server", &server.url], &place[..]].concat();
@@ -323,7 +321,7 @@ fn every_request_to_a_socket_is_decided_by_the_table() {
                     for dir in [Path::new(state), &host.join(".."), &host, &host.join("ctl")] {
                         open_to_all(dir);
                     }
-                    let link = scratch.0.join("ctl-link");
+                    let link = scratch.join("ctl-link");
                     let _ = fs::remove_file(&link);
                     std::os::unix::fs::symlink(host.join("ctl"), &link).expect("made");
                     let answer = act_as(uid, request, &link, ("", "0"));
@@ -381,8 +379,8 @@ fn every_request_of_the_user_of_a_guard_is_decided_by_the_table() {
 /// A user who owns the tenure of root's guard has no power over files of others.
 #[test]
 fn the_owner_of_a_tenure_has_no_power_over_files_and_users() {
-    let scratch = Scratch::new();
-    for dir in [&scratch.0, &scratch.folder()] {
+    let scratch = Scratch::with_folder();
+    for dir in [scratch.path(), &scratch.folder()] {
         open_to_all(dir);
     }
     shell(&scratch.folder(), "echo old > shared; cp /bin/true tool; chmod 4755 tool").ok();

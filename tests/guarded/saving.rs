@@ -2,15 +2,15 @@
 
 use crate::faulty_markers::Traced;
 use crate::foreign::lost;
-use crate::harness::{Guard, Scratch, eventually, python, shell};
 use crate::telling::Events;
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::{Command, Stdio};
+use testing::{Guard, Scratch, eventually, python, shell};
 
 fn alone(options: &[&str]) -> (Scratch, Guard) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", options);
     (scratch, guard)
@@ -36,7 +36,7 @@ fn a_file_appears_when_it_is_closed() {
     assert_eq!(fs::read(scratch.folder().join("made")).expect("there"), b"x");
     drop(file);
     guard.end();
-    let state: Vec<_> = fs::read_dir(scratch.0.join("state")).expect("there").collect();
+    let state: Vec<_> = fs::read_dir(scratch.join("state")).expect("there").collect();
     let stages = state[0].as_ref().expect("readable").path().join("stage");
     assert_eq!(fs::read_dir(stages).expect("there").count(), 0, "no stage is left");
 }
@@ -63,7 +63,7 @@ fn what_several_programs_write_appears_whole() {
     // The shell, which opened the file, goes on to write after each of its commands.
     let writer = "exec 9< gate; (cat; cat <&9) > log";
     fs::create_dir(real("gates")).expect("made");
-    let gate = scratch.0.join("gate");
+    let gate = scratch.join("gate");
     let made = Command::new("mkfifo").arg(&gate).status().expect("mkfifo is there");
     assert!(made.success());
     let script = writer.replace("gate", gate.to_str().expect("text"));
@@ -263,7 +263,7 @@ fn permissions_are_those_of_the_folder() {
     fs::set_permissions(guard.path("mine"), fs::Permissions::from_mode(0o600)).expect("changed");
     fs::create_dir(guard.path("open")).expect("made");
     fs::set_permissions(guard.path("open"), fs::Permissions::from_mode(0o777)).expect("changed");
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("changed");
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("changed");
     let other = "setpriv --reuid 65534 --regid 65534 --clear-groups";
     let refused = shell(&guard.view, &format!("{other} cat mine")).fails();
     assert!(refused.contains("Permission denied"), "{refused}");
@@ -281,7 +281,7 @@ fn permissions_are_those_of_the_folder() {
 #[test]
 fn a_directory_that_becomes_a_symlink_leads_nowhere() {
     let (scratch, guard) = alone(&[]);
-    let secret = scratch.0.join("secret");
+    let secret = scratch.join("secret");
     fs::create_dir(&secret).expect("made");
     fs::write(secret.join("file"), "secret").expect("written");
     let real = scratch.folder();
@@ -340,7 +340,7 @@ fn after_an_fsync_later_writes_are_in_place() {
 fn syncs_and_names(options: &[&str]) -> (Option<usize>, usize) {
     let (scratch, guard) = alone(options);
     fs::write(guard.path("other"), "x").expect("free");
-    let out = scratch.0.join("trace");
+    let out = scratch.join("trace");
     let traced = Traced::attach(&guard, &out, &["-e", "trace=fsync,fdatasync,renameat,renameat2"]);
     fs::write(guard.path("a"), "saved").expect("held");
     drop(traced);

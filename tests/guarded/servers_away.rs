@@ -4,11 +4,11 @@
 
 use crate::arriving::{Machines, begin_take, not_ready, state};
 use crate::changed_servers::kill;
-use crate::harness::{Guard, Server, eventually, latchfs, no_other_stops, pause};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
+use testing::{Guard, Server, eventually, latchfs, no_other_stops, pause};
 use testing::{rounds, run};
 
 fn token(guard: &Guard) -> u64 {
@@ -181,9 +181,9 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
     // Its connection ends, so that nothing waits there for it.
     kill(&machines.server);
     let url = machines.server.url.clone();
-    let data = machines.first.0.join("server").display().to_string();
+    let data = machines.first.join("server").display().to_string();
     let address = url.trim_start_matches("http://");
-    machines.server = Server::start_at(address, &["--data", &data]);
+    machines.server = Server::at(address, &["--data", &data]);
     let admin = |what: &[&str], client: &str| {
         run(latchfs().args(what).args(["--server", &url, "--client", client])).ok();
     };

@@ -1,17 +1,17 @@
 //! Many machines that change a folder on one storage at a time: `--mode shared`.
-
-use crate::harness::{Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, shell};
 use crate::relay::Relay;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use testing::{rounds, run};
+use testing::{
+    Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, rounds, run, shell,
+};
 
 /// A folder on a storage that machines share, and its server.
 fn shared_folder() -> (Scratch, Server) {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     (scratch, server)
 }
@@ -23,7 +23,7 @@ fn guard(scratch: &Scratch, client: &str, mode: &str) -> Guard {
 
 /// Returns the tokens of the stages, in order.
 fn stages(scratch: &Scratch) -> Vec<String> {
-    let mut states = fs::read_dir(scratch.0.join("state")).expect("there");
+    let mut states = fs::read_dir(scratch.join("state")).expect("there");
     let state = states.next().expect("one").expect("readable").path();
     let names = fs::read_dir(state.join("stage")).expect("there");
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -227,7 +227,7 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
         m3.request("give", &[]).ok();
         m3.take_here();
         stages_left = stages(&scratch);
-        let states = fs::read_dir(scratch.0.join("state")).expect("there").next();
+        let states = fs::read_dir(scratch.join("state")).expect("there").next();
         let dir = states.expect("one").expect("readable").path().join("stage");
         let of_m1 = fs::read_dir(dir).expect("there").map(|it| it.expect("readable").path());
         let of_m1 = of_m1.into_iter().find(|path| path.to_string_lossy().ends_with(&ended));
@@ -316,11 +316,11 @@ fn a_snapshot_in_the_shared_mode_carries_its_risk() {
 /// Copies that a sync tool carries have one writer at a time.
 #[test]
 fn the_shared_mode_needs_a_shared_storage() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let refused = |options: &[&str]| {
-        let paths = [scratch.folder(), scratch.0.join("view")];
-        let state = scratch.0.join("state");
+        let paths = [scratch.folder(), scratch.join("view")];
+        let state = scratch.join("state");
         let mut command = latchfs();
         command.arg("guard").args(&paths).arg("--stage").arg(state);
         run(command.args(["--mode", "shared"]).args(options)).fails()
@@ -328,11 +328,11 @@ fn the_shared_mode_needs_a_shared_storage() {
     let sentence = refused(&[]);
     assert!(sentence.contains("share one storage"), "{sentence}");
     let (shared, _server) = shared_folder();
-    let (folder, view) = (shared.folder(), shared.0.join("view"));
+    let (folder, view) = (shared.folder(), shared.join("view"));
     let mut command = latchfs();
     command.arg("guard").args([folder, view]);
     command.args(["--shared-storage", "--mode", "shared", "--owner", "session"]);
     let sentence = run(&mut command).fails();
     assert!(sentence.contains("leave --owner out"), "{sentence}");
-    assert!(shell(&scratch.0, "ls").ok().contains("folder"));
+    assert!(shell(scratch.path(), "ls").ok().contains("folder"));
 }

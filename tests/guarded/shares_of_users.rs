@@ -1,7 +1,5 @@
 //! The parts that one user may take of what all users of a guard share: memory, directories, files
 //! that are not in the folder, and the time of its threads.
-
-use crate::harness::{Guard, Scratch, Server, eventually};
 use crate::relay::{Relay, Sent};
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File, OpenOptions};
@@ -12,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{Guard, Scratch, Server, eventually};
 
 /// The user that takes too much.
 pub(crate) const ATTACKER: u32 = 4_001;
@@ -42,8 +41,8 @@ pub(crate) fn as_user<T: Send>(uid: u32, part: impl FnOnce() -> T + Send) -> T {
 
 /// A guarded folder in which all users may make files.
 pub(crate) fn open_folder() -> Scratch {
-    let scratch = Scratch::new();
-    for dir in [scratch.0.clone(), scratch.folder()] {
+    let scratch = Scratch::with_folder();
+    for dir in [scratch.path().to_owned(), scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
     scratch.init(&["--alone"]);
@@ -104,10 +103,10 @@ fn timed(mut operation: impl FnMut(usize)) -> Times {
 fn guarded_dir(scratch: &Scratch, name: &str) -> (PathBuf, Server, Guard) {
     let dir = scratch.folder().join(name);
     fs::create_dir(&dir).expect("made");
-    for dir in [scratch.0.clone(), scratch.folder(), dir.clone()] {
+    for dir in [scratch.path().to_owned(), scratch.folder(), dir.clone()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
-    let server = Server::start(scratch);
+    let server = Server::of(scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(scratch, "view", &["--client", "m1"]);
     guard.request("take", &[]).ok();
@@ -146,7 +145,7 @@ fn saves_during((view, dir): (&Path, &Path), attack: impl Fn(&Path, usize) + Syn
 
 /// Returns the directory of the lost files.
 pub(crate) fn lost_of(scratch: &Scratch) -> PathBuf {
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    let state = fs::read_dir(scratch.join("state")).expect("there").next().expect("one");
     state.expect("readable").path().join("lost")
 }
 
@@ -385,7 +384,7 @@ fn versions_from_past_the_view_are_no_way_beyond_a_share() {
 #[test]
 fn a_directory_of_many_files_delays_no_other_user() {
     const COUNT: usize = 300_000;
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let (dir, _server, guard) = guarded_dir(&scratch, "many");
     for number in 0..COUNT {
         File::create(dir.join(format!("file-{number:06}"))).expect("a new name");
@@ -418,7 +417,7 @@ fn a_directory_of_many_files_delays_no_other_user() {
 #[test]
 fn a_new_name_is_compared_with_others_for_at_most_20_ms() {
     const COUNT: usize = 10_000;
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let (dir, _server, guard) = guarded_dir(&scratch, "alike");
     let alike = |number: usize| format!("{}{number:07}", "e\u{301}".repeat(80));
     for number in 0..COUNT {
@@ -439,11 +438,11 @@ fn a_new_name_is_compared_with_others_for_at_most_20_ms() {
 #[test]
 fn a_flood_of_lookups_of_the_lock_record_is_one_request_after_the_other() {
     const PROCESSES: usize = 32;
-    let scratch = Scratch::new();
-    for dir in [scratch.0.clone(), scratch.folder()] {
+    let scratch = Scratch::with_folder();
+    for dir in [scratch.path().to_owned(), scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
-    let server = Server::start(&scratch);
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let relay = Relay::start(&server.url);
     let options = ["--client", "m1", "--settle", "1h", "--server", &relay.url];

@@ -2,7 +2,6 @@
 //! and is right about what it has missed when it wakes up.
 
 use crate::arriving::{Machines, begin_take, markers, state};
-use crate::harness::{Guard, Scratch, eventually, latchfs, pause};
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testing::signal;
+use testing::{Guard, Scratch, eventually, latchfs, pause};
 
 /// The program that speaks to the bus of a test: `what` is done with the object of logind.
 const CALL: &str = "import dbus, sys\n\
@@ -34,7 +34,7 @@ struct Logind {
 
 impl Logind {
     fn start(scratch: &Scratch) -> Self {
-        let socket = scratch.0.join("bus");
+        let socket = scratch.join("bus");
         let bus = start_bus(&socket);
         let logind = Self { bus, mock: start_mock(&socket), socket };
         logind.has_inhibitors(0);
@@ -185,7 +185,7 @@ fn a_busy_lock_is_kept_through_a_sleep_and_marked() {
 
 #[test]
 fn a_restart_of_logind_or_of_the_bus_is_survived() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let mut logind = Logind::start(&scratch);
     let guard = Guard::start_as(logind.latchfs(), &scratch, "view", &[]);
@@ -210,7 +210,7 @@ fn a_restart_of_logind_or_of_the_bus_is_survived() {
 /// Any program may send a signal of this name; only that of logind counts.
 #[test]
 fn a_forged_signal_gives_nothing_up() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let logind = Logind::start(&scratch);
     let guard = Guard::start_as(logind.latchfs(), &scratch, "view", &["--yield", "1s"]);
@@ -253,11 +253,11 @@ fn sockets_for_commands(guard: &Guard) -> Vec<String> {
 
 #[test]
 fn a_guard_needs_no_bus_and_no_answer_of_it() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let silent = scratch.0.join("silent");
+    let silent = scratch.join("silent");
     let _listener = UnixListener::bind(&silent).expect("bound");
-    for (socket, lines) in [(scratch.0.join("absent"), 1), (silent, 0)] {
+    for (socket, lines) in [(scratch.join("absent"), 1), (silent, 0)] {
         let mut command = latchfs();
         let address = format!("unix:path={}", socket.display());
         command.env("DBUS_SYSTEM_BUS_ADDRESS", address).env("RUST_LOG", "info");

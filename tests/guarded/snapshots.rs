@@ -1,7 +1,6 @@
 //! Folder snapshots: taken while programs work, killed, checked, read by other users, and restored.
 
 use crate::file_systems::is_in_kernel;
-use crate::harness::{Guard, Scratch, Server, latchfs, pause, python, shell};
 use crate::hostile::TestMount;
 use latchfs::time::boot_now;
 use serde_json::Value;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testing::{Guard, Scratch, Server, latchfs, pause, python, shell};
 use testing::{Output, rounds, run};
 
 /// Prints what a restore must give back of each file of a tree.
@@ -74,7 +74,7 @@ pub(crate) fn fill(folder: &Path) {
 
 /// Returns the directory with the snapshots of a folder.
 pub(crate) fn snapshots_of(scratch: &Scratch) -> PathBuf {
-    let mut state = fs::read_dir(scratch.0.join("state")).expect("there").flatten();
+    let mut state = fs::read_dir(scratch.join("state")).expect("there").flatten();
     state.find(|entry| entry.path().is_dir()).expect("one").path().join("snapshots")
 }
 
@@ -100,7 +100,7 @@ fn nobody_changes(guard: &Guard, dir: &Path) {
 
 #[test]
 fn a_snapshot_stays_as_it_was_taken_and_is_restored_exactly() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fill(&scratch.folder());
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -137,7 +137,7 @@ fn a_snapshot_stays_as_it_was_taken_and_is_restored_exactly() {
     let listed: Value =
         serde_json::from_str(&snapshot(&guard, &["ls", "--json"]).ok()).expect("JSON");
     assert_eq!(listed["snapshots"].as_array().map(Vec::len), Some(2));
-    let to = scratch.0.join("restored");
+    let to = scratch.join("restored");
     snapshot(&guard, &["restore", &id, "--to", &to.display().to_string()]).ok();
     assert_eq!(without_fifo(&facts(&to)), without_fifo(&before));
     assert!(snapshot(&guard, &["restore", &id, "--to", &to.display().to_string()]).code != 0);
@@ -145,13 +145,13 @@ fn a_snapshot_stays_as_it_was_taken_and_is_restored_exactly() {
     // A removed one is gone, and a damaged one is found.
     snapshot(&guard, &["rm", &id]).ok();
     assert!(snapshot(&guard, &["show", &id]).err.contains("there is no snapshot"));
-    let tree = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    let tree = fs::read_dir(scratch.join("state")).expect("there").next().expect("one");
     let tree = tree.expect("one").path().join("snapshots").join(id_of(&second)).join("tree");
     fs::remove_file(tree.join("a/numbers")).expect("there");
     let damaged = snapshot(&guard, &["verify", &id_of(&second)]);
     assert!(damaged.code == 1 && damaged.out.contains("a/numbers is missing"), "{damaged:?}");
     fs::remove_file(tree.join("../READY")).expect("there");
-    let other = scratch.0.join("other").display().to_string();
+    let other = scratch.join("other").display().to_string();
     let partial = snapshot(&guard, &["restore", &id_of(&second), "--to", &other]);
     assert!(partial.err.contains("E_PARTIAL_SNAPSHOT"), "{partial:?}");
     assert!(!shown_in(&guard, &id_of(&second)).exists());
@@ -159,7 +159,7 @@ fn a_snapshot_stays_as_it_was_taken_and_is_restored_exactly() {
 
 #[test]
 fn a_snapshot_waits_for_writers_or_says_who_they_are() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("db"), "old").expect("free");
@@ -224,7 +224,7 @@ fn a_snapshot_waits_for_writers_or_says_who_they_are() {
 
 #[test]
 fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fill(&scratch.folder());
     for number in 0..500 {
         fs::write(scratch.folder().join(format!("file{number}")), "x".repeat(number))
@@ -263,9 +263,9 @@ fn a_guard_that_is_killed_while_it_takes_snapshots_shows_complete_ones() {
 
 #[test]
 fn a_snapshot_shows_nobody_what_the_folder_does_not() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fill(&scratch.folder());
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("set");
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("set");
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let id = id_of(&taken(&guard, &[]));
@@ -288,17 +288,12 @@ for path in ['secret']:
     python(4_242, &guard.view, &program).ok();
     python(4_242, &guard.view, "open('shared')").exits(1);
     let mut other = Command::new("setpriv");
-    other.args([
-        "--clear-groups",
-        "--reuid=4242",
-        env!("CARGO_BIN_EXE_latchfs"),
-        "folder-snapshot",
-    ]);
+    other.args(["--clear-groups", "--reuid=4242", testing::latchfs_path(), "folder-snapshot"]);
     let refused = run(other.arg("take").arg(&guard.view));
     assert!(refused.err.contains("only root"), "{refused:?}");
     // Another user makes the guard read no whole snapshot.
     let mut other = Command::new("setpriv");
-    other.args(["--clear-groups", "--reuid=4242", env!("CARGO_BIN_EXE_latchfs")]);
+    other.args(["--clear-groups", "--reuid=4242", testing::latchfs_path()]);
     let refused = run(other.args(["folder-snapshot", "verify", &id]).arg(&guard.view));
     assert!(refused.err.contains("only root"), "{refused:?}");
     drop(guard);
@@ -310,8 +305,8 @@ for path in ['secret']:
 /// ledger has: no digest that was known before would be that of the snapshot's file.
 #[test]
 fn a_digest_is_that_of_the_copied_content() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     fs::write(guard.path("file"), "first").expect("held");
@@ -330,7 +325,7 @@ fn a_digest_is_that_of_the_copied_content() {
 /// The time for which a snapshot of 10,000 files keeps a program waiting that saves files.
 #[test]
 fn a_snapshot_of_ten_thousand_files_keeps_writers_waiting_for_at_most_200_ms() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     for dir in 0..100 {
         let dir = scratch.folder().join(format!("dir{dir}"));
         fs::create_dir(&dir).expect("made");
@@ -379,7 +374,7 @@ fn without_fifo(facts: &str) -> Vec<&str> {
 
 /// A snapshot is taken, checked and restored on the file system at `at`.
 fn check_on(name: &str, scratch: &Scratch) {
-    let server = Server::start(scratch);
+    let server = Server::of(scratch);
     for (alone, number) in [(true, 0), (false, 1)] {
         shell(&scratch.folder(), "find . -mindepth 1 -delete").ok();
         fill(&scratch.folder());
@@ -399,7 +394,7 @@ fn check_on(name: &str, scratch: &Scratch) {
         }
         shell(&guard.view, "printf x >> shared; rm -r a; chmod 700 run").ok();
         snapshot(&guard, &["verify", &id_of(&one)]).ok();
-        let to = scratch.0.join(format!("restored{number}"));
+        let to = scratch.join(format!("restored{number}"));
         snapshot(&guard, &["restore", &id_of(&one), "--to", &to.display().to_string()]).ok();
         // The size of a directory is that of its names, and no snapshot holds all of them.
         let files = |facts: &str| -> Vec<String> {
@@ -413,18 +408,18 @@ fn check_on(name: &str, scratch: &Scratch) {
 
 #[test]
 fn a_snapshot_shares_content_where_the_file_system_can() {
-    let images = Scratch::new();
+    let images = Scratch::with_folder();
     let made = [
         ("ext4", "mkfs.ext4 -q -F", "64M"),
         ("xfs", "mkfs.xfs -q -f", "320M"),
         ("btrfs", "mkfs.btrfs -q -f", "128M"),
     ];
     for (name, mkfs, size) in made.into_iter().filter(|(name, ..)| is_in_kernel(name)) {
-        let (image, at) = (images.0.join(format!("{name}.img")), images.0.join(name));
+        let (image, at) = (images.join(format!("{name}.img")), images.join(name));
         run(Command::new("truncate").arg("-s").arg(size).arg(&image)).ok();
         run(Command::new("sh").arg("-c").arg(format!("{mkfs} {}", image.display()))).ok();
         let mount = TestMount::new(Command::new("mount").args(["-o", "loop"]).arg(&image), &at);
-        let scratch = Scratch(at.join("scratch"));
+        let scratch = Scratch::at(at.join("scratch"));
         fs::create_dir_all(scratch.folder()).expect("made");
         check_on(name, &scratch);
         drop(scratch);
@@ -458,7 +453,7 @@ print(len(sys.argv) - 2)
 
 /// Returns a command that runs a Python program with the schema of snapshots as first argument.
 fn with_schema(program: &str) -> Command {
-    let target = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let target = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
     let mut command = Command::new(target.join("test-tools/venv/bin/python"));
     command.args(["-c", program]).arg(schema);
@@ -480,14 +475,14 @@ for field in value:
 
 #[test]
 fn the_files_of_a_snapshot_follow_their_schema() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fill(&scratch.folder());
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("with:colon\n%"), "x").expect("held");
     let mut file = File::create(guard.path("open.log")).expect("held");
     file.write_all(b"half").expect("held");
-    let state = fs::read_dir(scratch.0.join("state")).expect("there").next().expect("one");
+    let state = fs::read_dir(scratch.join("state")).expect("there").next().expect("one");
     let dir = state.expect("one").path().join("snapshots");
     let risky = dir.join(id_of(&taken(&guard, &["--best-effort"])));
     drop(file);

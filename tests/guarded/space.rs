@@ -1,12 +1,11 @@
 //! The space that unpublished and lost content may take, and changes that never ask another machine
 //! for the lock.
-
-use crate::harness::{Guard, Scratch, Server, eventually, shell};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
+use testing::{Guard, Scratch, Server, eventually, shell};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
@@ -26,7 +25,7 @@ fn is_full<T: std::fmt::Debug>(result: io::Result<T>) {
 
 #[test]
 fn unpublished_content_has_a_bound() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--max-stage", "40K"]);
     let path = guard.path("a");
@@ -63,7 +62,7 @@ fn unpublished_content_has_a_bound() {
 
 #[test]
 fn lost_files_have_a_bound_and_are_never_dropped() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--max-lost", "32K"]);
     fs::write(guard.path("old"), "old").expect("free");
@@ -98,8 +97,8 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
 
 #[test]
 fn a_change_that_never_asks_takes_a_free_lock_alone() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     fs::create_dir(scratch.folder().join(".git")).expect("made");
     fs::write(scratch.folder().join(".git/index.lock"), "").expect("written");

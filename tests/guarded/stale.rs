@@ -1,9 +1,5 @@
 //! Tenures that are over: whatever their programs and their guard still do, and whenever the guard
 //! was stopped, the folder stays as the next tenure has it.
-
-use crate::harness::{
-    Guard, Scratch, Server, Stopped, eventually, no_other_stops, pause, python, shell,
-};
 use crate::hostile::TestMount;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -11,7 +7,9 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
-use testing::{rounds, run};
+use testing::{
+    Guard, Scratch, Server, Stopped, eventually, no_other_stops, pause, python, rounds, run, shell,
+};
 
 /// Closes a file, and returns the result of close(2).
 #[allow(unsafe_code)]
@@ -30,8 +28,8 @@ fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {
 
 /// Two guards of one storage, whose lease lasts two seconds.
 fn two_guards() -> (Scratch, Server, [Guard; 2]) {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let guards = ["m1", "m2"].map(|client| {
         Guard::start(&scratch, client, &["--client", client, "--shared-storage", "--ttl", "2s"])
@@ -168,10 +166,10 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
 /// numbers.
 #[test]
 fn the_fence_removes_the_stage_of_any_other_tenure() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     Guard::start(&scratch, "view", &[]).end();
-    let entries = fs::read_dir(scratch.0.join("state")).expect("there");
+    let entries = fs::read_dir(scratch.join("state")).expect("there");
     let state = entries.map(|entry| entry.expect("readable").path()).next().expect("there");
     let stages = state.join("stage");
     for name in ["00000000000000ff-999", "0000000000000000-999", "unknown"] {
@@ -208,7 +206,7 @@ fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
     for name in &names[..4] {
         fs::remove_file(real.join(name)).expect("there");
     }
-    let outside = scratch.0.join("outside");
+    let outside = scratch.join("outside");
     let target = outside.join("sub/in.log");
     fs::create_dir_all(outside.join("sub")).expect("made");
     fs::write(&target, "outside").expect("written");
@@ -227,11 +225,11 @@ fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
 
 #[test]
 fn a_save_that_does_not_fit_leaves_the_old_file() {
-    let scratch = Scratch::new();
-    let at = scratch.0.join("small");
+    let scratch = Scratch::with_folder();
+    let at = scratch.join("small");
     let mount =
         TestMount::new(Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]), &at);
-    let small = Scratch(at.join("scratch"));
+    let small = Scratch::at(at.join("scratch"));
     fs::create_dir_all(small.folder()).expect("made");
     small.init(&["--alone"]);
     let guard = Guard::start(&small, "view", &[]);
@@ -249,7 +247,7 @@ fn a_save_that_does_not_fit_leaves_the_old_file() {
 /// Eight login sessions save and rename the same files, and each takes the lock for itself.
 #[test]
 fn login_sessions_leave_whole_versions() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--owner", "session"]);
     let program = "
@@ -310,8 +308,8 @@ for pid in children: assert os.waitpid(pid, 0)[1] == 0
 /// The fence of the next tenure gives a file that is changed in place a new inode under one name.
 #[test]
 fn a_file_with_several_names_is_not_changed_in_place_on_shared_storage() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let guard = Guard::start(&scratch, "view", &["--shared-storage"]);
     let refused = |script: &str| {

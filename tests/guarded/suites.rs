@@ -1,14 +1,12 @@
 //! Suites that nobody here wrote, on a view and on the folder's own file system: pjdfstest, fsx,
 //! stress-ng, and the own tests of git and `SQLite`. A failure on the view only is a bug, but for a
 //! list with reasons.
-
-use crate::harness::{Guard, Scratch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testing::{Output, rounds, run_within};
+use testing::{Guard, Output, Scratch, rounds, run_within};
 
 /// Returns the limit of a suite: none takes as long, unless it hangs.
 fn suite_limit() -> Duration {
@@ -17,7 +15,7 @@ fn suite_limit() -> Duration {
 
 /// Returns the directory into which contrib/guard-suites installs the suites.
 fn tools() -> PathBuf {
-    let bin = Path::new(env!("CARGO_BIN_EXE_latchfs"));
+    let bin = Path::new(testing::latchfs_path());
     let dir = bin.parent().and_then(Path::parent).expect("a target directory");
     dir.join("test-tools/guard-suites")
 }
@@ -38,11 +36,11 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
-        let scratch = Scratch::new();
+        let scratch = Scratch::with_folder();
         scratch.init(&["--alone"]);
-        let plain = scratch.0.join("plain");
+        let plain = scratch.join("plain");
         fs::create_dir(&plain).expect("made");
-        for dir in [&scratch.0, &plain, &scratch.folder()] {
+        for dir in [scratch.path(), &plain, &scratch.folder()] {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("changed");
         }
         Self { guard: Guard::start(&scratch, "view", &[]), plain, scratch }
@@ -67,7 +65,7 @@ fn is_accepted(test: &str) -> bool {
 }
 
 fn pjdfstest(pair: &Pair, dir: &Path) -> (BTreeSet<String>, usize) {
-    let config = pair.scratch.0.join("pjdfstest.toml");
+    let config = pair.scratch.join("pjdfstest.toml");
     let text = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nstat_st_birthtime = {}\n\
                 utime_now = {}\nutimensat = {}\n[settings]\nnaptime = 0.01\n\
                 allow_remount = false\n[dummy_auth]\n\
@@ -103,17 +101,17 @@ fn fsx_reads_what_it_wrote() {
                   posix_fadvise = 1\ncopy_file_range = 3\nread = 10\nwrite = 10\nmapread = 10\n\
                   mapwrite = 10\n";
     for options in [&[][..], &["--in-place", "*"]] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::with_folder();
         scratch.init(&["--alone"]);
         let guard = Guard::start(&scratch, "view", options);
-        let file = scratch.0.join("fsx.toml");
+        let file = scratch.join("fsx.toml");
         fs::write(&file, config).expect("written");
         for round in 0..rounds(2, 20) {
             let seed = (seed() + round as u64).to_string();
             println!("fsx with the seed {seed}");
             let mut command = Command::new(tool("bin/fsx"));
             command.arg("-f").arg(&file).args(["-S", &seed, "-N"]);
-            command.arg(rounds(1_500, 20_000).to_string()).arg("-P").arg(&scratch.0);
+            command.arg(rounds(1_500, 20_000).to_string()).arg("-P").arg(scratch.path());
             command.arg(guard.path(&format!("fsx-{round}")));
             let output = run_within(suite_limit(), &mut command);
             assert_eq!(output.code, 0, "seed {seed}\n{}\n{}", output.out, output.err);

@@ -1,7 +1,5 @@
 //! The reports of a guard about its tenures: events, the command of `--on-lost`, and the reasons of
 //! refusals, each after a real loss.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, run};
 
 /// How long an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
@@ -66,10 +64,10 @@ struct EventRig {
 
 impl EventRig {
     fn start(options: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        let server = Server::start(&scratch);
+        let scratch = Scratch::with_folder();
+        let server = Server::of(&scratch);
         scratch.init(&["--server", &server.url]);
-        let losses = scratch.0.join("losses");
+        let losses = scratch.join("losses");
         let on_lost = format!("printf '%s\\n' \"$LATCHFS_EVENT\" >>'{}'", losses.display());
         let options = [&["--client", "m1", "--on-lost", &on_lost], options].concat();
         let guard = Guard::start(&scratch, "view", &options);
@@ -80,7 +78,7 @@ impl EventRig {
 
     /// Waits until the command of `--on-lost` has run `count` times. Returns its last event.
     fn loss(&self, count: usize) -> Value {
-        let losses = self.scratch.0.join("losses");
+        let losses = self.scratch.join("losses");
         let line = eventually("the command has run", || {
             let text = fs::read_to_string(&losses).ok()?;
             let complete = text.ends_with('\n') && text.lines().count() == count;
@@ -109,7 +107,7 @@ fn a_lock_that_is_given_is_no_loss() {
     let given = rig.events.next("given");
     assert_eq!(held["token"], given["token"]);
     assert_eq!(given["why"], "the lock was given up");
-    assert!(!rig.scratch.0.join("losses").exists());
+    assert!(!rig.scratch.join("losses").exists());
 }
 
 #[test]
@@ -151,7 +149,7 @@ fn an_end_by_an_administrator_is_reported() {
     eventually("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
     rig.events.next("held");
     let record = format!("state/{}/m1/session", rig.lock.trim_start_matches("folder-"));
-    let record = fs::read_to_string(rig.scratch.0.join(record)).expect("it is there");
+    let record = fs::read_to_string(rig.scratch.join(record)).expect("it is there");
     let session = record.split(' ').next().expect("a session");
     let address = rig.server.url.trim_start_matches("http://");
     let mut server = TcpStream::connect(address).expect("it listens");

@@ -1,14 +1,12 @@
 //! Names on a storage that several machines share: directories, links, devices, renames and
 //! removals go through the stage of their tenure, so that none of them lands after its end.
-
-use crate::harness::{Guard, Scratch, Server, Stopped, no_other_stops, pause, shell};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testing::{rounds, run};
+use testing::{Guard, Scratch, Server, Stopped, no_other_stops, pause, rounds, run, shell};
 
 /// Changes names again and again, each kind of change in turn, until one fails.
 fn change_names(dir: &Path) -> io::Error {
@@ -70,8 +68,8 @@ fn names_in(dir: &Path) -> Vec<String> {
 #[test]
 fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
     let _alone = no_other_stops();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let [first, second] = ["m1", "m2"].map(|client| {
         Guard::start(&scratch, client, &["--client", client, "--shared-storage", "--ttl", "2s"])
@@ -106,8 +104,8 @@ fn no_name_is_made_or_removed_after_the_end_of_a_tenure() {
 /// place.
 #[test]
 fn names_inherit_what_their_directory_passes_on() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1", "--shared-storage"]);
     let prepare = "mkdir plain setgid acl; chmod 777 plain; chmod 2777 setgid; \
@@ -116,7 +114,7 @@ fn names_inherit_what_their_directory_passes_on() {
                 ln -s x $d/symlink; echo 1 > $d/file; ln $d/file $d/link; \
                 echo 1 >> $d/in.log; mkdir $d/dir/below; done";
     let tell = "getfacl -R -n plain setgid acl; stat -c '%n %F %a %u %g %h' */* */*/*";
-    let own = scratch.0.join("own");
+    let own = scratch.join("own");
     fs::create_dir(&own).expect("made");
     for dir in [scratch.folder(), own.clone()] {
         shell(&dir, prepare).ok();
@@ -147,8 +145,8 @@ fn names_inherit_what_their_directory_passes_on() {
 /// No rename that exchanges two names can go through a stage.
 #[test]
 fn an_exchange_of_names_is_refused_on_shared_storage() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1", "--shared-storage"]);
     shell(&guard.view, "echo 1 > a; echo 2 > b").ok();

@@ -3,11 +3,11 @@
 
 use crate::arriving::Machines;
 use crate::dormant::{Program, hand_over};
-use crate::harness::{Guard, eventually, shell};
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use testing::{Guard, eventually, shell};
 
 fn lost(guard: &Guard) -> Vec<Value> {
     let lost: Value = serde_json::from_str(&guard.request("lost", &["--json"]).ok()).expect("JSON");

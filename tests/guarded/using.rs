@@ -1,13 +1,11 @@
 //! The commands, policies and refusals of a guard.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, python, shell};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use testing::{run, signal};
+use testing::{Guard, Scratch, Server, eventually, latchfs, python, run, shell, signal};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
@@ -15,16 +13,16 @@ fn status(guard: &Guard) -> Value {
 
 #[test]
 fn a_folder_without_a_record_is_not_shown() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let guard = |options: &[&str]| {
-        run(latchfs().arg("guard").arg(scratch.folder()).arg(scratch.0.join("view")).args(options))
+        run(latchfs().arg("guard").arg(scratch.folder()).arg(scratch.join("view")).args(options))
     };
     let why = guard(&[]).exits(69);
     assert!(why.contains("--alone") && why.contains("--server URL"), "{why}");
     scratch.init(&["--alone"]);
     let twice = run(latchfs().args(["guard", "init", "--alone"]).arg(scratch.folder())).exits(69);
     assert!(twice.contains("is guarded already"), "{twice}");
-    let full = scratch.0.join("full");
+    let full = scratch.join("full");
     fs::create_dir_all(full.join("directory")).expect("made");
     let full = run(latchfs().arg("guard").arg(scratch.folder()).arg(&full)).exits(69);
     assert!(full.contains("name an empty directory"), "{full}");
@@ -41,9 +39,9 @@ fn a_folder_without_a_record_is_not_shown() {
     let second = latchfs()
         .arg("guard")
         .arg(scratch.folder())
-        .arg(scratch.0.join("other"))
+        .arg(scratch.join("other"))
         .arg("--stage")
-        .arg(scratch.0.join("state"))
+        .arg(scratch.join("state"))
         .output()
         .expect("it runs");
     let second = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -54,7 +52,7 @@ fn a_folder_without_a_record_is_not_shown() {
 
 #[test]
 fn a_change_takes_the_lock_and_give_ends_it() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     assert_eq!(status(&guard)["state"], "reading");
@@ -70,7 +68,7 @@ fn a_change_takes_the_lock_and_give_ends_it() {
 
 #[test]
 fn without_the_lock_a_change_is_refused_with_a_sentence() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--on-write", "refuse"]);
     for change in ["echo x > a", "mkdir d", "ln -s x l", "rm -r .", "mv x y"] {
@@ -86,7 +84,7 @@ fn without_the_lock_a_change_is_refused_with_a_sentence() {
 
 #[test]
 fn two_sessions_do_not_change_a_folder_at_the_same_time() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--owner", "session"]);
     shell(&guard.view, "setsid -w sh -c 'echo one > a; exec sleep 0'").ok();
@@ -98,8 +96,8 @@ fn two_sessions_do_not_change_a_folder_at_the_same_time() {
 
 #[test]
 fn the_lock_of_another_machine_keeps_changes_out() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let first = Guard::start(&scratch, "one", &["--client", "m1", "--shared-storage"]);
     let second = Guard::start(&scratch, "two", &["--client", "m2", "--shared-storage"]);
@@ -126,7 +124,7 @@ fn the_lock_of_another_machine_keeps_changes_out() {
 /// sentence, and other users still open files.
 #[test]
 fn one_user_can_not_open_all_files_of_a_view() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     fs::write(scratch.folder().join("a"), "1").expect("written");
     let guard = Guard::start_limited(&scratch, "view", 1_256);
@@ -145,10 +143,10 @@ print(open('.latchfs/why').read())
 import subprocess
 subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep 0.01; done'])
 ";
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o777)).expect("its owner");
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).expect("its owner");
     let view = guard.view.clone();
     let hog = std::thread::spawn(move || python(4_001, &view, hog).ok());
-    let is_full = scratch.0.join("is-full");
+    let is_full = scratch.join("is-full");
     eventually("the hog", || is_full.exists().then_some(()));
     let other = python(4_002, &guard.view, "print(open('a').read())").ok();
     assert_eq!(other.trim(), "1");
@@ -162,7 +160,7 @@ subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep
 /// sentence.
 #[test]
 fn requests_to_a_guard_have_a_bound() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let mut ctl = fs::OpenOptions::new();
@@ -182,9 +180,9 @@ fn requests_to_a_guard_have_a_bound() {
 /// no paths of files that are not theirs.
 #[test]
 fn other_users_neither_give_nor_read_the_paths_of_others() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("its owner");
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its owner");
     let guard = Guard::start(&scratch, "view", &[]);
     fs::create_dir(guard.path("private")).expect("the lock is free");
     fs::set_permissions(guard.path("private"), fs::Permissions::from_mode(0o700)).expect("ours");
@@ -238,7 +236,7 @@ sys.exit('secret' in line.decode() or event['event'] != 'given' or event['put_as
 /// Programs that wait in `.latchfs` get events, and a signal ends their wait.
 #[test]
 fn events_are_followed_and_a_signal_ends_the_wait() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let follow = |name: &str| {
@@ -273,10 +271,10 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
 
 #[test]
 fn a_mount_on_a_server_decides_about_the_lock() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     let mount = |name: &str, options: &[&str]| {
-        let dir = scratch.0.join(name);
+        let dir = scratch.join(name);
         run(latchfs().arg("mount").arg(&dir).args(options).arg("--background")).ok();
         dir
     };
@@ -285,11 +283,11 @@ fn a_mount_on_a_server_decides_about_the_lock() {
     let init = |mount: &std::path::Path| {
         let mut init = latchfs();
         init.args(["guard", "init", "--dir"]).arg(mount).arg(scratch.folder());
-        run(init.arg("--stage").arg(scratch.0.join("state")))
+        run(init.arg("--stage").arg(scratch.join("state")))
     };
     let why = init(&own).exits(64);
     assert!(why.contains("has its own engine") && why.contains("--server URL"), "{why}");
-    let why = init(&scratch.0).exits(69);
+    let why = init(scratch.path()).exits(69);
     assert!(why.contains("no latchfs is mounted at"), "{why}");
     init(&locks).ok();
     let record = fs::read_to_string(scratch.folder().join(".latchfs/folder")).expect("there");
@@ -302,18 +300,18 @@ fn a_mount_on_a_server_decides_about_the_lock() {
     assert!(held.contains("\"held\""), "{held}");
     guard.end();
     let mut state = latchfs();
-    state.arg("guard").arg(scratch.folder()).arg(scratch.0.join("other"));
-    state.arg("--stage").arg(scratch.0.join("state"));
-    let why = run(state.arg("--state").arg(scratch.0.join("engine"))).exits(64);
+    state.arg("guard").arg(scratch.folder()).arg(scratch.join("other"));
+    state.arg("--stage").arg(scratch.join("state"));
+    let why = run(state.arg("--state").arg(scratch.join("engine"))).exits(64);
     assert!(why.contains("leave --state out"), "{why}");
     run(latchfs().args(["umount", &locks]).arg(&own)).ok();
 }
 
 #[test]
 fn the_engine_of_a_folder_alone_is_kept_where_the_user_says() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
-    let engine = scratch.0.join("engine");
+    let engine = scratch.join("engine");
     let options = ["--state", &engine.display().to_string()];
     let token = |guard: &Guard| {
         fs::write(guard.path("a"), "1").expect("the lock is free");
@@ -329,8 +327,8 @@ fn the_engine_of_a_folder_alone_is_kept_where_the_user_says() {
 
 #[test]
 fn a_dead_server_is_named_in_the_refusal() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &[]);
     server.signal(libc::SIGKILL);
@@ -342,10 +340,10 @@ fn a_dead_server_is_named_in_the_refusal() {
 
 #[test]
 fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     // A program that creates a file waits for a second only, since its directory is locked.
     fs::write(scratch.folder().join("a"), "0").expect("written");
-    let server = Server::start(&scratch);
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--on-write", "wait=5m"]);
     let address = server.url.trim_start_matches("http://").to_owned();
@@ -358,8 +356,8 @@ fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
     eventually("the refused request", || {
         (guard.status()["trouble"].is_string() && guard.status()["waiting"] == 2).then_some(())
     });
-    let data = scratch.0.join("server").display().to_string();
-    let _server = Server::start_at(&address, &["--data", &data]);
+    let data = scratch.join("server").display().to_string();
+    let _server = Server::at(&address, &["--data", &data]);
     assert!(take.wait().expect("it ends").success());
     writer.join().expect("no panic").expect("written");
     assert_eq!(fs::read_to_string(guard.path("a")).expect("readable"), "1");
@@ -368,13 +366,13 @@ fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
 
 #[test]
 fn a_directory_in_a_view_is_no_place_for_a_view() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::create_dir(guard.path("dir")).expect("free");
     let mut command = latchfs();
     command.arg("guard").arg(scratch.folder()).arg(guard.path("dir"));
-    command.arg("--stage").arg(scratch.0.join("other"));
+    command.arg("--stage").arg(scratch.join("other"));
     let refused = run(&mut command);
     assert!(refused.err.contains("which is a view of a guarded folder"), "{}", refused.err);
     assert!(!refused.err.contains("is a lock"), "{}", refused.err);
@@ -383,8 +381,8 @@ fn a_directory_in_a_view_is_no_place_for_a_view() {
 /// A person who waits for a large folder sees how far it has come.
 #[test]
 fn init_says_how_much_it_has_read() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     for name in ["a", "b", "c", "d"] {
         // Without content on the disk.
         let file = File::create(scratch.folder().join(name)).expect("made");
@@ -392,7 +390,7 @@ fn init_says_how_much_it_has_read() {
     }
     let mut command = latchfs();
     command.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
-    let output = run(command.arg("--stage").arg(scratch.0.join("state")));
+    let output = run(command.arg("--stage").arg(scratch.join("state")));
     assert!(output.out.contains("is guarded"), "{}{}", output.out, output.err);
     let progress = output.err.lines().filter(|line| line.starts_with("latchfs: read "));
     assert!(progress.clone().count() > 0, "{}", output.err);
@@ -404,7 +402,7 @@ fn init_says_how_much_it_has_read() {
 /// Any user who can read a folder can lock it.
 #[test]
 fn a_lock_on_the_folder_itself_stops_no_guard() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
     scratch.init(&["--alone"]);
     let mut flock = Command::new("setpriv");
@@ -418,9 +416,9 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
     fs::write(guard.path("a"), "1").expect("the lock is free");
     let other = |user: &str, state: &str| {
         let mut command = Command::new("setpriv");
-        command.args(["--clear-groups", &format!("--reuid={user}"), env!("CARGO_BIN_EXE_latchfs")]);
-        command.arg("guard").arg(scratch.folder()).arg(scratch.0.join("other"));
-        run(command.arg("--stage").arg(scratch.0.join(state))).fails()
+        command.args(["--clear-groups", &format!("--reuid={user}"), testing::latchfs_path()]);
+        command.arg("guard").arg(scratch.folder()).arg(scratch.join("other"));
+        run(command.arg("--stage").arg(scratch.join(state))).fails()
     };
     assert!(other("0", "state").contains("another guard of this machine, process "));
     let mut doctor = latchfs();
@@ -434,7 +432,7 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
     eventually("the guard's lock", || {
         run(&mut doctor).out.contains("nothing is to be mended").then_some(())
     });
-    let theirs = scratch.0.join("theirs");
+    let theirs = scratch.join("theirs");
     fs::create_dir(&theirs).expect("made");
     std::os::unix::fs::chown(&theirs, Some(4242), Some(4242)).expect("root may");
     let seen = other("4242", "theirs");
@@ -444,14 +442,14 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
 /// A directory that the guard can't use is refused before the folder is a guarded one.
 #[test]
 fn init_of_a_folder_alone_checks_the_state_directory_that_it_is_given() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     let folder = scratch.folder();
     let init = |stage: &std::path::Path| {
         run(latchfs().args(["guard", "init", "--alone"]).arg(&folder).arg("--stage").arg(stage))
     };
     let inside = init(&folder.join("state")).exits(69);
     assert!(inside.contains("lies in") && inside.contains("beside the folder"), "{inside}");
-    let state = scratch.0.join("state");
+    let state = scratch.join("state");
     let said = init(&state).ok();
     let next = format!("VIEW --stage {}'", state.display());
     assert!(said.contains(&next), "{said}");

@@ -2,21 +2,21 @@
 //! session of the guard.
 
 use crate::arriving::{Machines, not_ready, state};
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause, shell};
 use latchfs::time::{Span, boot_now};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause, shell};
 
 /// The server is stopped for longer than the session of the guard lasts. Neither a person nor a
 /// program that waits for the lock hears of that.
 #[test]
 fn a_wait_goes_on_when_the_session_is_lost() {
     let _alone = no_other_stops();
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     fs::write(scratch.folder().join("a"), "before").expect("made");
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     let options = ["--client", "m1", "--ttl", "2s", "--on-write", "wait=50s"];
@@ -49,8 +49,8 @@ fn a_wait_goes_on_when_the_session_is_lost() {
 /// changes wait for a second only. A change of a file waits as long as the option says.
 #[test]
 fn a_change_of_names_waits_a_second_and_says_what_to_do() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     fs::write(scratch.folder().join("a"), "before\n").expect("made");
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     let options = ["--client", "m1", "--on-write", "wait=1m"];

@@ -1,7 +1,5 @@
 //! Guards whose disk hangs: the watchdog gets no reports, commands say what hangs, and an unmount
 //! ends the waits of programs.
-
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
 use crate::telling::Events;
 use std::fs;
 use std::io::Write as _;
@@ -9,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::run;
+use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, run};
 
 /// The interval in which the watchdog of the tests wants a report.
 const WATCHDOG: Duration = Duration::from_millis(600);
@@ -22,11 +20,11 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new() -> Self {
-        let scratch = Scratch::new();
-        let image = scratch.0.with_extension("image");
+        let scratch = Scratch::with_folder();
+        let image = scratch.path().with_extension("image");
         fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("there is room");
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)).ok();
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&scratch.0)).ok();
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(scratch.path())).ok();
         fs::create_dir(scratch.folder()).expect("an empty disk");
         Self { scratch, image }
     }
@@ -34,7 +32,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.scratch.0).status();
+        let _ = Command::new("umount").arg("-l").arg(self.scratch.path()).status();
         let _ = fs::remove_file(&self.image);
         let _ = fs::remove_file(self.image.with_extension("socket"));
     }
@@ -45,8 +43,8 @@ pub(crate) struct FrozenDisk<'a>(&'a Path);
 
 impl<'a> FrozenDisk<'a> {
     pub(crate) fn freeze(disk: &'a Disk) -> Self {
-        run(Command::new("fsfreeze").arg("-f").arg(&disk.scratch.0)).ok();
-        Self(&disk.scratch.0)
+        run(Command::new("fsfreeze").arg("-f").arg(disk.scratch.path())).ok();
+        Self(disk.scratch.path())
     }
 }
 
@@ -146,7 +144,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
 fn a_late_publish_is_reported() {
     let _stops = no_other_stops();
     let disk = Disk::new();
-    let server = Server::start(&disk.scratch);
+    let server = Server::of(&disk.scratch);
     disk.scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&disk.scratch, "view", &["--ttl", "2s"]);
     let mut file = fs::File::create(guard.path("a")).expect("the lock is free");

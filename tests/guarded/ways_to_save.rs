@@ -1,11 +1,10 @@
 //! The ways in which programs save, by the system calls that strace shows: the programs that the
 //! tests run differ in more than their names.
-
-use crate::harness::{Guard, Scratch, shell};
 use crate::programs::{EDITORS, Program, TOOLS, make_input, save};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use testing::{Guard, Scratch, shell};
 
 /// The programs whose system calls are looked at.
 const TRACED: [&str; 14] = [
@@ -279,10 +278,10 @@ fn ways(dir: &Path, trace: &str) -> BTreeSet<WayToSave> {
 /// Runs the commands of a program under strace in a view. Returns the ways in which it saves.
 fn trace(program: &Program, view: &Path, scratch: &Scratch) -> BTreeSet<WayToSave> {
     shell(view, "find . -mindepth 1 -delete; cp ../in/data data").ok();
-    let (script, log) = (scratch.0.join("out/script"), scratch.0.join("out/trace"));
+    let (script, log) = (scratch.join("out/script"), scratch.join("out/trace"));
     let mut seen = BTreeSet::new();
     for command in program.1 {
-        fs::write(scratch.0.join("in/moving"), "moving\n").expect("written");
+        fs::write(scratch.join("in/moving"), "moving\n").expect("written");
         fs::write(&script, command).expect("written");
         let strace = format!(
             "strace -f -y -qq -s 0 -e signal=none -e trace={CALLS} -o {} sh -e {}",
@@ -297,12 +296,12 @@ fn trace(program: &Program, view: &Path, scratch: &Scratch) -> BTreeSet<WayToSav
 
 #[test]
 fn programs_save_in_ten_ways_by_their_system_calls() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     for dir in ["in", "out"] {
-        fs::create_dir(scratch.0.join(dir)).expect("made");
+        fs::create_dir(scratch.join(dir)).expect("made");
     }
-    make_input(&scratch.0.join("in"));
+    make_input(&scratch.join("in"));
     let guard = Guard::start(&scratch, "view", &[]);
     let mut all = BTreeSet::new();
     for name in TRACED {

@@ -1,7 +1,6 @@
 //! `latchfs who`: who holds the lock of the guarded folder in which a file lies.
 
 use crate::arriving::Machines;
-use crate::harness::{Scratch, Server, latchfs};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,6 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
 use testing::run;
+use testing::{Scratch, Server, latchfs};
 
 /// A file is looked up in a view of either machine, and in the folder itself. The server that the
 /// folder names is asked if the guard does not know the holder, or if no guard runs.
@@ -46,8 +46,8 @@ fn who_names_the_holder_of_a_folder() {
 /// unless `LATCHFS_SERVER` names it too.
 #[test]
 fn the_server_that_a_folder_names_gets_no_credentials() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url]);
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -55,7 +55,7 @@ fn the_server_that_a_folder_names_gets_no_credentials() {
     let text = fs::read_to_string(&record).expect("made by init");
     assert!(text.contains(&server.url), "{text}");
     fs::write(&record, text.replace(&server.url, &url)).expect("ours");
-    let token = scratch.0.join("token");
+    let token = scratch.join("token");
     fs::write(&token, "a-secret-token").expect("ours");
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("ours");
     let (send, received) = channel();

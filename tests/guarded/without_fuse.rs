@@ -3,7 +3,6 @@
 //! together.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::harness::{Guard, Scratch, eventually, latchfs, pause, python};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use testing::{Guard, Scratch, eventually, latchfs, pause, python};
 use testing::{Output, run, signal};
 
 /// A machine that uses its copy of the folder without a view.
@@ -23,7 +23,7 @@ impl Plain<'_> {
     fn command(&self, request: &str, options: &[&str]) -> Command {
         let mut command = latchfs();
         command.args(["guard", request]).arg(self.scratch.folder()).args(["--client", self.client]);
-        command.arg("--stage").arg(self.scratch.0.join("state"));
+        command.arg("--stage").arg(self.scratch.join("state"));
         if ["take", "accept"].contains(&request) {
             command.args(["--ttl", "2s"]);
         }
@@ -61,7 +61,7 @@ impl Plain<'_> {
 
     /// Returns the directory of this machine in the state directory.
     fn host(&self) -> PathBuf {
-        let mut ids = fs::read_dir(self.scratch.0.join("state")).expect("there").flatten();
+        let mut ids = fs::read_dir(self.scratch.join("state")).expect("there").flatten();
         let id = ids.find(|entry| entry.path().is_dir()).expect("the folder's");
         id.path().join(self.client)
     }
@@ -178,7 +178,7 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
 fn a_lost_lock_is_reported_and_the_next_take_names_what_was_changed() {
     let machines = Machines::new();
     let (one, two) = (plain(&machines), machines.start(2, &[]));
-    let event_file = machines.first.0.join("event");
+    let event_file = machines.first.join("event");
     let on_lost = format!("echo \"$LATCHFS_EVENT\" > {}", event_file.display());
     one.request("take", &["--on-lost", &on_lost]).ok();
     let mut events = one.connect();
@@ -195,7 +195,7 @@ fn a_lost_lock_is_reported_and_the_next_take_names_what_was_changed() {
     let status = one.status();
     assert_eq!(status["state"], "reading");
     assert!(status["next"].to_string().contains("programs must not write"), "{status}");
-    let log = fs::read_to_string(machines.first.0.join("state/latchfs.log")).expect("a log");
+    let log = fs::read_to_string(machines.first.join("state/latchfs.log")).expect("a log");
     assert!(log.contains("is lost"), "{log}");
     machines.carry_all();
     let unsure = two.request("take", &["--try"]).exits(75);
@@ -260,8 +260,8 @@ fn a_view_and_a_guard_without_one_exclude_each_other() {
     let one = plain(&machines);
     one.request("take", &[]).ok();
     let mut view = latchfs();
-    view.arg("guard").arg(one.scratch.folder()).arg(one.scratch.0.join("view"));
-    let why = run(view.args(["--client", "m1", "--stage"]).arg(one.scratch.0.join("state")));
+    view.arg("guard").arg(one.scratch.folder()).arg(one.scratch.join("view"));
+    let why = run(view.args(["--client", "m1", "--stage"]).arg(one.scratch.join("state")));
     let why = why.exits(69);
     assert!(why.contains("another guard of this machine"), "{why}");
     assert!(why.contains("'latchfs guard give "), "{why}");
@@ -297,22 +297,22 @@ fn other_users_neither_take_nor_give() {
     let machines = Machines::new();
     let one = plain(&machines);
     one.request("take", &[]).ok();
-    for dir in [one.scratch.0.clone(), one.scratch.folder()] {
+    for dir in [one.scratch.path().to_owned(), one.scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
-    let state = one.scratch.0.join("state-of-4001");
-    let latchfs = env!("CARGO_BIN_EXE_latchfs");
+    let state = one.scratch.join("state-of-4001");
+    let latchfs = testing::latchfs_path();
     let program = format!(
         "import os, sys
 os.execv('{latchfs}', ['latchfs', 'guard', 'take', '{}', '--client', 'm1', '--stage', '{}'])",
         one.scratch.folder().display(),
         state.display()
     );
-    let why = python(4_001, &one.scratch.0, &program).fails();
+    let why = python(4_001, one.scratch.path(), &program).fails();
     assert!(why.contains("another guard of this machine"), "{why}");
     // The directory of the machine is private. Behind it, the socket asks who has connected.
     for dir in
-        [one.scratch.0.join("state"), one.host().join(".."), one.host(), one.host().join("ctl")]
+        [one.scratch.join("state"), one.host().join(".."), one.host(), one.host().join("ctl")]
     {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
     }
@@ -326,8 +326,8 @@ for what in ['give', 'take', 'accept', 'status']:
     f.flush()
     print(f.readline())
 ";
-    std::os::unix::fs::symlink(one.host(), one.scratch.0.join("state-link")).expect("made");
-    let answers = python(4_001, &one.scratch.0, ask).ok();
+    std::os::unix::fs::symlink(one.host(), one.scratch.join("state-link")).expect("made");
+    let answers = python(4_001, one.scratch.path(), ask).ok();
     assert_eq!(answers.matches("only root").count(), 3, "{answers}");
     assert!(answers.contains("\"state\":\"holding\""), "{answers}");
     assert_eq!(one.status()["state"], "holding");
@@ -378,8 +378,8 @@ fn hostile_clients_do_not_stop_the_guard() {
 /// Several machines on one storage need a view: nothing else keeps a late writer out.
 #[test]
 fn shared_storage_needs_a_view() {
-    let scratch = Scratch::new();
-    let server = crate::harness::Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = testing::Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);
     let one = Plain { scratch: &scratch, client: "m1" };
     let why = one.request("take", &[]).exits(64);

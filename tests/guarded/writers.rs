@@ -1,7 +1,5 @@
 //! Files that several programs write through one inherited descriptor, and programs that execute
 //! others while they have files open.
-
-use crate::harness::{Guard, Scratch, eventually};
 use crate::recorder::{Recorder, version};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -10,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testing::{rounds, run_within};
+use testing::{Guard, Scratch, eventually, rounds, run_within};
 
 /// Scripts that write `one` to the file `out`, wait for the FIFO `GATE`, and write `two`.
 const SCRIPTS: [(&str, &[&str]); 10] = [
@@ -72,13 +70,13 @@ fn fifo(path: PathBuf) -> PathBuf {
 
 #[test]
 fn a_file_of_several_programs_appears_whole() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
-    let gate = fifo(scratch.0.join("gate"));
+    let gate = fifo(scratch.join("gate"));
     let gate = gate.to_str().expect("text");
     let makefile = format!("all: first second\nfirst: ; @echo one\nsecond: first ; @cat {gate}\n");
-    fs::write(scratch.0.join("makefile"), makefile).expect("written");
+    fs::write(scratch.join("makefile"), makefile).expect("written");
     let real = scratch.folder().join("out");
     let recorder = Recorder::start(&scratch.folder());
     for _ in 0..rounds(1, 10) {
@@ -119,7 +117,7 @@ fn a_file_of_several_programs_appears_whole() {
 /// locked. A guard that looked there would hang, and with it each `ps`.
 #[test]
 fn a_program_that_executes_another_one_never_hangs() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let is_over = Arc::new(AtomicBool::new(false));
@@ -169,7 +167,7 @@ for number in range({count}):
 /// The recorder of these tests sees a file in parts, if the guard shows it in parts.
 #[test]
 fn a_file_that_is_changed_in_place_is_seen_in_parts() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &["--in-place", "*"]);
     let recorder = Recorder::start(&scratch.folder());

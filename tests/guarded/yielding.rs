@@ -2,13 +2,13 @@
 //! for a while, or at the latest after `--max`.
 
 use crate::arriving::{Machines, begin_take, not_ready, state};
-use crate::harness::{Guard, eventually, latchfs, pause};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use testing::run;
+use testing::{Guard, eventually, latchfs, pause};
 
 /// How long the last marker may take: it is written after all files of the file system are synced,
 /// also those of other programs.

@@ -2,7 +2,6 @@
 //! the lock service hears of a machine that is at work.
 
 use crate::arriving::{Machines, begin_take, not_ready, state};
-use crate::harness::{Guard, Scratch, Server, eventually, pause};
 use crate::relay::Relay;
 use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File};
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use testing::{Guard, Scratch, Server, eventually, pause};
 
 /// How long an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
@@ -77,8 +77,8 @@ pub(crate) fn metric(server: &Server, name: &str) -> u64 {
 /// The lock service hears of 1,000 writes by one announcement and one marker, and by nothing else.
 #[test]
 fn a_burst_of_writes_makes_one_pair_of_requests() {
-    let scratch = Scratch::new();
-    let server = Server::start(&scratch);
+    let scratch = Scratch::with_folder();
+    let server = Server::of(&scratch);
     scratch.init(&["--server", &server.url, "--client", "m1"]);
     let relay = Relay::start(&server.url);
     let options = ["--client", "m1", "--ttl", "20s", "--settle", "1s", "--server", &relay.url];

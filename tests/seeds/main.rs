@@ -6,8 +6,6 @@
 
 #[path = "../line/follower.rs"]
 mod follower;
-#[path = "../guarded/harness.rs"]
-mod guards;
 
 mod cluster;
 mod documents;

@@ -1,9 +1,7 @@
 //! How a machine gets the right to change its copy of the folder.
-
-use crate::harness::Server;
 use std::path::PathBuf;
 use std::process::Command;
-use testing::run;
+use testing::{Server, run};
 
 /// A lock of the folder, which one machine holds at a time.
 pub(crate) trait Access {
@@ -34,7 +32,7 @@ pub(crate) struct LockOnly {
 
 impl LockOnly {
     pub(crate) fn new(folders: &[PathBuf]) -> Self {
-        let server = Server::start_at("127.0.0.1:0", &["--state", "none", "--grant-at-once"]);
+        let server = Server::at("127.0.0.1:0", &["--state", "none", "--grant-at-once"]);
         Self { server, folders: folders.to_vec() }
     }
 

@@ -23,7 +23,7 @@ fn run_guarded(
     let folders = folders_of(&machines);
     make_files(&folders[0]);
     let server = guarded::init(&machines);
-    let mut tool = start(&folders, &machines[0].0);
+    let mut tool = start(&folders, machines[0].path());
     wait_until_same(&folders);
     let mut access = Guarded::start(server, &machines, course.seed);
     let Tally { ledger, lost, conflict_copies, faults } =

@@ -1,7 +1,6 @@
 //! A run of many turns by several machines, with faults.
 
 use crate::access::Access;
-use crate::harness::Scratch;
 use crate::ledger::{Ledger, Work, logs_in, run_turn};
 use crate::random::Random;
 use crate::sync_tool::SyncTool;
@@ -11,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use testing::Scratch;
 use testing::poll;
 
 /// The number of polls until all folders have the same content.
@@ -54,7 +54,7 @@ pub(crate) struct Faults {
 
 /// A scratch folder for each machine.
 pub(crate) fn machines(count: usize) -> Vec<Scratch> {
-    (0..count).map(|_| Scratch::new()).collect()
+    (0..count).map(|_| Scratch::with_folder()).collect()
 }
 
 pub(crate) fn folders_of(machines: &[Scratch]) -> Vec<PathBuf> {

@@ -2,11 +2,11 @@
 //! the files of the last one have arrived.
 
 use crate::access::Access;
-use crate::harness::{Guard, Scratch, Server, latchfs, pause};
 use crate::random::Random;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::{Guard, Scratch, Server, latchfs, pause};
 use testing::{run_within, signal};
 
 /// How long the files of a turn may take to arrive.
@@ -25,7 +25,7 @@ pub(crate) struct Guarded<'a> {
 
 /// Makes the first machine's folder a guarded one. The sync tool carries its record to the others.
 pub(crate) fn init(machines: &[Scratch]) -> Server {
-    let server = Server::start(&machines[0]);
+    let server = Server::of(&machines[0]);
     machines[0].init(&["--server", &server.url, "--client", "m0"]);
     server
 }

@@ -25,7 +25,7 @@ fn run_lock_only(
     let folders = folders_of(&machines);
     let mut access = LockOnly::new(&folders);
     make_files(&folders[0]);
-    let mut tool = start(&folders, &machines[0].0);
+    let mut tool = start(&folders, machines[0].path());
     wait_until_same(&folders);
     run(course, &folders, &mut *tool, &mut access)
 }

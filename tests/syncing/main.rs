@@ -5,9 +5,6 @@ mod access;
 mod barrier;
 mod course;
 mod guarded;
-#[path = "../guarded/harness.rs"]
-#[allow(dead_code)] // a part of it is used
-mod harness;
 mod ledger;
 mod lock_only;
 mod pair_tool;

@@ -4,7 +4,6 @@
 use crate::access::Access as _;
 use crate::course::{folders_of, machines, wait_until_same};
 use crate::guarded::{self, Guarded};
-use crate::harness::{Guard, Scratch, eventually, latchfs};
 use crate::sync_tool::SyncTool as _;
 use crate::syncthing::Syncthing;
 use std::fs;
@@ -12,6 +11,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testing::run;
+use testing::{Guard, Scratch, eventually, latchfs};
 
 /// Two machines with guards and Syncthing.
 struct Pair<'a> {
@@ -26,7 +26,7 @@ impl<'a> Pair<'a> {
         let folders = folders_of(machines);
         make(&folders[0]);
         let server = guarded::init(machines);
-        let tool = Syncthing::start(&folders, &machines[0].0);
+        let tool = Syncthing::start(&folders, machines[0].path());
         wait_until_same(&folders);
         Self { access: Guarded::start(server, machines, 1), tool, folders }
     }
@@ -135,7 +135,7 @@ fn a_guard_tells_syncthing_of_the_paths_of_each_marker() {
     let folders = folders_of(&machines);
     write(&folders[0].join("a"), "before");
     let _server = guarded::init(&machines);
-    let tool = Syncthing::start(&folders, &machines[0].0);
+    let tool = Syncthing::start(&folders, machines[0].path());
     wait_until_same(&folders);
     tool.stop_watching(0);
     let carry = format!("syncthing={}", tool.home(0).display());

@@ -2,16 +2,16 @@
 
 use super::{SyncTool as _, Syncthing};
 use crate::course::{folders_of, machines, wait_until_same};
-use crate::harness::eventually;
 use serde_json::{Value, json};
 use std::fs;
+use testing::eventually;
 
 #[test]
 fn instances_keep_to_loopback_and_have_the_values_of_new_folders() {
     let machines = machines(2);
     let folders = folders_of(&machines);
     fs::write(folders[0].join("a"), "content").expect("written");
-    let tool = Syncthing::start(&folders, &machines[0].0);
+    let tool = Syncthing::start(&folders, machines[0].path());
     wait_until_same(&folders);
     assert_eq!(fs::read_to_string(folders[1].join("a")).expect("there"), "content");
     for instance in &tool.instances {
@@ -67,7 +67,7 @@ fn an_instance_that_was_killed_while_receiving_goes_on() {
     let machines = machines(2);
     let folders = folders_of(&machines);
     fs::write(folders[0].join("small"), "content").expect("written");
-    let mut tool = Syncthing::start(&folders, &machines[0].0);
+    let mut tool = Syncthing::start(&folders, machines[0].path());
     wait_until_same(&folders);
     tool.slow_down(1);
     let content: Vec<_> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(at) >> 9) as u8).collect();
@@ -84,7 +84,7 @@ fn an_instance_that_is_stopped_receives_nothing() {
     let machines = machines(3);
     let folders = folders_of(&machines);
     fs::write(folders[0].join("a"), "x").expect("written");
-    let mut tool = Syncthing::start(&folders, &machines[0].0);
+    let mut tool = Syncthing::start(&folders, machines[0].path());
     wait_until_same(&folders);
     tool.stop(1);
     fs::write(folders[0].join("a"), "changed").expect("written");

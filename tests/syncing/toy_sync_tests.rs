@@ -1,12 +1,12 @@
 //! Tests of the toy sync tool: most run on a clock of their own, so that a seed repeats all steps.
 
 use super::{Carrier, Delays, ToySync, files_in, is_conflict_copy};
-use crate::harness::{Scratch, eventually};
 use crate::random::{Random, seed};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use testing::{Scratch, eventually};
 
 const DELAYS: Delays =
     Delays { shortest: Duration::from_millis(50), longest: Duration::from_secs(8) };
@@ -23,8 +23,8 @@ struct Trial {
 
 impl Trial {
     fn new(count: usize, seed: u64) -> Self {
-        let scratch = Scratch::new();
-        let folders: Vec<_> = (0..count).map(|at| scratch.0.join(format!("m{at}"))).collect();
+        let scratch = Scratch::with_folder();
+        let folders: Vec<_> = (0..count).map(|at| scratch.join(format!("m{at}"))).collect();
         for folder in &folders {
             fs::create_dir(folder).expect("made");
         }
@@ -361,8 +361,8 @@ fn the_same_seed_gives_the_same_steps() {
 
 #[test]
 fn a_reader_never_sees_a_part_of_a_file() {
-    let scratch = Scratch::new();
-    let folders = ["m0", "m1"].map(|name| scratch.0.join(name));
+    let scratch = Scratch::with_folder();
+    let folders = ["m0", "m1"].map(|name| scratch.join(name));
     for folder in &folders {
         fs::create_dir(folder).expect("made");
     }

@@ -28,7 +28,7 @@ pub(crate) struct Node {
 impl Node {
     #[track_caller]
     fn start(name: &str, scratch: &Scratch, args: &[String]) -> Self {
-        let log = File::create(scratch.join(&format!("{name}.log"))).expect("ours");
+        let log = File::create(scratch.join(format!("{name}.log"))).expect("ours");
         let mut command = latchfs();
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
@@ -56,7 +56,7 @@ impl Drop for Node {
 /// Starts one server, or three nodes of a cluster; waits until all three nodes vote.
 #[track_caller]
 pub(crate) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
-    let data = |n: usize| scratch.join(&format!("data{n}")).display().to_string();
+    let data = |n: usize| scratch.join(format!("data{n}")).display().to_string();
     if behind == Behind::Server {
         return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
     }

@@ -9,12 +9,14 @@
 //! - `server` is a server and requests to it; `http` and `line` are connections to it.
 //! - `mount` is a mount of the program itself or, by `backend`, of a server or a cluster; `python`
 //!   has what the Python programs of tests share.
+//! - `guard` is a guard and its view.
 //! - `net` are machines that exchange packets, and `nodes` clusters on them.
 
 #![allow(clippy::new_without_default)] // a `new` here starts or creates something
 
 mod backend;
 mod command;
+mod guard;
 mod http;
 mod line;
 mod mount;
@@ -29,6 +31,7 @@ pub use command::{
     COMMAND_LIMIT, Output, drain, eventually, free_port, is_durable, latchfs, latchfs_path, lines,
     poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
 };
+pub use guard::{Guard, Stopped, no_other_stops, pause, python, shell};
 pub use http::HttpConnection;
 pub use line::{LineConnection, Lines};
 pub use mount::{ALICE, BOB, Mount, Setup, json, memory_kb, mount, text, tools, users};

@@ -4,14 +4,10 @@ use crate::command::{latchfs, remove_tree, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A directory of one test, which is removed when this value is dropped.
-pub struct Scratch {
-    path: PathBuf,
-    folder: Once,
-}
+pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes an empty directory.
@@ -32,26 +28,31 @@ impl Scratch {
         scratch
     }
 
+    /// Makes a directory that has a folder to be guarded, [`Self::folder`].
+    pub fn with_folder() -> Self {
+        let scratch = Self::new();
+        fs::create_dir(scratch.folder()).expect("a fresh directory");
+        scratch
+    }
+
     /// Takes this directory, which the test has made or will make, as its own.
     pub const fn at(path: PathBuf) -> Self {
-        Self { path, folder: Once::new() }
+        Self(path)
     }
 
     /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0
     }
 
     /// Returns the path of a file in the directory.
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
     }
 
-    /// Returns the folder that guards of the test guard; the first call makes it.
+    /// Returns the path of the folder that guards of the test guard.
     pub fn folder(&self) -> PathBuf {
-        let folder = self.join("folder");
-        self.folder.call_once(|| fs::create_dir_all(&folder).expect("the test's own directory"));
-        folder
+        self.join("folder")
     }
 
     /// Runs `latchfs guard init` on the folder.
@@ -69,8 +70,8 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // The directory is not removed if a mount is still in it, because removing the files of a
         // mount would release locks.
-        if !mounts().iter().any(|dir| dir.starts_with(&self.path)) {
-            remove_tree(&self.path);
+        if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
+            remove_tree(&self.0);
         }
     }
 }

@@ -61,10 +61,20 @@ impl Server {
     /// Starts a server that listens on `address`, with the options `options`.
     #[track_caller]
     pub fn at(address: &str, options: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        let mut command = latchfs();
+        Self::serve(latchfs(), address, options)
+    }
+
+    /// Starts a server that keeps its state in the scratch directory of a test.
+    #[track_caller]
+    pub fn of(scratch: &Scratch) -> Self {
+        Self::listen(&["--data", &scratch.join("server").display().to_string()])
+    }
+
+    /// Starts a server by `command`, which runs latchfs.
+    #[track_caller]
+    pub fn serve(mut command: Command, address: &str, options: &[&str]) -> Self {
         command.args(["serve", "--listen", address]).args(options);
-        Self::spawn(&mut command, scratch)
+        Self::spawn(&mut command, Scratch::new())
     }
 
     /// Starts a mount at `dir` that also serves HTTP on a Unix socket.

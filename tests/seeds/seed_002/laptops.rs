@@ -1,12 +1,10 @@
 //! Two machines with a guarded folder each, and clients of the seed's protocol on them.
-
-use crate::guards::{Guard, Scratch, Server, latchfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use testing::run;
+use testing::{Guard, Scratch, Server, latchfs, run};
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(super) struct Laptops {
@@ -16,8 +14,8 @@ pub(super) struct Laptops {
 
 impl Laptops {
     pub(super) fn new() -> Self {
-        let scratches = [Scratch::new(), Scratch::new()];
-        let server = Server::start(&scratches[0]);
+        let scratches = [Scratch::with_folder(), Scratch::with_folder()];
+        let server = Server::of(&scratches[0]);
         fs::write(scratches[0].folder().join("notes"), "old").expect("a folder");
         scratches[0].init(&["--server", &server.url, "--client", "laptop1"]);
         let from = format!("{}/", scratches[0].folder().display());
@@ -49,13 +47,13 @@ impl Laptops {
 
     /// Returns the lines of a log in the server's data directory.
     pub(super) fn server_log(&self, name: &str) -> Vec<Value> {
-        let log = self.scratches[0].0.join("server").join(name);
+        let log = self.scratches[0].join("server").join(name);
         let text = fs::read_to_string(log).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.scratches[0].0.join(name)
+        self.scratches[0].join(name)
     }
 }
 

@@ -2,13 +2,13 @@
 //! written from the text of the seed alone.
 
 use super::laptops::{Laptops, SeedClient, lock_name, locks, record};
-use crate::guards::{Guard, Server, eventually, latchfs, pause, python};
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
+use testing::{Guard, Server, eventually, latchfs, pause, python};
 use testing::{rounds, run};
 
 const FIELDS: [&str; 14] = [
@@ -421,7 +421,7 @@ fn a_record_follows_its_schema_and_the_default_policy() {
     assert_eq!(nonce.len(), 32, "128 random bits: {nonce}");
     assert_ne!(shown["session_id"], "");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/lock-record.json");
-    let dir = Path::new(env!("CARGO_BIN_EXE_latchfs")).ancestors().nth(2).expect("a target");
+    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     let python = dir.join("test-tools/venv/bin/python");
     let mut check = Command::new(python);
     check.args(["-c", CHECK]).arg(schema).stdin(std::process::Stdio::piped());
@@ -487,7 +487,7 @@ fn the_command_steal_is_refused_with_a_wrong_clock() {
     let clock = laptops.file("clock");
     set(&clock, "+0");
     let data = laptops.file("other").display().to_string();
-    let server = Server::start_as(with_clock(&clock), "127.0.0.1:0", &["--data", &data]);
+    let server = Server::serve(with_clock(&clock), "127.0.0.1:0", &["--data", &data]);
     let lock = ["build", "--server", &server.url, "--client"];
     run(latchfs().arg("acquire").args(lock).args(["a", "--ttl", "1h"])).ok();
     let steal = |server_clock: &str| {
