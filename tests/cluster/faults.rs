@@ -3,8 +3,8 @@
 //! majority or all of the nodes are down; or no node accepts the mount's bearer token. After the
 //! faults no program is stuck and no lock stays held.
 
-use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
-use crate::server_faults::{Disk, SECRET, allow, private};
+use crate::machines::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
+use crate::machines::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
 use testing::eventually;

@@ -1,11 +1,6 @@
 //! Clusters of real node processes, each on a machine (network namespace) of its own. Nodes are
-//! killed, stopped, isolated, removed and replaced while clients send requests.
-
-#[path = "../machines/crowd.rs"]
-#[allow(dead_code)] // a part of it is used
-mod crowd;
-#[path = "../machines/server_faults.rs"]
-mod server_faults;
+//! killed, stopped, isolated, removed and replaced while clients send requests. `machines` has one
+//! server, and mounts of it on other machines.
 
 mod audit;
 mod chaos;
@@ -17,6 +12,7 @@ mod guards;
 mod histories;
 mod load;
 mod logs;
+mod machines;
 mod members;
 mod mounts;
 mod partitions;

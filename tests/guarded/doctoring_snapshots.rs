@@ -240,7 +240,8 @@ fn prepared_records_of_ended_programs_are_removed() {
     fs::remove_file(&prepared).expect("as the finding says");
     is_healthy(&two.view, &[]);
 
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds/seed_002_client.py");
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/served/seeds/seed_002_client.py");
     let mut client = Command::new("strace");
     let calls = "rename,renameat,renameat2";
     client.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);

@@ -54,6 +54,7 @@ mod snapshots;
 mod space;
 mod stale;
 mod suites;
+mod syncing;
 mod telling;
 mod two_steps;
 mod unread;

@@ -1,0 +1,34 @@
+//! The HTTP server, with curl and other clients.
+
+mod access;
+mod admin;
+mod docker;
+mod doctor;
+mod ending;
+mod events;
+mod examples;
+mod fuzz;
+mod guard_unit;
+mod handovers;
+mod health;
+mod hold_off;
+mod http2;
+mod launchd;
+mod limits;
+mod listing;
+mod locks;
+mod logs;
+mod mounting;
+mod nodes;
+mod page;
+mod problems;
+mod profiles;
+mod prometheus;
+mod scale;
+mod sentences;
+mod sessions;
+mod several;
+mod targets;
+mod tls;
+mod units;
+mod waiting;
