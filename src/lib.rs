@@ -4,7 +4,7 @@
 //! its tests and the simulator of clusters, and may change with any version.
 //!
 //! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
-//! `tests/tidy.rs` counts:
+//! `tests/tidy` counts:
 //!
 //! - [`engine`], a crate of its own, holds the rules of a lock as a pure value: leases, sessions,
 //!   queues, tokens. Its [`time`] reads the kernel's clocks; no other module does.

@@ -1,12 +1,10 @@
 //! Checks of the source tree that rustfmt and clippy do not make: sizes of lines, functions and
 //! files, imports between layers, clocks, sleeps, leftovers, and the terms that files must name.
 
-#[path = "tidy/folder_budgets.rs"]
 mod folder_budgets;
-#[path = "tidy/limits_table.rs"]
 mod limits_table;
-#[path = "tidy/module_graph.rs"]
 mod module_graph;
+mod mutants;
 
 use module_graph::ModuleGraph;
 use std::fmt::Write as _;
