@@ -4,12 +4,12 @@
 //! faults no program is stuck and no lock stays held.
 
 use crate::machines::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
-use crate::machines::server_faults::{Disk, SECRET, allow, private};
+use crate::machines::server_faults::{SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
-use testing::eventually;
 use testing::net::Net;
 use testing::nodes::{Cluster, Node, begin, serve};
+use testing::{SmallDisk, eventually};
 
 /// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 9] = [
@@ -27,7 +27,7 @@ const FAULTS: [&str; 9] = [
 /// Three nodes that require a bearer token, each with a disk of its own.
 struct Victims {
     cluster: Cluster,
-    disks: Vec<Disk>,
+    disks: Vec<SmallDisk>,
     tokens: PathBuf,
 }
 
@@ -43,7 +43,7 @@ impl Victims {
         let mut disks = Vec::new();
         for number in 0..3 {
             let machine = cluster.net.machine();
-            disks.push(Disk::new(machine.path("data"), "32m"));
+            disks.push(SmallDisk::new(machine.path("data"), "size=32m,mode=700"));
             let mut more = vec!["--tokens".to_owned(), tokens.display().to_string()];
             if number == 0 {
                 begin(&machine, "data");

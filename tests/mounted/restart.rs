@@ -414,42 +414,12 @@ fn is_named_by_a_process(path: &Path) -> bool {
     commands.any(|command| String::from_utf8_lossy(&command).contains(&path))
 }
 
-/// A small file system, unmounted when this value is dropped.
-struct Disk(Scratch);
-
-impl Disk {
-    fn new(size: &str) -> Self {
-        let disk = Self(Scratch::open_to_all());
-        std::fs::create_dir(disk.path()).expect("ours");
-        let size = format!("size={size}");
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(disk.path()))
-            .ok();
-        disk
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.join("disk")
-    }
-
-    /// Writes a file until the file system is full, so that later writes fail with ENOSPC.
-    fn fill(&self) {
-        let mut dd = Command::new("dd");
-        let fill = format!("of={}", self.path().join("fill").display());
-        assert!(run(dd.args(["if=/dev/zero", "bs=4k", &fill])).fails().contains("No space"));
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        run(Command::new("umount").arg("-l").arg(self.path())).ok();
-    }
-}
-
 /// On a full disk the daemon grants no lock: requests fail at once with a message. Held locks can
 /// still be read, and are held after a restart.
 #[test]
 fn a_full_disk_grants_nothing() {
-    let disk = Disk::new("2m");
+    let scratch = Scratch::open_to_all();
+    let disk = SmallDisk::new(scratch.join("disk"), "size=2m");
     let state = disk.path().join("state").display().to_string();
     let mut m = Setup::new().no_state().with(&format!("--state {state}")).start();
     m.sh("mkdir held && touch file").ok();
@@ -473,7 +443,7 @@ fn a_full_disk_grants_nothing() {
         "#)
         .ok();
     m.crash();
-    std::fs::remove_file(disk.path().join("fill")).expect("it is there");
+    disk.empty();
     m.start();
     assert_eq!((m.phase("held").as_str(), m.token("held")), ("held", token));
     let granted = std::fs::read_to_string(m.scratch().join("granted")).expect("written above");
@@ -485,12 +455,13 @@ fn a_full_disk_grants_nothing() {
 /// When the disk has room again, locks are granted without a restart.
 #[test]
 fn grants_resume_when_the_disk_has_room() {
-    let disk = Disk::new("2m");
+    let scratch = Scratch::open_to_all();
+    let disk = SmallDisk::new(scratch.join("disk"), "size=2m");
     let state = disk.path().join("state").display().to_string();
     let m = Setup::new().no_state().with(&format!("--state {state}")).start();
     disk.fill();
     m.py("assert any(no(os.mkdir, f'a{n}') != 'ok' for n in range(5_000))").ok();
-    std::fs::remove_file(disk.path().join("fill")).expect("it is there");
+    disk.empty();
     eventually("a grant", || (m.sh("mkdir build").code == 0).then_some(()));
     m.sh("rmdir build").ok();
 }

@@ -5,8 +5,10 @@
 //! Nothing here waits for a fixed time: programs report when they are ready, commands end or are
 //! killed at a limit, and [`eventually`] is the only poll.
 //!
-//! - `command` runs programs to their end, and `scratch` makes the directories of tests.
-//! - `server` is a server and requests to it; `http` and `line` are connections to it.
+//! - `command` runs programs to their end, `scratch` makes the directories of tests, and `disk`
+//!   small disks.
+//! - `server` is a server and requests to it, `http` and `line` are connections to it, and
+//!   `loopback` is a cluster of servers.
 //! - `mount` is a mount of the program itself or, by `backend`, of a server or a cluster; `python`
 //!   has what the Python programs of tests share.
 //! - `guard` is a guard and its view.
@@ -16,9 +18,11 @@
 
 mod backend;
 mod command;
+mod disk;
 mod guard;
 mod http;
 mod line;
+mod loopback;
 mod mount;
 pub mod net;
 pub mod nodes;
@@ -31,9 +35,11 @@ pub use command::{
     COMMAND_LIMIT, Output, drain, eventually, free_port, is_durable, latchfs, latchfs_path, lines,
     poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
 };
+pub use disk::SmallDisk;
 pub use guard::{Guard, Stopped, no_other_stops, pause, python, shell};
 pub use http::HttpConnection;
 pub use line::{LineConnection, Lines};
+pub use loopback::Loopback;
 pub use mount::{ALICE, BOB, Mount, Setup, json, memory_kb, mount, text, tools, users};
 pub use python::{PRELUDE, dedent};
 pub use scratch::{Scratch, mounts};

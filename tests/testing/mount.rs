@@ -1,10 +1,11 @@
 //! Mounts the real program for one test, and removes all that the test made at the end, even if it
 //! fails.
 
-use crate::backend::{Behind, Node, nodes};
+use crate::backend::{self, Behind};
 use crate::command::{Output, eventually, is_durable, latchfs, latchfs_path, lines, run, signal};
 use crate::python::{PRELUDE, dedent};
 use crate::scratch::{Scratch, mounts};
+use crate::server::Server;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +22,7 @@ pub const ALICE: &str = "latchfs-a";
 /// Another user, as [`ALICE`].
 pub const BOB: &str = "latchfs-b";
 /// Timeout for the start and for the end of a mount.
-pub(crate) const MOUNT_LIMIT: Duration = Duration::from_secs(20);
+const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Creates the users [`ALICE`] and [`BOB`] unless they exist.
 pub fn users() {
@@ -63,6 +64,11 @@ impl Setup {
         let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
         let (scratch, behind) = (Scratch::open_to_all(), Behind::Itself);
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
+    }
+
+    /// One directory, in which a client has the locks of this server.
+    pub fn of(server: &Server, client: &str) -> Self {
+        Self::new().only(&format!("--client {client} --server {}", server.url)).no_state()
     }
 
     /// Uses this backend for the mounts of the test. If the backend is a server or a cluster, and
@@ -136,7 +142,7 @@ impl Setup {
         let mut args = self.args;
         let (mut servers, mut beside) = (Vec::new(), None);
         if self.behind != Behind::Itself {
-            servers = nodes(&self.scratch, self.behind);
+            servers = backend::servers(&self.scratch, self.behind);
             args.extend(["--server".to_owned(), servers[0].url.clone()]);
             // There is no second mount for other users if the test has several directories, because
             // such a test itself decides which user works in which directory.
@@ -169,7 +175,7 @@ pub struct Mount {
     daemon: Option<Child>,
     beside: Option<Beside>,
     /// The servers, which are dropped after the mounts.
-    servers: Vec<Node>,
+    servers: Vec<Server>,
     scratch: Scratch,
     descriptors: Option<(u64, u64)>,
 }

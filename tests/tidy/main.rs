@@ -672,6 +672,18 @@ fn field_terms_are_named_where_they_are_implemented() {
 }
 
 #[test]
+fn suites_include_no_module_of_another() {
+    let path = concat!("#[path", " = \"../");
+    none("what several suites use stands in tests/testing", |source, found| {
+        for (number, line) in source.lines().filter(|_| source.is_in("tests/")) {
+            if line.trim_start().starts_with(path) {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
 fn unsafe_blocks_have_a_safety_comment() {
     none("each unsafe block has a SAFETY line right above", |source, found| {
         let lines: Vec<_> = source.text.lines().collect();

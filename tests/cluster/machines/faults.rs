@@ -3,9 +3,10 @@
 //! faults no program is stuck and no lock stays held.
 
 use crate::machines::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
-use crate::machines::server_faults::{Disk, SECRET, allow, private};
+use crate::machines::server_faults::{SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
+use testing::SmallDisk;
 use testing::net::{Daemon, Machine, Mount, Net};
 
 /// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
@@ -22,7 +23,7 @@ const FAULTS: [&str; 6] = [
 struct Victim {
     machine: Machine,
     daemon: Daemon,
-    disk: Disk,
+    disk: SmallDisk,
     tokens: PathBuf,
 }
 
@@ -78,7 +79,7 @@ fn faults_of_a_server_leave_no_program_stuck_and_no_lock_held() {
     let mut chance = Chance(seed);
     let mut net = Net::new();
     let (machine, client) = (net.machine(), net.machine());
-    let disk = Disk::new(machine.path("state"), "4m");
+    let disk = SmallDisk::new(machine.path("state"), "size=4m,mode=700");
     let tokens = machine.path("tokens.toml");
     allow(&tokens, SECRET);
     let daemon = machine.serve(&format!("--tokens {}", tokens.display()));

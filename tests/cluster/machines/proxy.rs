@@ -6,8 +6,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use testing::latchfs;
 use testing::net::{Net, PORT};
+use testing::{free_port, latchfs};
 
 /// Starts a proxy to `server` that drops the server's replies to the next `drops` batches (HTTP
 /// requests of several commands), and closes their connections. Returns its port.
@@ -85,11 +85,6 @@ fn a_retry_after_a_lost_reply_has_no_second_effect() {
     let _gone = std::process::Command::new("umount").arg("-l").arg(&dir).status();
     drop((mount, served));
     assert_ne!(PORT, 0);
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    listener.local_addr().expect("bound").port()
 }
 
 struct Ours(std::process::Child);

@@ -5,11 +5,11 @@ use crate::syncing::sync_tool::SyncTool;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use testing::{poll, run, signal};
+use testing::{free_port, poll, run, signal};
 
 /// The number of polls until an instance answers, or has connected.
 const POLLS_MAX: usize = 3_000;
@@ -57,12 +57,6 @@ struct Instance {
     /// The port to which the other instances connect.
     port: u16,
     child: Option<Child>,
-}
-
-/// Returns a free port of loopback.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("bound").port()
 }
 
 /// Returns what stands between two texts.

@@ -3,39 +3,11 @@
 
 use crate::durable::shim::Shim;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use testing::{HttpConnection, Scratch, Server, latchfs, run_latchfs};
+use std::path::Path;
+use testing::{HttpConnection, Scratch, Server, SmallDisk, latchfs, run_latchfs};
 
 /// The exit code of a server that stops because its storage has failed.
 const UNAVAILABLE: Option<i32> = Some(69);
-
-/// A small tmpfs for one test, unmounted when dropped.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new(scratch: &Scratch, options: &str) -> Self {
-        let path = scratch.path().join("disk");
-        fs::create_dir(&path).expect("a fresh name");
-        mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &path);
-        Self(path)
-    }
-
-    fn remount(&self, options: &str) {
-        mount(&["-o", &format!("remount,{options}")], &self.0);
-    }
-}
-
-fn mount(arguments: &[&str], path: &Path) {
-    let done = Command::new("mount").args(arguments).arg(path).status();
-    assert!(done.expect("mount is there").success(), "the tests run as root");
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
 
 fn start(data: &Path) -> Server {
     Server::listen(&["--data", &data.display().to_string()])
@@ -68,8 +40,8 @@ fn all_are_there(server: &Server, count: u64) {
 #[test]
 fn a_full_disk_stops_the_node() {
     let scratch = Scratch::new();
-    let disk = Disk::new(&scratch, "size=400k");
-    let data = disk.0.join("data");
+    let disk = SmallDisk::new(scratch.join("disk"), "size=400k");
+    let data = disk.path().join("data");
     let mut server = start(&data);
     let (granted, answer) = take_until_refused(&server, &"n".repeat(500));
     assert!(granted > 100, "{granted}");
@@ -92,8 +64,8 @@ fn a_full_disk_stops_the_node() {
 #[test]
 fn a_mount_whose_disk_is_full_is_unmounted() {
     let scratch = Scratch::new();
-    let disk = Disk::new(&scratch, "size=300k");
-    let (dir, data) = (scratch.path().join("locks"), disk.0.join("data"));
+    let disk = SmallDisk::new(scratch.join("disk"), "size=300k");
+    let (dir, data) = (scratch.path().join("locks"), disk.path().join("data"));
     let mut command = latchfs();
     let socket = format!("unix:{}", scratch.path().join("http.sock").display());
     command.arg("mount").arg(&dir).args(["--listen", &socket, "--client", "box", "--data"]);
@@ -139,13 +111,13 @@ fn a_failed_sync_is_not_retried() {
 #[test]
 fn a_read_only_data_directory_is_reported() {
     let scratch = Scratch::new();
-    let disk = Disk::new(&scratch, "size=1m");
-    let data = disk.0.join("data");
+    let disk = SmallDisk::new(scratch.join("disk"), "size=1m");
+    let data = disk.path().join("data");
     let mut server = start(&data);
     server.signal(libc::SIGTERM);
     assert_eq!(server.wait(), Some(0));
     disk.remount("ro");
-    for data in [data, disk.0.join("new")] {
+    for data in [data, disk.path().join("new")] {
         let data = data.display().to_string();
         let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
         assert_eq!(code, UNAVAILABLE, "{said}");

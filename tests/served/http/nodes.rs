@@ -2,43 +2,23 @@
 //! fsync latency.
 
 use serde_json::Value;
-use testing::{Scratch, Server, eventually, run_latchfs};
+use testing::{Loopback, Scratch, Server, eventually, run_latchfs};
 
 /// A cluster of a leader and a learner.
 pub(crate) struct Nodes {
     pub(crate) leader: Server,
     pub(crate) learner: Server,
-    /// The peer options of every node.
-    peers: Vec<String>,
-    /// The peer address of the leader.
-    seed: String,
-    scratch: Scratch,
+    cluster: Loopback,
+    _scratch: Scratch,
 }
 
 impl Nodes {
     #[track_caller]
     pub(crate) fn start() -> Self {
         let scratch = Scratch::new();
-        let data = |name: &str| scratch.path().join(name).display().to_string();
-        let (first, second) = (data("first"), data("second"));
-        // The first node of a new cluster runs once without peer options, which initializes the
-        // cluster.
-        drop(Server::listen(&["--data", &first]));
-        let certs = data("certs");
-        let (code, said) = run_latchfs(&["cert", "secret", "--dir", &certs]);
-        assert_eq!(code, Some(0), "{said}");
-        let secret = format!("{certs}/peers.pem");
-        let peers = ["--peer-listen", "127.0.0.1:0", "--peer-secret-file", &secret];
-        let leader = Server::listen(&[&["--data", first.as_str()], &peers[..]].concat());
-        let seed = eventually("an address", || {
-            let said = leader.curl(&["/cluster"]).is(200);
-            said["nodes"][0]["address"].as_str().filter(|address| !address.is_empty())?;
-            said["nodes"][0]["address"].as_str().map(str::to_owned)
-        });
-        let joins = ["--data", &second, "--seed", &seed];
-        let learner = Server::listen(&[&joins[..], &peers].concat());
-        let peers = peers.map(str::to_owned).to_vec();
-        let nodes = Self { leader, learner, peers, seed, scratch };
+        let mut cluster = Loopback::begin(scratch.path());
+        let (leader, learner) = (cluster.node(&[]), cluster.node(&[]));
+        let nodes = Self { leader, learner, cluster, _scratch: scratch };
         eventually("a learner that has caught up", || {
             let said = nodes.status();
             let [first, second] = &said["nodes"].as_array()?[..] else { return None };
@@ -50,17 +30,9 @@ impl Nodes {
 
     /// Starts a third node, and waits until all three are voters.
     #[track_caller]
-    pub(crate) fn third(&self) -> Server {
-        let data = self.scratch.path().join("third").display().to_string();
-        let mut options = vec!["--data", &data, "--seed", &self.seed];
-        options.extend(self.peers.iter().map(String::as_str));
-        let third = Server::listen(&options);
-        eventually("three voters", || {
-            let said = self.status();
-            let nodes = said["nodes"].as_array()?;
-            let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
-            (nodes.iter().filter(votes).count() == 3).then_some(())
-        });
+    pub(crate) fn third(&mut self) -> Server {
+        let third = self.cluster.node(&[]);
+        self.leader.voters(3);
         third
     }
 

@@ -405,7 +405,7 @@ fn refuse_and_serve(server: &Server) {
 #[test]
 fn dashboard_is_right_for_one_node_and_for_three() {
     let alone = a_busy_server();
-    let nodes = Nodes::start();
+    let mut nodes = Nodes::start();
     let third = nodes.third();
     let three = [&nodes.leader, &nodes.learner, &third];
     // Locks and a waiter by way of each node.

@@ -1,13 +1,13 @@
 //! A cluster of nodes on loopback that also speak the line protocol.
 
-use serde_json::Value;
 use std::path::PathBuf;
-use testing::{LineConnection, Scratch, Server, eventually, run_latchfs};
+use testing::{LineConnection, Loopback, Scratch, Server, eventually};
 
 /// A cluster of voters.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
-    scratch: Scratch,
+    loopback: Loopback,
+    _scratch: Scratch,
 }
 
 /// One node of a cluster.
@@ -24,36 +24,18 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn of_three(options: &[&str]) -> Self {
         let scratch = Scratch::new();
-        let path = |name: &str| scratch.path().join(name).display().to_string();
-        // A cluster begins with one node that has no peer options.
-        drop(Server::listen(&["--data", &path("data1")]));
-        let certs = path("certs");
-        let (code, said) = run_latchfs(&["cert", "secret", "--dir", &certs]);
-        assert_eq!(code, Some(0), "{said}");
-        let secret = format!("{certs}/peers.pem");
-        let start = |number: usize, seed: &str| {
-            let (data, name) = (path(&format!("data{number}")), format!("box{number}"));
-            let mut all = vec!["--data", &data, "--node-name", &name, "--line-listen"];
-            all.extend(["127.0.0.1:0", "--peer-listen", "127.0.0.1:0"]);
-            all.extend(["--peer-secret-file", &secret]);
-            if !seed.is_empty() {
-                all.extend(["--seed", seed]);
-            }
-            all.extend(options);
-            let mut server = Server::listen(&all);
+        let mut loopback = Loopback::begin(scratch.path());
+        let nodes = (1..=3).map(|number| {
+            let name = format!("box{number}");
+            let own = ["--node-name", &name, "--line-listen", "127.0.0.1:0"];
+            let mut server = loopback.node(&[&own[..], options].concat());
             let said = server.says();
             let lines = said.strip_prefix("latchfs: line protocol listening on ").expect(&said);
             let lines = lines.trim_end().to_owned();
             Node { server, lines, id: 0 }
-        };
-        let first = start(1, "");
-        let seed = eventually("an address", || {
-            let said = first.server.curl(&["/cluster"]).json();
-            let address = said["nodes"][0]["address"].as_str()?;
-            (!address.is_empty()).then(|| address.to_owned())
         });
-        let nodes = vec![first, start(2, &seed), start(3, &seed)];
-        let mut cluster = Self { nodes, scratch };
+        let nodes = nodes.collect();
+        let mut cluster = Self { nodes, loopback, _scratch: scratch };
         cluster.voters(3);
         for node in &mut cluster.nodes {
             node.id = node.server.curl(&["/cluster"]).json()["asked"].as_u64().expect("a number");
@@ -63,20 +45,13 @@ impl Cluster {
 
     /// Returns the data directory of the node `box{number}`.
     pub(crate) fn data(&self, number: usize) -> PathBuf {
-        self.scratch.path().join(format!("data{number}"))
+        self.loopback.data(number)
     }
 
     /// Waits until `count` voters answer and agree on the leader.
     #[track_caller]
     pub(crate) fn voters(&self, count: usize) {
-        eventually("voters", || {
-            let status = self.nodes[0].server.curl(&["/cluster"]).json();
-            let nodes = status["nodes"].as_array()?;
-            let does_vote = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
-            let agrees = |node: &&Value| !node["leader"].is_null();
-            let voters = nodes.iter().filter(does_vote).filter(agrees).count();
-            (voters == count && !status["leader"].is_null()).then_some(())
-        });
+        self.nodes[0].server.voters(count);
     }
 
     /// Returns the index of the leader.

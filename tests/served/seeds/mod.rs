@@ -3,7 +3,6 @@
 
 mod cluster;
 mod documents;
-mod mount;
 
 mod seed_000;
 mod seed_001;

@@ -2,14 +2,13 @@
 //! a mutex.
 
 use crate::seeds::cluster::Cluster;
-use crate::seeds::mount::Mount;
 use latchfs::Mutex;
 use latchfs::mutex::{Listener, LockEvent, LockEvents, Unexpected};
 use serde_json::Value;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use testing::{Server, eventually, latchfs, run};
+use testing::{Server, Setup, eventually, latchfs, run};
 
 /// Timeout of every step of the library, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -103,7 +102,7 @@ fn unlock_all_by_the_command() {
     let said = run(latchfs().args(release)).ok();
     assert_eq!(said, "ended 1 holds and 0 waits\n");
     assert_eq!(status(&server, "one")["phase"], "free");
-    let mount = Mount::of(&server, "box");
+    let mount = Setup::of(&server, "box").start();
     for name in ["one", "two"] {
         std::fs::create_dir(mount.dir().join(name)).expect("the lock is free");
     }
@@ -265,7 +264,7 @@ fn a_node_that_starts_again_has_its_locks() {
 #[test]
 fn a_listener_is_notified_in_order() {
     let server = Server::start(&[]);
-    let mount = Mount::of(&server, "box");
+    let mount = Setup::of(&server, "box").start();
     let (send, events) = channel::<LockEvent>();
     let listener = Listener::start(mount.dir(), "team/", None, move |event| {
         let _ = send.send(event);
@@ -293,7 +292,7 @@ fn a_listener_is_notified_in_order() {
 #[test]
 fn events_resume_after_the_last_one_that_was_read() {
     let server = Server::start(&[]);
-    let mount = Mount::of(&server, "box");
+    let mount = Setup::of(&server, "box").start();
     let read = |events: &mut LockEvents, count: usize| -> Vec<(u64, String)> {
         let granted = events.map(|event| event.expect("an event"));
         let granted = granted.filter(|event| event.kind == "granted");
@@ -324,7 +323,8 @@ fn events_resume_after_the_last_one_that_was_read() {
 #[test]
 fn the_mutex_excludes_waits_for_so_long_and_reports_a_loss() {
     let server = Server::start(&[]);
-    let (mount, other) = (Mount::of(&server, "box"), Mount::of(&server, "laptop"));
+    let mount = Setup::of(&server, "box").start();
+    let other = Setup::of(&server, "laptop").start();
     let mutex = Mutex::open(mount.dir(), "build").expect("it is mounted");
     let far = Mutex::open(other.dir(), "build").expect("it is mounted");
     let (send, lost) = channel();

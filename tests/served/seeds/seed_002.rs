@@ -5,12 +5,11 @@ mod laptops;
 mod sentences;
 mod view_records;
 
-use crate::seeds::mount::Mount;
 use latchfs::engine::RefusalKind;
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io;
-use testing::{Scratch, Server, eventually};
+use testing::{Mount, Scratch, Server, Setup, eventually};
 
 fn post(server: &Server, path: &str) -> Value {
     server.curl(&["-X", "POST", path]).is(200)
@@ -27,7 +26,8 @@ fn token(status: &Value) -> u64 {
 #[test]
 fn a_lock_file_is_made_exclusively() {
     let server = Server::start(&[]);
-    let (one, other) = (Mount::of(&server, "laptop1"), Mount::of(&server, "laptop2"));
+    let one = Setup::of(&server, "laptop1").start();
+    let other = Setup::of(&server, "laptop2").start();
     let make = |mount: &Mount| {
         let path = mount.dir().join("main");
         OpenOptions::new().write(true).create_new(true).open(path)
