@@ -8,8 +8,8 @@
 //! - `sh` and `bash`: never run, so `<!-- not run: WHY -->` must stand above the block.
 //! - `rust`: the lines are part of the doc test of `src/mutex/mod.rs`, which `cargo test --doc`
 //!   compiles.
-//! - `ini`: the lines are part of a unit in `contrib/systemd`, which `tests/served/http/units.rs` has
-//!   `systemd-analyze` verify.
+//! - `ini`: the lines are part of a unit in `contrib/systemd`, which `systemd-analyze` verifies in
+//!   `tests/served/http/units.rs`.
 //! - `cron`: without the time and the user, the command is one that a `console` block runs.
 //! - `text`: a picture or a table, not checked here.
 //!

@@ -4,10 +4,10 @@
 //! of operations; the doc comment of a test states the behaviour that it checks.
 //!
 //! `LATCHFS_TESTS_DATA=1` has the mounts keep their state in a data directory. `contrib/test` runs
-//! some modules a second time so. Others are left out: a durable mount answers only after a sync, as
-//! a server does, and some test programs do something before that. A program in `wait_file.rs` does
-//! a non-blocking read at the moment at which its lock is granted, and one in `flock.rs` removes a
-//! file at the moment at which another program's close releases it.
+//! some modules a second time so. Others are left out: a durable mount answers only after a sync,
+//! as a server does, and some test programs do something before that. A program in `wait_file.rs`
+//! does a non-blocking read at the moment at which its lock is granted, and one in `flock.rs`
+//! removes a file at the moment at which another program's close releases it.
 
 // Python and other programs are written as `r#"..."#`, even those that contain no quotes, so
 // clippy's lint against needless hashes is off.
