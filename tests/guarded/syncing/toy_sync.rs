@@ -551,6 +551,3 @@ impl Drop for ToySync {
         }
     }
 }
-
-#[path = "toy_sync_tests.rs"]
-mod tests;
