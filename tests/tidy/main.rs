@@ -593,6 +593,21 @@ const OWNED: &[(&str, &str)] = &[
 ];
 
 #[test]
+fn suites_that_cargo_leaves_out_are_run_by_the_script() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect("it is there");
+    let script = read("contrib/test");
+    let manifests = read("Cargo.toml") + &read("tests/sim/Cargo.toml");
+    let suites = manifests.split("[[").filter(|part| part.contains("\ntest = false"));
+    let names: Vec<_> = suites.filter_map(|part| part.split('"').nth(1)).collect();
+    assert!(names.contains(&"mounted") && names.contains(&"cluster_seeds"), "{names:?}");
+    for name in names {
+        let is_run = script.lines().any(|line| !line.starts_with('#') && has_word(line, name));
+        assert!(is_run, "contrib/test does not run {name}");
+    }
+}
+
+#[test]
 fn crates_have_one_owner() {
     none(
         "fuser is named in src/fuse/kernel only, clap in src/cli only, axum in src/server/http",
