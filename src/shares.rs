@@ -231,6 +231,7 @@ impl UserTable {
     }
 
     /// Takes `amount` places for a user, or fails if that exceeds a limit.
+    #[cfg(target_os = "linux")]
     pub(crate) fn take(&self, uid: u32, amount: usize) -> Result<TableShare, TableFull> {
         self.table.take_within(&Identity::User(uid), amount, self.limit(uid))
     }
@@ -405,6 +406,7 @@ impl TableShare {
     }
 
     /// Changes the number of places to `amount`, even beyond the limits.
+    #[cfg(target_os = "linux")]
     pub(crate) fn set(&mut self, amount: usize) {
         if amount >= self.amount {
             self.grow_always(amount - self.amount);

@@ -61,6 +61,7 @@ pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
 }
 
 /// Parses a length of time that is no ttl but has the same bounds.
+#[cfg(target_os = "linux")]
 pub(super) fn length(text: &str) -> Result<Ttl, String> {
     ttl(text).map_err(|error| match error {
         TermError::NotADuration => error.to_string(),
