@@ -19,7 +19,7 @@ use crate::guard::stage::gate::{Closed, Pass};
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::wishes::{Denied, WishOf};
-use crate::guard::view::parts::close_rule::Saving;
+use crate::guard::view::parts::close_rule::{ProcessLook, Saving};
 use crate::guard::view::parts::control_files::ViewControlFiles;
 use crate::guard::view::parts::control_files::{RefusedChanges, classed};
 use crate::guard::view::parts::database_files::Databases;
@@ -71,6 +71,7 @@ pub(crate) struct FolderView {
     pub(super) invalidator: OnceLock<Invalidator>,
     pub(super) slow_calls: SlowCalls,
     pub(super) lost_listing: LostListing,
+    pub(super) processes: ProcessLook,
     /// This view, for calls that are made on another thread.
     pub(super) own: Weak<FolderView>,
     /// The path of the folder, for messages.

@@ -18,19 +18,21 @@ use crate::fuse::kernel::session::MountError;
 use crate::fuse::kernel::session::SessionKind;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::task::SlowCalls;
-use crate::guard::disk::linux_disk::LinuxDisk;
+use crate::guard::disk::linux_disk::{LinuxDisk, stat};
 use crate::guard::folder::folder_guard::FolderGuard;
 use crate::guard::lock::folder_lock::FolderLock;
 use crate::guard::lock::lock_records::LockRecords;
 use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::tenure_events::{NewsCommands, TenureEvent};
 use crate::guard::tenures::wishes::TenureNews;
+use crate::guard::view::parts::close_rule::{ProcessLook, Processes};
 use crate::guard::view::parts::control_files::RefusedChanges;
 use crate::guard::view::parts::control_files::{CONTROL_DIR, ViewControlFiles};
 use crate::guard::view::parts::database_files::Databases;
 use crate::guard::view::parts::local_dir::LocalFiles;
 use crate::guard::view::parts::nodes::Nodes;
 use crate::guard::view::parts::open_file;
+use crate::guard::view::parts::processes::ProcessScan;
 use crate::guard::view::parts::record_nodes::RecordUse;
 use crate::guard::view::parts::second_opens::SecondOpens;
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
@@ -97,61 +99,19 @@ impl MountedView {
 
 /// Mounts the view of a folder at `dir`.
 pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<MountedView, MountError> {
-    let failed = |error| MountError::Dir { dir: parts.folder.clone(), error };
-    let failed_view = |dir: &Path| {
+    let failed = |dir: &Path| {
         let dir = dir.to_owned();
         move |error| MountError::Dir { dir, error }
     };
-    let root =
-        crate::guard::disk::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
-    let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
-    let (own_slot, commands) = (Arc::clone(&slot), parts.commands.clone());
-    let on_news = Box::new(move |news: &TenureNews| {
-        if let Some(view) = own_slot.get().and_then(Weak::upgrade) {
-            view.on_news(news, &commands);
-        }
-    });
-    let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
-    let records = LockRecords::new(Arc::clone(&parts.lock));
-    let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
-    let shares = Shares::new(own_uid());
-    let patterns = parts.policy.local.clone();
-    let local = LocalFiles::open(parts.local, patterns, parts.guard.folder().as_fd());
-    let local = local.map_err(failed_view(&parts.folder))?;
-    let view = Arc::new_cyclic(|own| FolderView {
-        guard: parts.guard,
-        tenures,
-        local,
-        snapshots: parts.snapshots,
-        policy: parts.policy,
-        nodes: Nodes::new(FolderView::id(&root)),
-        numbers: HandleNumbers::default(),
-        files: Handles::default(),
-        request_timeout: request_timeout().map(|limit| limit.seconds),
-        second_opens: SecondOpens::default(),
-        dirs: Handles::default(),
-        refused: RefusedChanges::default(),
-        control: ViewControlFiles::default(),
-        records,
-        record_use: RecordUse::default(),
-        databases: Databases::default(),
-        interrupts: InterruptWatcher::new(shares.clone()),
-        shares,
-        invalidator: OnceLock::new(),
-        slow_calls: SlowCalls::new(own_uid()),
-        lost_listing: LostListing::default(),
-        own: Weak::clone(own),
-        folder: parts.folder,
-        shown_at: dir.to_owned(),
-        is_carried: parts.is_carried,
-    });
-    let _ = slot.set(Arc::downgrade(&view));
+    let failed_folder = failed(&parts.folder);
+    let look = Box::new(|ino| Box::new(ProcessScan::at(ino)) as Box<dyn Processes>);
+    let view = FolderView::start(parts, dir, look).map_err(failed_folder)?;
     let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
     let mounted = session::mount(wanted, |_| Arc::clone(&view))?;
     if let Err(error) = poll_once(mounted.dir()) {
         log::warn!("the view can't be polled: {error}");
     }
-    if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed_view(dir))? {
+    if let Some(mount) = mountinfo::at(mounted.dir()).map_err(failed(dir))? {
         let users = Arc::downgrade(&view);
         let is_used = move || {
             open_file::are_held(mount.device)
@@ -173,6 +133,58 @@ fn poll_once(view: &Path) -> io::Result<()> {
 }
 
 impl FolderView {
+    /// Makes the view of a folder that is to be shown at `dir`, and starts its tenures.
+    pub(super) fn start(
+        parts: ViewParts,
+        dir: &Path,
+        processes: ProcessLook,
+    ) -> io::Result<Arc<Self>> {
+        let root = stat(parts.guard.folder().as_fd())?;
+        let slot: Arc<OnceLock<Weak<Self>>> = Arc::default();
+        let (own_slot, commands) = (Arc::clone(&slot), parts.commands);
+        let on_news = Box::new(move |news: &TenureNews| {
+            if let Some(view) = own_slot.get().and_then(Weak::upgrade) {
+                view.on_news(news, &commands);
+            }
+        });
+        let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
+        let records = LockRecords::new(Arc::clone(&parts.lock));
+        let tenures = Tenures::start(guard, parts.lock, policy, on_news)?;
+        let shares = Shares::new(own_uid());
+        let patterns = parts.policy.local.clone();
+        let local = LocalFiles::open(parts.local, patterns, parts.guard.folder().as_fd())?;
+        let view = Arc::new_cyclic(|own| Self {
+            guard: parts.guard,
+            tenures,
+            local,
+            snapshots: parts.snapshots,
+            policy: parts.policy,
+            nodes: Nodes::new(Self::id(&root)),
+            numbers: HandleNumbers::default(),
+            files: Handles::default(),
+            request_timeout: request_timeout().map(|limit| limit.seconds),
+            second_opens: SecondOpens::default(),
+            dirs: Handles::default(),
+            refused: RefusedChanges::default(),
+            control: ViewControlFiles::default(),
+            records,
+            record_use: RecordUse::default(),
+            databases: Databases::default(),
+            interrupts: InterruptWatcher::new(shares.clone()),
+            shares,
+            invalidator: OnceLock::new(),
+            slow_calls: SlowCalls::new(own_uid()),
+            lost_listing: LostListing::default(),
+            processes,
+            own: Weak::clone(own),
+            folder: parts.folder,
+            shown_at: dir.to_owned(),
+            is_carried: parts.is_carried,
+        });
+        let _ = slot.set(Arc::downgrade(&view));
+        Ok(view)
+    }
+
     fn on_news(&self, news: &TenureNews, commands: &NewsCommands) {
         match news {
             TenureNews::Closed(tenure, may_go_on) => {

@@ -82,6 +82,9 @@ pub(in crate::guard::view) trait Processes {
     fn instance(&mut self, pid: u32) -> Option<ProcessInstance>;
 }
 
+/// Returns a look at the processes that may have a node of the view open.
+pub(in crate::guard::view) type ProcessLook = Box<dyn Fn(u64) -> Box<dyn Processes> + Send + Sync>;
+
 /// The save of one file: the staged file, and the programs that have to do with it.
 pub(in crate::guard::view) struct Saving {
     /// The file without a name.
@@ -115,7 +118,7 @@ impl SaveMemory {
     }
 
     /// Remembers the children that the opener has before it gets the descriptor.
-    fn remember_older(mut self, system: &mut impl Processes) -> Self {
+    fn remember_older(mut self, system: &mut dyn Processes) -> Self {
         if self.opener != 0 {
             let children = system.children(self.opener).unwrap_or_default();
             let first = children.into_iter().take(OLDER_CHILDREN_MAX);
@@ -125,14 +128,14 @@ impl SaveMemory {
     }
 
     /// Whether a process was a child of the opener before that had the file.
-    fn is_older(&self, system: &mut impl Processes, child: u32) -> bool {
+    fn is_older(&self, system: &mut dyn Processes, child: u32) -> bool {
         self.older_children
             .iter()
             .any(|older| older.pid == child && system.instance(child).as_ref() == Some(older))
     }
 
     /// Remembers a process that has to do with the file.
-    fn remember(&mut self, system: &mut impl Processes, process: u32) {
+    fn remember(&mut self, system: &mut dyn Processes, process: u32) {
         if self.processes.contains(&process) {
             return;
         }
@@ -147,7 +150,7 @@ impl SaveMemory {
     }
 
     /// Remembers the process of a thread that has to do with the file.
-    fn remember_thread(&mut self, system: &mut impl Processes, tid: u32) {
+    fn remember_thread(&mut self, system: &mut dyn Processes, tid: u32) {
         if tid == self.opener {
             return self.remember_opener(system);
         }
@@ -162,7 +165,7 @@ impl SaveMemory {
 
     /// Remembers the process of the thread that opened the file first. Most files are closed by
     /// that thread, so its process is looked up only if another one has to do with the file.
-    fn remember_opener(&mut self, system: &mut impl Processes) {
+    fn remember_opener(&mut self, system: &mut dyn Processes) {
         if std::mem::replace(&mut self.knows_opener, true) {
             return;
         }
@@ -172,7 +175,7 @@ impl SaveMemory {
         }
     }
 
-    fn wrote(&mut self, system: &mut impl Processes, tid: u32) {
+    fn wrote(&mut self, system: &mut dyn Processes, tid: u32) {
         self.has_content = true;
         self.was_killed = false;
         if tid != self.last_writer {
@@ -182,7 +185,7 @@ impl SaveMemory {
     }
 
     /// Remembers a thread, unless it is the one that opened the file first.
-    fn acted(&mut self, system: &mut impl Processes, tid: u32) {
+    fn acted(&mut self, system: &mut dyn Processes, tid: u32) {
         if tid == 0 {
             self.has_others = true;
         } else if tid != self.opener {
@@ -193,7 +196,7 @@ impl SaveMemory {
 
     /// Remembers the processes below one that have the file open. Returns whether there are any, or
     /// may be.
-    fn remember_below(&mut self, system: &mut impl Processes, process: u32) -> bool {
+    fn remember_below(&mut self, system: &mut dyn Processes, process: u32) -> bool {
         let (mut waiting, mut found) = (vec![process], false);
         while let Some(parent) = waiting.pop() {
             let Some(children) = system.children(parent) else {
@@ -215,7 +218,7 @@ impl SaveMemory {
     }
 
     /// Whether a process other than the closing one has the file open, or may have.
-    fn is_open_elsewhere(&mut self, system: &mut impl Processes, closing: u32) -> bool {
+    fn is_open_elsewhere(&mut self, system: &mut dyn Processes, closing: u32) -> bool {
         if closing != self.opener {
             self.remember_opener(system);
         }
@@ -233,7 +236,7 @@ impl SaveMemory {
         false
     }
 
-    fn closed_by(&mut self, system: &mut impl Processes, tid: u32) -> OnClose {
+    fn closed_by(&mut self, system: &mut dyn Processes, tid: u32) -> OnClose {
         self.was_killed = false;
         if tid == 0 {
             self.has_others = true;
@@ -256,19 +259,19 @@ impl Saving {
     pub(in crate::guard::view) fn new(
         staged: Arc<Staged>,
         opener: u32,
-        system: &mut impl Processes,
+        system: &mut dyn Processes,
     ) -> Arc<Self> {
         let memory = SaveMemory::of(opener).remember_older(system);
         Arc::new(Self { staged, memory: Mutex::new(memory) })
     }
 
     /// Records that another thread opened the file for writing.
-    pub(in crate::guard::view) fn opened(&self, system: &mut impl Processes, tid: u32) {
+    pub(in crate::guard::view) fn opened(&self, system: &mut dyn Processes, tid: u32) {
         self.memory.lock().acted(system, tid);
     }
 
     /// Records that a thread changed the content of the file.
-    pub(in crate::guard::view) fn wrote(&self, system: &mut impl Processes, tid: u32) {
+    pub(in crate::guard::view) fn wrote(&self, system: &mut dyn Processes, tid: u32) {
         self.memory.lock().wrote(system, tid);
     }
 
@@ -287,7 +290,7 @@ impl Saving {
     /// Decides about the close of a descriptor by the thread `tid`.
     pub(in crate::guard::view) fn closed_by(
         &self,
-        system: &mut impl Processes,
+        system: &mut dyn Processes,
         tid: u32,
     ) -> OnClose {
         self.memory.lock().closed_by(system, tid)

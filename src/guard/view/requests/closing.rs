@@ -18,7 +18,6 @@ use crate::guard::view::folder_view::{FolderView, errno};
 use crate::guard::view::parts::attributes::ChangeTime;
 use crate::guard::view::parts::close_rule::{OnClose, Saving};
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
-use crate::guard::view::parts::processes::ProcessScan;
 use crate::time::Wall;
 use rustix::fs::Statx;
 use serde_json::json;
@@ -105,7 +104,7 @@ impl FolderView {
                 let error = SaveError::Closed(Closed::TenureOver);
                 Err(self.unsaved(who, &path, &error))
             }
-            SaveState::Unpublished => match saving.closed_by(&mut ProcessScan::at(ino), who.pid) {
+            SaveState::Unpublished => match saving.closed_by(&mut *(self.processes)(ino), who.pid) {
                 OnClose::Publish => self.publish(who, ino, saving, false),
                 OnClose::Killed => Ok(()),
                 // A program that closes its copy of the descriptor learns here that the tenure is

@@ -11,7 +11,6 @@ use crate::guard::stage::staged_file::SaveState;
 use crate::guard::view::folder_view::{FolderView, errno};
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile};
-use crate::guard::view::parts::processes::ProcessScan;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::fs::File;
 use std::io;
@@ -129,7 +128,7 @@ impl FolderView {
             if is_writeback {
                 saving.was_written_back();
             } else {
-                saving.wrote(&mut ProcessScan::at(open.ino), who.pid);
+                saving.wrote(&mut *(self.processes)(open.ino), who.pid);
             }
             self.reserve(who, saving, of)?;
         } else {

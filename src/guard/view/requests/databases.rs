@@ -26,7 +26,7 @@ use crate::guard::view::parts::database_files::{
     ClosedVersion, DATABASE_FILES, MadeFor, Pair, database_file, database_of, database_of_shm,
 };
 use crate::guard::view::parts::open_file::{Content, OpenFile, Writing};
-use crate::guard::view::parts::processes::{may_have_open, process_if_running};
+use crate::guard::view::parts::processes::may_have_open;
 use rustix::fs::{AtFlags, OFlags};
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
@@ -247,7 +247,7 @@ impl FolderView {
             };
         let (same, other): (Vec<_>, Vec<_>) = dormant.into_iter().partition(is_same);
         // A program whose thread is gone may be any.
-        let process = |open: &OpenFile| process_if_running(open.opener);
+        let process = |open: &OpenFile| (self.processes)(open.ino).process_of(open.opener);
         let stopped: HashSet<_> = other.iter().map(|(open, ..)| process(open)).collect();
         let mut databases = BTreeSet::new();
         for (open, last, version, _) in other {

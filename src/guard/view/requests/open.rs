@@ -23,7 +23,6 @@ use crate::guard::view::parts::attributes::{
 };
 use crate::guard::view::parts::close_rule::Saving;
 use crate::guard::view::parts::open_file::{Content, OpenFile, Opening, Writing};
-use crate::guard::view::parts::processes::ProcessScan;
 use rustix::fs::{OFlags, Statx};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -95,7 +94,7 @@ impl FolderView {
         if saving.staged.tenure != pass.tenure() {
             return Err(Errno::ESTALE);
         }
-        saving.opened(&mut ProcessScan::at(ino), who.pid);
+        saving.opened(&mut *(self.processes)(ino), who.pid);
         if flags & libc::O_TRUNC != 0 {
             let cut = acting_as::content(who.into(), || saving.staged.file.set_len(0));
             cut.map_err(|error| errno(&error))?;
@@ -170,7 +169,7 @@ impl FolderView {
             .and_then(|()| truncate_special(who, &staged.file, mode))
             .map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid, &mut ProcessScan::at(ino));
+        let saving = Saving::new(staged, who.pid, &mut *(self.processes)(ino));
         Ok((saving, id_in(&found)))
     }
 
@@ -261,7 +260,7 @@ impl FolderView {
         let stage = || self.guard.stage_file(&pass, dir, mode, who.uid, path, is_exclusive);
         let staged = acting_as::making(who.into(), stage).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid, &mut ProcessScan::at(0));
+        let saving = Saving::new(staged, who.pid, &mut *(self.processes)(0));
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
         let opened = self.opened_for_writing(&pass, ino, content, Opening { who, share });

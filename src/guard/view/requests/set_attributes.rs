@@ -10,7 +10,6 @@ use crate::guard::disk::operations::ACCESS_ACL;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::guard::view::parts::attributes::type_in;
-use crate::guard::view::parts::processes::ProcessScan;
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
@@ -121,7 +120,7 @@ impl FolderView {
                     return Err(Errno::ESTALE);
                 }
                 if saving.staged.save_state() == SaveState::Unpublished {
-                    saving.wrote(&mut ProcessScan::at(ino), who.pid);
+                    saving.wrote(&mut *(self.processes)(ino), who.pid);
                 }
                 let file = &saving.staged.file;
                 let changed = acting_as::content(who.into(), || file.set_len(size));
