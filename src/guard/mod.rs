@@ -17,6 +17,7 @@
 //! - `lock` is the folder's lock in the lock service; `shared_query` asks once for all who look it
 //!   up.
 //! - `tenures` asks for tenures, one after the other, and gives them back.
+//! - `folder_parts` puts these together to the guard of one folder.
 //! - `guard_request` reads the requests of `latchfs guard`, and shows the state of a guard.
 //! - `without_view` guards a folder that programs change directly, `view` shows one to programs.
 //! - `doctor` finds what is wrong with a folder and with the state of its guard.
@@ -39,6 +40,7 @@ pub(crate) mod folder_snapshot;
 mod shared_query;
 pub(crate) mod lock;
 pub(crate) mod tenures;
+pub(crate) mod folder_parts;
 pub(crate) mod guard_request;
 pub(crate) mod without_view;
 #[cfg(target_os = "linux")]

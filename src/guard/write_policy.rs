@@ -7,6 +7,14 @@ use crate::time::Span;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::path::Path;
 
+/// The default of `--local`: what editors, databases and desktops keep for themselves.
+pub(crate) const LOCAL_DEFAULT: [&str; 7] =
+    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
+/// The default of `--in-place`: files to which programs append.
+pub(crate) const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
+/// The default of `--never-ask`: `git status` refreshes its index when it can.
+pub(crate) const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
+
 /// How long nothing must have changed for the folder to count as idle, if no option says it.
 const IDLE_DEFAULT: Span = Span::from_secs(2);
 

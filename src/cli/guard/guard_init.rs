@@ -4,9 +4,7 @@
 //! Says on standard error how far `guard init` has come, once that takes more than a second.
 
 use super::carry;
-use super::guard_parts::{
-    PartsRequest, folder_parts, local_patterns, resolved_folder, unavailable,
-};
+use super::guard_parts::{local_patterns, resolved_folder, unavailable};
 use crate::cli::argument_types::{absolute, default_state_dir, host};
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
@@ -26,6 +24,7 @@ use crate::guard::folder::not_ready::Bytes;
 use crate::guard::folder::state_place;
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder::unread::UnreadPolicy;
+use crate::guard::folder_parts::{PartsRequest, folder_parts};
 use crate::guard::lost_files::SpaceLimits;
 use crate::guard::tenure::Owner;
 use crate::guard::tenures::sequence::Tenures;
@@ -174,14 +173,16 @@ fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRe
         record,
         started: StartedRecord::new(folder, FolderRecord::read(folder).ok()),
         place: &place,
-        terms: &terms,
+        client: terms.client.clone(),
+        ttl: terms.ttl,
         local: local_patterns(&[])?,
         limits: SpaceLimits::NONE,
         unread: UnreadPolicy::NONE,
         mode: Mode::Exclusive,
         first_marked: Some(Box::new(|| {})),
     };
-    let written = folder_parts(PlainDisk, decider.locks(), wanted).and_then(|(lock, guard)| {
+    let parts = folder_parts(PlainDisk, decider.locks(), wanted).map_err(CliError::unavailable);
+    let written = parts.and_then(|(lock, guard)| {
         carry::connect(None, folder, &guard)?;
         let tenures = Tenures::start(
             Arc::clone(&guard),

@@ -1,5 +1,3 @@
-//! Puts the parts of a guard together: its lock, its sync barrier, and the guard of the folder.
-//!
 //! The guard of a folder without a view: a process in the background that holds the folder's lock
 //! and answers the requests of `latchfs guard` through a Unix socket.
 //!
@@ -17,51 +15,23 @@ use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
 use crate::client::Terms;
 use crate::engine::values::lease::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::engine::{ClientId, LockName, Mode, Ttl};
+use crate::engine::{ClientId, Mode, Ttl};
 use crate::fuse::kernel::mountinfo;
-use crate::guard::audit_log::AuditLog;
-use crate::guard::disk::operations::Disk;
 use crate::guard::disk::plain_disk::PlainDisk;
-use crate::guard::folder::folder_changes::{FirstMarked, FolderBarrier, MarkerNames};
-use crate::guard::folder::folder_guard::FolderGuard;
-use crate::guard::folder::folder_record::{FolderRecord, LockIdentity, StartedRecord};
+use crate::guard::folder::folder_changes::FirstMarked;
+use crate::guard::folder::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder::unread::UnreadPolicy;
-use crate::guard::lock::folder_lock::FolderLock;
+use crate::guard::folder_parts::{PartsRequest, folder_parts};
 use crate::guard::lost_files::SpaceLimits;
 use crate::guard::tenures::tenure_events::NewsCommands;
 use crate::guard::without_view::RequestSocket;
 use crate::guard::without_view::{PlainGuard, Wake};
-use crate::guard::write_policy::PathPatterns;
-use crate::holder_id::Maker;
-use crate::service::Locks;
+use crate::guard::write_policy::{LOCAL_DEFAULT, PathPatterns};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-
-/// The default of `--local`: what editors, databases and desktops keep for themselves.
-const LOCAL_DEFAULT: [&str; 7] =
-    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
-
-/// The inputs from which the lock and the guard of a folder are made.
-pub(in crate::cli) struct PartsRequest<'a> {
-    pub(in crate::cli) record: &'a FolderRecord,
-    /// The record as it was when the command began.
-    pub(in crate::cli) started: StartedRecord,
-    pub(in crate::cli) place: &'a StatePlace,
-    /// The session to which the lock is bound.
-    pub(in crate::cli) terms: &'a Terms,
-    /// The files that belong to this machine.
-    pub(in crate::cli) local: PathPatterns,
-    pub(in crate::cli) limits: SpaceLimits,
-    pub(in crate::cli) unread: UnreadPolicy,
-    /// Whether this machine holds the lock alone.
-    pub(in crate::cli) mode: Mode,
-    /// The call after the first marker, if the folder may have none yet.
-    pub(in crate::cli) first_marked: Option<FirstMarked>,
-}
+use std::sync::mpsc;
 
 /// Returns the call that records that a folder has markers, if its record does not say so yet.
 pub(super) fn write_with_markers(record: &FolderRecord, folder: &Path) -> Option<FirstMarked> {
@@ -71,67 +41,6 @@ pub(super) fn write_with_markers(record: &FolderRecord, folder: &Path) -> Option
             log::warn!("the record of the folder does not say yet that it has markers: {error}");
         }
     }))
-}
-
-/// Returns the lock and the guard of a folder.
-pub(super) fn folder_parts<D: Disk<Dir = OwnedFd>>(
-    disk: D,
-    locks: Locks,
-    wanted: PartsRequest<'_>,
-) -> CliResult<(Arc<FolderLock>, Arc<FolderGuard<D>>)> {
-    let PartsRequest { record, started, place, terms, local, limits, unread, mode, first_marked } =
-        wanted;
-    let client = &terms.client;
-    let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
-    let engine = record.server.is_some().then(|| record.engine_id());
-    let remembers = record.has_copies();
-    let (uid, process) = (rustix::process::getuid().as_raw(), Maker::running(std::process::id()));
-    let holder_id = format!("{client}:{uid}:{process}").into();
-    let identity = LockIdentity {
-        engine,
-        name,
-        client: client.clone(),
-        ttl: terms.ttl,
-        holder_id,
-        mode,
-        remembers,
-        record: started,
-    };
-    let lock = FolderLock::new(locks, identity, place.host.join("session"));
-    lock.end_previous();
-    let disk = Arc::new(disk);
-    let barrier = if remembers {
-        let names = MarkerNames {
-            folder: record.id.clone(),
-            lock: record.lock(),
-            holder: client.to_string(),
-        };
-        let dirs = place.barrier_dirs().map_err(|error| unavailable(&error))?;
-        let opened = FolderBarrier::open(Arc::clone(&disk), dirs, names, local, first_marked);
-        Some(Arc::new(opened.map_err(|error| unavailable(&error))?))
-    } else {
-        None
-    };
-    let dirs = place.dirs().map_err(|error| unavailable(&error))?;
-    let host = place.host_dir().map_err(|error| unavailable(&error))?;
-    let audit = AuditLog::open(Arc::clone(&disk), host, client.clone()).map_err(|error| {
-        CliError::system(
-            &format!("the audit log in {} can't be used", place.host.display()),
-            &error,
-        )
-    })?;
-    let is_shared = record.storage.is_some();
-    let guard = FolderGuard::new(disk, dirs, Arc::clone(&lock) as _, is_shared);
-    let guard = guard.and_then(|guard| {
-        guard
-            .carried(record.server.is_some())
-            .in_shared_mode(mode == Mode::Shared)
-            .audited(audit)
-            .with_barrier(barrier)
-            .with_unread(unread)
-            .limit(limits)
-    });
-    Ok((lock, Arc::new(guard.map_err(|error| unavailable(&error))?)))
 }
 
 pub(in crate::cli) fn unavailable(error: &impl ToString) -> CliError {
@@ -220,14 +129,16 @@ fn serve(folder: &Path, place: &PlaceArgs, start: &StartArgs) -> CliResult {
             record: &record,
             started: StartedRecord::new(folder, Some(record.clone())),
             place: &opened,
-            terms: &terms,
+            client: terms.client.clone(),
+            ttl: terms.ttl,
             local: local_patterns(&[])?,
             limits: SpaceLimits::NONE,
             unread: UnreadPolicy::NONE,
             mode: Mode::Exclusive,
             first_marked: write_with_markers(&record, folder),
         };
-        let (lock, guard) = folder_parts(PlainDisk, locks, wanted)?;
+        let (lock, guard) =
+            folder_parts(PlainDisk, locks, wanted).map_err(CliError::unavailable)?;
         carry::connect(start.carry.as_ref(), folder, &guard)?;
         let system = |error| CliError::system("the guard can't be started", &error);
         let owner = folder.metadata().map_err(system)?.uid();

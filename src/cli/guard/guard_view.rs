@@ -1,7 +1,7 @@
 //! `latchfs guard FOLDER [VIEW]`: shows a guarded folder through a view.
 
 use super::carry::{self, Carry};
-use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
+use super::guard_parts::{self, resolved_folder, unavailable};
 use crate::base::said;
 use crate::cli::argument_types::{DurationArg, default_ttl, length};
 use crate::cli::argument_types::{absolute, default_state_dir, directory_variable, host};
@@ -29,21 +29,21 @@ use crate::guard::disk::linux_disk::LinuxDisk;
 use crate::guard::folder::folder_record::{FolderRecord, StartedRecord};
 use crate::guard::folder::state_place::{ChangedThrough, StatePlace};
 use crate::guard::folder::unread::UnreadPolicy;
+use crate::guard::folder_parts::{PartsRequest, folder_parts};
 use crate::guard::lost_files::SpaceLimits;
 use crate::guard::tenures::tenure_events::NewsCommands;
 use crate::guard::view::mount_view::{self, MountedView, ViewParts};
 use crate::guard::view::parts::view_snapshots::ViewSnapshots;
-use crate::guard::write_policy::{AcceptedByOption, OnWrite, OwnerKind, WhenAsked, WritePolicy};
+use crate::guard::write_policy::{
+    AcceptedByOption, IN_PLACE_DEFAULT, NEVER_ASK_DEFAULT, OnWrite, OwnerKind, WhenAsked,
+    WritePolicy,
+};
 use crate::time::Span;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// The default of `--in-place`: files to which programs append.
-const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
-/// The default of `--never-ask`: `git status` refreshes its index when it can.
-const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
 /// The default of `--on-write wait`.
 const WAIT_DEFAULT: Span = Span::from_secs(30);
 
@@ -360,14 +360,16 @@ fn serve(
             record,
             started: StartedRecord::new(folder, Some(record.clone())),
             place: &place,
-            terms: &terms,
+            client: terms.client.clone(),
+            ttl: terms.ttl,
             local: policy.local.clone(),
             limits: limits(args),
             mode: args.mode.into(),
             unread: UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread },
             first_marked: guard_parts::write_with_markers(record, folder),
         };
-        let (lock, guard) = guard_parts::folder_parts(LinuxDisk, locks, wanted)?;
+        let (lock, guard) =
+            folder_parts(LinuxDisk, locks, wanted).map_err(CliError::unavailable)?;
         let server = lock.server();
         carry::connect(args.carry.as_ref(), folder, &guard)?;
         let parts = ViewParts {
