@@ -88,9 +88,10 @@ struct Source {
 
 impl Source {
     /// Returns the numbered lines of the file that are built into the program or the simulator: all
-    /// lines up to the tests at its end.
+    /// lines up to the tests at its end, and none of a file of tests.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
-        let tests_only = !self.is_product() || self.path.ends_with("/tests.rs");
+        let is_test = self.path.ends_with("/tests.rs") || self.path.contains("/tests/");
+        let tests_only = !self.is_product() || is_test;
         let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");
         (1..).zip(lines.take(if tests_only { 0 } else { usize::MAX }))
     }
@@ -198,7 +199,7 @@ fn files_cover_one_concept() {
         "files of src and the simulator have 60 to 900 lines of code beside their tests",
         |source, found| {
             let name = source.path.rsplit('/').next().unwrap_or_default();
-            let is_test = name.starts_with("tests") || source.path.contains("/tests_");
+            let is_test = name.starts_with("tests") || source.path.contains("/tests");
             let may_be_short = name == "mod.rs"
                 || is_test
                 || name.ends_with("elsewhere.rs")

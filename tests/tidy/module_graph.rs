@@ -23,7 +23,7 @@ fn module_of(path: &str) -> Option<Module> {
         Some(last) if last == "main" || last.starts_with("tests") => return None,
         _ => {}
     }
-    Some(parts)
+    (!parts.iter().any(|part| part == "tests")).then_some(parts)
 }
 
 /// Returns the code of a file up to its tests, without comment lines.

@@ -264,7 +264,9 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
     }
     // The rights are given up before other threads start, because a thread inherits the rights of
     // this one.
-    let done = take_rights(args).and_then(|()| serve(args, &folder, &view, &record, &state));
+    let done = take_rights(args)
+        .and_then(|()| check_storage(args, &record))
+        .and_then(|()| serve(args, &folder, &view, &record, &state));
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;
     }
@@ -339,7 +341,6 @@ fn serve(
     record: &FolderRecord,
     state: &Path,
 ) -> CliResult {
-    check_storage(args, record)?;
     // A send fails only if the main thread has ended, and then it waits for nothing.
     let (send, news) = mpsc::channel();
     let ending = send.clone();
@@ -365,11 +366,11 @@ fn serve(
             local: policy.local.clone(),
             limits: limits(args),
             mode: args.mode.into(),
-            unread: UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread },
+            unread: unread(args),
             first_marked: guard_parts::write_with_markers(record, folder),
         };
-        let (lock, guard) =
-            folder_parts(LinuxDisk, locks, wanted).map_err(CliError::unavailable)?;
+        let parts = folder_parts(LinuxDisk, locks, wanted);
+        let (lock, guard) = parts.map_err(CliError::unavailable)?;
         let server = lock.server();
         carry::connect(args.carry.as_ref(), folder, &guard)?;
         let parts = ViewParts {
@@ -477,6 +478,10 @@ fn users(args: &ViewArgs) -> Users {
 
 fn limits(args: &ViewArgs) -> SpaceLimits {
     SpaceLimits { staged: args.max_stage, lost: args.max_lost }
+}
+
+fn unread(args: &ViewArgs) -> UnreadPolicy {
+    UnreadPolicy { is_careful: args.careful, keep_bytes: args.keep_unread }
 }
 
 fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {

@@ -37,7 +37,7 @@ pub(crate) enum Stale {
 }
 
 /// A call after a part of the kernel's cache was dropped.
-pub(crate) struct AfterDrop(Box<dyn FnOnce() + Send>);
+pub(crate) struct AfterDrop(pub(crate) Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for AfterDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,3 +11,6 @@ mod requests;
 mod announcing;
 mod operations;
 pub(crate) mod mount_view;
+
+#[cfg(test)]
+mod tests;

@@ -108,8 +108,8 @@ impl FolderView {
                 match saving.closed_by(&mut *(self.processes)(ino), who.pid) {
                     OnClose::Publish => self.publish(who, ino, saving, false),
                     OnClose::Killed => Ok(()),
-                    // A program that closes its copy of the descriptor learns here that the tenure is
-                    // over, even if another program publishes the file.
+                    // A program that closes its copy of the descriptor learns here that the tenure
+                    // is over, even if another program publishes the file.
                     OnClose::Later => {
                         self.pass_open(who, &open, saving.staged.tenure, true).map(drop)
                     }
