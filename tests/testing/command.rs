@@ -6,6 +6,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -159,10 +160,19 @@ pub fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// Returns a port of loopback on which nothing listens.
+/// Returns a port of loopback on which nothing listens. It is below those that the system chooses by
+/// itself, so that no connection of another program takes it before the caller uses it.
 pub fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
-    socket.local_addr().expect("it is bound").port()
+    const PORTS: std::ops::Range<u32> = 16_384..32_768;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Other processes of tests begin elsewhere.
+    let first = std::process::id().wrapping_mul(101);
+    let mut ports = PORTS.map(|_| {
+        let offset = first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+        (PORTS.start + offset % (PORTS.end - PORTS.start)) as u16
+    });
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).expect("there are ports")
 }
 
 /// Sends a signal to a process, or to a group (negative id).
