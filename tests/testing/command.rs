@@ -160,8 +160,8 @@ pub fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// Returns a port of loopback on which nothing listens. It is below those that the system chooses by
-/// itself, so that no connection of another program takes it before the caller uses it.
+/// Returns a port of loopback on which nothing listens. It is below those that the system chooses
+/// by itself, so that no connection of another program takes it before the caller uses it.
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u32> = 16_384..32_768;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
