@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use testing::nodes::{Cluster, talk};
-use testing::{eventually, run};
+use testing::{eventually_in_cluster, run};
 
 /// The number of locks that the reset ends, unless `LATCHFS_RESET_HOLDS` says otherwise.
 const HOLDS: usize = 10_000;
@@ -73,7 +73,7 @@ fn a_reset_of_many_locks_delays_no_other_request() {
     let elections = || cluster.status(leader)?["elections"].as_u64();
     std::thread::scope(|scope| {
         acquire(&cluster, leader, holds);
-        let before = eventually("elections", elections);
+        let before = eventually_in_cluster("elections", elections);
         for at in 0..3 {
             let (cluster, urls, slowest, is_over) = (&cluster, &urls, &slowest, &is_over);
             scope.spawn(move || {
@@ -100,18 +100,18 @@ fn a_reset_of_many_locks_delays_no_other_request() {
         let written = steals_in(&text(&cluster, follower, "audit.log"));
         assert_eq!(written, holds / CLIENTS * CLIENTS);
         // The locks are free when the steal grace of all of them is over.
-        eventually("all are free", || {
+        eventually_in_cluster("all are free", || {
             let path = "/locks/n0-0?client=next&ttl=1h";
             (cluster.curl(leader, "POST", path).0 == 200).then_some(())
         });
         is_over.store(true, Ordering::Relaxed);
-        assert_eq!(eventually("elections", elections), before, "no election");
+        assert_eq!(eventually_in_cluster("elections", elections), before, "no election");
     });
     let slowest = slowest.load(Ordering::Relaxed);
     println!("the slowest other request took {} ms", slowest / 1_000);
     assert!(slowest < delay_max, "{slowest} us");
     for at in 0..3 {
-        eventually("all records", || {
+        eventually_in_cluster("all records", || {
             let written = steals_in(&text(&cluster, at, "audit.log"));
             (written == holds / CLIENTS * CLIENTS).then_some(())
         });
@@ -119,7 +119,7 @@ fn a_reset_of_many_locks_delays_no_other_request() {
     }
     cluster.join();
     let join = cluster.nodes.len() - 1;
-    eventually("it has joined", || {
+    eventually_in_cluster("it has joined", || {
         let log = cluster.nodes[join].daemon.log();
         log.contains("member of the cluster").then_some(())
     });
@@ -155,14 +155,14 @@ fn a_repeat_finishes_a_reset_whose_leader_is_killed() {
     println!("{} holds had ended when the leader was killed; {first:?}", ended(leader));
     let is_known = first.code == 0 && first.out.starts_with("ended ");
     assert!(is_known || first.err.contains("the outcome is unknown"), "{first:?}");
-    eventually("the rest has ended", || {
+    eventually_in_cluster("the rest has ended", || {
         (cluster.request(follower, &reset).code == 0).then_some(())
     });
     assert_eq!(ended(follower), HOLDS);
     cluster.nodes[leader].daemon.kill();
     cluster.nodes[leader].daemon.restart();
     for at in 0..3 {
-        eventually("all records", || {
+        eventually_in_cluster("all records", || {
             (steals_in(&text(&cluster, at, "audit.log")) == HOLDS).then_some(())
         });
     }

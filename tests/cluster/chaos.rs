@@ -6,7 +6,7 @@ use latchfs::time::{Span, Wall, boot_now};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 use testing::nodes::Cluster;
-use testing::{eventually, rounds};
+use testing::{eventually_in_cluster, rounds};
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 6;
@@ -111,7 +111,8 @@ fn the_leadership_is_transferred_under_load() {
 #[test]
 fn a_full_load_causes_no_election() {
     let cluster = Cluster::of(3);
-    let elections = |at| eventually("elections", || cluster.status(at)?["elections"].as_u64());
+    let elections =
+        |at| eventually_in_cluster("elections", || cluster.status(at)?["elections"].as_u64());
     let before: Vec<_> = (0..3).map(elections).collect();
     let load = Load::begin(&cluster.clients, &cluster.urls(), 4 * CLIENTS, seed());
     let until = boot_now() + Span::from_secs(rounds(10, 1_200) as u64);
@@ -197,7 +198,9 @@ fn a_lease_is_stretched_by_a_failover_and_not_cut() {
     assert_eq!(cluster.curl(other, "POST", path).0, 200);
     cluster.nodes[leader].daemon.kill();
     let bob = "/locks/lease?client=bob&ttl=3s";
-    eventually("bob has it", || (cluster.curl(other, "POST", bob).0 == 200).then_some(()));
+    eventually_in_cluster("bob has it", || {
+        (cluster.curl(other, "POST", bob).0 == 200).then_some(())
+    });
     let after = crate::load::now() - asked;
     assert!(after >= 3_000_000, "granted after {after} us");
 }
@@ -217,7 +220,7 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
     let granted = crate::load::now();
     let mut changes = 0;
     loop {
-        eventually("some time has passed", || {
+        eventually_in_cluster("some time has passed", || {
             (crate::load::now() - began >= (changes + 1) * BETWEEN_US).then_some(())
         });
         let next = (leader + 1) % 3;
@@ -260,7 +263,7 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         kills += 1;
         let other = (leader + 1) % 3;
         let look = || cluster.curl(other, "GET", "/locks/lease");
-        eventually("another leads", || (look().0 == 200).then_some(()));
+        eventually_in_cluster("another leads", || (look().0 == 200).then_some(()));
         let asked = crate::load::now();
         let (code, seen) = look();
         assert_eq!(code, 200, "{seen}");
@@ -278,7 +281,7 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         cluster.nodes[leader].daemon.restart();
         cluster.voters(3);
         let back = crate::load::now();
-        eventually("the node that is back has heard the leader", || {
+        eventually_in_cluster("the node that is back has heard the leader", || {
             (crate::load::now() - back >= BACK_US).then_some(())
         });
     }

@@ -6,7 +6,7 @@ use crate::load::now;
 use latchfs::time::Wall;
 use std::fs;
 use std::path::{Path, PathBuf};
-use testing::eventually;
+use testing::eventually_in_cluster;
 use testing::net::{Daemon, Machine};
 use testing::nodes::{Cluster, options};
 
@@ -59,7 +59,7 @@ fn jumps_of_wall_clocks_do_not_affect_leases() {
         if now() - asked < 1_900_000 {
             assert_eq!((code, &seen["holder"]), (200, &"ann".into()), "{seen}");
         }
-        eventually("it is free", || {
+        eventually_in_cluster("it is free", || {
             (cluster.curl(next, "POST", &path("bob")).0 == 200).then_some(())
         });
         let after = now();
@@ -80,14 +80,14 @@ fn all_nodes_show_the_same_times() {
     let mut acquired = Vec::new();
     for round in 0..4 {
         let (name, before) = (format!("/locks/times{round}"), wall());
-        eventually("granted", || {
+        eventually_in_cluster("granted", || {
             let path = format!("{name}?client=ann&ttl=1h&reentrant=1");
             (cluster.curl(round % 3, "POST", &path).0 == 200).then_some(())
         });
         acquired.push((name, (before, wall())));
         for at in 0..3 {
             for (name, (before, after)) in &acquired {
-                let seen = eventually("it answers", || {
+                let seen = eventually_in_cluster("it answers", || {
                     let (code, seen) = cluster.curl(at, "GET", name);
                     (code == 200).then_some(seen)
                 });

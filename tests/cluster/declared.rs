@@ -4,7 +4,7 @@ use latchfs::time::{Span, boot_now};
 use std::fs;
 use testing::net::{Daemon, Machine, Net, drain};
 use testing::nodes::{Cluster, Node, curl, options, serve};
-use testing::{eventually, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs_path, run};
 
 /// Machines, and the declaration of a cluster of their nodes.
 struct Declared {
@@ -40,7 +40,7 @@ impl Declared {
         let args = self.options(at, data);
         let (daemon, out) = Daemon::spawn(machine, args, "listening", vec![]);
         drain(out);
-        eventually("it waits", || daemon.log().contains("and waits for").then_some(()));
+        eventually_in_cluster("it waits", || daemon.log().contains("and waits for").then_some(()));
         daemon
     }
 
@@ -89,7 +89,7 @@ fn declared_nodes_form_one_cluster_in_any_order() {
     }
     // The lost first node still is a voter, so the new one stays a learner until that is removed.
     declared.cluster.nodes[0].daemon = first;
-    eventually("it joins", || declared.cluster.status(0));
+    eventually_in_cluster("it joins", || declared.cluster.status(0));
     let (code, status) = declared.cluster.curl(0, "GET", "/locks/build");
     assert_eq!(code, 200, "{status}");
     assert_eq!((&status["phase"], &status["token"]), (&token.1["phase"], &token.1["token"]));
@@ -104,13 +104,13 @@ fn a_node_that_waits_for_others_ends_at_sigterm() {
     let args = options(machine, "data", &["--seed", "10.9.9.9:7100"]);
     let (joining, out) = Daemon::spawn(machine, args, "listening", vec![]);
     drain(out);
-    eventually("it asks", || joining.log().contains("10.9.9.9:7100").then_some(()));
+    eventually_in_cluster("it asks", || joining.log().contains("10.9.9.9:7100").then_some(()));
     for daemon in [waiting, joining] {
         let begun = boot_now();
         daemon.signal(libc::SIGTERM);
         let stat = format!("/proc/{}/stat", daemon.pid());
         let is_over = || fs::read_to_string(&stat).expect("not waited for").contains(") Z ");
-        eventually("it ends", || is_over().then_some(()));
+        eventually_in_cluster("it ends", || is_over().then_some(()));
         assert!(boot_now().since(begun) < Span::from_secs(5), "{}", daemon.log());
         assert!(daemon.log().contains("server stopped before it had begun"), "{}", daemon.log());
     }
@@ -132,7 +132,7 @@ fn an_old_node_does_not_stop_a_recovered_cluster() {
     let (recovered, joined) = (begun(2), begun(1));
     declared.cluster.nodes[2].daemon = recovered;
     declared.cluster.nodes[1].daemon = joined;
-    let granted = eventually("it grants", || {
+    let granted = eventually_in_cluster("it grants", || {
         let answer = declared.cluster.curl(1, "POST", "/locks/build?client=a");
         (answer.0 == 200).then_some(answer.1)
     });
@@ -151,7 +151,7 @@ fn a_second_recovered_cluster_does_not_start() {
     declared.recover(1);
     declared.recover(2);
     let _first = Daemon::start(&declared.machines[2], declared.options(2, "new"), "listening");
-    eventually("it leads", || {
+    eventually_in_cluster("it leads", || {
         (curl(&declared.machines[2], &declared.machines[2], "GET", "/locks/x").0 == 200)
             .then_some(())
     });

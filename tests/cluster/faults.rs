@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use testing::net::Net;
 use testing::nodes::{Cluster, Node, begin, serve};
-use testing::{SmallDisk, eventually};
+use testing::{SmallDisk, eventually_in_cluster};
 
 /// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 9] = [
@@ -192,12 +192,14 @@ fn a_mount_given_one_node_fails_over_to_others() {
     );
     holder.says("held");
     cluster.nodes[leader].daemon.kill();
-    eventually("another node is asked", || (mount.sh("mkdir more").code == 0).then_some(()));
+    eventually_in_cluster("another node is asked", || {
+        (mount.sh("mkdir more").code == 0).then_some(())
+    });
     mount.is("connected");
     holder.send_line("end");
     assert_eq!(holder.ended(), 0);
     let path = "/locks/held";
-    eventually("it is given back", || {
+    eventually_in_cluster("it is given back", || {
         let seen = cluster.curl((leader + 1) % 3, "GET", path).1;
         (seen["phase"] == "free").then_some(())
     });

@@ -5,13 +5,13 @@ use serde_json::Value;
 use std::time::Duration;
 use testing::net::{Mount, Program};
 use testing::nodes::{Cluster, talk};
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 /// Starts `latchfs events` with these servers, and waits until it shows events.
 fn follow(cluster: &Cluster, servers: &str) -> Program {
     let mut command = cluster.clients.command(latchfs_path());
     let reader = Program::start(command.args(["events", "--json", "--server", servers]));
-    eventually("its first event", || {
+    eventually_in_cluster("its first event", || {
         pair(cluster, 1, "before");
         reader.line_within(Duration::from_millis(100))
     });
@@ -22,7 +22,7 @@ fn follow(cluster: &Cluster, servers: &str) -> Program {
 fn follow_mount(cluster: &Cluster, mount: &Mount) -> Program {
     let mut command = mount.machine.command("cat");
     let reader = Program::start(command.arg(mount.dir().join(".latchfs/events")));
-    eventually("its first event", || {
+    eventually_in_cluster("its first event", || {
         pair(cluster, 1, "before");
         reader.line_within(Duration::from_millis(100))
     });
@@ -34,7 +34,7 @@ fn pair(cluster: &Cluster, at: usize, name: &str) {
     for (method, more) in [("POST", "&reentrant=1"), ("DELETE", "")] {
         let path = format!("/locks/{name}?client=a{more}");
         let code = || Some(cluster.curl(at, method, &path).0).filter(|code| *code != 503);
-        let code = eventually("an answer", code);
+        let code = eventually_in_cluster("an answer", code);
         // An earlier try may have given it back.
         assert!(code == 200 || (method, code) == ("DELETE", 403), "{method} {code}");
     }

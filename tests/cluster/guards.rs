@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testing::net::{Daemon, Machine, Net};
 use testing::nodes::{Cluster, serve_alone};
-use testing::{eventually, latchfs, latchfs_path, rounds, run};
+use testing::{eventually_in_cluster, latchfs, latchfs_path, rounds, run};
 
 /// How long the lock lasts when its holder does not answer.
 const TTL: &str = "2s";
@@ -104,7 +104,9 @@ impl Writers {
     fn await_progress(&self) {
         for name in ["w1", "w2"] {
             let before = self.acknowledged(name);
-            eventually("writes", || (self.acknowledged(name) >= before + 6).then_some(()));
+            eventually_in_cluster("writes", || {
+                (self.acknowledged(name) >= before + 6).then_some(())
+            });
         }
     }
 
@@ -113,7 +115,9 @@ impl Writers {
         for name in ["w1", "w2"] {
             let file = format!("refused-{name}");
             let before = self.lines(&file).len();
-            eventually("refusals", || (self.lines(&file).len() > before + 1).then_some(()));
+            eventually_in_cluster("refusals", || {
+                (self.lines(&file).len() > before + 1).then_some(())
+            });
         }
     }
 
@@ -204,7 +208,7 @@ fn status(view: &Path) -> Value {
 
 fn take(view: &Path) -> u64 {
     // A machine that was isolated may need a moment to reach the server again.
-    eventually("the lock", || {
+    eventually_in_cluster("the lock", || {
         let taken = run(latchfs().args(["guard", "take"]).arg(view));
         (taken.code == 0).then_some(())
     });
@@ -240,10 +244,12 @@ fn an_isolated_guard_writes_until_its_lease_ends_and_not_after_anothers_tenure()
 
     // Away for longer, and back before another machine had the lock.
     first.isolate(true);
-    let refused = eventually("the end of the lease", || write(one, "3").err());
+    let refused = eventually_in_cluster("the end of the lease", || write(one, "3").err());
     assert!([libc::ESTALE, libc::EROFS].contains(&refused), "{refused}");
     // Up to the deadline the tenure could still go on.
-    eventually("the end of the tenure", || (status(one)["state"] != "holding").then_some(()));
+    eventually_in_cluster("the end of the tenure", || {
+        (status(one)["state"] != "holding").then_some(())
+    });
     first.isolate(false);
     let later = take(one);
     assert!(later > token);

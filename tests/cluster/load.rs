@@ -94,7 +94,7 @@ impl Load {
     #[track_caller]
     pub(crate) fn await_answers(&self, answers: u64) {
         let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
-        testing::eventually("answers", || {
+        testing::eventually_in_cluster("answers", || {
             let failed = self.threads.iter().any(JoinHandle::is_finished);
             assert!(!failed, "a client has ended");
             (self.world.answers.load(Ordering::Relaxed) >= wanted).then_some(())

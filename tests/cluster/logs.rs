@@ -1,6 +1,6 @@
 //! The log lines of nodes about their cluster.
 
-use testing::eventually;
+use testing::eventually_in_cluster;
 use testing::nodes::Cluster;
 
 /// Returns the lines in the log of node `at` with a text.
@@ -12,7 +12,7 @@ fn lines(cluster: &Cluster, at: usize, text: &str) -> Vec<String> {
 /// Waits until the log of node `at` has a line with a text.
 #[track_caller]
 fn has(cluster: &Cluster, at: usize, text: &str) {
-    eventually(text, || (!lines(cluster, at, text).is_empty()).then_some(()));
+    eventually_in_cluster(text, || (!lines(cluster, at, text).is_empty()).then_some(()));
 }
 
 /// Members, the death of a leader, an election, and the loss of a majority have lines on a node

@@ -6,13 +6,13 @@ use std::fs;
 use std::process::Stdio;
 use testing::net::Daemon;
 use testing::nodes::{Cluster, Node, options, refusal, serve};
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 #[test]
 fn leadership_is_transferred_at_once() {
     let cluster = Cluster::of(3);
     let elections = || cluster.status(0)?["elections"].as_u64();
-    let seen = eventually("elections", elections);
+    let seen = eventually_in_cluster("elections", elections);
     for _ in 0..5 {
         let before = cluster.leader();
         let asked = now();
@@ -23,7 +23,7 @@ fn leadership_is_transferred_at_once() {
         assert_eq!(cluster.curl(before, "POST", "/locks/a?client=a&reentrant=1").0, 200);
         println!("a transfer took {} ms, with the command", took / 1_000);
     }
-    eventually("they were seen", || (elections()? > seen).then_some(()));
+    eventually_in_cluster("they were seen", || (elections()? > seen).then_some(()));
     let (leader, to) = (cluster.leader(), (cluster.leader() + 1) % 3);
     cluster.request(leader, &["transfer", &cluster.id(to).to_string()]).ok();
     assert_eq!(cluster.leader(), to);
@@ -36,7 +36,7 @@ fn leadership_is_transferred_at_once() {
 fn a_second_voter_requires_force() {
     let mut cluster = Cluster::alone();
     cluster.join();
-    let id = eventually("a learner", || {
+    let id = eventually_in_cluster("a learner", || {
         let status = cluster.status(0)?;
         let nodes = status["nodes"].as_array()?.clone();
         nodes.iter().find(|node| node["role"] == "learner")?["id"].as_u64()
@@ -62,7 +62,7 @@ fn a_node_leaves_and_another_is_removed() {
     let said = cluster.request(leader, &["leave"]).ok();
     assert!(said.contains("has left"), "{said}");
     let gone = cluster.nodes.remove(leader);
-    eventually("it ends", || (!gone.is_up()).then_some(()));
+    eventually_in_cluster("it ends", || (!gone.is_up()).then_some(()));
     assert!(gone.daemon.log().contains("removed from its cluster"), "{}", gone.daemon.log());
     let said = refusal(&gone.machine, "data", &[]);
     assert!(said.contains("join as a new node with --seed"), "{said}");
@@ -82,7 +82,7 @@ fn a_node_leaves_and_another_is_removed() {
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
     // The dead node does not know of its removal; it learns of it when it restarts, and exits.
     dead.daemon.restart();
-    eventually("it ends", || (!dead.is_up()).then_some(()));
+    eventually_in_cluster("it ends", || (!dead.is_up()).then_some(()));
 
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
 }
@@ -98,9 +98,9 @@ fn a_removed_learner_stays_removed() {
         let nodes = status["nodes"].as_array()?.clone();
         Some(nodes.iter().any(|node| node["id"].as_u64() == Some(id)))
     };
-    eventually("a learner", || is_listed(&cluster)?.then_some(()));
+    eventually_in_cluster("a learner", || is_listed(&cluster)?.then_some(()));
     cluster.request(0, &["remove", &id.to_string()]).ok();
-    eventually("it ends", || {
+    eventually_in_cluster("it ends", || {
         let listed = is_listed(&cluster);
         assert_ne!(listed, Some(true), "it is a member again");
         (!cluster.nodes[3].is_up()).then_some(())
@@ -134,7 +134,7 @@ fn a_node_behind_a_slow_link_catches_up() {
     let slow = "tc qdisc add dev eth0 root tbf rate 8mbit burst 64kb latency 400ms";
     cluster.nodes[0].machine.sh(slow).ok();
     cluster.join();
-    eventually("it has caught up", || {
+    eventually_in_cluster("it has caught up", || {
         let status = cluster.status(0)?;
         let nodes = status["nodes"].as_array()?.clone();
         (nodes.len() == 2 && nodes[0]["state"] == nodes[1]["state"]).then_some(())
@@ -204,7 +204,7 @@ fn nodes_move_to_other_addresses() {
         let args = options(&node.machine, "data", &[]).into_iter();
         let args = args.map(|arg| if arg == old { new.clone() } else { arg }).collect();
         node.daemon = Daemon::start(&node.machine, args, "listening");
-        eventually("the others know where it is", || {
+        eventually_in_cluster("the others know where it is", || {
             let status = cluster.status(other)?;
             let nodes = status["nodes"].as_array()?;
             let node = nodes.iter().find(|node| node["id"].as_u64() == Some(id))?;
@@ -212,7 +212,9 @@ fn nodes_move_to_other_addresses() {
         });
         cluster.voters(3);
         let path = format!("/locks/moved{at}?client=ann");
-        eventually("it serves", || (cluster.curl(at, "POST", &path).0 == 200).then_some(()));
+        eventually_in_cluster("it serves", || {
+            (cluster.curl(at, "POST", &path).0 == 200).then_some(())
+        });
         assert_eq!(cluster.curl(at, "GET", "/locks/build").1["holder"], "ann");
     }
     cluster.agree();

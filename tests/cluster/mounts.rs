@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 use testing::net::Mount;
 use testing::nodes::Cluster;
-use testing::{eventually, rounds};
+use testing::{eventually_in_cluster, rounds};
 
 const MOUNTS: usize = 3;
 /// The number of lock directories. On each mount, one program uses each directory: two programs of
@@ -263,11 +263,11 @@ fn a_mutex_is_the_clusters() {
     let guard = own.lock().expect("it is free");
     let leader = cluster.leader();
     cluster.nodes[leader].daemon.kill();
-    eventually("another leads", || {
+    eventually_in_cluster("another leads", || {
         (cluster.curl((leader + 1) % 3, "GET", "/locks/build").0 == 200).then_some(())
     });
     assert!(guard.is_held(), "a failover takes nothing");
-    let had = eventually("an answer", || other.try_lock().ok());
+    let had = eventually_in_cluster("an answer", || other.try_lock().ok());
     assert!(had.is_none(), "it is held");
     cluster.nodes[leader].daemon.restart();
     cluster.voters(3);
@@ -277,7 +277,7 @@ fn a_mutex_is_the_clusters() {
             let guard = other.lock().expect("its turn comes");
             (guard.token(), now())
         });
-        eventually("it waits", || {
+        eventually_in_cluster("it waits", || {
             let status = cluster.curl(0, "GET", "/locks/build").1;
             (status["waiters"].as_array()?.len() == 1).then_some(())
         });

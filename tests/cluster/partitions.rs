@@ -5,7 +5,7 @@
 use crate::load::{Load, now};
 use std::process::Stdio;
 use testing::nodes::{Cluster, curl};
-use testing::{eventually, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs_path, run};
 
 /// The maximum time in microseconds until a node reports that it can't answer: 2 s are guaranteed,
 /// and the rest is for a loaded machine.
@@ -25,20 +25,21 @@ const SESSION_OVER_US: u64 = 9_000_000;
 #[test]
 fn one_node_alone_replaces_no_leader() {
     let cluster = Cluster::of(3);
-    let elections = |at| eventually("elections", || cluster.status(at)?["elections"].as_u64());
+    let elections =
+        |at| eventually_in_cluster("elections", || cluster.status(at)?["elections"].as_u64());
     let before: Vec<_> = (0..3).map(elections).collect();
     let leader = cluster.leader();
     let (cut, id) = ((leader + 1) % 3, cluster.id((leader + 1) % 3));
     let machine = &cluster.nodes[cut].machine;
     machine.reset_connections(&cluster.nodes[leader].machine, true);
-    eventually("it is cut off for longer than an election takes", || {
+    eventually_in_cluster("it is cut off for longer than an election takes", || {
         let status = cluster.status(leader)?;
         let node = status["nodes"].as_array()?.iter().find(|node| node["id"] == id)?;
         (node["heard_ms_ago"].as_u64()? > 3_000).then_some(())
     });
     machine.reset_connections(&cluster.nodes[leader].machine, false);
     cluster.voters(3);
-    eventually("it is heard again", || {
+    eventually_in_cluster("it is heard again", || {
         let status = cluster.status(leader)?;
         let nodes = status["nodes"].as_array()?;
         nodes.iter().all(|node| node["heard_ms_ago"].as_u64() < Some(1_000)).then_some(())
@@ -69,13 +70,13 @@ fn partitioned_nodes_refuse_in_time() {
         }
         let other = (cut + 1) % 3;
         let ask = format!("{free}?client=majority&ttl=1h");
-        eventually("the majority grants", || {
+        eventually_in_cluster("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
         // A node that has been isolated for some time knows that it has no quorum, and refuses at
         // once, in less than an election timeout.
         for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
-            eventually("it says so at once", || {
+            eventually_in_cluster("it says so at once", || {
                 let asked = now();
                 let (code, said) = curl(machine, machine, method, &path);
                 assert_eq!(code, 503, "{said}");
@@ -83,7 +84,7 @@ fn partitioned_nodes_refuse_in_time() {
             });
         }
         machine.isolate(false);
-        let holder = eventually("it is back", || {
+        let holder = eventually_in_cluster("it is back", || {
             let (code, said) = cluster.curl(cut, "GET", &free);
             (code == 200).then(|| said["holder"].clone())
         });
@@ -103,7 +104,7 @@ fn what_may_be_old_says_how_old_it_is() {
     let leader = cluster.leader();
     for cut in [(leader + 1) % 3, leader] {
         let machine = &cluster.nodes[cut].machine;
-        eventually("it hears the others", || {
+        eventually_in_cluster("it hears the others", || {
             let seen = cluster.curl(cut, "GET", LOCAL).1;
             (seen["holder"] == "ann" && seen["age_ms"].as_u64()? < 1_000).then_some(())
         });
@@ -111,7 +112,7 @@ fn what_may_be_old_says_how_old_it_is() {
         let since = now();
         let (other, name) = ((cut + 1) % 3, format!("while{cut}"));
         let ask = format!("/locks/{name}?client=bob&ttl=1h");
-        eventually("the majority grants", || {
+        eventually_in_cluster("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
         let asked = now();
@@ -153,7 +154,7 @@ fn the_age_of_a_stale_read_is_an_upper_bound() {
     cluster.join();
     let learner = 3;
     let id = cluster.id(learner);
-    eventually("a learner", || {
+    eventually_in_cluster("a learner", || {
         let status = cluster.status(0)?;
         let nodes = status["nodes"].as_array()?.clone();
         let node = nodes.iter().find(|node| node["id"].as_u64() == Some(id))?.clone();
@@ -163,7 +164,7 @@ fn the_age_of_a_stale_read_is_an_upper_bound() {
     let leader = cluster.leader();
     let stale = |at: usize| cluster.curl(at, "GET", "/locks/build?consistency=stale").1;
     for at in [leader, learner] {
-        eventually("it knows the holder", || {
+        eventually_in_cluster("it knows the holder", || {
             let seen = stale(at);
             (seen["holder"] == "ann" && seen["age_ms"].as_u64()? < 1_000).then_some(())
         });
@@ -172,7 +173,7 @@ fn the_age_of_a_stale_read_is_an_upper_bound() {
     let others = voters.map(|at| &cluster.nodes[at].machine);
     cluster.nodes[leader].machine.part_from(&others);
     cluster.nodes[learner].machine.part_from(&others);
-    eventually("the majority releases", || {
+    eventually_in_cluster("the majority releases", || {
         let path = "/locks/build?client=ann";
         let (code, said) = cluster.curl(voters[0], "DELETE", path);
         (code == 200 || said["kind"] == "E_LOCK_NOT_HELD").then_some(())
@@ -233,7 +234,7 @@ fn waiters_at_one_node_are_served_by_a_release_at_another() {
         let waits = "/locks/line?client=second&ttl=1h&wait=1m";
         let served = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| cluster.curl(at, "POST", waits));
-            eventually("in line", || {
+            eventually_in_cluster("in line", || {
                 let seen = cluster.curl((at + 2) % 3, "GET", "/locks/line").1;
                 (seen["waiters"].as_array()?.len() == 1).then_some(())
             });
@@ -260,7 +261,7 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     let url = format!("{}/locks/line?client=second&wait=10m", cluster.nodes[leader].machine.url());
     let mut curl = cluster.clients.command("curl");
     let mut waiter = curl.args(["-s", "-X", "POST", &url]).spawn().expect("curl");
-    eventually("in the queue", || (waiters(leader) == Some(1)).then_some(()));
+    eventually_in_cluster("in the queue", || (waiters(leader) == Some(1)).then_some(()));
     let others = || (1..3).map(|n| &cluster.nodes[(leader + n) % 3].daemon);
     others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
     waiter.kill().expect("it waits");
@@ -272,7 +273,7 @@ fn a_departure_without_a_quorum_is_made_up_for() {
         assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
     }
     others().for_each(|daemon| daemon.signal(libc::SIGCONT));
-    eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
+    eventually_in_cluster("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
 }
 
 /// Requests that wait at a killed node leave the queues of their locks when the session by which
@@ -285,7 +286,7 @@ fn waiters_at_a_killed_node_leave_the_queue() {
     assert_eq!(cluster.curl(0, "POST", "/locks/build?client=a&ttl=10m").0, 200);
     let killed = (cluster.leader() + 1) % 3;
     let waiters = |cluster: &Cluster, count: usize| {
-        eventually("waiters", || {
+        eventually_in_cluster("waiters", || {
             let seen = cluster.curl((killed + 1) % 3, "GET", "/locks/build").1;
             (seen["waiters"].as_array().map_or(0, Vec::len) == count).then_some(())
         });

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use testing::net::{Daemon, Machine};
 use testing::nodes::{Cluster, options, serve};
-use testing::{eventually, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs_path, run};
 
 /// Kills all nodes of a cluster of three, and returns the machine of a survivor.
 fn survivor(cluster: &mut Cluster) -> Machine {
@@ -59,7 +59,9 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
     let at = at.expect("it is one of them");
     cluster.nodes[at].daemon = serve(&machine, "new", &[]);
-    eventually("it leads", || (cluster.curl(at, "GET", "/locks/build").0 == 200).then_some(()));
+    eventually_in_cluster("it leads", || {
+        (cluster.curl(at, "GET", "/locks/build").0 == 200).then_some(())
+    });
     let status = cluster.curl(at, "GET", "/locks/build").1;
     assert_eq!(status["phase"], "free", "{status}");
     let (code, refused) = cluster.curl(at, "POST", "/locks/build?client=b");
@@ -82,7 +84,9 @@ fn a_survivor_begins_a_new_cluster_without_a_backup() {
     let done = cluster.curl(other, "POST", "/grant-now?client=root&reason=all+are+off");
     assert_eq!(done.0, 200, "{done:?}");
     for node in 0..3 {
-        eventually("it grants", || (cluster.curl(node, "GET", "/readyz").0 == 200).then_some(()));
+        eventually_in_cluster("it grants", || {
+            (cluster.curl(node, "GET", "/readyz").0 == 200).then_some(())
+        });
     }
     token(&cluster.curl(at, "POST", "/locks/build?client=b"));
     // One directory is recovered once.
@@ -109,16 +113,22 @@ fn a_survivor_is_not_ready_and_has_no_leader() {
             let has_leader = metrics.contains("\nlatchfs_cluster_has_leader 1\n");
             (ready, leads, leader, has_leader)
         };
-        eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
+        eventually_in_cluster("all is well", || {
+            (is_ready(&cluster) == (200, true, true, true)).then_some(())
+        });
         for at in (0..3).filter(|at| *at != survivor) {
             cluster.nodes[at].daemon.kill();
         }
-        eventually("it knows", || (is_ready(&cluster) == (503, false, false, false)).then_some(()));
+        eventually_in_cluster("it knows", || {
+            (is_ready(&cluster) == (503, false, false, false)).then_some(())
+        });
         says_that_no_majority_is_there(&cluster, survivor);
         for at in (0..3).filter(|at| *at != survivor) {
             cluster.nodes[at].daemon.restart();
         }
-        eventually("all is well", || (is_ready(&cluster) == (200, true, true, true)).then_some(()));
+        eventually_in_cluster("all is well", || {
+            (is_ready(&cluster) == (200, true, true, true)).then_some(())
+        });
     }
 }
 
@@ -154,7 +164,7 @@ fn locks_are_granted_at_once_if_the_old_holders_are_gone() {
     let _node: Daemon = serve(&machine, "new", &[]);
     let at = cluster.nodes.iter().position(|node| node.machine.url() == machine.url());
     let at = at.expect("it is one of them");
-    let granted = eventually("it grants", || {
+    let granted = eventually_in_cluster("it grants", || {
         let answer = cluster.curl(at, "POST", "/locks/build?client=b");
         (answer.0 == 200).then_some(answer)
     });

@@ -3,7 +3,7 @@
 
 use std::fs;
 use testing::nodes::{Cluster, Node, serve};
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 /// A command runs under a lock while the leader is killed or stopped several times. The session and
 /// the lease belong to the cluster and not to a node, so the command runs to its own end.
@@ -20,7 +20,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
     let mut command = cluster.clients.command(latchfs_path());
     command.args(["run", "build", "--server", &servers, "--client", "ann", "--ttl", "20s", "--"]);
     let mut child = command.args(["sh", "-c", &script]).spawn().expect("it starts");
-    eventually("the command runs", || begun.exists().then_some(()));
+    eventually_in_cluster("the command runs", || begun.exists().then_some(()));
     let token = cluster.curl(0, "GET", "/locks/build").1["token"].as_u64().expect("held");
     for round in 0..4 {
         let leader = cluster.leader();
@@ -34,7 +34,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         // answers.
         let name = format!("round{round}");
         let take = ["acquire", &name, "--server", &servers, "--client", "bob"];
-        eventually("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
+        eventually_in_cluster("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
         let seen = cluster.curl(other, "GET", "/locks/build").1;
         assert_eq!((&seen["holder"], seen["token"].as_u64()), (&"ann".into(), Some(token)));
         if round % 2 == 0 {
@@ -47,7 +47,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
     assert!(child.try_wait().expect("it is ours").is_none(), "it still runs");
     fs::write(&stop, "").expect("it is ours");
     assert_eq!(child.wait().expect("it is ours").code(), Some(0));
-    eventually("it is given back", || {
+    eventually_in_cluster("it is given back", || {
         (cluster.curl(0, "GET", "/locks/build").1["phase"] == "free").then_some(())
     });
     cluster.agree();
@@ -92,7 +92,7 @@ fn a_mount_survives_the_death_of_each_leader() {
         let leader = cluster.leader();
         cluster.nodes[leader].daemon.kill();
         let make = format!("mkdir round{round}");
-        eventually("another leads", || (mount.sh(&make).code == 0).then_some(()));
+        eventually_in_cluster("another leads", || (mount.sh(&make).code == 0).then_some(()));
         let seen = cluster.curl((leader + 1) % 3, "GET", "/locks/held").1;
         assert_eq!((&seen["phase"], seen["token"].as_u64()), (&"held".into(), Some(token)));
         cluster.nodes[leader].daemon.restart();
@@ -102,7 +102,7 @@ fn a_mount_survives_the_death_of_each_leader() {
     holder.send_line("last");
     holder.says("OK OK");
     assert_eq!(holder.ended(), 0);
-    eventually("it is given back", || {
+    eventually_in_cluster("it is given back", || {
         (cluster.curl(0, "GET", "/locks/held").1["phase"] == "free").then_some(())
     });
     cluster.agree();

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use testing::net::{Daemon, Machine};
 use testing::nodes::{Cluster, begin, options, refusal, serve};
-use testing::{eventually, latchfs, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs, latchfs_path, run};
 
 /// Makes a certificate authority in the directory `dir` of a machine.
 fn authority(machine: &Machine, dir: &str) {
@@ -91,7 +91,7 @@ fn nodes_of_other_clusters_are_rejected() {
     begin(&place, "foreign");
     let _other = serve(&place, "foreign", &[]);
     let leader = cluster.leader();
-    eventually("it is distinguished", || {
+    eventually_in_cluster("it is distinguished", || {
         let status = cluster.status(leader)?;
         let nodes = status["nodes"].as_array()?;
         let is_of_other_cluster = |node: &serde_json::Value| {

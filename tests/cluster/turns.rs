@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use testing::eventually;
+use testing::eventually_in_cluster;
 use testing::net::{Machine, Mount, Program};
 
 /// A Python program that holds one lock for its whole life. Meanwhile it takes a second lock in
@@ -89,8 +89,8 @@ impl Turns {
     #[track_caller]
     pub(crate) fn await_turns(&self, turns: u64) {
         let count = || fs::read_to_string(&self.counter).ok()?.parse::<u64>().ok();
-        let begun = eventually("a count", count);
-        eventually("turns", || count().filter(|count| *count >= begun + turns));
+        let begun = eventually_in_cluster("a count", count);
+        eventually_in_cluster("turns", || count().filter(|count| *count >= begun + turns));
     }
 
     /// Ends the programs. Each must still hold its own lock, and no turn may be missing in the

@@ -12,7 +12,7 @@ use latchfs::service::batch::batch_messages::{
 use std::fs;
 use testing::net::know;
 use testing::nodes::{Cluster, refusal, serve};
-use testing::{eventually, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs_path, run};
 
 /// The number of clients that send requests over HTTP.
 const CLIENTS: usize = 3;
@@ -99,7 +99,9 @@ fn nodes_are_upgraded_one_by_one_under_load() {
         assert_eq!(status["phase"], "free", "it is not carried out without the field");
     }
     for at in 0..3 {
-        eventually("version 2", || (cluster_version(&cluster, at)? == "2").then_some(()));
+        eventually_in_cluster("version 2", || {
+            (cluster_version(&cluster, at)? == "2").then_some(())
+        });
         let lock = format!("planted-{at}");
         let granted = submit(&cluster, at, planted_acquire(&lock));
         assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
@@ -118,7 +120,7 @@ fn nodes_are_upgraded_one_by_one_under_load() {
 fn a_node_of_version_1_does_not_join_a_cluster_at_2() {
     know(2);
     let mut cluster = Cluster::alone();
-    eventually("version 2", || (cluster_version(&cluster, 0)? == "2").then_some(()));
+    eventually_in_cluster("version 2", || (cluster_version(&cluster, 0)? == "2").then_some(()));
     know(1);
     let (machine, seed) = (cluster.net.machine(), cluster.nodes[0].machine.peers());
     let said = refusal(&machine, "data", &["--seed", &seed]);
@@ -148,7 +150,7 @@ fn a_log_and_a_snapshot_at_2_are_refused_by_a_node_of_version_1() {
     refused(&mut cluster, "log");
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, crate::chaos::seed());
     let snapshot = cluster.nodes[0].machine.path("data").join("snapshot");
-    eventually("a snapshot", || snapshot.exists().then_some(()));
+    eventually_in_cluster("a snapshot", || snapshot.exists().then_some(()));
     load.end();
     refused(&mut cluster, "snapshot");
     assert_eq!(cluster.curl(0, "GET", "/locks/held").1["phase"], "held");

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{Guard, Scratch, eventually, latchfs, python, shell};
+use testing::{Guard, Scratch, latchfs, python, shell, soon};
 use testing::{Output, run};
 
 /// The acts of an ordinary user, which the tests of the units run as well.
@@ -169,9 +169,7 @@ fn killed_while_rewriting(guard: &Guard, path: &str) {
 os.kill(os.getpid(), 9)"
     );
     assert_eq!(acts(USER, &guard.view, &program).code, 128 + libc::SIGKILL);
-    eventually("the lost file", || {
-        lost(guard, USER, &[]).ok().contains("a signal ended").then_some(())
-    });
+    soon("the lost file", || lost(guard, USER, &[]).ok().contains("a signal ended").then_some(()));
 }
 
 #[test]
@@ -235,7 +233,7 @@ tried('close', lambda: os.close(file))",
     writer.stdout(fs::File::create(&out).expect("made"));
     let mut writer = writer.spawn().expect("it starts");
     let said = || fs::read_to_string(&out).unwrap_or_default();
-    eventually("an open file", || said().contains("made").then_some(()));
+    soon("an open file", || said().contains("made").then_some(()));
     fs::write(&taken, "roots").expect("ours");
     assert!(writer.wait().expect("it ends").success());
     assert!(said().ends_with("close EPERM\n"), "{}", said());

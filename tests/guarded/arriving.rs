@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually, latchfs, pause, run};
+use testing::{Guard, Scratch, Server, latchfs, pause, run, soon};
 
 /// Two machines that have copies of one folder, and the server that decides about its lock.
 pub(crate) struct Machines {
@@ -116,7 +116,7 @@ pub(crate) fn state(guard: &Guard) -> String {
 }
 
 pub(crate) fn not_ready(guard: &Guard, part: &str) {
-    eventually(part, || {
+    soon(part, || {
         let status = guard.status();
         let why = status["not_ready"].as_str()?.to_owned();
         why.contains(part).then_some(())
@@ -186,7 +186,7 @@ fn data_that_arrive_before_their_marker_make_nothing_ready() {
     let to = to.join(marker.file_name().expect("a name"));
     let text = fs::read_to_string(marker).expect("readable");
     fs::write(&to, text.replace("of m1", "of m2").replace("\"m1\"", "\"m9\"")).expect("written");
-    eventually("the other file is named", || {
+    soon("the other file is named", || {
         let notes = two.status()["notes"].to_string();
         notes.contains("is not read").then_some(())
     });
@@ -209,7 +209,7 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
     machines.carry_markers();
     not_ready(&two, "has not said what it changed");
     let one = machines.start(1, &[]);
-    let late = eventually("the late marker", || {
+    let late = soon("the late marker", || {
         let all = markers(&machines.first);
         all.iter().find_map(|path| {
             let text = fs::read_to_string(path).ok()?;
@@ -228,9 +228,7 @@ fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
     assert!(one.request("lost", &[]).ok().contains(" a\n"), "no marker has reached m1");
     machines.carry_back();
     one.request("take", &[]).ok();
-    eventually("the removal of the copy", || {
-        one.request("lost", &[]).ok().is_empty().then_some(())
-    });
+    soon("the removal of the copy", || one.request("lost", &[]).ok().is_empty().then_some(()));
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m1");
 }
 
@@ -263,16 +261,16 @@ fn a_machine_that_vanishes_after_a_quiet_while_leaves_nobody_unsure() {
     let machines = Machines::new();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
     fs::write(one.path("a"), "of m1").expect("ready");
-    eventually("the marker", || (markers(&machines.first).len() == 2).then_some(()));
+    soon("the marker", || (markers(&machines.first).len() == 2).then_some(()));
     // The handover follows the marker.
     let id = fs::read_dir(machines.first.join("state")).expect("there").flatten().next();
     let changes = id.expect("one folder").path().join("m1/changes");
-    eventually("the handover", || {
+    soon("the handover", || {
         let own = fs::read_to_string(&changes).ok()?;
         own.contains("\"own\"").then_some(())
     });
     let server = machines.server.url.clone();
-    eventually("a clean handover", || {
+    soon("a clean handover", || {
         let shown =
             run(latchfs().args(["status", "--json", "--server", &server, &lock_name(&one)]));
         shown.ok().contains(" clean ").then_some(())
@@ -299,7 +297,7 @@ fn an_arriving_tenure_gives_way_without_a_trace() {
     let files = markers(&machines.first);
     let path = two.path("old");
     let saving = std::thread::spawn(move || fs::write(path, "of m2"));
-    eventually("m2 arrives", || (state(&two) == "arriving").then_some(()));
+    soon("m2 arrives", || (state(&two) == "arriving").then_some(()));
     one.request("take", &[]).ok();
     assert_eq!(markers(&machines.first), files);
     assert_eq!(markers(&machines.second).len(), 1, "the first checkpoint");
@@ -355,7 +353,7 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
     });
     assert_eq!(texts.count(), 1, "the reason is reported once");
     let one = machines.start(1, &[]);
-    let lost = eventually("m1 puts its version aside", || {
+    let lost = soon("m1 puts its version aside", || {
         let lost = one.request("lost", &["--json"]).ok();
         lost.contains("\"a\"").then_some(lost)
     });
@@ -436,7 +434,7 @@ fn a_quiet_tenure_accepts_no_first_change_without_its_server() {
     );
     assert!(!machines.first.folder().join("a").exists());
     machines.server.signal(libc::SIGCONT);
-    eventually("the server answers", || fs::write(one.path("a"), "x").ok());
+    soon("the server answers", || fs::write(one.path("a"), "x").ok());
     // A tenure whose changes are announced goes on without the server.
     machines.server.signal(libc::SIGSTOP);
     fs::write(one.path("b"), "y").expect("announced");
@@ -479,7 +477,7 @@ fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     fs::create_dir(one.path("dir")).expect("free");
     fs::write(one.path("dir/b c"), "of m1").expect("ready");
     fs::remove_file(one.path("old")).expect("ready");
-    let carried = eventually("the paths of the first marker", || {
+    let carried = soon("the paths of the first marker", || {
         let carried = fs::read_to_string(file("carried")).ok()?;
         carried.ends_with("end\n").then_some(carried)
     });
@@ -489,7 +487,7 @@ fn a_sync_tool_is_notified_of_the_paths_of_each_marker() {
     assert_eq!(event["event"], "held");
     fs::write(one.path("a"), "of m1").expect("ready");
     one.request("give", &[]).ok();
-    eventually("the paths of the last marker", || {
+    soon("the paths of the last marker", || {
         let carried = fs::read_to_string(file("carried")).ok()?;
         carried.ends_with("end\n.latchfs\na\nend\n").then_some(())
     });

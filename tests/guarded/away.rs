@@ -4,7 +4,7 @@
 use crate::arriving::{Machines, begin_take, state};
 use std::fs;
 use std::time::Duration;
-use testing::{Guard, eventually, no_other_stops, pause};
+use testing::{Guard, no_other_stops, pause, soon};
 
 fn token(guard: &Guard) -> u64 {
     guard.status()["tenure"]["token"].as_u64().expect("held")
@@ -39,7 +39,7 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     assert!(why.contains("m1 holds the lock of this folder, and is away until 20"), "{why}");
     assert!(why.contains(" UTC"), "{why}");
     let early = begin_take(&two);
-    eventually("until when m1 is away", || {
+    soon("until when m1 is away", || {
         let status = two.status();
         assert_eq!(state(&one), "holding", "it yields to nobody");
         status["holder_away_until"].as_str().map(drop)
@@ -58,7 +58,7 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     println!("waited so far: {}", if early.is_finished() { "no" } else { "yes" });
     let taking = begin_take(&two);
     one.request("give", &[]).ok();
-    eventually("the lock of the second machine", || {
+    soon("the lock of the second machine", || {
         machines.carry_all();
         let status = two.status();
         assert!(!status["not_ready"].to_string().contains("nobody can say"), "{status}");
@@ -86,12 +86,12 @@ fn a_lock_that_was_taken_along_ends_with_its_time() {
     assert!(status.contains("dirty"), "{status}");
     machines.server.signal(libc::SIGSTOP);
     fs::write(one.path("a"), "away").expect("taken along");
-    eventually("the end", || (state(&one) == "reading").then_some(()));
+    soon("the end", || (state(&one) == "reading").then_some(()));
     let how = one.status()["last_tenure"]["how"].as_str().expect("ended").to_owned();
     assert!(how.contains("the time was over"), "{how}");
     machines.server.signal(libc::SIGCONT);
     let taking = begin_take(&two);
-    eventually("the lock of the second machine", || {
+    soon("the lock of the second machine", || {
         machines.carry_all();
         (state(&two) == "holding").then_some(())
     });

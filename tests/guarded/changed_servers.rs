@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::run;
-use testing::{Guard, Scratch, Server, eventually, latchfs};
+use testing::{Guard, Scratch, Server, latchfs, soon};
 
 /// Copies a directory with everything in it.
 fn copy_dir(from: &Path, to: &Path) {
@@ -60,7 +60,7 @@ fn refused_start(scratch: &Scratch, client: &str) -> String {
 pub(crate) fn kill(server: &Server) {
     server.signal(libc::SIGKILL);
     let address = server.url.trim_start_matches("http://").to_owned();
-    eventually("the end of the server", || std::net::TcpStream::connect(&address).err());
+    soon("the end of the server", || std::net::TcpStream::connect(&address).err());
 }
 
 /// Makes one tenure of each machine, in which each knows the other's files.
@@ -92,7 +92,7 @@ fn a_server_that_was_restored_from_a_backup_is_another_one() {
     backup("restore", &["--data", &data, "--old-holders-are-gone"]);
     machines.server = Server::at(&address, &["--data", &data]);
     for (guard, name) in [(&one, "x"), (&two, "y")] {
-        let why = eventually("the other engine", || {
+        let why = soon("the other engine", || {
             let why = refused(guard, name);
             why.contains("restored from a backup").then_some(why)
         });
@@ -182,7 +182,7 @@ fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     kill(&machines.server);
     machines.server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
-    let why = eventually("the other engine", || {
+    let why = soon("the other engine", || {
         let why = refused(&one, "a");
         (!why.contains("does not answer")).then_some(why)
     });
@@ -220,7 +220,7 @@ fn an_old_copy_of_the_servers_data_is_seen_by_the_markers() {
     };
     restart(&mut machines, &|| copy_dir(&data, &copy));
     machines.carry_back();
-    eventually("the server is back", || fs::write(one.path("a"), "second of m1").ok());
+    soon("the server is back", || fs::write(one.path("a"), "second of m1").ok());
     one.request("give", &[]).ok();
     machines.carry_all();
     save(&two, "a", "the last of m2");
@@ -345,7 +345,7 @@ fn a_cloned_machine_is_another_machine() {
     assert_eq!(one.status()["tenure"]["token"], token, "the clone ends no session of the other");
     // The clone asks, and the first machine hears of it although the name is its own.
     let taking = begin_take(&clone);
-    eventually("the hand-over", || (state(&one) == "reading").then_some(()));
+    soon("the hand-over", || (state(&one) == "reading").then_some(()));
     not_ready(&clone, "the marker of m1's tenure");
     let from = format!("{}/", machines.first.folder().display());
     run(Command::new("rsync").args(["-ac", "--delete", &from]).arg(scratch.folder())).ok();

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::{Guard, Scratch, eventually, no_other_stops, pause, python};
+use testing::{Guard, Scratch, no_other_stops, pause, python, soon};
 use testing::{rounds, run_within};
 
 /// Runs programs that write a file in two parts, and checks that the folder has only the whole
@@ -361,5 +361,5 @@ with open('out', 'w') as file: file.write('text')
 assert open('../folder/out').read() == 'text'
 ";
     python(0, &guard.view, program).ok();
-    assert!(eventually("the file", || fs::read(scratch.folder().join("out")).ok()) == b"text");
+    assert!(soon("the file", || fs::read(scratch.folder().join("out")).ok()) == b"text");
 }

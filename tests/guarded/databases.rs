@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use testing::{Guard, Scratch, eventually, rounds, run};
+use testing::{Guard, Scratch, rounds, run, soon};
 
 /// Inserts one number after the other, and tells each one in a file outside the view once its
 /// transaction is committed. First it checks the database, and that it holds all acknowledged
@@ -72,7 +72,7 @@ fn kill_in_turn(mode: &str) {
         let before = fs::metadata(&acked).expect("there").len();
         let mut child = writer(&guard.view, mode, &acked, Stdio::null());
         let enough = before + 4 * (1 + next(20));
-        eventually(&format!("{mode}, kill {kill}: transactions"), || {
+        soon(&format!("{mode}, kill {kill}: transactions"), || {
             if let Some(status) = child.try_wait().expect("our child") {
                 panic!("{mode}, kill {kill}: the program ended: {status}");
             }

@@ -180,7 +180,7 @@ fn a_file_that_exceeds_the_limit_of_its_program_leaves_the_old_version() {
     let output = limited("exec head -c 1000000 /dev/zero > data");
     assert_eq!(output.code, 128 + libc::SIGXFSZ, "{output:?}");
     let real = scratch.folder().join("data");
-    testing::eventually("a lost file", || {
+    testing::soon("a lost file", || {
         Some(guard.request("lost", &[]).ok()).filter(|text| text.contains("a signal ended"))
     });
     assert_eq!(fs::read_to_string(&real).expect("there"), "old");

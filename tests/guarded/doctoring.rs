@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use testing::run;
-use testing::{Guard, Scratch, Server, eventually, latchfs, shell};
+use testing::{Guard, Scratch, Server, latchfs, shell, soon};
 
 static KERNEL: RwLock<()> = RwLock::new(());
 
@@ -132,7 +132,7 @@ fn a_dead_view_is_mended_by_its_path() {
     for round in 0..5 {
         let guard = Guard::start(&scratch, "view", &[]);
         guard.signal(libc::SIGKILL);
-        eventually("the end of the guard", || fs::metadata(guard.path("old")).err());
+        soon("the end of the guard", || fs::metadata(guard.path("old")).err());
         let view = guard.view.clone();
         let options = if round % 2 == 0 { vec![] } else { vec!["--stage", &state] };
         let says = findings_of(latchfs(), &view, &options);
@@ -170,7 +170,7 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     let held = token(url, &name);
     assert!(held.is_u64(), "{held}");
     one.signal(libc::SIGKILL);
-    eventually("the end of the guard", || fs::metadata(one.path("old")).err());
+    soon("the end of the guard", || fs::metadata(one.path("old")).err());
     let kinds = ["view-missing", "stage-leftover"];
     finds(&one.view, &["--stage", first[3]], &kinds);
     let says = finds(&machines.first.folder(), &first, &kinds);
@@ -232,7 +232,7 @@ fn files_that_have_not_arrived_are_named_by_their_reasons() {
     fs::write(folder.join("a"), "by a phone").expect("past the guard");
     shell(&folder, "touch -d '1 minute ago' a").ok();
     // A file that was changed a moment ago may still be on its way.
-    eventually("the foreign version", || {
+    soon("the foreign version", || {
         let found = findings_of(latchfs(), &folder, &second);
         found.iter().any(|(kind, _)| kind == "foreign").then_some(())
     });
@@ -303,7 +303,7 @@ fn wrong_servers_are_found(mut machines: Machines, name: &str) {
     let mut other = Command::new("/usr/bin/python3");
     other.args(["-m", "http.server", "--bind", "127.0.0.1", port]).current_dir(&folder);
     let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    eventually("the other server", || TcpStream::connect(&address).ok());
+    soon("the other server", || TcpStream::connect(&address).ok());
     let says = finds(&folder, &own, &["server-too-old"]);
     assert!(says[0].contains("does not speak the protocol"), "{says:?}");
     other.kill().expect("it runs");
@@ -353,7 +353,7 @@ fn wrong_clocks_are_found() {
     // again only if it is another one.
     let beside = clock.with_extension("new");
     let mut zeros = ["+0", "-0"].iter().cycle();
-    eventually("the server's clock to be right", || {
+    soon("the server's clock to be right", || {
         fs::write(&beside, zeros.next()?).expect("writable");
         fs::rename(&beside, &clock).expect("renamed");
         findings_of(latchfs(), &guard.view, &[]).is_empty().then_some(())
@@ -407,7 +407,7 @@ print('ready', flush=True); sys.stdin.read()";
     let hog = begin_python(&guard.view, hog);
     finds(&guard.view, &[], &["descriptors"]);
     end_python(hog);
-    eventually("the descriptors are closed", || {
+    soon("the descriptors are closed", || {
         findings_of(latchfs(), &guard.view, &[]).is_empty().then_some(())
     });
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::run;
-use testing::{Guard, Scratch, eventually, latchfs};
+use testing::{Guard, Scratch, latchfs, soon};
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys
@@ -53,7 +53,7 @@ fn findings_follow_their_schema() {
     let mut half = File::create(guard.path("half")).expect("free");
     half.write_all(b"half").expect("staged");
     guard.signal(libc::SIGKILL);
-    eventually("the end of the guard", || fs::metadata(guard.path("old")).err());
+    soon("the end of the guard", || fs::metadata(guard.path("old")).err());
     drop(half);
     let killed = said("killed", &strict);
     let mended = said("mended", &[&strict[..], &["--mend"]].concat());

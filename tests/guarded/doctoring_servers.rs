@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use testing::run;
-use testing::{Guard, Scratch, Server, eventually, latchfs};
+use testing::{Guard, Scratch, Server, latchfs, soon};
 
 /// A mount on a server, which is unmounted when this value is dropped.
 struct Mount(PathBuf);
@@ -139,7 +139,7 @@ fn guards_on_a_mount_are_examined() {
     is_healthy(&guard.view, &[]);
     is_healthy(&scratch.folder(), &own);
     guard.signal(libc::SIGKILL);
-    eventually("the end of the guard", || fs::metadata(guard.path("a")).err());
+    soon("the end of the guard", || fs::metadata(guard.path("a")).err());
     finds(&scratch.folder(), &own, &["view-missing", "stage-leftover"]);
     finds(&scratch.folder(), &[&own[..], &["--mend"]].concat(), &[]);
     assert_eq!(token(&moved.url, &lock), held, "doctor frees no lock");

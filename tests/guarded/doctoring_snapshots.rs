@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testing::{Guard, Scratch, Server, eventually, latchfs};
+use testing::{Guard, Scratch, Server, latchfs, soon};
 use testing::{Output, run};
 
 /// A folder with some files, whose lock a server decides, so that snapshots are copies.
@@ -81,7 +81,7 @@ fn killed_at(guard: &Guard, call: &str, when: u32, command: &[&str]) {
     let injected = Traced::inject(guard, call, &what);
     let output = snapshot(guard, command);
     assert_ne!(output.code, 0, "{output:?}");
-    eventually("the end of the guard", || is_dead(guard).then_some(()));
+    soon("the end of the guard", || is_dead(guard).then_some(()));
     drop(injected);
 }
 
@@ -175,7 +175,7 @@ fn work_on_snapshots_is_no_finding() {
     let injected = Traced::inject(&guard, "renameat2", "delay_enter=5s:when=1");
     std::thread::scope(|scope| {
         let working = scope.spawn(|| guard.request_here(request));
-        eventually("the intent", || {
+        soon("the intent", || {
             let mut names = fs::read_dir(site.snapshots()).expect("there").flatten();
             names.find(|it| it.file_name().to_string_lossy().ends_with(".intent")).map(drop)
         });

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, eventually, pause};
+use testing::{Guard, pause, soon};
 
 /// A Python program that runs the statements that a test gives it, and goes on running.
 pub(crate) struct Program {
@@ -61,7 +61,7 @@ impl Drop for Program {
 /// Gives the lock of one machine to the other, and carries all files meanwhile.
 pub(crate) fn hand_over(machines: &Machines, to: &Guard, carry: fn(&Machines)) {
     let taking = begin_take(to);
-    eventually("the lock of the other machine", || {
+    soon("the lock of the other machine", || {
         carry(machines);
         (state(to) == "holding").then_some(())
     });
@@ -93,7 +93,7 @@ fn a_program_goes_on_with_files_that_nobody_else_has_changed() {
     assert!(one.why().contains("hand it over"), "{}", one.why());
     assert_eq!(fs::read_to_string(one.path("a")).expect("readable"), "1000");
     drop(unsaved);
-    eventually("the lock comes back", || {
+    soon("the lock comes back", || {
         machines.carry_back();
         (state(&one) == "holding").then_some(())
     });
@@ -152,10 +152,10 @@ fn a_program_goes_on_after_a_night_that_ended_its_tenure() {
     program.ok("f = os.open('a', os.O_RDWR); os.pwrite(f, b'1', 0)");
     pause(Duration::from_millis(1_200));
     machines.server.signal(libc::SIGSTOP);
-    eventually("the end of the lease", || (state(&one) != "holding").then_some(()));
+    soon("the end of the lease", || (state(&one) != "holding").then_some(()));
     assert_eq!(program.run("os.pwrite(f, b'x', 1)"), "EROFS", "the server does not answer");
     machines.server.signal(libc::SIGCONT);
-    eventually("the lock", || (program.run("os.pwrite(f, b'2', 1)") == "ok None").then_some(()));
+    soon("the lock", || (program.run("os.pwrite(f, b'2', 1)") == "ok None").then_some(()));
     program.ok("os.close(f)");
     assert_eq!(fs::read_to_string(one.path("a")).expect("readable"), "1200");
 }
@@ -167,14 +167,14 @@ fn a_program_that_is_at_work_when_the_lock_is_lost_opens_its_files_again() {
     let mut program = Program::start(&one.view);
     program.ok("f = os.open('a', os.O_RDWR); os.pwrite(f, b'1', 0)");
     machines.server.signal(libc::SIGSTOP);
-    let refused = eventually("the end of the lease", || {
+    let refused = soon("the end of the lease", || {
         let answer = program.run("it = os.pwrite(f, b'1', 0)");
         (answer != "ok 1").then_some(answer)
     });
     assert_eq!(refused, "ESTALE");
-    eventually("the end of the lease", || (state(&one) != "holding").then_some(()));
+    soon("the end of the lease", || (state(&one) != "holding").then_some(()));
     machines.server.signal(libc::SIGCONT);
-    eventually("the lock", || fs::write(one.path("b"), "new").ok());
+    soon("the lock", || fs::write(one.path("b"), "new").ok());
     assert_eq!(program.run("os.pwrite(f, b'2', 1)"), "ESTALE");
 }
 
@@ -185,11 +185,11 @@ fn a_mapped_file_keeps_the_lock() {
     let mut program = Program::start(&one.view);
     program.ok("f = open('a', 'r+b'); m = mmap.mmap(f.fileno(), 0); f.close(); m[0:1] = b'1'");
     let taking = begin_take(&two);
-    eventually("the wish", || one.status()["wanted_by"].as_str().map(drop));
+    soon("the wish", || one.status()["wanted_by"].as_str().map(drop));
     pause(Duration::from_millis(1_500));
     assert_eq!(state(&one), "holding");
     program.ok("m[1:2] = b'2'; m.flush(); m.close()");
-    eventually("the lock of the other machine", || {
+    soon("the lock of the other machine", || {
         machines.carry_all();
         (state(&two) == "holding").then_some(())
     });
@@ -207,10 +207,10 @@ fn a_mapping_whose_changes_are_lost_does_not_go_on() {
     pause(Duration::from_millis(1_200));
     machines.server.signal(libc::SIGSTOP);
     program.ok("m[0:1] = b'x'");
-    eventually("the end of the lease", || (state(&one) != "holding").then_some(()));
+    soon("the end of the lease", || (state(&one) != "holding").then_some(()));
     assert_eq!(program.run("m.flush(); os.fsync(f)"), "ESTALE");
     machines.server.signal(libc::SIGCONT);
-    eventually("the lock", || fs::write(one.path("b"), "new").ok());
+    soon("the lock", || fs::write(one.path("b"), "new").ok());
     assert_eq!(program.run("os.pwrite(f, b'2', 1)"), "ESTALE");
     assert_eq!(fs::read_to_string(one.path("a")).expect("readable"), "0000");
 }
@@ -289,7 +289,7 @@ fn close_over_a_log(has_lock: bool) {
         assert_eq!(state(&one), "reading");
     }
     program.run("base.close()");
-    eventually("the lock", || fs::write(one.path("b"), "new").ok());
+    soon("the lock", || fs::write(one.path("b"), "new").ok());
     program.ok(&open_base("wal"));
     assert_eq!(program.run(COUNT), "ok ((6,), ('ok',))");
 }

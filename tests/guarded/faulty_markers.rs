@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually, latchfs, pause, shell};
+use testing::{Guard, Scratch, Server, latchfs, pause, shell, soon};
 use testing::{rounds, run, signal};
 
 /// The system calls by which a guard changes the folder and its own files.
@@ -34,7 +34,7 @@ impl Traced {
         let child =
             strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace is there");
         let tasks = format!("/proc/{}/task", guard.pid());
-        eventually("strace is attached", || {
+        soon("strace is attached", || {
             let is_traced = |dir: fs::DirEntry| {
                 let status = fs::read_to_string(dir.path().join("status")).unwrap_or_default();
                 !status.contains("TracerPid:\t0\n")
@@ -89,10 +89,10 @@ fn goes_on(machines: &Machines, (one, two): (&Guard, &Guard), saving: &Saving, r
     let taking = begin_take(two);
     if left != content(&machines.second, "a") {
         // A late marker may change the reason while the machine waits.
-        eventually("a reason", || two.status()["not_ready"].as_str().map(drop));
+        soon("a reason", || two.status()["not_ready"].as_str().map(drop));
         assert_eq!(state(two), "arriving", "round {round}");
     }
-    eventually("the second machine is ready", || {
+    soon("the second machine is ready", || {
         machines.carry_all();
         (state(two) == "holding").then_some(())
     });
@@ -216,7 +216,7 @@ fn a_full_disk_delays_the_marker() {
     assert_eq!(markers(&machines.first), before);
     assert_eq!(state(&two), "arriving");
     fs::remove_dir_all(&aside).expect("room again");
-    eventually("the late marker", || {
+    soon("the late marker", || {
         machines.carry_all();
         (state(&two) == "holding").then_some(())
     });

@@ -3,7 +3,7 @@ use crate::hostile::TestMount;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
-use testing::{Guard, Scratch, Server, eventually, no_other_stops, run};
+use testing::{Guard, Scratch, Server, no_other_stops, run, soon};
 
 /// A guard saves, changes in place, loses its lock, dies and is fenced on the file system at `at`.
 fn check_on(name: &str, scratch: &Scratch) {
@@ -21,7 +21,7 @@ fn check_on(name: &str, scratch: &Scratch) {
     assert!(!real("whole").exists(), "{name}: it is not complete");
     drop(saved);
     // A command that another thread is starting may have the file open for a moment longer.
-    let whole = eventually("the save", || fs::read(real("whole")).ok());
+    let whole = soon("the save", || fs::read(real("whole")).ok());
     assert_eq!(whole, b"first", "{name}");
     fs::write(first.path("log.log"), "one\n").expect("held");
     let appended = File::options().append(true).open(first.path("log.log")).expect("held");
@@ -40,7 +40,7 @@ fn check_on(name: &str, scratch: &Scratch) {
     }
     drop((half, appended));
     let is_second = || (fs::read(real("renamed")).expect("there") == b"second").then_some(());
-    eventually("the save of the second guard", is_second);
+    soon("the save of the second guard", is_second);
     assert_eq!(fs::read(real("log.log")).expect("there"), b"one\ntwo\n", "{name}");
     // The guard is killed in the middle of a save.
     let mut half = File::create(second.path("renamed")).expect("held");

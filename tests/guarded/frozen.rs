@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause};
+use testing::{Guard, Scratch, Server, latchfs, no_other_stops, pause, soon};
 
 /// A control group of the kernel whose processes are frozen.
 struct Frozen(PathBuf);
@@ -48,7 +48,7 @@ impl Frozen {
     }
 
     fn wait(&self) {
-        eventually("a frozen guard", || {
+        soon("a frozen guard", || {
             let events = fs::read_to_string(self.0.join("cgroup.events")).ok()?;
             events.contains("frozen 1").then_some(())
         });
@@ -106,7 +106,7 @@ const SLEEPS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(8 * 
 
 /// Waits until a guard has seen that its tenure is over.
 fn is_lost(guard: &Guard) {
-    eventually("the loss of the lock", || (state(guard) == "reading").then_some(()));
+    soon("the loss of the lock", || (state(guard) == "reading").then_some(()));
     let how = how_it_ended(guard);
     assert!(how.contains("lease"), "{how}");
 }
@@ -120,7 +120,7 @@ fn a_machine_that_sleeps_over_a_quiet_folder_leaves_nobody_unsure() {
         let one = machines.start_as(clocks.latchfs(), 1, &[]);
         let two = machines.start(2, &[]);
         fs::write(one.path("a"), "of m1").expect("free");
-        eventually("the marker", || (markers(&machines.first).len() == 2).then_some(()));
+        soon("the marker", || (markers(&machines.first).len() == 2).then_some(()));
         // The lock service hears of the marker right after it was written.
         pause(Duration::from_millis(300));
         machines.carry_all();
@@ -162,7 +162,7 @@ fn a_machine_that_sleeps_over_unreported_changes_reports_them_late() {
         not_ready(&two, "nobody can say");
         frozen.wake(&clocks, sleep);
         is_lost(&one);
-        eventually("the late marker", || (markers(&machines.first).len() == 2).then_some(()));
+        soon("the late marker", || (markers(&machines.first).len() == 2).then_some(()));
         machines.carry_all();
         taking.join().expect("no panic").expect("ready");
         asking.join().expect("no panic");
@@ -262,7 +262,7 @@ fn a_rename_that_lands_after_the_sleep_is_reported_as_late() {
         assert_eq!(events.next("late")["token"], token);
         finds_one(&one.view, "late-publish");
         // The version that m2 does not know is put aside.
-        eventually("the copy", || one.request("lost", &[]).ok().contains(" a\n").then_some(()));
+        soon("the copy", || one.request("lost", &[]).ok().contains(" a\n").then_some(()));
         let count = markers(&disk.scratch).len();
         assert_eq!(count, 1, "a marker names what another machine has replaced");
     }

@@ -3,7 +3,7 @@ use latchfs::time::{Span, Time, boot_now};
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
-use testing::{Guard, Output, Scratch, Server, eventually, latchfs, no_other_stops, run, signal};
+use testing::{Guard, Output, Scratch, Server, latchfs, no_other_stops, run, signal, soon};
 
 /// How long `guard status` may take on a machine that runs other tests; 2 s are promised.
 const ANSWER_LIMIT: Span = Span::from_secs(5);
@@ -107,7 +107,7 @@ fn start_waiting(guard: &Guard, request: &str) -> Child {
     let mut command = latchfs();
     command.args(["guard", request]).arg(&guard.view);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    eventually("the request reaches the guard", || {
+    soon("the request reaches the guard", || {
         let status = fs::read_to_string(guard.path(".latchfs/status")).expect("readable");
         let is_there = status.contains("\"waiting\": 1") || request == "wait" && waits(&child);
         is_there.then_some(())
@@ -127,7 +127,7 @@ fn waits(parent: &Child) -> bool {
 #[track_caller]
 fn ends_by_interrupt(mut command: Child) {
     signal(command.id().cast_signed(), libc::SIGINT);
-    let status = eventually("the end by Ctrl-C", || command.try_wait().expect("our child"));
+    let status = soon("the end by Ctrl-C", || command.try_wait().expect("our child"));
     assert_eq!(status.signal(), Some(libc::SIGINT));
     // The descendants of the command keep none of its descriptors.
     let output = command.wait_with_output().expect("its output has ended");
@@ -145,9 +145,7 @@ fn requests_that_wait_end_by_interrupt_stop_and_death() {
     run(latchfs().args(["acquire", &lock, "--client", "m2", "--server", &server.url])).ok();
     for request in ["take", "wait"] {
         ends_by_interrupt(start_waiting(&guard, request));
-        eventually("the guard forgets the request", || {
-            (guard.status()["waiting"] == 0).then_some(())
-        });
+        soon("the guard forgets the request", || (guard.status()["waiting"] == 0).then_some(()));
         let stopped = start_waiting(&guard, request);
         guard.stop();
         ends_by_interrupt(stopped);

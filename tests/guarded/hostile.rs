@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testing::{Guard, Scratch, Server, eventually, latchfs, rounds, run, shell};
+use testing::{Guard, Scratch, Server, latchfs, rounds, run, shell, soon};
 
 /// Runs a guard that must be refused, and returns its sentence.
 #[track_caller]
@@ -183,7 +183,7 @@ fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
     drop(server);
     let _other = Server::at(&address, &["--data", &dir("other")]);
     // The tenure goes on until its lease ends.
-    eventually("the refusal", || {
+    soon("the refusal", || {
         fs::write(guard.path("a"), "second").err()?;
         guard.why().contains("the server was replaced").then_some(())
     });
@@ -191,7 +191,7 @@ fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
     // The other server keeps no lock for a guard that it must not serve.
     let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
     let url = format!("http://{address}");
-    eventually("the lock is given back", || {
+    soon("the lock is given back", || {
         let status = run(latchfs().args(["status", &lock, "--json", "--server", &url]));
         (!status.out.contains("\"held\"")).then_some(())
     });
@@ -343,7 +343,7 @@ fn the_memory_of_a_guard_is_bounded() {
     assert!(of_each < 256 << 10, "{of_each}");
     drop(open);
     fs::write("/proc/sys/vm/drop_caches", "2").expect("root may");
-    eventually("the kernel forgets the files", || {
+    soon("the kernel forgets the files", || {
         (status()["nodes"].as_u64()? < known / 2).then_some(())
     });
 }

@@ -5,7 +5,7 @@ use crate::arriving::{Machines, begin_take, markers, not_ready, state};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use testing::{Guard, eventually, shell};
+use testing::{Guard, shell, soon};
 use testing::{rounds, run};
 
 /// Returns the marker that was written last.
@@ -141,5 +141,5 @@ fn another_user_accepts_nothing() {
     assert_eq!(state(&two), "arriving");
     two.request("accept", &["--reason", "by root"]).ok();
     assert!(taking.join().expect("taken").contains("holding"));
-    eventually("ready", || fs::write(two.path("a"), "of m2").ok());
+    soon("ready", || fs::write(two.path("a"), "of m2").ok());
 }

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use testing::{Guard, Scratch, eventually, rounds};
+use testing::{Guard, Scratch, rounds, soon};
 
 /// How each program begins: it has written half of `data`, and says so.
 const HALF: &str = "
@@ -100,7 +100,7 @@ fn a_signal_in_the_middle_of_a_save_leaves_the_old_version() {
                 let by = status.signal().unwrap_or_else(|| panic!("{name}: {status}"));
                 assert!(number == 0 || by == number, "{name}: {status}");
                 count += 1;
-                eventually(&format!("{name}, round {round}: a lost file"), || {
+                soon(&format!("{name}, round {round}: a lost file"), || {
                     (lost(&guard) == count).then_some(())
                 });
                 assert_eq!(fs::read_to_string(&real).ok().as_deref(), old, "{name}");
@@ -142,7 +142,7 @@ fn a_program_that_the_kernel_kills_for_its_memory_leaves_the_old_version() {
     let status = end(start(&guard.view, &program), false, 0);
     let _ = fs::remove_dir(&group);
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
-    eventually("a lost file", || (lost(&guard) == 1).then_some(()));
+    soon("a lost file", || (lost(&guard) == 1).then_some(()));
     let real = scratch.folder().join("data");
     assert_eq!(fs::read_to_string(real).expect("there"), "old");
 }

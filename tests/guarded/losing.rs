@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use testing::{Guard, Scratch, Server, eventually, no_other_stops, python};
+use testing::{Guard, Scratch, Server, no_other_stops, python, soon};
 
 /// Closes a file, and returns the result of close(2).
 fn close(file: File) -> io::Result<()> {
@@ -53,7 +53,7 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
         is_stale(appended.sync_all());
         assert_eq!(fs::read_to_string(real("whole")).expect("there"), format!("m2 {round}"));
         assert_eq!(fs::read_to_string(real("log.log")).expect("there"), "start\nm1\n");
-        let lost = eventually("the half is kept", || {
+        let lost = soon("the half is kept", || {
             let lost = first.request("lost", &["--json"]).ok();
             (lost.matches("\"whole\"").count() == round + 1).then_some(lost)
         });
@@ -71,12 +71,12 @@ fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
     let mut file = File::create(guard.path("a")).expect("the lock is free");
     file.write_all(b"x").expect("held");
     server.signal(libc::SIGSTOP);
-    eventually("the end of the tenure", || file.write_all(b"x").err());
+    soon("the end of the tenure", || file.write_all(b"x").err());
     is_stale(close(file));
     let refused = fs::write(guard.path("b"), "y").expect_err("the lock can't be had");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     server.signal(libc::SIGCONT);
-    eventually("a new tenure", || fs::write(guard.path("b"), "y").ok());
+    soon("a new tenure", || fs::write(guard.path("b"), "y").ok());
     assert!(!scratch.folder().join("a").exists());
     assert!(guard.request("lost", &[]).ok().contains(" a\n"));
 }
@@ -115,10 +115,8 @@ fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
     new.write_all(b"half").expect("held");
     guard.request_here("{\"do\": \"give\"}");
     // The kernel forgets the names on a thread of the guard.
-    eventually("the old version", || {
-        fs::read(guard.path("old")).ok().filter(|text| text == b"saved")
-    });
-    eventually("no new file", || (!guard.path("new").exists()).then_some(()));
+    soon("the old version", || fs::read(guard.path("old")).ok().filter(|text| text == b"saved"));
+    soon("no new file", || (!guard.path("new").exists()).then_some(()));
     fs::write(guard.path("old"), "next").expect("a new tenure");
     fs::write(guard.path("new"), "next").expect("a new tenure");
     for name in ["old", "new"] {

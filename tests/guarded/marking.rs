@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, eventually, latchfs, pause, python, shell};
+use testing::{Guard, latchfs, pause, python, shell, soon};
 
 /// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
 /// which no file stands, and ` foreign` for one that was changed past the view.
@@ -92,7 +92,7 @@ fn a_change_by_a_removed_name_is_named_under_the_other_one() {
     let before = markers(&machines.first);
     let mut file = appending(&one, "b");
     fs::remove_file(one.path("b")).expect("removed");
-    eventually("the marker", || (markers(&machines.first).len() > before.len()).then_some(()));
+    soon("the marker", || (markers(&machines.first).len() > before.len()).then_some(()));
     let before = markers(&machines.first);
     file.write_all(b" and after").expect("written");
     drop(file);
@@ -280,7 +280,7 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     machines.server.signal(libc::SIGSTOP);
     let id = fs::read_dir(machines.first.join("state")).expect("there").flatten().next();
     let changes = id.expect("one folder").path().join("m1/changes");
-    eventually("the handover that follows the marker", || {
+    soon("the handover that follows the marker", || {
         let log = fs::read_to_string(&changes).ok()?;
         (log.contains("\"own\"") && !log.contains("\"begin\"")).then_some(())
     });
@@ -291,7 +291,7 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     drop(giving.join());
     let two = machines.start(2, &[]);
     let taking = begin_take(&two);
-    eventually("the late marker", || {
+    soon("the late marker", || {
         machines.carry_all();
         taking.is_finished().then_some(())
     });
@@ -347,7 +347,7 @@ fn a_marker_that_can_not_be_written_is_not_reported() {
     let taking = begin_take(&two);
     not_ready(&two, "has not said what it changed");
     drop(immutable);
-    eventually("the late marker", || {
+    soon("the late marker", || {
         machines.carry_markers();
         (two.status()["state"] == "holding").then_some(())
     });
@@ -368,7 +368,7 @@ fn an_acceptance_is_reported_before_any_marker() {
     two.request("accept", &["--reason", "the first laptop was stolen"]).ok();
     let before = markers(&machines.first);
     let one = machines.start(1, &[]);
-    eventually("m1 puts its version aside", || {
+    soon("m1 puts its version aside", || {
         one.request("lost", &["--json"]).ok().contains("\"a\"").then_some(())
     });
     assert_eq!(state(&two), "holding");

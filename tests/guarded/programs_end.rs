@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use testing::{COMMAND_LIMIT, Output, drain, poll, rounds, run, signal};
-use testing::{Guard, Scratch, Server, eventually, latchfs, pause};
+use testing::{Guard, Scratch, Server, latchfs, pause, soon};
 
 /// The lease of the guards.
 const LEASE: Span = Span::from_secs(2);
@@ -181,7 +181,7 @@ impl Place {
     }
 
     fn is_wanted(&self) {
-        eventually("the wish", || self.guard().status()["wanted_by"].as_str().map(drop));
+        soon("the wish", || self.guard().status()["wanted_by"].as_str().map(drop));
     }
 }
 
@@ -271,7 +271,7 @@ fn the_program_is_dead_before_the_lock_is_anothers() {
 fn a_program_keeps_the_lock_until_the_maximum() {
     let place = Place::new(&["--yield", "1s", "--max", "4s"]);
     let program = Running::start(&mut under(place.guard(), &[], &["sleep", "1000"]));
-    eventually("the lock", || (state(place.guard()) == "holding").then_some(()));
+    soon("the lock", || (state(place.guard()) == "holding").then_some(()));
     let other = place.other();
     place.is_wanted();
     let wanted = boot_now();
@@ -306,7 +306,7 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
     // The last of two programs gives it back.
     let second =
         Running::start(&mut under(guard, &[], &["sh", "-c", "until [ -e end ]; do :; done"]));
-    eventually("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    soon("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
     run(&mut under(guard, &[], &["true"])).ok();
     assert_eq!(state(guard), "holding", "the first one took it, and uses it");
     let other = ["sh", "-c", "touch end; until [ -e end2 ]; do :; done"];
@@ -329,13 +329,13 @@ fn signals_reach_the_program() {
     let place = Place::new(&[]);
     let guard = place.guard();
     let running = Running::start(&mut under(guard, &[], &["sleep", "1000"]));
-    eventually("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    soon("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
     signal(running.child.id() as i32, libc::SIGTERM);
     running.end().exits(128 + 15);
     assert_eq!(state(guard), "reading");
     let running = place.start_beats();
     signal(running.child.id() as i32, libc::SIGKILL);
-    eventually("the lock given back", || (state(guard) == "reading").then_some(()));
+    soon("the lock given back", || (state(guard) == "reading").then_some(()));
     let last = last_beat(&place.beats()).expect("it ran");
     pause(Duration::from_millis(100));
     assert_eq!(last_beat(&place.beats()), Some(last), "both processes are dead");
@@ -458,11 +458,11 @@ fn a_program_runs_under_the_lock_of_a_folder_without_a_view() {
     let place = PlainPlace::new();
     run(&mut place.under(&["sh", "-c", "echo $LATCHFS_TOKEN >token; exit 7"])).exits(7);
     assert!(place.scratch.folder().join("token").exists());
-    eventually("the end of the guard", || place.pid().is_none().then_some(()));
+    soon("the end of the guard", || place.pid().is_none().then_some(()));
     // A lock that was held before stays held, and nobody gives it up under the program.
     run(place.guard("take").args(["--ttl", "2s"])).ok();
     let second = Running::start(&mut place.under(&["sh", "-c", "until [ -e end ]; do :; done"]));
-    eventually("the use", || (place.status()["used_by"].as_array()?.len() == 1).then_some(()));
+    soon("the use", || (place.status()["used_by"].as_array()?.len() == 1).then_some(()));
     assert_eq!(place.status()["ttl_ms"], 2_000, "by which the program's end is counted");
     let refused = run(&mut place.guard("give")).exits(75);
     assert!(refused.contains("'latchfs run --guard' has started uses the lock"), "{refused}");

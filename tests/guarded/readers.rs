@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testing::{Guard, Output, Scratch, eventually, python, rounds, run_within};
+use testing::{Guard, Output, Scratch, python, rounds, run_within, soon};
 
 /// The size of a file that takes several reads.
 const LARGE: usize = 128 * 1024;
@@ -47,7 +47,7 @@ fn a_file_that_is_read_again_comes_from_the_cache_of_the_kernel() {
     let again = read(b'x');
     assert!(again < LARGE, "{again} bytes");
     fs::write(&path, vec![b'y'; many]).expect("written past the view");
-    eventually("the new content", || {
+    soon("the new content", || {
         (fs::read(guard.path("large")).expect("there")[0] == b'y').then_some(())
     });
     let again = read(b'y');
@@ -264,10 +264,10 @@ fn a_reader_sees_what_is_appended_past_the_view() {
     let past = fs::OpenOptions::new().append(true).open(&real).expect("there");
     std::io::Write::write_all(&mut &past, b"more").expect("written past the view");
     let reads = |offset| file.read_at(&mut [0; 8], offset).expect("read");
-    eventually("the new bytes, without a stat", || (reads(LARGE as u64) == 4).then_some(()));
+    soon("the new bytes, without a stat", || (reads(LARGE as u64) == 4).then_some(()));
     assert_eq!(file.metadata().expect("there").len(), LARGE as u64 + 4);
     past.set_len(10).expect("written past the view");
-    eventually("the new end", || (reads(9) == 1).then_some(()));
+    soon("the new end", || (reads(9) == 1).then_some(()));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_reader_gets_an_error_after_the_guard_was_killed() {
     guard.signal(libc::SIGKILL);
     // A request that the guard has read before its end fails with ECONNABORTED.
     let is_dead = |error: &std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
-    eventually("the end of the guard", || File::open(&path).err().filter(is_dead));
+    soon("the end of the guard", || File::open(&path).err().filter(is_dead));
     let read = file.read_exact_at(&mut vec![0; LARGE], 0);
     assert!(read.as_ref().is_err_and(is_dead), "{read:?}");
 }

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::thread;
-use testing::eventually;
+use testing::soon;
 
 /// The stream of a client, and that to the server.
 type Link = (TcpStream, TcpStream);
@@ -89,7 +89,7 @@ impl Kept {
     }
 
     fn wait_for_one(&self) {
-        eventually("what is kept back", || (self.state.lock().count == 1).then_some(()));
+        soon("what is kept back", || (self.state.lock().count == 1).then_some(()));
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::{Command, Stdio};
-use testing::{Guard, Scratch, eventually, python, shell};
+use testing::{Guard, Scratch, python, shell, soon};
 
 fn alone(options: &[&str]) -> (Scratch, Guard) {
     let scratch = Scratch::with_folder();
@@ -75,14 +75,14 @@ fn what_several_programs_write_appears_whole() {
         .expect("bash is there");
     let mut open_gate = OpenOptions::new().write(true).open(&gate).expect("opened by both");
     child.stdin.take().expect("piped").write_all(b"one\n").expect("written");
-    eventually("the first part", || {
+    soon("the first part", || {
         fs::read_to_string(guard.path("log")).ok().filter(|text| text == "one\n")
     });
     assert!(!real("log").exists(), "a program would go on writing");
     open_gate.write_all(b"two\n").expect("written");
     drop(open_gate);
     assert!(child.wait().expect("it ends").success());
-    let text = eventually("the file", || fs::read_to_string(real("log")).ok());
+    let text = soon("the file", || fs::read_to_string(real("log")).ok());
     assert_eq!(text, "one\ntwo\n");
 }
 
@@ -102,7 +102,7 @@ fn a_killed_program_leaves_the_old_version() {
     child.stdout.take().expect("piped").read_exact(&mut ready).expect("it says so");
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    let lost = eventually("a lost file", || {
+    let lost = soon("a lost file", || {
         Some(guard.request("lost", &[]).ok()).filter(|text| text.contains("data"))
     });
     assert!(lost.contains("a signal ended the program"), "{lost}");
@@ -245,7 +245,7 @@ fn an_open_for_reading_truncates_as_on_any_file_system() {
         python(0, &guard.view, &text)
     };
     truncate("notes").ok();
-    eventually("the empty file", || {
+    soon("the empty file", || {
         fs::read(scratch.folder().join("notes")).is_ok_and(|text| text.is_empty()).then_some(())
     });
     // The kernel opens the file, and looks only then whether the program runs.

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
-use testing::{Guard, Server, eventually, latchfs, no_other_stops, pause};
+use testing::{Guard, Server, latchfs, no_other_stops, pause, soon};
 use testing::{rounds, run};
 
 fn token(guard: &Guard) -> u64 {
@@ -17,7 +17,7 @@ fn token(guard: &Guard) -> u64 {
 
 /// Waits until the second machine holds the lock and is ready, while all files are carried.
 fn becomes_ready(machines: &Machines, one: &Guard, two: &Guard) {
-    eventually("the second machine is ready", || {
+    soon("the second machine is ready", || {
         machines.carry_all();
         assert!(
             !(state(one) == "holding" && state(two) == "holding"),
@@ -79,15 +79,15 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
         open.write_all(b"half").expect("ready");
         let held = token(&one);
         machines.server.signal(libc::SIGSTOP);
-        let error = eventually("the deadline", || open.write_all(b"x").err());
+        let error = soon("the deadline", || open.write_all(b"x").err());
         assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
         // A little before the deadline changes are refused; until then the tenure may go on.
-        eventually("the end of the tenure", || (state(&one) != "holding").then_some(()));
+        soon("the end of the tenure", || (state(&one) != "holding").then_some(()));
         let error = fs::write(one.path("a"), "late").expect_err("the tenure is over");
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));
         drop(open);
         machines.server.signal(libc::SIGCONT);
-        eventually("a new tenure", || {
+        soon("a new tenure", || {
             let taken = run(latchfs().args(["guard", "take"]).arg(&one.view));
             (taken.code == 0).then_some(())
         });
@@ -119,13 +119,13 @@ fn the_next_machine_waits_for_the_late_marker_of_one_that_lost_its_server() {
         let mut open = File::create(one.path("b")).expect("ready");
         open.write_all(b"half").expect("ready");
         let taking = begin_take(&two);
-        eventually("the queue", || one.status()["wanted_by"].as_str().map(drop));
+        soon("the queue", || one.status()["wanted_by"].as_str().map(drop));
         machines.server.signal(libc::SIGSTOP);
-        eventually("the deadline", || open.write_all(b"x").err());
-        eventually("the end of the tenure", || (state(&one) != "holding").then_some(()));
+        soon("the deadline", || open.write_all(b"x").err());
+        soon("the end of the tenure", || (state(&one) != "holding").then_some(()));
         drop(open);
         machines.server.signal(libc::SIGCONT);
-        eventually("the second machine has the lock", || {
+        soon("the second machine has the lock", || {
             assert_ne!(state(&one), "holding");
             (state(&two) == "arriving").then_some(())
         });
@@ -154,7 +154,7 @@ fn a_stolen_tenure_is_reported_by_a_late_marker() {
         let mut open = File::create(one.path("b")).expect("ready");
         open.write_all(b"half").expect("ready");
         admin(&["steal", &lock, "--ttl", "10m", "--reason", "a test"]);
-        let error = eventually("the loss", || open.write_all(b"x").err());
+        let error = soon("the loss", || open.write_all(b"x").err());
         assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
         drop(open);
         fs::write(one.path("a"), "twice").expect_err("m3 holds the lock");
@@ -191,7 +191,7 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
     steal.args(["steal", &lock, "--ttl", "10m", "--reason", "the laptop is lost"]);
     steal.args(["--server", &url, "--client", "m3"]);
     let stealing = std::thread::spawn(move || run(&mut steal).ok());
-    eventually("the steal", || {
+    soon("the steal", || {
         let status = run(latchfs().args(["status", &lock, "--json", "--server", &url])).ok();
         status.contains("begins_in_ms").then_some(())
     });
@@ -203,7 +203,7 @@ fn a_machine_that_was_away_sees_that_its_lock_was_stolen() {
         run(&mut curl).ok();
     }
     one.signal(libc::SIGCONT);
-    eventually("the end of the tenure", || (state(&one) != "holding").then_some(()));
+    soon("the end of the tenure", || (state(&one) != "holding").then_some(()));
     fs::write(one.path("a"), "twice").expect_err("m3 holds the lock");
     // The lock was taken along for 10 minutes, and m1 has said that it has stopped.
     stealing.join().expect("granted");

@@ -4,9 +4,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use testing::{
-    Guard, Scratch, Server, Stopped, eventually, latchfs, no_other_stops, rounds, run, shell,
-};
+use testing::{Guard, Scratch, Server, Stopped, latchfs, no_other_stops, rounds, run, shell, soon};
 
 /// A folder on a storage that machines share, and its server.
 fn shared_folder() -> (Scratch, Server) {
@@ -56,7 +54,7 @@ fn many_machines_write_and_a_fence_spares_live_stages() {
     let ended = token(&m2);
     let stopped = Stopped::of(&m2);
     // The lease of m2 ends; m3 begins beside m1.
-    eventually("the lease of m2 has ended", || {
+    soon("the lease of m2 has ended", || {
         m3.request_here("{\"do\": \"give\"}");
         m3.take_here();
         (!stages(&scratch).contains(&ended)).then_some(())
@@ -73,7 +71,7 @@ fn many_machines_write_and_a_fence_spares_live_stages() {
     assert_eq!(text("of m1"), "first half, second half");
     assert_eq!(text("of m3"), "whole");
     assert!(!scratch.folder().join("of m2").exists());
-    eventually("the half is kept", || m2.request("lost", &[]).ok().contains("of m2").then_some(()));
+    soon("the half is kept", || m2.request("lost", &[]).ok().contains("of m2").then_some(()));
     // It begins anew beside the others.
     m2.take_here();
     fs::write(m2.path("of m2"), "whole").expect("the lock is shared");
@@ -157,7 +155,7 @@ fn stolen_right_after_the_grant(lose: impl FnOnce(&Relay, &Guard, &str, &(dyn Fn
         let taken = scope.spawn(|| m1.take_here());
         relay.wait_for_kept_answer();
         lose(&relay, &m1, &lock, &steal);
-        eventually("the guard asks anew", || {
+        soon("the guard asks anew", || {
             let status = m1.status();
             assert_eq!(status["tenure"], Value::Null, "the gate has opened: {status}");
             (status["holder"] == "m2").then_some(())
@@ -184,7 +182,7 @@ fn a_steal_before_the_answer_to_who_is_live_is_heeded() {
         std::thread::scope(|scope| {
             // The command ends a second after the steal.
             let stolen = scope.spawn(steal);
-            eventually("the guard has heard of the steal", || {
+            soon("the guard has heard of the steal", || {
                 (m1.status()["state"] == "reading" || stolen.is_finished()).then_some(())
             });
             relay.pass_answers();
@@ -223,7 +221,7 @@ fn a_file_changed_in_place_is_parted_when_a_machine_is_alone() {
     let ended = token(&m1);
     m1.kill();
     let mut stages_left = Vec::new();
-    eventually("the tenure of m1 has ended", || {
+    soon("the tenure of m1 has ended", || {
         m3.request("give", &[]).ok();
         m3.take_here();
         stages_left = stages(&scratch);

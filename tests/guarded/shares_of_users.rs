@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually};
+use testing::{Guard, Scratch, Server, soon};
 
 /// The user that takes too much.
 pub(crate) const ATTACKER: u32 = 4_001;
@@ -515,7 +515,7 @@ fn local_dirs(scratch: &Scratch) -> Vec<PathBuf> {
 
 /// Returns the number of names in a directory, once the kernel has noticed whose it is.
 fn listed(dir: &Path) -> usize {
-    eventually("the directory", || fs::read_dir(dir).ok().map(Iterator::count))
+    soon("the directory", || fs::read_dir(dir).ok().map(Iterator::count))
 }
 
 #[test]

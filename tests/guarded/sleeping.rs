@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testing::signal;
-use testing::{Guard, Scratch, eventually, latchfs, pause};
+use testing::{Guard, Scratch, latchfs, pause, soon};
 
 /// The program that speaks to the bus of a test: `what` is done with the object of logind.
 const CALL: &str = "import dbus, sys\n\
@@ -62,9 +62,7 @@ impl Logind {
     /// Waits until logind delays a sleep for so many processes.
     fn has_inhibitors(&self, count: usize) {
         let ask = "print(len(logind().ListInhibitors(dbus_interface=manager)))";
-        eventually("the inhibitors of logind", || {
-            (self.call(ask)? == count.to_string()).then_some(())
-        });
+        soon("the inhibitors of logind", || (self.call(ask)? == count.to_string()).then_some(()));
     }
 
     /// Says that a sleep comes, or that it is over.
@@ -130,7 +128,7 @@ fn an_idle_lock_is_given_up_before_a_sleep() {
     assert!(how_it_ended(&one).contains("about to sleep"), "{}", how_it_ended(&one));
     one.stop();
     let taking = begin_take(&two);
-    eventually("the lock of the second machine", || {
+    soon("the lock of the second machine", || {
         machines.carry_all();
         let status = two.status();
         assert!(!status["not_ready"].to_string().contains("accept"), "{status}");
@@ -264,7 +262,7 @@ fn a_guard_needs_no_bus_and_no_answer_of_it() {
         let guard = Guard::start_as(command, &scratch, "view", &[]);
         fs::write(guard.path("a"), "as ever").expect("free");
         if lines == 1 {
-            eventually("the end of the attempt", || (!has_thread(&guard, "sleep")).then_some(()));
+            soon("the end of the attempt", || (!has_thread(&guard, "sleep")).then_some(()));
             assert_eq!(sockets_for_commands(&guard), Vec::<String>::new());
         }
         let log = guard.end();

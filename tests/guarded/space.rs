@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
-use testing::{Guard, Scratch, Server, eventually, shell};
+use testing::{Guard, Scratch, Server, shell, soon};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
@@ -57,7 +57,7 @@ fn unpublished_content_has_a_bound() {
     removed.write_all_at(&vec![1; 40 << 10], 0).expect("exactly full");
     fs::remove_file(guard.path("h")).expect("removed");
     drop(removed);
-    eventually("the space is free", || (used(&guard).0 == 0).then_some(()));
+    soon("the space is free", || (used(&guard).0 == 0).then_some(()));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_change_that_never_asks_takes_a_free_lock_alone() {
     let mut waiting = Command::new("sh");
     waiting.args(["-c", "echo x > other"]).current_dir(&second.view);
     let mut waiting = waiting.spawn().expect("it starts");
-    eventually("the other change asks", || (status(&first)["wanted_by"] == "m2").then_some(()));
+    soon("the other change asks", || (status(&first)["wanted_by"] == "m2").then_some(()));
     let refused = fs::write(second.path(".git/index.lock"), "x").expect_err("it never waits");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(waiting.try_wait().expect("a child").is_none(), "the other change still waits");

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, sym
 use std::process::Command;
 use std::time::Duration;
 use testing::{
-    Guard, Scratch, Server, Stopped, eventually, no_other_stops, pause, python, rounds, run, shell,
+    Guard, Scratch, Server, Stopped, no_other_stops, pause, python, rounds, run, shell, soon,
 };
 
 /// Closes a file, and returns the result of close(2).
@@ -119,7 +119,7 @@ fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
         assert_eq!(real("whole"), format!("m2 {round}").as_bytes());
         assert_eq!(real("in.log"), b"IN place");
         assert_eq!(real("map.log"), others);
-        eventually("the half is kept", || {
+        soon("the half is kept", || {
             let lost = first.request("lost", &[]).ok();
             (lost.matches("whole").count() > round).then_some(())
         });

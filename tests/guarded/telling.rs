@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually, latchfs, run};
+use testing::{Guard, Scratch, Server, latchfs, run, soon};
 
 /// How long an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ impl Events {
         });
         // The reader gets the events from its open on.
         let open = PathBuf::from(format!("/proc/{}/fd/3", cat.id()));
-        eventually("the reader has the events open", || fs::read_link(&open).ok());
+        soon("the reader has the events open", || fs::read_link(&open).ok());
         Self(cat, events)
     }
 
@@ -79,7 +79,7 @@ impl EventRig {
     /// Waits until the command of `--on-lost` has run `count` times. Returns its last event.
     fn loss(&self, count: usize) -> Value {
         let losses = self.scratch.join("losses");
-        let line = eventually("the command has run", || {
+        let line = soon("the command has run", || {
             let text = fs::read_to_string(&losses).ok()?;
             let complete = text.ends_with('\n') && text.lines().count() == count;
             complete.then(|| text.lines().last().map(str::to_owned)).flatten()
@@ -131,7 +131,7 @@ fn a_steal_is_reported() {
         "{why}"
     );
     rig.latchfs(&["release", &rig.lock, "--client", "m2"]);
-    eventually("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
+    soon("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
     rig.events.next("held");
 }
 
@@ -146,7 +146,7 @@ fn an_end_by_an_administrator_is_reported() {
     rig.loss(1);
     refused((&open).write_all(b"x"), libc::ESTALE);
 
-    eventually("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
+    soon("the lock is free", || fs::write(rig.guard.path("b"), "1").ok());
     rig.events.next("held");
     let record = format!("state/{}/m1/session", rig.lock.trim_start_matches("folder-"));
     let record = fs::read_to_string(rig.scratch.join(record)).expect("it is there");
@@ -163,7 +163,7 @@ fn an_end_by_an_administrator_is_reported() {
     assert_eq!(lost["why"], "the lock service ended the lease");
     assert_eq!(rig.loss(2), lost);
     // The guard opens another session by itself.
-    eventually("a new session", || fs::write(rig.guard.path("b"), "2").ok());
+    soon("a new session", || fs::write(rig.guard.path("b"), "2").ok());
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn an_outage_past_the_lease_is_reported() {
     let why = rig.guard.why();
     assert!(why.contains("b was not changed") && why.contains("does not answer"), "{why}");
     rig.server.signal(libc::SIGCONT);
-    eventually("a new tenure", || fs::write(rig.guard.path("b"), "1").ok());
+    soon("a new tenure", || fs::write(rig.guard.path("b"), "1").ok());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use testing::{Guard, eventually, shell};
+use testing::{Guard, shell, soon};
 
 fn lost(guard: &Guard) -> Vec<Value> {
     let lost: Value = serde_json::from_str(&guard.request("lost", &["--json"]).ok()).expect("JSON");
@@ -80,7 +80,7 @@ fn a_version_that_was_read_before_the_lock_came_is_replaced() {
     two.request("give", &[]).ok();
     machines.carry_back();
     assert_eq!(fs::read_to_string(one.path("a")).expect("arrived"), "of m2");
-    eventually("the lock", || fs::write(one.path("a"), "newer").ok());
+    soon("the lock", || fs::write(one.path("a"), "newer").ok());
     assert!(lost(&one).is_empty());
 }
 
@@ -178,6 +178,6 @@ fn the_oldest_versions_are_dropped_when_they_are_too_many() {
     // A guard that is started again knows what it has kept, and what nobody has read.
     one.end();
     let one = machines.start(1, &["--yield", "1s", "--keep-unread", "12"]);
-    eventually("the lock", || fs::write(one.path("d"), "new").ok());
+    soon("the lock", || fs::write(one.path("d"), "new").ok());
     assert_eq!(kept(&one), ["d"]);
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use testing::{Guard, Scratch, Server, eventually, latchfs, python, run, shell, signal};
+use testing::{Guard, Scratch, Server, latchfs, python, run, shell, signal, soon};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
@@ -111,7 +111,7 @@ fn the_lock_of_another_machine_keeps_changes_out() {
         let view = second.view.clone();
         move || run(latchfs().args(["guard", "take"]).arg(view)).ok()
     });
-    eventually("the wish of m2", || {
+    soon("the wish of m2", || {
         status(&first)["wanted_by"].as_str().filter(|client| *client == "m2").map(drop)
     });
     first.request("give", &[]).ok();
@@ -147,7 +147,7 @@ subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep
     let view = guard.view.clone();
     let hog = std::thread::spawn(move || python(4_001, &view, hog).ok());
     let is_full = scratch.join("is-full");
-    eventually("the hog", || is_full.exists().then_some(()));
+    soon("the hog", || is_full.exists().then_some(()));
     let other = python(4_002, &guard.view, "print(open('a').read())").ok();
     assert_eq!(other.trim(), "1");
     fs::remove_file(is_full).expect("it is there");
@@ -251,7 +251,7 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
         io.starts_with(number).then_some(())
     };
     let (mut events, mut ready) = (follow("events"), follow("ready"));
-    eventually("the readers", || has_read(&events).and(has_read(&ready)));
+    soon("the readers", || has_read(&events).and(has_read(&ready)));
     guard.request("take", &[]).ok();
     assert!(ready.wait().expect("it ends").success());
     let mut lines = BufReader::new(events.stdout.take().expect("piped")).lines();
@@ -262,7 +262,7 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
     guard.request("give", &[]).ok();
     assert!(lines.next().expect("a line").expect("readable").contains("\"given\""));
     let mut waits = follow("ready");
-    eventually("the reader", || has_read(&waits).and(has_read(&events)));
+    soon("the reader", || has_read(&waits).and(has_read(&events)));
     for child in [&mut events, &mut waits] {
         signal(child.id() as i32, libc::SIGTERM);
         assert!(child.wait().expect("it ends").signal() == Some(libc::SIGTERM));
@@ -353,7 +353,7 @@ fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
     let path = guard.path("a");
     let writer = std::thread::spawn(move || fs::write(path, "1"));
     // Both have asked in vain by now, and wait.
-    eventually("the refused request", || {
+    soon("the refused request", || {
         (guard.status()["trouble"].is_string() && guard.status()["waiting"] == 2).then_some(())
     });
     let data = scratch.join("server").display().to_string();
@@ -429,7 +429,7 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
     // With the lock free, the guard has it, so that the guard of another user sees it.
     drop(flock.stdin.take());
     flock.wait().expect("it ends");
-    eventually("the guard's lock", || {
+    soon("the guard's lock", || {
         run(&mut doctor).out.contains("nothing is to be mended").then_some(())
     });
     let theirs = scratch.join("theirs");

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, pause, shell};
+use testing::{Guard, Scratch, Server, latchfs, no_other_stops, pause, shell, soon};
 
 /// The server is stopped for longer than the session of the guard lasts. Neither a person nor a
 /// program that waits for the lock hears of that.
@@ -31,8 +31,8 @@ fn a_wait_goes_on_when_the_session_is_lost() {
     let taking = crate::arriving::begin_take(&guard);
     let path = guard.path("a");
     let writing = std::thread::spawn(move || fs::write(path, "waited"));
-    eventually("both waits", || (guard.status()["waiting"] == 2).then_some(()));
-    eventually("a place in the queue", || guard.status()["holder"].as_str().map(drop));
+    soon("both waits", || (guard.status()["waiting"] == 2).then_some(()));
+    soon("a place in the queue", || guard.status()["holder"].as_str().map(drop));
     server.signal(libc::SIGSTOP);
     pause(Duration::from_secs(5));
     server.signal(libc::SIGCONT);
@@ -79,7 +79,7 @@ fn a_change_of_names_waits_a_second_and_says_what_to_do() {
     assert_eq!(files(), before);
     // How long others wait for the directory meanwhile.
     let mut making = Command::new("mkdir").arg(guard.path("dir")).spawn().expect("it starts");
-    eventually("the wish", || (guard.status()["waiting"] == 1).then_some(()));
+    soon("the wish", || (guard.status()["waiting"] == 1).then_some(()));
     let began = boot_now();
     assert_eq!(files(), before);
     println!("a list of the directory takes {:?} meanwhile", boot_now().since(began));
@@ -90,7 +90,7 @@ fn a_change_of_names_waits_a_second_and_says_what_to_do() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("waited");
         fs::write(&path, "waited").expect("held");
     });
-    eventually("the wish", || (guard.status()["waiting"] == 1).then_some(()));
+    soon("the wish", || (guard.status()["waiting"] == 1).then_some(()));
     pause(Duration::from_secs(3));
     assert_eq!(guard.status()["waiting"], 1, "it waits on");
     other(&["release"]);
@@ -114,7 +114,7 @@ fn a_tenure_that_no_program_wants_any_more_ends_with_that_reason() {
     not_ready(&two, "the marker of m1's tenure");
     saving.kill().expect("it runs");
     saving.wait().expect("it ends");
-    let how = eventually("the end of the tenure", || {
+    let how = soon("the end of the tenure", || {
         two.status()["last_tenure"]["how"].as_str().map(str::to_owned)
     });
     assert!(how.contains("no program waited for the folder any more"), "{how}");

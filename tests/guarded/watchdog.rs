@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually, latchfs, no_other_stops, run};
+use testing::{Guard, Scratch, Server, latchfs, no_other_stops, run, soon};
 
 /// The interval in which the watchdog of the tests wants a report.
 const WATCHDOG: Duration = Duration::from_millis(600);
@@ -57,7 +57,7 @@ impl Drop for FrozenDisk<'_> {
 /// Waits until a thread of the guard sleeps in the kernel.
 pub(crate) fn wait_for_hanging(guard: &Guard, thread: &str) {
     let tasks = PathBuf::from(format!("/proc/{}/task", guard.pid()));
-    eventually("a thread that hangs", || {
+    soon("a thread that hangs", || {
         let mut tasks = fs::read_dir(&tasks).expect("it runs").flatten();
         let hangs = tasks.any(|task| {
             let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use testing::{Guard, Scratch, eventually, latchfs, pause, python};
+use testing::{Guard, Scratch, latchfs, pause, python, soon};
 use testing::{Output, run, signal};
 
 /// A machine that uses its copy of the folder without a view.
@@ -46,7 +46,7 @@ impl Plain<'_> {
 
     fn kill(&self) {
         signal(self.pid().expect("it runs"), libc::SIGKILL);
-        eventually("the end of the guard", || self.pid().is_none().then_some(()));
+        soon("the end of the guard", || self.pid().is_none().then_some(()));
     }
 
     /// Takes the lock in the background.
@@ -116,7 +116,7 @@ fn changes_between_take_and_give_reach_the_other_machine() {
     fs::write(one.file("dir/b"), "of m1 as well").expect("written");
     fs::remove_file(one.file("old")).expect("there");
     one.request("give", &[]).ok();
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
     assert!(handover(&machines, &lock).contains(" clean "), "{}", handover(&machines, &lock));
     let taking = begin_take(&two);
     not_ready(&two, "the marker of m1's tenure");
@@ -130,7 +130,7 @@ fn changes_between_take_and_give_reach_the_other_machine() {
     fs::write(two.path("c"), "of m2").expect("held");
     two.request("give", &[]).ok();
     let taking = one.begin_take();
-    eventually("m1 waits for the files of m2", || {
+    soon("m1 waits for the files of m2", || {
         let why = one.status()["not_ready"].as_str()?.to_owned();
         why.contains("the marker of m2's tenure").then_some(())
     });
@@ -160,7 +160,7 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
     not_ready(&two, "has not said what it changed");
     let held = one.request("take", &["--try"]).exits(75);
     assert!(held.contains("m2 holds the lock"), "{held}");
-    eventually("the late marker", || {
+    soon("the late marker", || {
         let texts = markers(&machines.first).into_iter().flat_map(fs::read_to_string);
         texts
             .into_iter()
@@ -169,7 +169,7 @@ fn a_killed_guard_without_a_view_leaves_the_others_unsure_until_its_next_take() 
     assert_eq!(state(&two), "arriving");
     machines.carry_markers();
     assert!(taking.join().expect("taken").contains("holding"));
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
 }
 
 /// The loss of the lock is reported by a command, by the log and by the state, and the next take
@@ -188,7 +188,7 @@ fn a_lost_lock_is_reported_and_the_next_take_names_what_was_changed() {
     fs::write(one.file("a"), "of m1").expect("written");
     machines.server.signal(libc::SIGSTOP);
     assert!(events.any(|event| event.contains("\"event\":\"lost\"")), "the event");
-    eventually("the command", || {
+    soon("the command", || {
         fs::read_to_string(&event_file).ok().filter(|event| event.contains("\"event\":\"lost\""))
     });
     machines.server.signal(libc::SIGCONT);
@@ -230,11 +230,11 @@ fn a_give_while_a_program_writes_is_marked_later() {
     writer.join().expect("no panic");
     assert!(given.err.contains("files were changed while the last marker"), "{given:?}");
     given.ok();
-    eventually("the late marker", || {
+    soon("the late marker", || {
         let texts = markers(&machines.first).into_iter().flat_map(fs::read_to_string);
         texts.into_iter().find(|text| text.contains("\"path\":\"big\""))
     });
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
 }
 
 /// A person goes on without what has not arrived, also where no guard runs yet.
@@ -266,7 +266,7 @@ fn a_view_and_a_guard_without_one_exclude_each_other() {
     assert!(why.contains("another guard of this machine"), "{why}");
     assert!(why.contains("'latchfs guard give "), "{why}");
     one.request("give", &[]).ok();
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
     let view = machines.start(1, &[]);
     let why = one.request("take", &[]).exits(69);
     assert!(why.contains("name its view in place of the folder"), "{why}");
@@ -284,11 +284,11 @@ fn a_wait_for_the_lock_ends_with_its_client() {
     two.request("take", &[]).ok();
     let mut waiting = one.command("take", &[]);
     let mut waiting = waiting.stderr(Stdio::null()).spawn().expect("it starts");
-    eventually("m2 hears of it", || (two.status()["wanted_by"] == "m1").then_some(()));
+    soon("m2 hears of it", || (two.status()["wanted_by"] == "m1").then_some(()));
     waiting.kill().expect("it runs");
     waiting.wait().expect("it ends");
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
-    eventually("m2 hears of it", || two.status()["wanted_by"].is_null().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("m2 hears of it", || two.status()["wanted_by"].is_null().then_some(()));
 }
 
 /// Other users neither start a second guard nor make requests to the first one.
@@ -358,7 +358,7 @@ fn hostile_clients_do_not_stop_the_guard() {
     assert!(answer(idle.pop().expect("the last")).contains("programs are connected"));
     // Those that send nothing are closed after some seconds.
     assert_eq!(answer(half), "");
-    eventually("an answer", || {
+    soon("an answer", || {
         let asked = one.request("status", &["--json"]);
         (asked.code == 0 && asked.out.contains("\"holding\"")).then_some(())
     });
@@ -372,7 +372,7 @@ fn hostile_clients_do_not_stop_the_guard() {
     }
     assert_eq!(one.status()["state"], "holding");
     one.request("give", &[]).ok();
-    eventually("the end of the guard", || one.pid().is_none().then_some(()));
+    soon("the end of the guard", || one.pid().is_none().then_some(()));
 }
 
 /// Several machines on one storage need a view: nothing else keeps a late writer out.

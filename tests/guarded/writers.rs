@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testing::{Guard, Scratch, eventually, rounds, run_within};
+use testing::{Guard, Scratch, rounds, run_within, soon};
 
 /// Scripts that write `one` to the file `out`, wait for the FIFO `GATE`, and write `two`.
 const SCRIPTS: [(&str, &[&str]); 10] = [
@@ -93,7 +93,7 @@ fn a_file_of_several_programs_appears_whole() {
                     .expect("it is there");
                 // The open returns when the program waits for the gate: it has written `one`.
                 let mut open = OpenOptions::new().write(true).open(gate).expect("opened by both");
-                eventually(&said, || {
+                soon(&said, || {
                     let text = fs::read_to_string(guard.path("out")).unwrap_or_default();
                     (text == "one\n").then_some(())
                 });
@@ -102,7 +102,7 @@ fn a_file_of_several_programs_appears_whole() {
                 drop(open);
                 assert!(child.wait().expect("it ends").success(), "{said}");
                 // The kernel reports the last close only after the program has ended.
-                let text = eventually(&said, || fs::read_to_string(&real).ok());
+                let text = soon(&said, || fs::read_to_string(&real).ok());
                 assert_eq!(text, "one\ntwo\n", "{said}");
             }
         }

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, eventually, latchfs, pause};
+use testing::{Guard, latchfs, pause, soon};
 
 /// How long the last marker may take: it is written after all files of the file system are synced,
 /// also those of other programs.
@@ -22,17 +22,17 @@ fn ended_by_request(guard: &Guard) -> bool {
 
 /// Waits until the guard has given the lock up, and returns how long that took since `asked`.
 fn handed_over(guard: &Guard, asked: Time) -> Span {
-    eventually("the hand-over", || ended_by_request(guard).then_some(()));
+    soon("the hand-over", || ended_by_request(guard).then_some(()));
     boot_now().since(asked)
 }
 
 fn is_wanted(guard: &Guard) {
-    eventually("the wish of the other machine", || guard.status()["wanted_by"].as_str().map(drop));
+    soon("the wish of the other machine", || guard.status()["wanted_by"].as_str().map(drop));
 }
 
 /// Keeps the second machine's files like those of the first until it holds the lock.
 fn carry_until_held(machines: &Machines, guard: &Guard) {
-    eventually("the lock of the second machine", || {
+    soon("the lock of the second machine", || {
         machines.carry_all();
         (state(guard) == "holding").then_some(())
     });
@@ -176,7 +176,7 @@ fn a_machine_that_is_not_ready_makes_way_for_one_that_is() {
     not_ready(&two, "the marker of m1's tenure");
     // The first machine has everything.
     fs::write(one.path("b"), "of m1").map_or_else(drop, drop);
-    eventually("the lock of the first machine", || fs::write(one.path("b"), "of m1").ok());
+    soon("the lock of the first machine", || fs::write(one.path("b"), "of m1").ok());
     carry_until_held(&machines, &two);
     writing.join().expect("no panic").expect("written");
     assert_eq!(fs::read_to_string(two.path("b")).expect("arrived"), "of m1");
@@ -212,7 +212,7 @@ fn who_waited_before_the_grant_gets_the_lock_next() {
     third.args(["run", "--server", &machines.server.url, "--client", "m3"]);
     third.args(["--wait", "60s"]).arg(&lock).args(["--", "true"]);
     let third = std::thread::spawn(move || run(&mut third));
-    eventually("both in the queue", || {
+    soon("both in the queue", || {
         let mut status = latchfs();
         status.args(["status", "--server", &machines.server.url, "--json"]).arg(&lock);
         let status: serde_json::Value = serde_json::from_str(&run(&mut status).ok()).ok()?;
@@ -240,7 +240,7 @@ fn a_flock_in_the_view_keeps_the_lock() {
     pause(Duration::from_secs(3));
     assert_eq!(state(&one), "holding", "a program holds a flock");
     file.unlock().expect("held");
-    eventually("the hand-over", || ended_by_request(&one).then_some(()));
+    soon("the hand-over", || ended_by_request(&one).then_some(()));
     carry_until_held(&machines, &two);
     assert!(taking.join().expect("taken").contains("holding"));
 }

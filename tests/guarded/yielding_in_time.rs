@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, eventually, pause};
+use testing::{Guard, Scratch, Server, pause, soon};
 
 /// How long an event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ fn median(mut all: Vec<Span>) -> Span {
 
 /// Keeps the second machine's files like those of the first until it holds the lock.
 fn carry_until_held(machines: &Machines, guard: &Guard) {
-    eventually("the lock of the second machine", || {
+    soon("the lock of the second machine", || {
         machines.carry_all();
         (state(guard) == "holding").then_some(())
     });
@@ -105,7 +105,7 @@ fn a_burst_of_writes_makes_one_pair_of_requests() {
     let begun = boot_now();
     writes("x");
     writes("y");
-    eventually("the marker", || (count() > before.1).then_some(()));
+    soon("the marker", || (count() > before.1).then_some(()));
     pause(Duration::from_secs(1));
     let took = boot_now().since(begun);
     let requests = relay.requests();

@@ -197,10 +197,22 @@ pub fn poll<T>(polls_max: usize, what: &str, mut look: impl FnMut() -> Option<T>
     panic!("never seen: {what}");
 }
 
-/// Polls `look` until it returns a value, and returns that value. Fails after a limit which only a
-/// hang exceeds: a test of a duration measures it.
+/// Polls `look` for at most 10 s until it returns a value, and returns that value. A guard answers
+/// on its own machine.
+#[track_caller]
+pub fn soon<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    poll(500, what, look)
+}
+
+/// Polls `look` for at most 20 s until it returns a value, and returns that value.
 #[track_caller]
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    const POLLS_MAX: usize = 1_500;
-    poll(POLLS_MAX, what, look)
+    poll(1_000, what, look)
+}
+
+/// Polls `look` for at most 30 s until it returns a value, and returns that value: between machines
+/// there may be timeouts and elections.
+#[track_caller]
+pub fn eventually_in_cluster<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    poll(1_500, what, look)
 }

@@ -1,6 +1,6 @@
 //! Guards of the real program, which show the folder of a test.
 
-use crate::command::{Output, drain, eventually, latchfs, latchfs_path, run, signal};
+use crate::command::{Output, drain, latchfs, latchfs_path, run, signal, soon};
 use crate::scratch::Scratch;
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
@@ -86,7 +86,7 @@ impl Guard {
     /// Stops all threads of the guard.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        eventually("the stop of all threads", || {
+        soon("the stop of all threads", || {
             let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
             let is_stopped = |dir: PathBuf| {
                 let status = fs::read_to_string(dir.join("status")).unwrap_or_default();

@@ -3,7 +3,7 @@
 //! whatever the result of the test.
 //!
 //! Nothing here waits for a fixed time: programs report when they are ready, commands end or are
-//! killed at a limit, and [`eventually`] is the only poll.
+//! killed at a limit, and [`poll`] alone sleeps between two looks.
 //!
 //! - `command` runs programs to their end, `scratch` makes the directories of tests, and `disk`
 //!   small disks.
@@ -32,8 +32,9 @@ mod server;
 
 pub use backend::Behind;
 pub use command::{
-    COMMAND_LIMIT, Output, drain, eventually, free_port, is_durable, latchfs, latchfs_path, lines,
-    poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
+    COMMAND_LIMIT, Output, drain, eventually, eventually_in_cluster, free_port, is_durable,
+    latchfs, latchfs_path, lines, poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
+    soon,
 };
 pub use disk::SmallDisk;
 pub use guard::{Guard, Stopped, no_other_stops, pause, python, shell};

@@ -1,7 +1,9 @@
 //! Machines (network namespaces) for one test; they are removed when the test ends, whatever its
 //! result.
 
-use crate::command::{COMMAND_LIMIT, Output, eventually, latchfs, latchfs_path, run, signal};
+use crate::command::{
+    COMMAND_LIMIT, Output, eventually_in_cluster, latchfs, latchfs_path, run, signal,
+};
 use crate::python::dedent;
 use crate::scratch::Scratch;
 use std::cell::Cell;
@@ -158,7 +160,9 @@ impl Machine {
         // The daemon reports each directory when it is mounted, but `start` waits only for the
         // first report.
         for dir in &dirs {
-            eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
+            eventually_in_cluster("all are mounted", || {
+                dir.join(".latchfs").exists().then_some(())
+            });
         }
         Mount { machine: self.clone(), dirs, daemon }
     }
@@ -343,7 +347,7 @@ impl Mount {
     /// Waits until the mount reports `contact` as the state of its connection to the server.
     #[track_caller]
     pub fn is(&self, contact: &str) {
-        eventually(contact, || (self.server_page()["contact"] == contact).then_some(()));
+        eventually_in_cluster(contact, || (self.server_page()["contact"] == contact).then_some(()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clusters of real nodes for the tests, each node on a machine (network namespace) of its own. The
 //! machines are removed when the test ends, whatever its result.
 
-use crate::command::{Output, eventually, latchfs, latchfs_path, run};
+use crate::command::{Output, eventually_in_cluster, latchfs, latchfs_path, run};
 use crate::http::HttpConnection;
 use crate::net::{Daemon, Machine, Net, PORT};
 use serde_json::Value;
@@ -61,7 +61,7 @@ impl Cluster {
         let count = self.nodes.len();
         for at in (0..count).filter(|_| count > 3) {
             let id = self.id(at).to_string();
-            eventually("it votes", || {
+            eventually_in_cluster("it votes", || {
                 (self.request(at, &["join", &id, "--force"]).code == 0).then_some(())
             });
         }
@@ -76,7 +76,7 @@ impl Cluster {
         self.voters(count);
         let (id, other) = (self.id(at), (at + 1) % count);
         self.nodes[at].daemon.kill();
-        eventually("it is removed", || {
+        eventually_in_cluster("it is removed", || {
             // The loop may send the command to remove the node again although an earlier try has
             // removed it. Then the command fails, which is ignored.
             let _ = self.request(other, &["remove", &id.to_string()]);
@@ -135,7 +135,7 @@ impl Cluster {
     /// Waits until the cluster has `count` voters that agree on the leader.
     #[track_caller]
     pub fn voters(&self, count: usize) {
-        eventually("voters", || {
+        eventually_in_cluster("voters", || {
             let status = self.status(self.nodes.len() - 1)?;
             let nodes = status["nodes"].as_array()?;
             let does_vote = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
@@ -148,7 +148,7 @@ impl Cluster {
     /// Returns the index of the leader; waits until there is one.
     #[track_caller]
     pub fn leader(&self) -> usize {
-        eventually("a leader", || {
+        eventually_in_cluster("a leader", || {
             (0..self.nodes.len()).find(|at| {
                 let own = || {
                     let status = self.status(*at)?;
@@ -166,13 +166,13 @@ impl Cluster {
     #[track_caller]
     pub fn id(&self, at: usize) -> u64 {
         let id = || self.status(at)?["asked"].as_u64();
-        eventually("a number", id)
+        eventually_in_cluster("a number", id)
     }
 
     /// Waits until all nodes report the same state of their locks.
     #[track_caller]
     pub fn agree(&self) {
-        eventually("equal states", || {
+        eventually_in_cluster("equal states", || {
             let status = self.status(0)?;
             let nodes = status["nodes"].as_array()?;
             let state = |node: &Value| node["state"].as_str().map(str::to_owned);
@@ -334,7 +334,7 @@ pub fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
 /// Returns a connection to one of `urls`: tries them in turn after `first` until one accepts.
 pub fn talk(urls: &[String], first: usize) -> HttpConnection {
     let mut at = first;
-    eventually("a node that listens", || {
+    eventually_in_cluster("a node that listens", || {
         at += 1;
         HttpConnection::to(&urls[at % urls.len()])
     })

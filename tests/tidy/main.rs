@@ -520,24 +520,25 @@ fn the_simulator_knows_no_front_end() {
     });
 }
 
+/// Fails unless a crate has `modules_min` modules, of which `upward_max` imports go against the
+/// reading order.
+fn check_order(crate_root: &str, modules_min: usize, upward_max: usize) {
+    let sources = sources();
+    let own = sources.iter().filter_map(|s| Some((s.path.strip_prefix(crate_root)?, &*s.text)));
+    let graph = ModuleGraph::read(own);
+    assert!(graph.modules() > modules_min, "{} modules", graph.modules());
+    let upward = graph.upward();
+    assert!(upward.len() <= upward_max, "against the reading order: {upward:#?}");
+}
+
 #[test]
 fn modules_of_the_simulator_are_read_in_order() {
-    let sources = sources();
-    let own = sources.iter().filter_map(|s| Some((s.path.strip_prefix(SIMULATOR)?, &*s.text)));
-    let graph = ModuleGraph::read(own);
-    assert!(graph.modules() > 15, "{} modules", graph.modules());
-    let upward = graph.upward();
-    assert!(upward.len() <= SIM_UPWARD_ARROWS_MAX, "against the reading order: {upward:#?}");
+    check_order(SIMULATOR, 15, SIM_UPWARD_ARROWS_MAX);
 }
 
 #[test]
 fn modules_of_the_engine_are_read_in_order() {
-    let sources = sources();
-    let own = sources.iter().filter_map(|s| Some((s.path.strip_prefix(ENGINE)?, &*s.text)));
-    let graph = ModuleGraph::read(own);
-    assert!(graph.modules() > 20, "{} modules", graph.modules());
-    let upward = graph.upward();
-    assert!(upward.len() <= ENGINE_UPWARD_ARROWS_MAX, "against the reading order: {upward:#?}");
+    check_order(ENGINE, 20, ENGINE_UPWARD_ARROWS_MAX);
 }
 
 #[test]

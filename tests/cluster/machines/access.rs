@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use testing::net::{Machine, Net};
-use testing::{eventually, latchfs_path, run};
+use testing::{eventually_in_cluster, latchfs_path, run};
 
 /// A token file with one token. A mount with the token may act as the client `machine2` and its
 /// users, on locks below `team/` and on locks whose names begin with `own`.
@@ -116,7 +116,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
     // When the last visible lock is released, the directory above it disappears, also from the
     // kernel's cache.
     all.sh("rmdir team/a/b team/a && rm own own1 owner").ok();
-    eventually("the way is gone", || seen("ls").is_empty().then_some(()));
+    eventually_in_cluster("the way is gone", || seen("ls").is_empty().then_some(()));
     assert!(part.sh("stat team").err.contains("No such file"));
 }
 
@@ -134,7 +134,7 @@ fn a_mount_reports_that_its_token_is_not_known_any_more() {
     served.signal(libc::SIGHUP);
     mount.is("lost");
     // On a busy machine the lease may end before the server's answer is here.
-    eventually("the reason", || {
+    eventually_in_cluster("the reason", || {
         let page = mount.server_page();
         page["server"]["trouble"]
             .as_str()
@@ -145,7 +145,7 @@ fn a_mount_reports_that_its_token_is_not_known_any_more() {
     // line about this mount. It names the last trouble, which on a busy machine may be another one
     // for a while.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
-    eventually("the finding of doctor", || {
+    eventually_in_cluster("the finding of doctor", || {
         let seen = run(a.command(latchfs_path()).arg("doctor"));
         let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
         assert!(line.starts_with("wrong "), "{seen:?}");

@@ -1,7 +1,7 @@
 //! The command line with `--server`, without any mount.
 
 use testing::net::{Machine, Net, Program};
-use testing::{Output, eventually, latchfs_path, run};
+use testing::{Output, eventually_in_cluster, latchfs_path, run};
 
 fn latchfs(machine: &Machine, url: &str, client: &str, args: &[&str]) -> Output {
     let mut command = machine.command(latchfs_path());
@@ -58,7 +58,7 @@ fn a_command_runs_under_a_lock_of_a_server() {
     let mut second = b.command(latchfs_path());
     second.args(["run", "build", "--server", &url, "--client", "b", "--", "echo", "mine"]);
     let second = Program::start(&mut second);
-    eventually("it waits", || {
+    eventually_in_cluster("it waits", || {
         latchfs(&a, &url, "c", &["status", "build"]).ok().contains("waiting").then_some(())
     });
     assert!(second.is_silent());
@@ -81,12 +81,12 @@ fn an_isolated_command_is_ended_before_the_next_grant() {
     first.args(["run", "build", "--ttl", "2s", "--server", &url, "--client", "a", "--"]);
     first.args(["sh", "-c", script, &beat]);
     let first = Program::start(&mut first);
-    eventually("it runs", || std::fs::metadata(&beat).ok());
+    eventually_in_cluster("it runs", || std::fs::metadata(&beat).ok());
     let mut second = b.command(latchfs_path());
     second.args(["run", "build", "--server", &url, "--client", "b", "--"]);
     second.args(["sh", "-c", "cut -d' ' -f1 /proc/uptime"]);
     let second = Program::start(&mut second);
-    eventually("it waits", || {
+    eventually_in_cluster("it waits", || {
         latchfs(&b, &url, "c", &["status", "build"]).ok().contains("waiting").then_some(())
     });
     a.cable(false);

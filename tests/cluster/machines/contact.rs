@@ -3,7 +3,7 @@
 
 use latchfs::time::{Span, boot_now};
 use testing::net::Net;
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 /// The maximum duration of a call that times out after 2 s, with a margin for a loaded machine.
 const SOON: Span = Span::from_millis(3_000);
@@ -133,14 +133,14 @@ fn a_restarted_server_keeps_locks_and_queues() {
         let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
         (status["waiters"].as_array()?.len() == 1).then_some(status["token"].clone())
     };
-    let token = eventually("the second waits", || waits(&a));
+    let token = eventually_in_cluster("the second waits", || waits(&a));
     a.sh("mkdir dir").ok();
     served.kill();
     assert_ne!(b.sh("ls").code, 0, "nobody is there");
     served.restart();
     a.is("connected");
     b.is("connected");
-    assert_eq!(eventually("it still waits", || waits(&b)), token);
+    assert_eq!(eventually_in_cluster("it still waits", || waits(&b)), token);
     assert_ne!(b.sh("mkdir dir").code, 0, "held");
     first.send_line("write");
     first.says("OK");
@@ -197,7 +197,7 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     holder.send_line("write");
     holder.says("OK");
     a.machine.cable(false);
-    eventually("the server ends the session", || (phase()? == "grace").then_some(()));
+    eventually_in_cluster("the server ends the session", || (phase()? == "grace").then_some(()));
     a.machine.cable(true);
     a.is("connected");
     holder.send_line("write");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testing::net::{Machine, Mount};
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 /// The ttl of leases and sessions: so short that some faults last longer.
 pub(crate) const TTL: &str = "4s";
@@ -153,7 +153,7 @@ impl Crowd {
         let is_late = || boot_now().since(well_at) > limit;
         std::fs::write(&self.stop, "").expect("the scratch directory is ours");
         for (name, program) in &mut self.programs {
-            let status = eventually("the end of a program, or the limit", || {
+            let status = eventually_in_cluster("the end of a program, or the limit", || {
                 let late = is_late();
                 let ended = program.try_wait().expect("it is ours");
                 assert!(ended.is_some() || !late, "'{name}' is stuck {limit} after the faults");
@@ -162,7 +162,7 @@ impl Crowd {
             assert!(status.success(), "'{name}' has died: {status}");
         }
         let ended_after = boot_now().since(well_at);
-        eventually("a time when nothing is held, or the limit", || {
+        eventually_in_cluster("a time when nothing is held, or the limit", || {
             let late = is_late();
             let held = held(mount);
             if held.as_ref().is_some_and(Vec::is_empty) {

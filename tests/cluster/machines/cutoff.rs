@@ -53,7 +53,7 @@ fn the_loss_is_seen_before_the_next_grant() {
         (0..MOUNTS).for_each(|_| assert!(holders.line().starts_with("mine ")));
         let waiters = b.python(WAITERS, &[&MOUNTS.to_string()]);
         waiters.says("begun");
-        testing::eventually("all wait", || {
+        testing::eventually_in_cluster("all wait", || {
             let page = std::fs::read_to_string(b.dir().join(".latchfs/status/x0")).ok()?;
             page.contains("machine3").then_some(())
         });
@@ -72,7 +72,7 @@ fn the_loss_is_seen_before_the_next_grant() {
         a.machine.cable(true);
         a.is("connected");
         for dir in a.dirs() {
-            testing::eventually("connected", || {
+            testing::eventually_in_cluster("connected", || {
                 let page = std::fs::read_to_string(dir.join(".latchfs/server")).ok()?;
                 page.contains("\"connected\"").then_some(())
             });

@@ -7,7 +7,7 @@ use latchfs::time::{Span, boot_now};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use testing::net::{Daemon, Machine, Mount, Net, Program};
-use testing::{eventually, latchfs_path};
+use testing::{eventually_in_cluster, latchfs_path};
 
 /// The number of waiters of each kind in the mount, and the number of `run` commands that use the
 /// server directly.
@@ -157,7 +157,7 @@ fn all_end(waiters: &Program, mut runs: Vec<Run>, round: &str, count: &mut Count
         if line.ends_with(" OK") { count.granted += 1 } else { count.refused += 1 }
     }
     for (number, Run(child)) in runs.iter_mut().enumerate() {
-        let status = eventually("the end of a run, or the limit", || {
+        let status = eventually_in_cluster("the end of a run, or the limit", || {
             let late = boot_now().since(begun) > limit;
             let ended = child.try_wait().expect("it is our child");
             assert!(ended.is_some() || !late, "{round}: run {number} is stuck");
@@ -197,7 +197,7 @@ impl Waiting {
         self.waiters.send_line("wait");
         let runs = (0..RUNS).map(|number| Run::start(&self.client, &self.url, number)).collect();
         let wanted = [EACH, EACH, RUNS];
-        eventually("all wait", || {
+        eventually_in_cluster("all wait", || {
             let is_full =
                 |(name, wanted): (&&str, &usize)| waiting(&self.mount, name) == Some(*wanted);
             LOCKS.iter().zip(&wanted).all(is_full).then_some(())
@@ -217,7 +217,7 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
         let when = power_cycle(&mut all.server, (&mut all.waiters, &all.client), &mut chance);
         println!("round {round}: {when}, within {}", boot_now().since(cut_at));
         all_end(&all.waiters, runs, &format!("round {round}, {when}"), &mut count);
-        eventually("all is free", || {
+        eventually_in_cluster("all is free", || {
             let entries = std::fs::read_dir(all.mount.dir()).ok()?;
             (entries.count() == 0).then_some(())
         });

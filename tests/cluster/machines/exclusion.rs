@@ -103,7 +103,7 @@ fn open_files_exclude_across_machines() {
                 program.send_line("drop");
                 program.says("dropped");
             }
-            testing::eventually("free", || (a.sh("ls").ok().is_empty()).then_some(()));
+            testing::eventually_in_cluster("free", || (a.sh("ls").ok().is_empty()).then_some(()));
         }
     }
 }
@@ -128,7 +128,7 @@ fn the_line_is_fair_across_machines() {
     for place in 1..9 {
         line.push(mounts[place % 3].python(waiter, &[]));
         let status = mounts[0].dir().join(".latchfs/status/x");
-        testing::eventually("one more waits", || {
+        testing::eventually_in_cluster("one more waits", || {
             let status: serde_json::Value =
                 serde_json::from_slice(&std::fs::read(&status).ok()?).ok()?;
             (status["waiters"].as_array()?.len() == place).then_some(())

@@ -114,9 +114,9 @@ fn no_stale_lookup_is_cached() {
             (0..8).all(|n| a.dir().join(format!("team/n{n}")).exists() == wanted.contains(&n))
                 && a.dir().join("team").exists() != wanted.is_empty()
         };
-        testing::eventually("all that was made", || right(&made).then_some(()));
+        testing::eventually_in_cluster("all that was made", || right(&made).then_some(()));
         each("release", &made);
-        testing::eventually("nothing", || right(&[]).then_some(()));
+        testing::eventually_in_cluster("nothing", || right(&[]).then_some(()));
     }
     looker.send_line("stop");
     looker.says("stopped");

@@ -6,7 +6,7 @@ use latchfs::service::batch::batch_messages::{
 };
 use std::fs;
 use std::process::Command;
-use testing::eventually;
+use testing::eventually_in_cluster;
 use testing::net::Net;
 
 const SESSIONS: usize = 1_000;
@@ -67,7 +67,7 @@ fn a_thousand_idle_sessions_are_kept() {
         // The next round begins a third of a ttl later. Until then, the test looks up names in the
         // mount.
         let watched = a.dir().join(format!(".latchfs/status/none{round}"));
-        eventually("some time has passed", || {
+        eventually_in_cluster("some time has passed", || {
             fs::metadata(&watched).ok()?;
             let waited = latchfs::time::boot_now().since(before.1);
             (waited.as_millis() > 600 * (round as u64 + 1)).then_some(())

@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testing::run;
-use testing::{Guard, Scratch, eventually, latchfs};
+use testing::{Guard, Scratch, latchfs, soon};
 
 /// Two machines with guards and Syncthing.
 struct Pair<'a> {
@@ -122,7 +122,7 @@ fn a_version_from_past_the_view_is_reported_and_can_be_accepted() {
         command.args(["guard", "accept"]).arg(path).args(["--reason", "a phone has edited it"]);
         run(&mut command).code == 0
     };
-    eventually("the acceptance", || accept(&view).then_some(()));
+    soon("the acceptance", || accept(&view).then_some(()));
     assert_eq!(read(&view.join("a")), "past the view");
     pair.access.give(0);
     pair.tool.changed(0);
@@ -144,12 +144,12 @@ fn a_guard_tells_syncthing_of_the_paths_of_each_marker() {
     write(&guard.view.join("a"), "after");
     guard.request("give", &[]).ok();
     let has_arrived = || fs::read_to_string(folders[1].join("a")).is_ok_and(|it| it == "after");
-    eventually("the change", || has_arrived().then_some(()));
+    soon("the change", || has_arrived().then_some(()));
     let markers = |folder: &Path| {
         let names = fs::read_dir(folder.join(".latchfs/markers")).ok()?.flatten();
         Some(names.map(|it| it.file_name()).collect::<std::collections::BTreeSet<_>>())
     };
-    eventually("the marker", || (markers(&folders[0]) == markers(&folders[1])).then_some(()));
+    soon("the marker", || (markers(&folders[0]) == markers(&folders[1])).then_some(()));
 }
 
 const OPEN_DATABASE: &str = "

@@ -4,7 +4,7 @@ use super::{SyncTool as _, Syncthing};
 use crate::syncing::course::{folders_of, machines, wait_until_same};
 use serde_json::{Value, json};
 use std::fs;
-use testing::eventually;
+use testing::soon;
 
 #[test]
 fn instances_keep_to_loopback_and_have_the_values_of_new_folders() {
@@ -91,7 +91,7 @@ fn an_instance_that_is_stopped_receives_nothing() {
     tool.changed(0);
     let read = |machine: usize| fs::read_to_string(folders[machine].join("a"));
     // For a moment no file may have the name.
-    eventually("the change on the third machine", || {
+    soon("the change on the third machine", || {
         read(2).is_ok_and(|text| text == "changed").then_some(())
     });
     let read = |machine| read(machine).expect("there");

@@ -1,7 +1,7 @@
 //! A guard in memory: the real view, guard and tenures over a real folder in a scratch directory.
 
-use super::lock_service::{ENGINE, TestService};
 use super::program::{Descriptors, Program};
+use super::test_service::{ENGINE, TestService};
 use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{ClientId, Mode};
 use crate::fuse::kernel::file_system::FileSystem as _;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
-use testing::{Guard, Server, eventually, latchfs, pause, python};
+use testing::{Guard, Server, latchfs, pause, python, soon};
 use testing::{rounds, run};
 
 const FIELDS: [&str; 14] = [
@@ -203,8 +203,8 @@ fn after_a_failed_renewal_the_program_writes_nothing() {
     let why = guard.why();
     assert!(why.contains("could not renew") && why.contains("E_LOCK_EXPIRED"), "{why}");
     // The guard holds the lock all the same: other programs write on.
-    eventually("the server answers", || fs::write(guard.path("other"), "x").ok());
-    eventually("the next renewal", || {
+    soon("the server answers", || fs::write(guard.path("other"), "x").ok());
+    soon("the next renewal", || {
         writeln!(input).expect("it runs");
         (line() == "renewed ok ok ok").then_some(())
     });
@@ -235,7 +235,7 @@ fn each_refusal_in_a_view_has_a_class() {
     let lease = ["--client", "admin", "--reason", "a test", "--ttl", "1h"];
     let steal = ["steal", &lock_name(&one), "--server", &laptops.server.url];
     run(latchfs().args(steal).args(lease)).ok();
-    eventually("the end of the tenure", || (one.status()["state"] == "reading").then_some(()));
+    soon("the end of the tenure", || (one.status()["state"] == "reading").then_some(()));
     assert_eq!(errno(late.write_all(b"y")), libc::ESTALE);
     class(&one, "E_FENCING_MISMATCH");
 }
@@ -330,7 +330,7 @@ fn an_expired_lock_is_stolen_from_three_seconds_on_and_for_ever_after() {
         assert!(number(&stolen, "acquire_seq") > number(&held, "acquire_seq"));
         assert_ne!(stolen["holder_nonce"], held["holder_nonce"]);
         assert_eq!(thief.does("renew")["fencing_token"], stolen["fencing_token"]);
-        eventually("the entry of the server", || {
+        soon("the entry of the server", || {
             let log = laptops.server_log("expired.log");
             log.iter().any(|entry| entry["fencing_token"] == held["fencing_token"]).then_some(())
         });
@@ -382,7 +382,7 @@ fn a_stale_holder_publishes_nothing() {
     let lease = ["--client", "admin", "--reason", "a test", "--ttl", "1h"];
     let steal = ["steal", &lock_name(&guard), "--server", &laptops.server.url];
     run(latchfs().args(steal).args(lease)).ok();
-    eventually("the end of the tenure", || (guard.status()["state"] == "reading").then_some(()));
+    soon("the end of the tenure", || (guard.status()["state"] == "reading").then_some(()));
     assert_eq!(errno(half.sync_all()), libc::ESTALE);
     drop(half);
     assert_eq!(laptops.folder_file("notes"), "whole");
@@ -497,10 +497,10 @@ fn the_command_steal_is_refused_with_a_wrong_clock() {
     for wrong in ["+5", "-5", "+1h", "-1h"] {
         // The server reads its wall clock now and then.
         let refused = || Some(steal(wrong)).filter(|done| done.code != 0);
-        let why = eventually("the refusal", refused).fails();
+        let why = soon("the refusal", refused).fails();
         assert!(why.contains("E_CLOCK_SKEW_EXCEEDED") && why.contains("wrong by"), "{why}");
     }
-    eventually("the steal", || (steal("+1").code == 0).then_some(()));
+    soon("the steal", || (steal("+1").code == 0).then_some(()));
 }
 
 // "`open()` returns `EEXIST`"
