@@ -3,6 +3,7 @@
 //! `UPDATE=1 cargo test --lib fixtures`, and the version stays 1. After it, a change of bytes needs
 //! a new version.
 
+use crate::audit_chain::{AuditChain, AuditHead, ChainEntry};
 use crate::engine::ClientId;
 use crate::engine::codec::state_codec::encode_state;
 use crate::engine::values::lease::GRACE_DEFAULT;
@@ -13,7 +14,14 @@ use crate::engine::{
     Ownership, Patch, Process, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
     ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, TextPatch, Ticket, Token, Ttl,
 };
-use crate::guard::fixtures as guard;
+use crate::guard::barrier::folder_path::ContentDigest;
+use crate::guard::barrier::handover::HandoverId;
+use crate::guard::barrier::ledger::Ledger;
+use crate::guard::barrier::test_markers::{TestMarkers, is};
+use crate::guard::folder_snapshot::descriptor::{EntryKind, ManifestEntry, manifest_text};
+use crate::guard::folder_snapshot::descriptor::{
+    SnapshotConsistency, SnapshotDescriptor, SnapshotReady,
+};
 use crate::raft::fuzz as raft;
 use crate::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission, encode_batch,
@@ -177,10 +185,10 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("frame", encode_frame(1, &Frame::Events(1, events, place))),
         ("rpc", raft::calls(numbers, &commands(), &[1]).into_iter().flat_map(|it| it.1).collect()),
         ("rpc-answer", raft::answers(numbers, vec![]).concat()),
-        ("marker", guard::marker()),
-        ("ledger", guard::ledger()),
-        ("manifest", guard::manifest()),
-        ("audit", guard::audit()),
+        ("marker", marker()),
+        ("ledger", ledger()),
+        ("manifest", manifest()),
+        ("audit", audit()),
     ]
 }
 
@@ -205,4 +213,47 @@ fn each_container_has_the_bytes_of_its_fixture() {
              UPDATE=1 cargo test --lib fixtures"
         );
     }
+}
+
+/// Returns the bytes of a marker.
+fn marker() -> Vec<u8> {
+    let first = TestMarkers::made(6, 1, None, &[]).link().expect("it can be written");
+    let marker = TestMarkers::made(7, 2, Some(first), &[is("a", b"one"), is("b/c", b"two")]);
+    marker.write().expect("it can be written")
+}
+
+/// Returns the bytes of a ledger.
+fn ledger() -> Vec<u8> {
+    let mut ledger = Ledger::default();
+    ledger.record_own(HandoverId(9));
+    ledger.save()
+}
+
+/// Returns the descriptor, the manifest and the last file of a snapshot.
+fn manifest() -> Vec<u8> {
+    let digest = ContentDigest::of(b"abc");
+    let path = "a:b".into();
+    let mut entries = [ManifestEntry { kind: EntryKind::File, path, mode: 0o644, size: 3, digest }];
+    let text = manifest_text(&mut entries);
+    let consistency = SnapshotConsistency::Quiesced;
+    let mut descriptor = SnapshotDescriptor::new("20260115T103000-0000002a", consistency);
+    descriptor.root = ContentDigest::of(text.as_bytes()).to_string();
+    let ready = SnapshotReady::of(&descriptor).bytes();
+    [descriptor.bytes(), text.into_bytes(), ready].concat()
+}
+
+/// Returns a line of an audit log, and its head.
+fn audit() -> Vec<u8> {
+    let mut chain = AuditChain::resume(None, None);
+    let line = chain.add(ChainEntry {
+        timestamp: "2026-01-15T10:30:00.000Z".to_owned(),
+        operation: "steal",
+        actor: "laptop1",
+        target: Some("build".to_owned()),
+        fencing_token: Some(7),
+        session_id: Some("3".to_owned()),
+        reason: Some("gone"),
+        ..ChainEntry::default()
+    });
+    (line + &AuditHead::of(&chain, 1).to_text()).into_bytes()
 }

@@ -49,6 +49,4 @@ pub(crate) mod doctor;
 pub mod fuzz;
 
 #[cfg(test)]
-pub(crate) mod fixtures;
-#[cfg(test)]
 mod tests_explore;

@@ -22,10 +22,8 @@ const FILE_LINES: std::ops::RangeInclusive<usize> = 60..=900;
 const SHORT_FILES: &[&str] = &[
     "src/base.rs",
     "src/cli/doctor/finding.rs",
-    "src/fuse/fuzz.rs",
     "src/fuse/kernel/machine_facts.rs",
     "src/fuse/mount_config.rs",
-    "src/guard/fixtures.rs",
     "src/guard/fuzz.rs",
     "src/server/http/fuzz.rs",
     "src/server/line/fuzz.rs",

@@ -30,6 +30,6 @@ pub(crate) mod ready;
 pub(crate) mod comparison;
 pub(crate) mod marking;
 #[cfg(test)]
-pub(in crate::guard) mod test_markers;
+pub(crate) mod test_markers;
 #[cfg(test)]
 mod tests_explore;

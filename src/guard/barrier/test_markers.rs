@@ -12,12 +12,12 @@ use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
 use std::collections::BTreeMap;
 use std::io;
 
-pub(super) const ENGINE: u64 = 7;
+pub(crate) const ENGINE: u64 = 7;
 
 /// The markers of a folder.
 #[derive(Debug)]
-pub(in crate::guard) struct TestMarkers {
-    pub(super) files: MarkerFiles,
+pub(crate) struct TestMarkers {
+    pub(crate) files: MarkerFiles,
 }
 
 impl Default for TestMarkers {
@@ -27,30 +27,30 @@ impl Default for TestMarkers {
 }
 
 impl TenureId {
-    pub(super) fn with_token(self, token: u64) -> Self {
+    pub(crate) fn with_token(self, token: u64) -> Self {
         Self { token: Token::named(token), ..self }
     }
 }
 
 /// A change after which a file has this content.
-pub(in crate::guard) fn is(name: &str, content: &[u8]) -> Change {
+pub(crate) fn is(name: &str, content: &[u8]) -> Change {
     let (size, digest) = (content.len() as u64, ContentDigest::of(content));
     let state = PathState::File { size, digest, mode: 0o644 };
     Change { path: path(name), state, is_foreign: false }
 }
 
 /// A change after which a path is gone.
-pub(super) fn gone(name: &str) -> Change {
+pub(crate) fn gone(name: &str) -> Change {
     Change { path: path(name), state: PathState::Gone, is_foreign: false }
 }
 
 /// Says that a path was given up.
-pub(super) fn ignored(name: &str) -> Change {
+pub(crate) fn ignored(name: &str) -> Change {
     Change { path: path(name), state: PathState::Ignored, is_foreign: false }
 }
 
 impl TestMarkers {
-    pub(in crate::guard) fn made(
+    pub(crate) fn made(
         token: u64,
         number: u64,
         previous: Option<MarkerLink>,
@@ -72,13 +72,13 @@ impl TestMarkers {
         }
     }
 
-    pub(super) fn put(&mut self, marker: &Marker) -> MarkerLink {
+    pub(crate) fn put(&mut self, marker: &Marker) -> MarkerLink {
         let bytes = marker.write().expect("memory suffices");
         let name = marker.name.file_name(&ContentDigest::of(&bytes));
         self.files.add(&name, &bytes).expect("a marker of this folder")
     }
 
-    pub(super) fn marker(
+    pub(crate) fn marker(
         &mut self,
         token: u64,
         previous: Option<MarkerLink>,
@@ -88,7 +88,7 @@ impl TestMarkers {
         self.put(&marker)
     }
 
-    pub(super) fn last(
+    pub(crate) fn last(
         &mut self,
         token: u64,
         number: u64,
@@ -100,7 +100,7 @@ impl TestMarkers {
         self.put(&marker)
     }
 
-    pub(super) fn checkpoint(
+    pub(crate) fn checkpoint(
         &mut self,
         token: u64,
         previous: Option<MarkerLink>,
@@ -111,32 +111,32 @@ impl TestMarkers {
         self.put(&marker)
     }
 
-    pub(super) fn remove(&mut self, link: MarkerLink) {
+    pub(crate) fn remove(&mut self, link: MarkerLink) {
         self.files.remove(&link).expect("it is here");
     }
 }
 
 /// A folder in memory. Each version of a file has an inode and a time of its own.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TestTree {
-    pub(super) files: BTreeMap<FolderPath, (FoundFile, Vec<u8>)>,
+pub(crate) struct TestTree {
+    pub(crate) files: BTreeMap<FolderPath, (FoundFile, Vec<u8>)>,
     /// How many files were hashed.
-    pub(super) hashed: usize,
+    pub(crate) hashed: usize,
     /// A file that changes while it is hashed.
-    pub(super) busy: Option<FolderPath>,
+    pub(crate) busy: Option<FolderPath>,
     /// A directory on which something is mounted.
-    pub(super) mounted: Option<FolderPath>,
+    pub(crate) mounted: Option<FolderPath>,
     /// A file that a walk misses.
-    pub(super) missed: Option<FolderPath>,
+    pub(crate) missed: Option<FolderPath>,
     next: u64,
 }
 
-pub(super) fn path(text: &str) -> FolderPath {
+pub(crate) fn path(text: &str) -> FolderPath {
     FolderPath::parse(text).expect("valid")
 }
 
 impl TestTree {
-    pub(super) fn put(&mut self, name: &str, content: &[u8]) {
+    pub(crate) fn put(&mut self, name: &str, content: &[u8]) {
         self.next += 1;
         let size = content.len() as u64;
         let stamp = FileStamp { size, mtime: i128::from(self.next), inode: self.next };
@@ -144,7 +144,7 @@ impl TestTree {
         self.files.insert(path(name), (found, content.to_vec()));
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
+    pub(crate) fn remove(&mut self, name: &str) {
         self.files.remove(&path(name)).expect("there");
     }
 }

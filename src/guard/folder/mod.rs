@@ -4,7 +4,7 @@
 //! a guard keeps its state, and tells which directories a sync tool carries. `folder_changes` knows
 //! what programs have changed, and for which paths the barrier speaks; `unread` knows which
 //! versions nobody has read. `folder_guard` joins the parts, `folder_names` renames and removes
-//! files, and `put_aside` and `put_back` move content to the lost files and back. `folder_barrier`
+//! files, and `put_aside` moves content to the lost files and back. `folder_barrier`
 //! takes the steps of the barrier, also those that take long or follow a tenure that ended without
 //! a word; `arrival_watch` notices missing files, and `not_ready` says what is missing.
 
@@ -17,6 +17,5 @@ pub(crate) mod folder_barrier;
 pub(crate) mod folder_names;
 pub(crate) mod folder_record;
 pub(crate) mod not_ready;
-pub(crate) mod put_back;
 pub(crate) mod state_place;
 pub(crate) mod put_aside;

@@ -24,7 +24,7 @@ use crate::guard::view::parts::control_files::ViewControlFiles;
 use crate::guard::view::parts::control_files::{RefusedChanges, classed};
 use crate::guard::view::parts::database_files::Databases;
 use crate::guard::view::parts::local_dir::LocalFiles;
-use crate::guard::view::parts::node_paths::NodeBase;
+use crate::guard::view::parts::nodes::NodeBase;
 use crate::guard::view::parts::nodes::Nodes;
 use crate::guard::view::parts::open_file::KernelWait;
 use crate::guard::view::parts::open_file::OpenFile;

@@ -15,7 +15,7 @@ use crate::guard::disk::operations::FileId;
 use crate::guard::lost_files::GrowingPart;
 use crate::guard::stage::fence::leads_to_no_file;
 use crate::guard::view::parts::attributes::copy_attributes;
-use crate::guard::view::parts::node_paths::name_of;
+use crate::guard::view::parts::nodes::name_of;
 use crate::guard::write_policy::PathPatterns;
 use crate::shares::{Charges, TableFull, TableShare, UserLimits, UserTable};
 use parking_lot::Mutex;

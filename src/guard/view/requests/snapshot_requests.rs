@@ -21,7 +21,7 @@ use crate::guard::folder_snapshot::snapshot_take::{SnapshotTake, TakenAs};
 use crate::guard::guard_request::{SnapshotRequest, refused};
 use crate::guard::view::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::guard::view::parts::attributes::SNAPSHOTS;
-use crate::guard::view::parts::node_paths::NodeBase;
+use crate::guard::view::parts::nodes::NodeBase;
 use crate::guard::view::parts::nodes::{Node, Nodes};
 use crate::guard::view::parts::open_file::Content;
 use crate::time::{Span, boot_now};

@@ -9,7 +9,7 @@
 //! - `bed.folder` is the folder past the view: `bed.folder.put("a", b"text")`.
 //! - `bed.request(json!({"do": "give"}))`, `bed.why()`, `bed.status()`: the files in `.latchfs`.
 //! - `bed.service` is the lock service: another client takes the lock, steals it or waits for it,
-//!   the session ends, no answer comes, the lease ends ([`test_service::TestService`]).
+//!   the session ends, no answer comes, the lease ends ([`bed::TestService`]).
 //! - `Bed::with(|setup| ..)` changes the options of the guard; two beds with one
 //!   [`bed::Bed::beside`] are two machines.
 //!
@@ -17,13 +17,10 @@
 //! not here: tests/guarded shows it through a mount.
 
 mod bed;
-mod test_service;
 mod program;
 
 mod saving;
 mod tenures;
-mod space;
 mod foreign;
 mod file_names;
 mod copies;
-mod shared;
