@@ -29,8 +29,6 @@ pub mod fuzz;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_upgrade;
 
 pub use crate::raft::node::bootstrap::Survivor;
 pub use crate::raft::node::bootstrap::restore;

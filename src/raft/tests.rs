@@ -1,17 +1,18 @@
-//! Tests of crashes and damage: from which logs a node recovers, and which logs it refuses. No test
-//! sleeps: each waits for an answer.
+//! Tests of crashes and damage: from which logs a node recovers, and which logs it refuses. Tests
+//! of restore: a new cluster replaces a lost one, of which a backup has preserved the limits and
+//! the numbers of tokens. No test sleeps: each waits for an answer.
 
-use super::{DataError, RaftNode};
+use super::{DataError, InheritedState, Origin, RaftNode};
 use crate::engine::codec::state_codec;
 use crate::engine::codec::state_codec::FORMAT_VERSION;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Op,
-    OpenSession, Outcome, Patch, Phase, Release, Rules, Steal, StealReason, Ttl,
+    Acquire, Answer, ClientId, Command, Engine, Grace, HoldOff, HoldOffCause, LeaseKey, LeaseTerms,
+    LockName, Op, OpenSession, Outcome, Patch, Phase, Release, Rules, Steal, StealReason, Ttl,
 };
+use crate::raft::node::bootstrap::restore;
 use crate::raft::node::start;
 use crate::raft::node_environment::ClusterVersion;
-use crate::raft::store::data_dir::FatalError;
-use crate::raft::store::data_dir::{Data, first};
+use crate::raft::store::data_dir::{Data, FatalError, first};
 use crate::raft::store::log::LogStore;
 use crate::raft::store::snapshot;
 use crate::raft::store::snapshot::{
@@ -801,4 +802,54 @@ fn a_restart_writes_the_missing_audit_records_only() {
     fs::remove_file(&path).expect("it is ours");
     drop(scratch.open().expect("whole"));
     assert_eq!(read(), "");
+}
+
+// ---- restore: a new cluster replaces a lost one ---------------------------------------------
+
+#[test]
+fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
+    let scratch = ClusterScratch::new();
+    let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
+    let node = RaftNode::open(&old).expect("it is new");
+    let last = granted(&node, "build", "new");
+    let inherited = |node: &RaftNode, hold_off| {
+        node.inspect(|engine| InheritedState::of(engine, 1_790_000_000, hold_off))
+            .expect("there are tokens")
+    };
+    let hold_off = HoldOff { until: Time::from_secs(60), cause: HoldOffCause::Restored };
+    let (slow, at_once) = (inherited(&node, Some(hold_off)), inherited(&node, None));
+    let id = node.engine_id();
+    node.close();
+    restore(&new, slow, Origin::Backup).expect("there is room");
+    // The hold-off, the time at the start of a restored cluster in which no lock is granted,
+    // continues after a restart: the time while the node is off does not count.
+    for _ in 0..2 {
+        let node = RaftNode::open(&new).expect("it has begun");
+        assert_ne!(node.engine_id(), id, "another cluster");
+        assert_eq!(node.about().locks, 0);
+        let answer = submit(&node, acquire("build", "new")).expect("the node is well");
+        let refusal = answer.expect_err("too early");
+        assert!(refusal.to_string().contains("nothing is granted for"), "{refusal}");
+    }
+    let second = scratch.0.join("second");
+    fs::create_dir(&second).expect("it is new");
+    restore(&second, at_once, Origin::Backup).expect("an empty directory will do");
+    let node = RaftNode::open(&second).expect("it has begun");
+    assert!(granted(&node, "build", "new") > last + (1 << 39));
+}
+
+#[test]
+fn nothing_is_restored_over_something() {
+    let scratch = ClusterScratch::new();
+    let data = scratch.0.join("data");
+    RaftNode::open(&data).expect("it is new").close();
+    let inherited = InheritedState::of(&Engine::default(), 0, None).expect("there are tokens");
+    let refused = restore(&data, inherited.clone(), Origin::Backup).expect_err("there is a node");
+    assert!(matches!(refused, DataError::NotEmpty(_)), "{refused}");
+    RaftNode::open(&data).expect("it is as it was");
+    let file = scratch.0.join("file");
+    fs::write(&file, "x").expect("it is new");
+    assert!(restore(&file, inherited, Origin::Backup).is_err());
+    let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
+    assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
 }

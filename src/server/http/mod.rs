@@ -6,8 +6,8 @@
 //!
 //! Where to look: `bodies` has what requests and answers say, and `request_context` is one request.
 //! `handlers` has what each endpoint does, and `routes` the table by which a request finds its
-//! handler. `app_state`, `history`, `server_session`, `event_replay` and `access_log` are shared by
-//! all requests. `connection` serves one connection within its limits, `ca` makes certificates, and
+//! handler. `app_state`, `history`, `server_session` and `access_log` are shared by all
+//! requests. `connection` serves one connection within its limits, `ca` makes certificates, and
 //! `server` starts and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The
 //! rights of callers are the subject of [`auth`](crate::auth).
 
@@ -16,7 +16,6 @@ mod bodies;
 mod history;
 mod app_state;
 mod request_context;
-mod event_replay;
 mod handlers;
 mod access_log;
 mod routes;

@@ -11,8 +11,8 @@ use crate::server::http::bodies::parameters::{
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::bodies::schema::Schema;
-use crate::server::http::event_replay;
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::handlers::grant_response;
+use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::request_context::{
     Endpoint, RequestContext, doc, endpoint, service_reply,
 };
@@ -370,7 +370,11 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
         Outcome::Reset { holds, waits } => {
             let done = json!({ "holds": holds, "waits": waits });
             let answer = || json(StatusCode::OK, &done);
-            Ok(if is_replay { event_replay::marked(StatusCode::OK, &done, None) } else { answer() })
+            Ok(if is_replay {
+                grant_response::marked(StatusCode::OK, &done, None)
+            } else {
+                answer()
+            })
         }
         other => Err(unexpected(&other)),
     }

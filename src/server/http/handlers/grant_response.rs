@@ -2,21 +2,22 @@
 //! from the tenure (the answer's token, expiry and other data of the grant), without a query for
 //! the lock where possible.
 //!
-//! Responses that show a granted lock: built from the tenure alone, or after a query for the lock.
+//! Responses to repeated requests with the same Idempotency-Key: the first response as it was,
+//! marked as a replay, and the current state beside it. The tenure in the first response may be
+//! over, so the first response alone would not tell the current state.
 
 use crate::engine::{
-    ClientId, Ends, Lifetime, LockName, LockView, Outcome, Reason, Refusal, Tenure, Token,
+    ClientId, Ends, Lifetime, LockName, LockView, Outcome, Reason, Refusal, Replay, Tenure, Token,
 };
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
-use crate::server::http::bodies::response::{Response, text};
-use crate::server::http::event_replay;
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::bodies::response::{Response, json, text};
+use crate::server::http::handlers::sessions;
 use crate::server::http::request_context::RequestContext;
 use crate::service::{Locks, RequestError};
-use crate::status::previous_of;
+use crate::status::{previous_of, status_of};
 use crate::time::Time;
 use axum::http::header::ETAG;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -144,7 +145,7 @@ pub(in crate::server::http) async fn granted(
         Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
         Outcome::Renewed(tenure) => (tenure, true),
         Outcome::Replayed(first) => {
-            return Box::pin(event_replay::granted(call, name, client, first)).await;
+            return Box::pin(replayed_grant(call, name, client, first)).await;
         }
         other => return Err(unexpected(other)),
     };
@@ -177,4 +178,77 @@ fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let reason = Box::new(Reason::Expired { name, token });
     let at = tenure.acquired_at;
     Problem::from_failure(&RequestError::Refused(Refusal { at, reason }))
+}
+
+/// The header that marks a response as a replay.
+pub(in crate::server::http) const REPLAYED: HeaderName =
+    HeaderName::from_static("idempotent-replayed");
+
+/// Returns the response to a repeated acquire, renewal or steal: the first response, with the
+/// current state of the lock.
+pub(in crate::server::http) async fn replayed_grant(
+    call: &RequestContext,
+    name: &LockName,
+    client: &ClientId,
+    replay: &Replay,
+) -> HandlerResult {
+    let (Some(tenure), Some(ends)) = (replay.first.tenure(), &replay.ends) else {
+        return Err(unexpected(&replay.first));
+    };
+    let renewed = matches!(replay.first, Outcome::Renewed(_));
+    let first =
+        GrantResponse::ending(&call.app.locks, name, client, tenure, ends, renewed, replay.at);
+    let response = marked(StatusCode::OK, &first, Some(lock_now(call, name).await?));
+    Ok(tagged(response, tenure.token))
+}
+
+/// Returns the response to a repeated request about a lock that granted nothing, such as a release.
+pub(in crate::server::http) async fn replayed_on_lock(
+    call: &RequestContext,
+    name: &LockName,
+    first: &Value,
+) -> HandlerResult {
+    Ok(marked(StatusCode::OK, first, Some(lock_now(call, name).await?)))
+}
+
+/// Returns the response to a repeated request that opened a session. The current state is null if
+/// the session is over.
+pub(in crate::server::http) async fn replayed_session(
+    call: &RequestContext,
+    client: &ClientId,
+    replay: &Replay,
+) -> HandlerResult {
+    let (Outcome::SessionOpened(id), Some(ends)) = (&replay.first, &replay.ends) else {
+        return Err(unexpected(&replay.first));
+    };
+    let first = sessions::opened(*id, client, ends.ttl, ends.grace);
+    let current = call.session(*id).await?.map(|view| sessions::shown(call, *id, &view));
+    Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
+}
+
+/// Returns the response `first`, marked as a replay, with the current state if there is any.
+pub(in crate::server::http) fn marked(
+    status: StatusCode,
+    first: &impl Serialize,
+    current: Option<Value>,
+) -> Response {
+    let mut body = serde_json::to_value(first).expect("keys are texts, and nothing fails to write");
+    if let Some(current) = current {
+        body["current"] = current;
+    }
+    let mut response = json(status, &body);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+async fn lock_now(call: &RequestContext, name: &LockName) -> HandlerResult<Value> {
+    let view = call.view(name).await?;
+    Ok(status_of(&view, |at| call.app.locks.wall(at)))
+}
+
+/// Logs an outcome that does not match the kind of the command, and returns a 500 response.
+pub(in crate::server::http) fn unexpected(outcome: &Outcome) -> Problem {
+    log::error!("a request came to an outcome of another kind: {outcome:?}");
+    let detail = "the engine gave an answer of another kind; look at the lock before you go on";
+    Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }

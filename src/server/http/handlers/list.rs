@@ -10,8 +10,8 @@ use crate::engine::{
 use crate::server::http::bodies::options::{Consistency, RequestOptions, name_in, request_id};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
-use crate::server::http::event_replay;
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::handlers::grant_response;
+use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::request_context::{RequestContext, service_reply};
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::{List, ListPage, locks};
@@ -161,7 +161,9 @@ pub(in crate::server::http) async fn set(mut call: RequestContext) -> HandlerRes
     let annotate = Annotate { key, patch: Patch::default(), handover: Some(handover) };
     match call.decide(Op::Annotate(annotate), request).await? {
         Outcome::Annotated => Ok(json(StatusCode::OK, &shown)),
-        Outcome::Replayed(_) => Box::pin(event_replay::of_lock(&call, &name, &shown)).await,
+        Outcome::Replayed(_) => {
+            Box::pin(grant_response::replayed_on_lock(&call, &name, &shown)).await
+        }
         other => Err(unexpected(&other)),
     }
 }
@@ -175,7 +177,9 @@ pub(in crate::server::http) async fn forget(mut call: RequestContext) -> Handler
     let shown = json!({ "name": name.as_str(), "remembered": false });
     match call.decide(Op::Forget(Forget { name: name.clone(), by }), request).await? {
         Outcome::Forgotten => Ok(json(StatusCode::OK, &shown)),
-        Outcome::Replayed(_) => Box::pin(event_replay::of_lock(&call, &name, &shown)).await,
+        Outcome::Replayed(_) => {
+            Box::pin(grant_response::replayed_on_lock(&call, &name, &shown)).await
+        }
         other => Err(unexpected(&other)),
     }
 }

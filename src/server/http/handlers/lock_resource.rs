@@ -15,9 +15,9 @@ use crate::engine::{
 use crate::server::http::bodies::options::{Consistency, RequestOptions, name_in, request_id};
 use crate::server::http::bodies::problem::{HandlerResult, LEFT_QUEUE, Problem};
 use crate::server::http::bodies::response::json;
-use crate::server::http::event_replay;
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::granted;
+use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::handlers::sessions::leave_queue;
 use crate::server::http::request_context::RequestContext;
 use crate::status::status_of;
@@ -243,7 +243,9 @@ pub(in crate::server::http) async fn release(mut call: RequestContext) -> Handle
     let released = json!({ "name": name.as_str(), "released": true });
     match outcome {
         Outcome::Released => Ok(json(StatusCode::OK, &released)),
-        Outcome::Replayed(_) => Box::pin(event_replay::of_lock(&call, &name, &released)).await,
+        Outcome::Replayed(_) => {
+            Box::pin(grant_response::replayed_on_lock(&call, &name, &released)).await
+        }
         other => Err(unexpected(&other)),
     }
 }

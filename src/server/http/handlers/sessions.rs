@@ -17,8 +17,8 @@ use crate::engine::{
 use crate::server::http::bodies::options::{RequestOptions, request_id};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
-use crate::server::http::event_replay;
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::handlers::grant_response;
+use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::request_context::{RequestContext, service_reply};
 use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::{List, RequestError, locks};
@@ -58,7 +58,9 @@ pub(in crate::server::http) async fn open(mut call: RequestContext) -> HandlerRe
             call.app.chronicle.open(id, client.clone());
             Ok(json(StatusCode::CREATED, &opened(id, &client, ttl, grace)))
         }
-        Outcome::Replayed(first) => Box::pin(event_replay::opened(&call, &client, &first)).await,
+        Outcome::Replayed(first) => {
+            Box::pin(grant_response::replayed_session(&call, &client, &first)).await
+        }
         other => Err(unexpected(&other)),
     }
 }

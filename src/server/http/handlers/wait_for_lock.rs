@@ -11,7 +11,7 @@ use crate::engine::{
 };
 use crate::server::http::app_state::{ShutdownPhase, entered};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
-use crate::server::http::event_replay::unexpected;
+use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::handlers::grant_response::{granted, show_tenure};
 use crate::server::http::request_context::{RequestContext, parent_check};
 use crate::server::http::server_session::SessionUse;
