@@ -112,29 +112,34 @@ impl Engine {
         let mut from = cursor.filter(|from| **from > *prefix).unwrap_or(&prefix).to_owned();
         let mut children = Vec::new();
         while children.len() < limit {
-            let mut range = self.locks.range::<str, _>((Bound::Included(&*from), Bound::Unbounded));
+            let range = self.locks.range::<str, _>((Bound::Included(&*from), Bound::Unbounded));
+            let mut dir = None;
             // A lock without a lease, which waits for the end of the hold-off, has no entry.
-            let Some((name, lock)) = range.find(|(_, lock)| !lock.leases().is_empty()) else {
-                return (children, None);
-            };
-            let Some(rest) = name.as_str().strip_prefix(&prefix) else { return (children, None) };
-            if let Some((part, _)) = rest.split_once('/') {
-                let dir = format!("{prefix}{part}");
-                // A directory that is itself a held lock was already returned under its own name.
-                if self.locks.get(dir.as_str()).is_none_or(|lock| lock.leases().is_empty())
-                    && let Ok(name) = LockName::parse(&dir)
-                {
-                    children.push(Child { name, lock: None });
+            for (name, lock) in range.filter(|(_, lock)| !lock.leases().is_empty()) {
+                let Some(rest) = name.as_str().strip_prefix(&prefix) else {
+                    return (children, None);
+                };
+                if let Some((part, _)) = rest.split_once('/') {
+                    dir = Some(format!("{prefix}{part}"));
+                    break;
                 }
-                // '0' follows '/' in ASCII: the next search starts behind all names below this
-                // directory.
-                from = dir + "0";
-            } else {
                 let lock = lock.leases().first().cloned();
                 children.push(Child { name: name.clone(), lock });
-                // The smallest text that sorts after this name.
-                from = format!("{name}\0");
+                if children.len() == limit {
+                    // The smallest text that sorts after this name.
+                    return (children, Some(format!("{name}\0")));
+                }
             }
+            let Some(dir) = dir else { return (children, None) };
+            // A directory that is itself a held lock was already returned under its own name.
+            if self.locks.get(dir.as_str()).is_none_or(|lock| lock.leases().is_empty())
+                && let Ok(name) = LockName::parse(&dir)
+            {
+                children.push(Child { name, lock: None });
+            }
+            // '0' follows '/' in ASCII: the next search starts behind all names below this
+            // directory.
+            from = dir + "0";
         }
         (children, Some(from))
     }

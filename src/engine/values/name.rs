@@ -45,6 +45,8 @@ impl NameText {
         }
     }
 
+    // Maps of names are searched in other crates as well, which without LTO inline what says so.
+    #[inline]
     fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Short(length, bytes) => &bytes[..usize::from(*length)],
@@ -63,6 +65,7 @@ impl NameText {
 }
 
 impl PartialEq for LockName {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.0.as_bytes() == other.0.as_bytes()
     }
@@ -78,6 +81,7 @@ impl PartialOrd for LockName {
 
 impl Ord for LockName {
     /// Compares the bytes, which sorts names by their Unicode code points.
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.as_bytes().cmp(other.0.as_bytes())
     }
@@ -86,6 +90,7 @@ impl Ord for LockName {
 impl Hash for LockName {
     /// Hashes as `str` does (the bytes and 0xff), so that a map of names can be queried with a
     /// `&str`. A test checks this.
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(self.0.as_bytes());
         state.write_u8(0xff);
