@@ -105,6 +105,8 @@ pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String>
     let (scratch, port) = (Scratch::new()?, free_port()?);
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    // It takes any other address of this machine than 127.0.0.1 for a foreign one.
+    command.args(["--protected-mode", "no"]);
     let (log, sync) = match state {
         State::Synced => ("yes", "always"),
         State::Kept => ("yes", "everysec"),

@@ -12,10 +12,11 @@ use crate::servers::{Serving, State, latchfs, redis, resp};
 use futures_util::future::try_join_all;
 use latchfs::time::{Span, Time, boot_now};
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, thread};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
 /// The number of sessions.
@@ -156,8 +157,15 @@ impl Keeping {
     fn lines(&self, count: usize) -> Result<Vec<TcpStream>, String> {
         let mut lines = Vec::with_capacity(count);
         self.runtime.block_on(async {
-            for request in &self.requests[..count.min(self.requests.len())] {
-                let mut line = TcpStream::connect(&self.server.address).await.map_err(failed)?;
+            let server = self.server.address.parse().map_err(|_| "no address and port")?;
+            for (number, request) in
+                self.requests[..count.min(self.requests.len())].iter().enumerate()
+            {
+                // A server leaves half of its connections to clients of other addresses.
+                let from = Ipv4Addr::new(127, 0, 0, if number % 2 == 0 { 1 } else { 2 });
+                let line = TcpSocket::new_v4().map_err(failed)?;
+                line.bind((from, 0).into()).map_err(failed)?;
+                let mut line = line.connect(server).await.map_err(failed)?;
                 line.set_nodelay(true).map_err(failed)?;
                 self.request(&mut line, request).await?;
                 lines.push(line);
