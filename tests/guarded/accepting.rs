@@ -57,24 +57,6 @@ fn with_foreign_accept_a_machine_goes_on_with_versions_of_other_programs_alone()
     assert_eq!(reason, "--foreign accept: other programs have changed 1 files");
 }
 
-/// A refused acceptance names the files for those who may know them.
-#[test]
-fn a_refused_acceptance_names_what_is_missing() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    fs::write(one.path("old"), "of m1").expect("ready");
-    (0..12).for_each(|n| fs::write(one.path(&format!("f{n:02}")), "of m1").expect("ready"));
-    one.request("give", &[]).ok();
-    machines.carry_markers();
-    let mut accept = latchfs();
-    accept.args(["guard", "accept"]).arg(two.path("old")).args(["--reason", "a test"]);
-    let refused = run(&mut accept).err;
-    assert!(refused.contains("'f00' is not here yet"), "{refused}");
-    assert!(refused.contains("'f09' is not here yet, and 2 more"), "{refused}");
-    // The sentence of a refused change counts them, for anybody may read it.
-    assert!(!two.why().contains("f00"), "{}", two.why());
-}
-
 /// A sync tool has let a phone's change win, and has kept the wanted version as a conflict copy.
 #[test]
 fn the_content_of_a_conflict_copy_is_put_back() {

@@ -169,32 +169,6 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     two.end();
 }
 
-/// The data may arrive before the marker that names them: the folder is not ready before that.
-#[test]
-fn data_that_arrive_before_their_marker_make_nothing_ready() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    fs::write(one.path("a"), "of m1").expect("ready");
-    one.request("give", &[]).ok();
-    machines.carry("a");
-    let taking = begin_take(&two);
-    not_ready(&two, "the marker of m1's tenure");
-    // An older marker with the same content is not the one that the handover names.
-    let [marker] = &markers(&machines.first)[1..] else { panic!("one marker after the first") };
-    let to = machines.second.folder().join(".latchfs/markers");
-    fs::create_dir_all(&to).expect("made");
-    let to = to.join(marker.file_name().expect("a name"));
-    let text = fs::read_to_string(marker).expect("readable");
-    fs::write(&to, text.replace("of m1", "of m2").replace("\"m1\"", "\"m9\"")).expect("written");
-    soon("the other file is named", || {
-        let notes = two.status()["notes"].to_string();
-        notes.contains("is not read").then_some(())
-    });
-    not_ready(&two, "the marker of m1's tenure");
-    fs::copy(marker, &to).expect("carried");
-    assert!(taking.join().expect("taken").contains("holding"));
-}
-
 /// A guard that is killed has not said what it changed. When it comes back it says so, and then the
 /// others wait for its files and no longer for a person.
 #[test]
@@ -286,28 +260,6 @@ fn lock_name(guard: &Guard) -> String {
     guard.status()["lock"].as_str().expect("a name").to_owned()
 }
 
-/// An arriving tenure yields to another machine at once, and leaves no trace: the machine before it
-/// is ready again although nothing was carried.
-#[test]
-fn an_arriving_tenure_gives_way_without_a_trace() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &["--on-write", "wait=30s"]));
-    fs::write(one.path("a"), "of m1").expect("ready");
-    one.request("give", &[]).ok();
-    let files = markers(&machines.first);
-    let path = two.path("old");
-    let saving = std::thread::spawn(move || fs::write(path, "of m2"));
-    soon("m2 arrives", || (state(&two) == "arriving").then_some(()));
-    one.request("take", &[]).ok();
-    assert_eq!(markers(&machines.first), files);
-    assert_eq!(markers(&machines.second).len(), 1, "the first checkpoint");
-    fs::write(one.path("a"), "again").expect("ready");
-    one.request("give", &[]).ok();
-    machines.carry_all();
-    saving.join().expect("no panic").expect("ready once all is there");
-    assert_eq!(fs::read_to_string(machines.second.folder().join("old")).expect("there"), "of m2");
-}
-
 /// A guard may be killed while it waits, and one that holds the lock may be ended and started: each
 /// goes on where it was.
 #[test]
@@ -362,83 +314,6 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
     machines.carry_back();
     fs::write(one.path("x"), "of m1").expect("all is here");
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m2");
-}
-
-/// A marker names each file that was changed, whichever way: in place, by a rename of its
-/// directory, under each of its names.
-#[test]
-fn a_marker_names_each_changed_path() {
-    let machines = Machines::new();
-    let one = machines.start(1, &[]);
-    let path = |name: &str| one.path(name);
-    fs::create_dir(path("dir")).expect("ready");
-    for name in ["dir/x", "dir/y", "linked", "log.log", "kept", "cut"] {
-        fs::write(path(name), "before").expect("ready");
-    }
-    fs::hard_link(path("linked"), path("other name")).expect("linked");
-    one.request("give", &[]).ok();
-    let before = markers(&machines.first);
-    fs::rename(path("dir"), path("moved")).expect("renamed");
-    let append = |name: &str| {
-        let mut file = fs::File::options().append(true).open(path(name)).expect("ready");
-        std::io::Write::write_all(&mut file, b" and after").expect("written");
-    };
-    append("linked");
-    append("log.log");
-    fs::File::options().write(true).open(path("cut")).expect("ready").set_len(3).expect("cut");
-    fs::rename(path("old"), path("kept")).expect("replaced");
-    one.request("give", &[]).ok();
-    let new: Vec<_> =
-        markers(&machines.first).into_iter().filter(|path| !before.contains(path)).collect();
-    let [marker] = &new[..] else { panic!("one marker: {new:?}") };
-    let marker: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(marker).expect("there")).expect("JSON");
-    let named = |change: &serde_json::Value| {
-        assert_eq!(change["foreign"], serde_json::Value::Null, "{change}");
-        let is_gone = change["type"] == "gone";
-        format!(
-            "{}{}",
-            change["path"].as_str().expect("a path"),
-            if is_gone { " gone" } else { "" }
-        )
-    };
-    let named: Vec<_> = marker["changes"].as_array().expect("a list").iter().map(named).collect();
-    let wanted = [
-        "cut",
-        "dir/x gone",
-        "dir/y gone",
-        "kept",
-        "linked",
-        "log.log",
-        "moved/x",
-        "moved/y",
-        "old gone",
-        "other name",
-    ];
-    assert_eq!(named, wanted);
-}
-
-/// The first change after a quiet while waits until the lock service knows of it.
-#[test]
-fn a_quiet_tenure_accepts_no_first_change_without_its_server() {
-    let machines = Machines::new();
-    let one = machines.start(1, &["--ttl", "30s"]);
-    one.request("take", &[]).ok();
-    machines.server.signal(libc::SIGSTOP);
-    let refused = fs::write(one.path("a"), "x").expect_err("nobody knows of it");
-    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    assert!(
-        one.why().contains("announce") || one.why().contains("does not answer"),
-        "{}",
-        one.why()
-    );
-    assert!(!machines.first.folder().join("a").exists());
-    machines.server.signal(libc::SIGCONT);
-    soon("the server answers", || fs::write(one.path("a"), "x").ok());
-    // A tenure whose changes are announced goes on without the server.
-    machines.server.signal(libc::SIGSTOP);
-    fs::write(one.path("b"), "y").expect("announced");
-    machines.server.signal(libc::SIGCONT);
 }
 
 /// A folder that was made before there were markers gets its checkpoint in the first tenure.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::latchfs;
-use testing::{Output, run};
+use testing::{Output, python_tool, run};
 
 /// Checks lines against the schema, and their digests as the schema describes them.
 const CHECK: &str = "
@@ -32,11 +32,6 @@ for path in sys.argv[2:]:
         count += 1
 print(count)
 ";
-
-fn python() -> PathBuf {
-    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
-    dir.join("test-tools/venv/bin/python")
-}
 
 fn verify(place: &Path) -> Output {
     run(latchfs().args(["audit", "verify"]).arg(place))
@@ -93,7 +88,7 @@ fn audit_logs_chain_what_happened_and_a_change_is_found() {
     verify(&server).ok();
 
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/audit-line.json");
-    let mut check = Command::new(python());
+    let mut check = Command::new(python_tool("python"));
     check.args(["-c", CHECK]).arg(schema).args([&log, &server]);
     let lines = operations(&log).len() + operations(&server).len();
     assert_eq!(run(&mut check).ok().trim(), lines.to_string());

@@ -6,10 +6,6 @@ use std::fs;
 use std::time::Duration;
 use testing::{Guard, no_other_stops, pause, soon};
 
-fn token(guard: &Guard) -> u64 {
-    guard.status()["tenure"]["token"].as_u64().expect("held")
-}
-
 /// Refuses a change of the second machine, and returns the reason.
 fn refused(guard: &Guard) -> String {
     fs::write(guard.path("b"), "of m2").expect_err("m1 holds the lock");
@@ -25,7 +21,7 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     fs::write(one.path("a"), "before").expect("free");
     let output = one.request("take", &["--for", "40s"]).ok();
     assert!(output.contains(", until 20"), "{output}");
-    let token = token(&one);
+    let token = one.token();
     let tried = two.request("take", &["--try"]).exits(75);
     assert!(tried.contains("m1 holds the lock of this folder (token "), "{tried}");
     assert!(tried.contains("), and is away until 20"), "{tried}");
@@ -54,7 +50,7 @@ fn a_lock_that_was_taken_along_outlives_the_connection() {
     machines.server.signal(libc::SIGCONT);
     pause(Duration::from_secs(2));
     fs::write(one.path("c"), "back").expect("still held");
-    assert_eq!(self::token(&one), token, "the tenure goes on");
+    assert_eq!(one.token(), token, "the tenure goes on");
     println!("waited so far: {}", if early.is_finished() { "no" } else { "yes" });
     let taking = begin_take(&two);
     one.request("give", &[]).ok();

@@ -1,14 +1,11 @@
 //! The close that publishes a file: no program is left then that has the file open for writing, as
 //! far as the guard can see.
 
-use crate::foreign::lost;
 use crate::ordinary_user::in_a_namespace;
 use crate::recorder::{Recorder, version};
-use crate::telling::Events;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -36,7 +33,7 @@ fn a_file_appears_whole_whichever_program_writes_it_by_several_descriptors() {
     let seen = run_within(Duration::from_secs(120), &mut command).ok();
     println!("{seen}");
     assert_eq!(fs::read_dir(scratch.folder()).expect("there").count(), 1, ".latchfs alone is left");
-    assert!(lost(&guard).is_empty());
+    assert!(guard.lost().is_empty());
 }
 
 #[test]
@@ -133,47 +130,6 @@ for thread in threads: thread.join()
     command.args(["-c", program]).current_dir(&guard.view);
     run_within(Duration::from_secs(30), &mut command).ok();
     assert_eq!(fs::read(scratch.folder().join("saved")).expect("there"), b"299");
-}
-
-/// The file is published by the kernel's report of its last close, since more programs wrote it
-/// than the guard remembers.
-#[test]
-fn a_failure_after_the_last_close_of_a_written_file_is_reported() {
-    let (scratch, guard) = alone();
-    fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
-    let events = Events::of(&guard);
-    let program = "
-import os, time
-fd = os.open('a', os.O_WRONLY | os.O_CREAT)
-go, come = [], []
-for number in range(20):
-    (wait, tell), (reply, done) = os.pipe(), os.pipe()
-    if os.fork() == 0:
-        os.close(tell)
-        os.write(fd, b'%d ' % number)
-        os.write(done, b'x')
-        os.read(wait, 1)
-        os._exit(0)
-    os.close(wait)
-    os.read(reply, 1)
-    go.append(tell)
-os.close(fd)
-os.mkdir('../folder/a')
-for tell in go: os.close(tell)
-for _ in go: os.wait()
-for _ in range(1000):
-    why = open('.latchfs/why').read()
-    if why.startswith('a was not '): break
-    time.sleep(0.01)
-else: raise SystemExit('not reported: ' + why)
-";
-    python(4_242, &guard.view, program).ok();
-    events.next("held");
-    let event = events.next("unsaved");
-    assert_eq!(event["path"], "a");
-    let kept = lost(&guard);
-    assert_eq!(kept.len(), 1, "{kept:?}");
-    assert_eq!((&kept[0]["number"], &kept[0]["path"]), (&event["number"], &"a".into()));
 }
 
 /// Runs a program that checks its folder, which is `../folder`.

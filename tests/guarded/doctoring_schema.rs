@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::run;
 use testing::{Guard, Scratch, latchfs, soon};
+use testing::{python_tool, run};
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys
@@ -58,9 +58,8 @@ fn findings_follow_their_schema() {
     let killed = said("killed", &strict);
     let mended = said("mended", &[&strict[..], &["--mend"]].concat());
     let machine = said("machine", &[]);
-    let target = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/doctor.json");
-    let mut check = Command::new(target.join("test-tools/venv/bin/python"));
+    let mut check = Command::new(python_tool("python"));
     let checked =
         run(check.args(["-c", CHECK]).arg(schema).args([healthy, killed, mended, machine]));
     let checked = checked.ok();

@@ -273,30 +273,6 @@ fn changes_below_a_mount_point_in_the_folder_are_refused() {
     drop(mount);
 }
 
-#[test]
-fn names_of_255_bytes_are_saved_renamed_and_kept() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    let (long, other) = ("n".repeat(255), "m".repeat(255));
-    let deep: PathBuf = [&*"d".repeat(255), &*"e".repeat(255), &*"f".repeat(255)].iter().collect();
-    fs::create_dir_all(guard.view.join(&deep)).expect("made");
-    for dir in [PathBuf::new(), deep] {
-        let (view, real) = (guard.view.join(&dir), scratch.folder().join(&dir));
-        fs::write(view.join(&long), "first").expect("saved");
-        fs::rename(view.join(&long), view.join(&other)).expect("renamed");
-        fs::write(view.join(&other), "second").expect("saved again");
-        assert_eq!(fs::read(real.join(&other)).expect("there"), b"second");
-        let half = fs::File::create(view.join(&long)).expect("opened");
-        guard.request("give", &[]).ok();
-        drop(half);
-        assert!(!real.join(&long).exists());
-        let too_long = fs::write(view.join("x".repeat(256)), "").expect_err("a byte too long");
-        assert_eq!(too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
-    }
-    assert_eq!(guard.request("lost", &[]).ok().matches(&long).count(), 2);
-}
-
 /// Returns the anonymous memory of a process in bytes.
 fn memory(pid: u64) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");

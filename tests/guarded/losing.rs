@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use testing::{Guard, Scratch, Server, no_other_stops, python, soon};
+use testing::{Guard, Scratch, Server, no_other_stops, soon};
 
 /// Closes a file, and returns the result of close(2).
 fn close(file: File) -> io::Result<()> {
@@ -99,75 +99,6 @@ fn a_killed_guard_leaves_whole_versions() {
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("kept"), "after").expect("a new tenure");
     guard.end();
-}
-
-/// A file that was being saved when its tenure ended is no longer in the view: programs of the next
-/// tenure see and change the version in the folder, and not the lost content.
-#[test]
-fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    fs::write(guard.path("old"), "saved").expect("the lock is free");
-    let mut old = File::create(guard.path("old")).expect("held");
-    old.write_all(b"half").expect("held");
-    let mut new = File::create_new(guard.path("new")).expect("held");
-    new.write_all(b"half").expect("held");
-    guard.request_here("{\"do\": \"give\"}");
-    // The kernel forgets the names on a thread of the guard.
-    soon("the old version", || fs::read(guard.path("old")).ok().filter(|text| text == b"saved"));
-    soon("no new file", || (!guard.path("new").exists()).then_some(()));
-    fs::write(guard.path("old"), "next").expect("a new tenure");
-    fs::write(guard.path("new"), "next").expect("a new tenure");
-    for name in ["old", "new"] {
-        python(0, &guard.view, &format!("import os; os.truncate('{name}', 2)")).ok();
-        assert_eq!(fs::read_to_string(scratch.folder().join(name)).expect("there"), "ne");
-    }
-    is_stale(old.write_all(b"late"));
-    is_stale(close(new));
-    drop(old);
-    for number in [1, 2] {
-        guard.request("lost", &["--restore", &number.to_string()]).ok();
-    }
-    let restored = fs::read_dir(scratch.folder()).expect("readable").flatten();
-    let restored =
-        restored.filter(|entry| fs::read(entry.path()).is_ok_and(|text| text == b"half"));
-    assert_eq!(restored.count(), 2);
-}
-
-/// The reason of each refusal after the end of a tenure, and the state of the guard, say where the
-/// content is.
-#[test]
-fn a_refused_save_says_where_its_content_is_kept() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    let kept = format!("your text is kept: latchfs guard lost {}", guard.view.display());
-    assert!(!guard.request("status", &[]).ok().contains("is kept"));
-    let mut half = File::create(guard.path("notes")).expect("the lock is free");
-    half.write_all(b"half").expect("held");
-    guard.request_here("{\"do\": \"give\"}");
-    let refused = |what: &str| {
-        let why = guard.why();
-        assert!(why.starts_with("notes was not changed: ") && why.contains(&kept), "{what}: {why}");
-        // The next refusal has to say it again.
-        fs::rename(guard.path("notes"), guard.path("none")).expect_err("there is no such file");
-    };
-    is_stale(half.write_all(b", the rest"));
-    refused("write");
-    is_stale(half.sync_all());
-    refused("fsync");
-    is_stale(close(half));
-    refused("close");
-    assert_eq!(guard.status()["kept"], kept.as_str());
-    assert!(guard.request("status", &[]).ok().contains(&kept));
-    assert!(guard.request("lost", &[]).ok().contains("notes"));
-    // A file of that name has appeared past the view.
-    let mut new = File::create_new(guard.path("new")).expect("a new tenure");
-    new.write_all(b"text").expect("held");
-    fs::write(scratch.folder().join("new"), "foreign").expect("past the view");
-    assert_eq!(close(new).expect_err("it exists").raw_os_error(), Some(libc::EEXIST));
-    assert!(guard.why().contains(&kept), "{}", guard.why());
 }
 
 /// A lost file whose name is no UTF-8, and would change the colors of a terminal, gets that very

@@ -2,9 +2,9 @@
 
 use crate::arriving::{Machines, markers};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use testing::run;
+use testing::{python_tool, run};
 
 const CHECK: &str = "
 import json, jsonschema_rs, sys
@@ -24,11 +24,6 @@ for path in sys.argv[2:]:
 print(len(sys.argv) - 2)
 ";
 
-fn python() -> PathBuf {
-    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
-    dir.join("test-tools/venv/bin/python")
-}
-
 #[test]
 fn markers_and_checkpoints_follow_their_schema() {
     let machines = Machines::new();
@@ -46,7 +41,8 @@ fn markers_and_checkpoints_follow_their_schema() {
     let mut all = markers(&machines.first);
     all.extend(markers(&machines.second));
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/marker.json");
-    let checked = run(Command::new(python()).args(["-c", CHECK]).arg(schema).args(&all)).ok();
+    let checked =
+        run(Command::new(python_tool("python")).args(["-c", CHECK]).arg(schema).args(&all)).ok();
     assert_eq!(checked.trim(), all.len().to_string());
     assert!(all.len() >= 4, "{all:?}");
 }

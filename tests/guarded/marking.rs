@@ -2,14 +2,12 @@
 //! however its name came or went meanwhile.
 
 use crate::arriving::{Machines, begin_take, markers, not_ready, state};
-use crate::telling::Events;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs::{self};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use testing::run;
-use testing::{Guard, latchfs, pause, python, shell, soon};
+use testing::{Guard, latchfs, pause, python, soon};
 
 /// Returns what the markers name that are not in `before`: each path, with ` gone` for one under
 /// which no file stands, and ` foreign` for one that was changed past the view.
@@ -40,10 +38,6 @@ fn make(machines: &Machines, guard: &Guard, names: &[&str]) -> Vec<PathBuf> {
     markers(&machines.first)
 }
 
-fn appending(guard: &Guard, name: &str) -> File {
-    File::options().append(true).open(guard.path(name)).expect("ready")
-}
-
 /// A mount over a directory, which ends with the value.
 struct Mounted(PathBuf);
 
@@ -58,77 +52,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
-}
-
-/// A file that a program goes on changing in place is named under the name that it has by then.
-#[test]
-fn a_file_that_is_renamed_while_it_is_changed_is_named() {
-    let machines = Machines::new();
-    let one = machines.start(1, &[]);
-    let before = make(&machines, &one, &["a", "d/b", "d/c"]);
-    let mut files = ["a", "d/b", "d/c"].map(|name| appending(&one, name));
-    for file in &mut files {
-        file.write_all(b" and after").expect("written");
-    }
-    fs::rename(one.path("a"), one.path("z")).expect("renamed");
-    fs::rename(one.path("d"), one.path("e")).expect("renamed");
-    files[0].write_all(b" and later").expect("written");
-    files[1].write_all(b" and later").expect("written");
-    drop(files);
-    one.request("give", &[]).ok();
-    let all = ["a gone", "d/b gone", "d/c gone", "e/b", "e/c", "z"];
-    assert_eq!(named(&machines, &before), all);
-}
-
-/// A program has a file open by a name that is removed, and changes it: the change is named under
-/// the other name of the file.
-#[test]
-fn a_change_by_a_removed_name_is_named_under_the_other_one() {
-    let machines = Machines::new();
-    let one = machines.start(1, &[]);
-    fs::write(one.path("a"), "before").expect("ready");
-    fs::hard_link(one.path("a"), one.path("b")).expect("ready");
-    one.request("give", &[]).ok();
-    let before = markers(&machines.first);
-    let mut file = appending(&one, "b");
-    fs::remove_file(one.path("b")).expect("removed");
-    soon("the marker", || (markers(&machines.first).len() > before.len()).then_some(()));
-    let before = markers(&machines.first);
-    file.write_all(b" and after").expect("written");
-    drop(file);
-    one.request("give", &[]).ok();
-    assert_eq!(named(&machines, &before), ["a"]);
-    let two = machines.start(2, &[]);
-    machines.carry_all();
-    two.request("take", &[]).ok();
-}
-
-/// The files below a directory that is exchanged, or that gets a name which is not ignored, have
-/// other paths afterwards.
-#[test]
-fn each_file_below_an_exchanged_or_uncovered_directory_is_named() {
-    let machines = Machines::new();
-    fs::write(machines.first.folder().join(".latchfs/ignore"), "build/\n").expect("written");
-    let one = machines.start(1, &[]);
-    let names = ["d/one", "d/both", "e/both", "e/two", "f/x", "g", "src/y", "build/z"];
-    let before = make(&machines, &one, &names);
-    let exchange = |one: &str, other: &str| {
-        format!(
-            "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n\
-             assert libc.renameat2(-100, b'{one}', -100, b'{other}', 2) == 0, ctypes.get_errno()\n"
-        )
-    };
-    let program = exchange("d", "e") + &exchange("f", "g");
-    shell(&one.view, &format!("python3 -c \"{program}\"")).ok();
-    one.request("give", &[]).ok();
-    let all = ["d/both", "d/one gone", "d/two", "e/both", "e/one", "e/two gone"];
-    let and_file = ["f", "f/x gone", "g gone", "g/x"];
-    assert_eq!(named(&machines, &before), [&all[..], &and_file].concat());
-    let before = markers(&machines.first);
-    fs::rename(one.path("build"), one.path("made")).expect("renamed");
-    fs::rename(one.path("src"), one.path("build")).expect("renamed");
-    one.request("give", &[]).ok();
-    assert_eq!(named(&machines, &before), ["made/z", "src/y gone"]);
 }
 
 /// Something that is mounted in the folder hides files. They are not gone.
@@ -215,27 +138,6 @@ fn the_files_of_a_guard_belong_to_the_owner_of_the_folder() {
     assert!(found.lines().all(is_owned), "{found}");
 }
 
-/// Other ignore rules alone need a marker: the other machines would wait for those before.
-#[test]
-fn a_marker_follows_a_change_of_the_ignore_rules() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    let ignore = machines.first.folder().join(".latchfs/ignore");
-    let take = || {
-        machines.carry_all();
-        two.request("take", &[]).ok();
-        two.request("give", &[]).ok();
-    };
-    fs::write(&ignore, "*.o\n").expect("written");
-    one.request("take", &[]).ok();
-    one.request("give", &[]).ok();
-    take();
-    fs::write(one.path("a"), "of m1").expect("all is here");
-    fs::write(&ignore, "*.other\n").expect("written");
-    one.request("give", &[]).ok();
-    take();
-}
-
 /// The names of missing files are for the owner of the folder; other users read counts.
 #[test]
 fn missing_files_are_named_to_the_owner_of_the_folder() {
@@ -297,25 +199,6 @@ fn a_late_marker_follows_a_release_that_came_too_late() {
     });
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
-}
-
-/// A file that something else changes in the folder while the lock is held is reported, and stays.
-#[test]
-fn a_change_past_the_view_is_reported_to_the_holder() {
-    let machines = Machines::new();
-    let one = machines.start(1, &[]);
-    make(&machines, &one, &["a", "b"]);
-    let events = Events::of(&one);
-    one.request("take", &[]).ok();
-    events.next("held");
-    fs::write(machines.first.folder().join("a"), "past the view").expect("writable");
-    fs::write(one.path("b"), "after").expect("ready");
-    let overwritten = events.next("overwritten");
-    assert_eq!(
-        (&overwritten["count"], &overwritten["paths"]),
-        (&1.into(), &serde_json::json!(["a"]))
-    );
-    assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "past the view");
 }
 
 /// A directory in which nothing can be made, until the value ends.

@@ -2,7 +2,7 @@
 //! programs in a plain directory.
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use testing::{Guard, Scratch, Server, python, shell};
+use testing::{Guard, Scratch, python, shell};
 
 /// Makes files in all ways, and prints their modes, owners and ACLs.
 const PROGRAM: &str = include_str!("../fixtures/guard_modes.py");
@@ -43,55 +43,6 @@ fn new_files_of_root_are_as_in_a_plain_directory() {
 #[test]
 fn new_files_of_a_user_are_as_in_a_plain_directory() {
     compare(4242);
-}
-
-#[test]
-fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
-    let scratch = Scratch::with_folder();
-    let server = Server::of(&scratch);
-    scratch.init(&["--server", &server.url]);
-    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    let script = "
-        echo old > a; touch -d @1000.5 a; mkdir t; echo new > t/a; touch -d @1000.5 t/a
-        cp -p t/a a; stat -c %.9Y ../folder/a; cat a
-        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar
-        stat -c %.9Y ../folder/a
-        cp -p t/a b; stat -c %.9Y ../folder/b";
-    let output = shell(&guard.view, script).ok();
-    let times: Vec<_> = output.lines().collect();
-    assert_eq!(times[..2], ["1000.500000001", "new"], "{output}");
-    assert!(times[2] == "1000.000000001", "{output}");
-    assert_eq!(times[3], "1000.000000000", "nothing had the name: {output}");
-}
-
-#[test]
-fn names_that_differ_by_normalization_alone_are_refused() {
-    let scratch = Scratch::with_folder();
-    let server = Server::of(&scratch);
-    scratch.init(&["--server", &server.url]);
-    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
-    fs::write(guard.path(composed), "1").expect("the only one");
-    fs::write(guard.path("b"), "2").expect("another");
-    let refused = [
-        fs::write(guard.path(decomposed), "2"),
-        fs::create_dir(guard.path(decomposed)),
-        fs::rename(guard.path("b"), guard.path(decomposed)),
-        fs::hard_link(guard.path("b"), guard.path(decomposed)),
-        std::os::unix::fs::symlink("x", guard.path(decomposed)),
-    ];
-    for refused in refused {
-        assert_eq!(refused.expect_err("a twin").raw_os_error(), Some(libc::EEXIST));
-        assert!(guard.why().contains("normalization"), "{}", guard.why());
-    }
-    fs::write(guard.path(composed), "3").expect("the same name");
-    fs::rename(guard.path(composed), guard.path(decomposed)).expect("one is left");
-    drop(guard);
-    let alone = Scratch::with_folder();
-    alone.init(&["--alone"]);
-    let guard = Guard::start(&alone, "view", &[]);
-    fs::write(guard.path(composed), "1").expect("free");
-    fs::write(guard.path(decomposed), "2").expect("nothing carries the folder");
 }
 
 #[test]

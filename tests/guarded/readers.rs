@@ -527,21 +527,3 @@ fn a_reader_sees_the_size_of_a_file_that_another_program_changes() {
     let (_scratch, guard) = alone(&[]);
     assert_eq!(program(&guard.view, SIZES, &[]).ok(), "seen\n");
 }
-
-/// `O_RDONLY | O_TRUNC` empties files that are changed in place.
-const EMPTIED: &str = "
-import os
-open('a.log', 'w').write('text'); open('.a.swp', 'w').write('text'); open('b', 'w').write('text')
-os.link('b', 'c')
-for name in ['a.log', '.a.swp', 'b']:
-    os.chmod(name, 0o644)
-    os.close(os.open(name, os.O_RDONLY | os.O_TRUNC))
-    assert os.stat(name).st_size == 0, name
-print('empty')
-";
-
-#[test]
-fn a_reader_empties_a_file_that_is_changed_in_place() {
-    let (_scratch, guard) = alone(&[]);
-    assert_eq!(program(&guard.view, EMPTIED, &[]).ok(), "empty\n");
-}

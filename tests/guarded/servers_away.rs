@@ -11,10 +11,6 @@ use std::time::Duration;
 use testing::{Guard, Server, latchfs, no_other_stops, pause, soon};
 use testing::{rounds, run};
 
-fn token(guard: &Guard) -> u64 {
-    guard.status()["tenure"]["token"].as_u64().expect("held")
-}
-
 /// Waits until the second machine holds the lock and is ready, while all files are carried.
 fn becomes_ready(machines: &Machines, one: &Guard, two: &Guard) {
     soon("the second machine is ready", || {
@@ -49,14 +45,14 @@ fn a_tenure_outlives_a_short_absence_of_its_server() {
     for round in 0..rounds(1, 10) {
         one.request("take", &[]).ok();
         fs::write(one.path("a"), "before").expect("ready");
-        let held = token(&one);
+        let held = one.token();
         machines.server.signal(libc::SIGSTOP);
         fs::write(one.path("a"), format!("meanwhile {round}")).expect("announced");
         pause(Duration::from_secs(2));
         fs::write(one.path("b"), "still").expect("announced");
         machines.server.signal(libc::SIGCONT);
         fs::write(two.path("c"), "early").expect_err("m1 holds the lock");
-        assert_eq!(token(&one), held, "the tenure goes on");
+        assert_eq!(one.token(), held, "the tenure goes on");
         one.request("give", &[]).ok();
         let taking = begin_take(&two);
         becomes_ready(&machines, &one, &two);
@@ -77,7 +73,7 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
         fs::write(one.path("a"), "before").expect("ready");
         let mut open = File::create(one.path("b")).expect("ready");
         open.write_all(b"half").expect("ready");
-        let held = token(&one);
+        let held = one.token();
         machines.server.signal(libc::SIGSTOP);
         let error = soon("the deadline", || open.write_all(b"x").err());
         assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
@@ -91,7 +87,7 @@ fn a_machine_goes_on_after_a_long_absence_of_its_server_if_nobody_else_came() {
             let taken = run(latchfs().args(["guard", "take"]).arg(&one.view));
             (taken.code == 0).then_some(())
         });
-        assert!(token(&one) > held);
+        assert!(one.token() > held);
         let text = format!("after it {round}");
         fs::write(one.path("a"), &text).expect("its own handover");
         one.request("give", &[]).ok();

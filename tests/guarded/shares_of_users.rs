@@ -248,37 +248,6 @@ fn answers_that_nobody_reads_take_a_share_of_memory() {
 }
 
 #[test]
-fn open_directories_of_a_view_have_a_share() {
-    let scratch = open_folder();
-    let guard = Guard::start(&scratch, "view", &[]);
-    let program = "
-import os, sys
-held = []
-try:
-    while len(held) < 1000: held.append(os.open('.', os.O_RDONLY))
-except OSError as error:
-    why = open('.latchfs/why').read()
-    print('%d %d %s' % (error.errno, len(held), why), flush=True)
-sys.stdin.read()
-";
-    let mut hog = Command::new("setpriv");
-    hog.args(["--clear-groups", &format!("--reuid={ATTACKER}"), "/usr/bin/python3", "-c", program]);
-    hog.current_dir(&guard.view).stdin(std::process::Stdio::piped());
-    let mut hog = hog.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
-    let mut said = [0; 512];
-    let count = hog.stdout.as_mut().expect("piped").read(&mut said).expect("it says something");
-    let said = String::from_utf8_lossy(&said[..count]).into_owned();
-    assert!(said.starts_with(&format!("{} 512 ", libc::ENFILE)), "{said}");
-    assert!(said.contains("user 4001 has 512 open directories"), "{said}");
-    drop(hog.stdin.take());
-    hog.wait().expect("it ends");
-    for uid in [VICTIM, 0] {
-        let listed = as_user(uid, || fs::read_dir(&guard.view).map(Iterator::count));
-        listed.expect("other users read directories");
-    }
-}
-
-#[test]
 fn one_user_takes_half_of_the_space_and_holes_take_none() {
     let scratch = open_folder();
     let options = ["--max-stage", "16M", "--max-lost", "32M"];

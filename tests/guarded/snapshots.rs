@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testing::{Guard, Scratch, Server, latchfs, pause, python, shell};
-use testing::{Output, rounds, run};
+use testing::{Output, python_tool, rounds, run};
 
 /// Prints what a restore must give back of each file of a tree.
 const FACTS: &str = r"
@@ -301,27 +301,6 @@ for path in ['secret']:
     assert!(none.err.contains("is shown in no view"), "{none:?}");
 }
 
-/// A version that came past the view has the size, the time and the inode of the one that the
-/// ledger has: no digest that was known before would be that of the snapshot's file.
-#[test]
-fn a_digest_is_that_of_the_copied_content() {
-    let scratch = Scratch::with_folder();
-    let server = Server::of(&scratch);
-    scratch.init(&["--server", &server.url]);
-    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
-    fs::write(guard.path("file"), "first").expect("held");
-    // The marker of the tenure names the version.
-    guard.request("give", &[]).ok();
-    shell(
-        &scratch.folder(),
-        "touch -r file time; printf other 1<> file; touch -r time file; rm time",
-    )
-    .ok();
-    let id = id_of(&taken(&guard, &[]));
-    assert_eq!(fs::read_to_string(shown_in(&guard, &id).join("file")).expect("there"), "other");
-    snapshot(&guard, &["verify", &id]).ok();
-}
-
 /// The time for which a snapshot of 10,000 files keeps a program waiting that saves files.
 #[test]
 fn a_snapshot_of_ten_thousand_files_keeps_writers_waiting_for_at_most_200_ms() {
@@ -453,9 +432,8 @@ print(len(sys.argv) - 2)
 
 /// Returns a command that runs a Python program with the schema of snapshots as first argument.
 fn with_schema(program: &str) -> Command {
-    let target = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/snapshot.json");
-    let mut command = Command::new(target.join("test-tools/venv/bin/python"));
+    let mut command = Command::new(python_tool("python"));
     command.args(["-c", program]).arg(schema);
     command
 }

@@ -7,9 +7,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
-use testing::{
-    Guard, Scratch, Server, Stopped, no_other_stops, pause, python, rounds, run, shell, soon,
-};
+use testing::{Guard, Scratch, Server, Stopped, no_other_stops, pause, python, rounds, run, soon};
 
 /// Closes a file, and returns the result of close(2).
 #[allow(unsafe_code)]
@@ -162,29 +160,6 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
     }
 }
 
-/// A server that was replaced counts from 1 again: its tenures remove the stages of greater
-/// numbers.
-#[test]
-fn the_fence_removes_the_stage_of_any_other_tenure() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    Guard::start(&scratch, "view", &[]).end();
-    let entries = fs::read_dir(scratch.join("state")).expect("there");
-    let state = entries.map(|entry| entry.expect("readable").path()).next().expect("there");
-    let stages = state.join("stage");
-    for name in ["00000000000000ff-999", "0000000000000000-999", "unknown"] {
-        for part in ["files", "in-place"] {
-            fs::create_dir_all(stages.join(name).join(part)).expect("made");
-        }
-        fs::write(stages.join(name).join("files/1.kept"), name).expect("written");
-    }
-    let guard = Guard::start(&scratch, "view", &[]);
-    guard.request("take", &[]).ok();
-    let left: Vec<_> = fs::read_dir(&stages).expect("there").collect();
-    assert_eq!(left.len(), 1, "{left:?}");
-    assert_eq!(guard.request("lost", &[]).ok().matches("kept").count(), 3);
-}
-
 /// Anybody who may write in the folder can put something else in the place of a file that a guard
 /// changed in place before it died. The next tenure begins all the same, and follows no symlink.
 #[test]
@@ -302,70 +277,5 @@ for pid in children: assert os.waitpid(pid, 0)[1] == 0
             let first = text.lines().next().expect("not empty").to_owned() + "\n";
             assert_eq!(text, first.repeat(50), "{}", path.display());
         }
-    }
-}
-
-/// The fence of the next tenure gives a file that is changed in place a new inode under one name.
-#[test]
-fn a_file_with_several_names_is_not_changed_in_place_on_shared_storage() {
-    let scratch = Scratch::with_folder();
-    let server = Server::of(&scratch);
-    scratch.init(&["--server", &server.url, "--shared-storage"]);
-    let guard = Guard::start(&scratch, "view", &["--shared-storage"]);
-    let refused = |script: &str| {
-        let output = shell(&guard.view, script);
-        assert!(output.err.contains("Read-only file system"), "{script}: {output:?}");
-        assert!(guard.why().contains("several names"), "{}", guard.why());
-    };
-    shell(&guard.view, "echo 1 > a; ln a b").ok();
-    refused("echo 2 >> a");
-    refused("truncate -s 0 b");
-    shell(&guard.view, "rm b; echo 2 >> a").ok();
-    refused("ln a b");
-    // A save by rename gives the name a new file.
-    shell(&guard.view, "echo 3 > c; ln c d; echo 4 > t; mv t c").ok();
-    assert_eq!(fs::read(scratch.folder().join("d")).expect("there"), b"3\n");
-    refused("exec 3> e; echo 1 >&3; sync e; ln e f; echo 2 | cat >&3");
-    guard.end();
-}
-
-/// Programs change files that they have removed, such as temporary ones.
-#[test]
-fn a_change_of_a_removed_file_keeps_the_tenure() {
-    let (scratch, _server, [m1, _m2]) = two_guards();
-    fs::write(scratch.folder().join("a"), "text").expect("written past the view");
-    m1.take_here();
-    let token = m1.status()["tenure"]["token"].clone();
-    let file = File::options().read(true).write(true).open(m1.path("a")).expect("opened");
-    fs::remove_file(m1.path("a")).expect("removed");
-    file.write_all_at(b"more", 4).expect("written without a name");
-    let mut all = [0; 8];
-    file.read_exact_at(&mut all, 0).expect("read");
-    assert_eq!(&all, b"textmore");
-    close(file).expect("the tenure goes on");
-    assert_eq!(m1.status()["tenure"]["token"], token);
-}
-
-/// A reader has a file open that another machine replaces. A program that opens the name soon after
-/// changes the version of the other machine.
-#[test]
-fn a_program_changes_the_version_of_the_last_tenure() {
-    let (_scratch, _server, [m1, m2]) = two_guards();
-    for round in 0..rounds(3, 30) {
-        let name = format!("counter{round}");
-        fs::write(m1.path(&name), "one ").expect("the lock is free");
-        let mut reader = File::open(m1.path(&name)).expect("opened");
-        m1.request("give", &[]).ok();
-        m2.take_here();
-        reader.read_exact(&mut [0; 4]).expect("read");
-        assert_eq!(fs::metadata(m1.path(&name)).expect("there").len(), 4);
-        fs::write(m2.path(&name), "one two ").expect("held");
-        m2.request_here("{\"do\": \"give\"}");
-        m1.take_here();
-        let mut file = File::options().append(true).open(m1.path(&name)).expect("opened");
-        io::Write::write_all(&mut file, b"three").expect("held");
-        close(file).expect("held");
-        let all = fs::read_to_string(m2.path(&name)).expect("there");
-        assert_eq!(all, "one two three");
     }
 }

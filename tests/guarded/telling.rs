@@ -99,18 +99,6 @@ fn refused<T>(result: io::Result<T>, errno: i32) {
 }
 
 #[test]
-fn a_lock_that_is_given_is_no_loss() {
-    let rig = EventRig::start(&[]);
-    fs::write(rig.guard.path("a"), "1").expect("the lock is free");
-    let held = rig.events.next("held");
-    rig.guard.request("give", &[]).ok();
-    let given = rig.events.next("given");
-    assert_eq!(held["token"], given["token"]);
-    assert_eq!(given["why"], "the lock was given up");
-    assert!(!rig.scratch.join("losses").exists());
-}
-
-#[test]
 fn a_steal_is_reported() {
     let rig = EventRig::start(&[]);
     let mut open = File::create(rig.guard.path("a")).expect("the lock is free");
@@ -164,44 +152,4 @@ fn an_end_by_an_administrator_is_reported() {
     assert_eq!(rig.loss(2), lost);
     // The guard opens another session by itself.
     soon("a new session", || fs::write(rig.guard.path("b"), "2").ok());
-}
-
-#[test]
-fn an_outage_past_the_lease_is_reported() {
-    let rig = EventRig::start(&["--ttl", "2s"]);
-    let open = File::create(rig.guard.path("a.log")).expect("the lock is free");
-    rig.events.next("held");
-    // A program is in the middle of a save, so nobody goes on in the next tenure.
-    let mut saved = File::create(rig.guard.path("saved")).expect("held");
-    saved.write_all(b"half").expect("held");
-    rig.server.signal(libc::SIGSTOP);
-    let lost = rig.events.next("lost");
-    // The deadline and the end of the session at the client come at nearly the same time.
-    let ends = ["did not answer before the lease ended", "ended the lease"];
-    let end = lost["why"].as_str().expect("a reason");
-    assert!(ends.iter().any(|known| end == format!("the lock service {known}")), "{end}");
-    assert_eq!(rig.loss(1), lost);
-    refused((&open).write_all(b"x"), libc::ESTALE);
-    let why = rig.guard.why();
-    assert!(why.contains(end), "{why}");
-    refused(fs::write(rig.guard.path("b"), "1"), libc::EROFS);
-    let why = rig.guard.why();
-    assert!(why.contains("b was not changed") && why.contains("does not answer"), "{why}");
-    rig.server.signal(libc::SIGCONT);
-    soon("a new tenure", || fs::write(rig.guard.path("b"), "1").ok());
-}
-
-#[test]
-fn a_waiting_client_is_reported() {
-    let rig = EventRig::start(&[]);
-    fs::write(rig.guard.path("a"), "1").expect("the lock is free");
-    rig.events.next("held");
-    let mut wait = latchfs();
-    wait.args(["wait", &rig.lock, "--client", "m2", "--server", &rig.server.url]);
-    let mut wait = wait.stdout(Stdio::null()).spawn().expect("it starts");
-    assert_eq!(rig.events.next("wanted")["client"], "m2");
-    assert_eq!(rig.guard.status()["wanted_by"], "m2");
-    rig.guard.request("give", &[]).ok();
-    rig.events.next("given");
-    assert!(wait.wait().expect("it ends").success());
 }

@@ -1,7 +1,7 @@
 //! The commands, policies and refusals of a guard.
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -48,38 +48,6 @@ fn a_folder_without_a_record_is_not_shown() {
     assert!(second.contains("another guard of this machine"), "{second}");
     let inside = run(latchfs().args(["guard", "init", "--alone"]).arg(&first.view)).exits(64);
     assert!(inside.contains("a view of a guarded folder already"), "{inside}");
-}
-
-#[test]
-fn a_change_takes_the_lock_and_give_ends_it() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    assert_eq!(status(&guard)["state"], "reading");
-    fs::write(guard.path("a"), "1").expect("the lock is free");
-    let held = status(&guard);
-    assert_eq!((&held["state"], &held["tenure"]["owner"]), (&"holding".into(), &"host".into()));
-    guard.request("give", &[]).ok();
-    assert_eq!(status(&guard)["state"], "reading");
-    guard.request("take", &["--try"]).ok();
-    assert!(status(&guard)["tenure"]["token"].as_u64() > held["tenure"]["token"].as_u64());
-    guard.request("wait", &[]).ok();
-}
-
-#[test]
-fn without_the_lock_a_change_is_refused_with_a_sentence() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &["--on-write", "refuse"]);
-    for change in ["echo x > a", "mkdir d", "ln -s x l", "rm -r .", "mv x y"] {
-        let why = shell(&guard.view, change).fails();
-        assert!(!why.is_empty(), "{change}");
-    }
-    let refused = fs::write(guard.path("a"), "1").expect_err("the lock is not held");
-    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    assert!(guard.why().contains("latchfs guard take"), "{}", guard.why());
-    guard.request("take", &[]).ok();
-    fs::write(guard.path("a"), "1").expect("the lock is held");
 }
 
 #[test]
@@ -154,83 +122,6 @@ subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep
     let hog = hog.join().expect("no panic");
     assert!(hog.starts_with("219\n"), "{hog}");
     assert!(hog.contains("user 4001 has 219 open files"), "{hog}");
-}
-
-/// A request in `.latchfs/ctl` is limited in size, and one that is no request is refused by a
-/// sentence.
-#[test]
-fn requests_to_a_guard_have_a_bound() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    let mut ctl = fs::OpenOptions::new();
-    let mut ctl = ctl.read(true).write(true).open(guard.path(".latchfs/ctl")).expect("there");
-    ctl.write_all(&[b'x'; 4_096]).expect("it fits");
-    let long = ctl.write_all(b"x").expect_err("one byte more");
-    assert_eq!(long.raw_os_error(), Some(libc::EFBIG));
-    let answer = guard.request_here("x");
-    assert!(answer.contains("no JSON"), "{answer}");
-    // A wait of more than a day is one of a day.
-    let answer = guard.request_here(&format!("{{\"do\": \"take\", \"wait_ms\": {}}}", u64::MAX));
-    assert!(answer.contains("holding"), "{answer}");
-}
-
-/// Programs that end the tenure of all programs of the machine, or take the lock from other
-/// machines, run as root or as the user who started the guard. Other users read what happens, but
-/// no paths of files that are not theirs.
-#[test]
-fn other_users_neither_give_nor_read_the_paths_of_others() {
-    let scratch = Scratch::with_folder();
-    scratch.init(&["--alone"]);
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("its owner");
-    let guard = Guard::start(&scratch, "view", &[]);
-    fs::create_dir(guard.path("private")).expect("the lock is free");
-    fs::set_permissions(guard.path("private"), fs::Permissions::from_mode(0o700)).expect("ours");
-    let files: Vec<_> = (0..12)
-        .map(|number| {
-            let mut file =
-                File::create(guard.path(&format!("private/secret{number}"))).expect("held");
-            file.write_all(b"half").expect("held");
-            file
-        })
-        .collect();
-    let ask = "
-import json
-def ask(what):
-    ctl = open('.latchfs/ctl', 'r+')
-    ctl.write(json.dumps({'do': what}) + '\\n')
-    ctl.flush()
-    ctl.seek(0)
-    return ctl.read()
-for what in ('give', 'take'): assert 'only root' in ask(what), ask(what)
-";
-    python(4_001, &guard.view, ask).ok();
-    let reader = "
-import json, os, sys
-fd = os.open('.latchfs/events', os.O_RDONLY)
-print('open', flush=True)
-line = b''
-# As a shell does, which reads a line by single bytes.
-while not line.endswith(b'\\n'): line += os.read(fd, 1)
-event = json.loads(line)
-sys.exit('secret' in line.decode() or event['event'] != 'given' or event['put_aside'] != 12)
-";
-    let mut command = Command::new("setpriv");
-    command.args(["--clear-groups", "--reuid=4001", "/usr/bin/python3", "-c", reader]);
-    let mut other =
-        command.current_dir(&guard.view).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut open = [0; 5];
-    other.stdout.take().expect("piped").read_exact(&mut open).expect("it has the events open");
-    let mut own = File::open(guard.path(".latchfs/events")).expect("there");
-    guard.request_here("{\"do\": \"give\"}");
-    assert!(other.wait().expect("it ends").success());
-    let mut line = vec![0; 1 << 16];
-    let length = own.read(&mut line).expect("there is an event");
-    let event: Value = serde_json::from_slice(&line[..length]).expect("JSON");
-    assert_eq!(event["put_aside"].as_array().map(Vec::len), Some(10), "{event}");
-    assert_eq!(event["more"], 2, "{event}");
-    assert!(event["put_aside"][0]["path"].as_str().is_some_and(|p| p.contains("secret")));
-    drop(files);
 }
 
 /// Programs that wait in `.latchfs` get events, and a signal ends their wait.

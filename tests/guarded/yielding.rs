@@ -1,14 +1,13 @@
 //! The lock of a folder is handed over when another machine asks for it: once nothing has changed
 //! for a while, or at the latest after `--max`.
 
-use crate::arriving::{Machines, begin_take, not_ready, state};
+use crate::arriving::{Machines, begin_take, state};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::run;
-use testing::{Guard, latchfs, pause, soon};
+use testing::{Guard, pause, soon};
 
 /// How long the last marker may take: it is written after all files of the file system are synced,
 /// also those of other programs.
@@ -60,47 +59,6 @@ fn an_idle_machine_hands_over_what_another_one_asks_for() {
     assert!(unmarked < Span::from_secs(2), "{unmarked:?}");
 }
 
-/// A refused change asks the other machine, and the lock comes although no program waits for it.
-#[test]
-fn a_refused_change_asks_for_the_lock_and_succeeds_when_it_is_repeated() {
-    let machines = Machines::new();
-    let one = machines.start(1, &["--yield", "1s"]);
-    let two = machines.start(2, &[]);
-    fs::write(one.path("a"), "of m1").expect("free");
-    let refused = fs::write(two.path("b"), "of m2").expect_err("m1 holds the lock");
-    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    let why = two.why();
-    assert!(why.contains("m1 holds the lock") && why.contains("hand it over: try again"), "{why}");
-    carry_until_held(&machines, &two);
-    fs::write(two.path("b"), "of m2").expect("the lock is here");
-    assert!(ended_by_request(&one));
-}
-
-#[test]
-fn a_file_that_never_asks_leaves_the_lock_where_it_is() {
-    let machines = Machines::new();
-    let one = machines.start(1, &["--yield", "1s"]);
-    let two = machines.start(2, &["--never-ask", "index.lock"]);
-    fs::write(one.path("a"), "of m1").expect("free");
-    fs::write(two.path("index.lock"), "").expect_err("m1 holds the lock");
-    assert!(two.why().contains("m1 holds the lock"), "{}", two.why());
-    pause(Duration::from_millis(1_500));
-    assert_eq!((state(&one).as_str(), state(&two).as_str()), ("holding", "reading"));
-}
-
-#[test]
-fn a_machine_that_keeps_the_lock_gives_it_up_when_a_person_does() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &["--keep"]), machines.start(2, &[]));
-    one.request("take", &[]).ok();
-    let taking = begin_take(&two);
-    is_wanted(&one);
-    pause(Duration::from_millis(1_500));
-    assert_eq!(state(&one), "holding");
-    one.request("give", &[]).ok();
-    assert!(taking.join().expect("taken").contains("holding"));
-}
-
 /// A file that is open for writing keeps the lock until `--max`. Then its content is put aside, and
 /// what was changed through a mapping is in the folder.
 #[test]
@@ -141,87 +99,6 @@ fn a_busy_machine_hands_over_at_the_latest_after_the_maximum() {
     carry_until_held(&machines, &two);
     assert!(taking.join().expect("taken").contains("holding"));
     assert_eq!(fs::read_to_string(two.path("mapped")).expect("arrived"), "four456789");
-}
-
-#[test]
-fn the_lock_is_handed_over_after_the_last_file_is_closed() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &["--yield", "1s"]), machines.start(2, &[]));
-    let mut file = File::create(one.path("a")).expect("free");
-    let taking = begin_take(&two);
-    is_wanted(&one);
-    pause(Duration::from_millis(1_500));
-    assert_eq!(state(&one), "holding", "a file is open for writing");
-    file.write_all(b"whole").expect("ready");
-    let closed = boot_now();
-    drop(file);
-    let took = handed_over(&one, closed);
-    assert!(took >= Span::from_secs(1) && took < Span::from_secs(1) + MARKER_LIMIT, "{took:?}");
-    carry_until_held(&machines, &two);
-    assert!(taking.join().expect("taken").contains("holding"));
-    assert_eq!(fs::read_to_string(two.path("a")).expect("arrived"), "whole");
-}
-
-/// A machine whose files have not arrived gives the lock back as soon as another one asks, unless a
-/// person waits for it there.
-#[test]
-fn a_machine_that_is_not_ready_makes_way_for_one_that_is() {
-    let machines = Machines::new();
-    let one = machines.start(1, &["--yield", "1s"]);
-    let two = machines.start(2, &["--on-write", "wait=5m"]);
-    fs::write(one.path("old"), "of m1").expect("free");
-    one.request("give", &[]).ok();
-    let path = two.path("old");
-    let writing = std::thread::spawn(move || fs::write(path, "of m2"));
-    not_ready(&two, "the marker of m1's tenure");
-    // The first machine has everything.
-    fs::write(one.path("b"), "of m1").map_or_else(drop, drop);
-    soon("the lock of the first machine", || fs::write(one.path("b"), "of m1").ok());
-    carry_until_held(&machines, &two);
-    writing.join().expect("no panic").expect("written");
-    assert_eq!(fs::read_to_string(two.path("b")).expect("arrived"), "of m1");
-}
-
-#[test]
-fn a_machine_where_a_person_waits_makes_no_way() {
-    let machines = Machines::new();
-    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
-    fs::write(one.path("a"), "of m1").expect("free");
-    one.request("give", &[]).ok();
-    let taking = begin_take(&two);
-    not_ready(&two, "the marker of m1's tenure");
-    fs::write(one.path("b"), "of m1").expect_err("m2 holds the lock");
-    is_wanted(&two);
-    pause(Duration::from_millis(1_500));
-    assert_eq!(state(&two), "arriving");
-    carry_until_held(&machines, &two);
-    assert!(taking.join().expect("taken").contains("holding"));
-}
-
-/// Another client may have waited since before the grant.
-#[test]
-fn who_waited_before_the_grant_gets_the_lock_next() {
-    let machines = Machines::new();
-    let one = machines.start(1, &["--keep"]);
-    let two = machines.start(2, &["--yield", "1s"]);
-    one.request("take", &[]).ok();
-    let taking = begin_take(&two);
-    is_wanted(&one);
-    let lock = one.status()["lock"].as_str().expect("a name").to_owned();
-    let mut third = latchfs();
-    third.args(["run", "--server", &machines.server.url, "--client", "m3"]);
-    third.args(["--wait", "60s"]).arg(&lock).args(["--", "true"]);
-    let third = std::thread::spawn(move || run(&mut third));
-    soon("both in the queue", || {
-        let mut status = latchfs();
-        status.args(["status", "--server", &machines.server.url, "--json"]).arg(&lock);
-        let status: serde_json::Value = serde_json::from_str(&run(&mut status).ok()).ok()?;
-        (status["waiters"].as_array()?.len() == 2).then_some(())
-    });
-    one.request("give", &[]).ok();
-    assert!(taking.join().expect("taken").contains("holding"));
-    third.join().expect("no panic").ok();
-    assert!(ended_by_request(&two));
 }
 
 /// A flock on a file of the view keeps the lock, although no file is open for writing.

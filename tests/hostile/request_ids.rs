@@ -13,7 +13,6 @@ use latchfs::service::batch::batch_messages::{
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use testing::{LineConnection, Reply, Scratch, Server, eventually, run_latchfs};
@@ -49,16 +48,8 @@ pub(crate) const ADMIN: &str = "Authorization: Bearer the secret of the administ
 pub(crate) const EVE: &str = "Authorization: Bearer the secret of the attacker";
 
 pub(crate) fn start(scratch: &Scratch) -> Server {
-    let tokens = tokens(scratch);
+    let tokens = scratch.secret_file("tokens.toml", TOKENS);
     Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
-}
-
-/// Writes the server's token file, and returns its path.
-fn tokens(scratch: &Scratch) -> String {
-    let path = scratch.path().join("tokens.toml");
-    fs::write(&path, TOKENS).expect("a fresh directory");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    path.display().to_string()
 }
 
 /// Sends a request of the victim with an idempotency key. The request must be answered within a
@@ -284,7 +275,7 @@ fn token_of(replies: &ItemReply) -> Option<Token> {
 #[test]
 fn keys_of_one_front_end_are_unknown_to_another() {
     let scratch = Scratch::new();
-    let tokens = tokens(&scratch);
+    let tokens = scratch.secret_file("tokens.toml", TOKENS);
     let options = ["--state", "none", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
     let mut server = Server::listen(&[&options[..], &["--tokens", &tokens]].concat());
     let said = server.says();
@@ -335,7 +326,7 @@ fn keys_of_one_front_end_are_unknown_to_another() {
 #[test]
 fn keys_are_shared_by_nodes_but_not_by_front_ends() {
     let scratch = Scratch::new();
-    let tokens = tokens(&scratch);
+    let tokens = scratch.secret_file("tokens.toml", TOKENS);
     let path = |name: &str| scratch.path().join(name).display().to_string();
     assert_eq!(run_latchfs(&["cert", "secret", "--dir", &path("certs")]).0, Some(0));
     drop(Server::listen(&["--data", &path("first")]));

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +23,12 @@ static LATCHFS: LazyLock<String> = LazyLock::new(|| {
 /// Returns the path of latchfs as cargo has built it for the tests.
 pub fn latchfs_path() -> &'static str {
     &LATCHFS
+}
+
+/// Returns the path of a Python program that `contrib/test` has installed, or of its interpreter.
+pub fn python_tool(name: &str) -> PathBuf {
+    let target = Path::new(latchfs_path()).ancestors().nth(2).expect("a target directory");
+    target.join("test-tools/venv/bin").join(name)
 }
 
 /// Returns a command that runs latchfs, which talks to no server or mount of the environment.

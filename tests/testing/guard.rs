@@ -83,6 +83,18 @@ impl Guard {
         serde_json::from_str(&status).expect("JSON")
     }
 
+    /// Returns the token of the tenure, which must go on.
+    pub fn token(&self) -> u64 {
+        self.status()["tenure"]["token"].as_u64().expect("held")
+    }
+
+    /// Returns what was kept out of the folder.
+    pub fn lost(&self) -> Vec<serde_json::Value> {
+        let lost = self.request("lost", &["--json"]).ok();
+        let lost: serde_json::Value = serde_json::from_str(&lost).expect("JSON");
+        lost["lost"].as_array().expect("a list").clone()
+    }
+
     /// Stops all threads of the guard.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);

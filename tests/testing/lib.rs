@@ -33,8 +33,8 @@ mod server;
 pub use backend::Behind;
 pub use command::{
     COMMAND_LIMIT, Output, drain, eventually, eventually_in_cluster, free_port, is_durable,
-    latchfs, latchfs_path, lines, poll, remove_tree, rounds, run, run_latchfs, run_within, signal,
-    soon,
+    latchfs, latchfs_path, lines, poll, python_tool, remove_tree, rounds, run, run_latchfs,
+    run_within, signal, soon,
 };
 pub use disk::SmallDisk;
 pub use guard::{Guard, Stopped, no_other_stops, pause, python, shell};

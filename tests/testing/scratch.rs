@@ -40,6 +40,14 @@ impl Scratch {
         Self(path)
     }
 
+    /// Writes a file that only its owner may read, as one with secrets must be. Returns its path.
+    pub fn secret_file(&self, name: &str, text: &str) -> String {
+        let path = self.join(name);
+        fs::write(&path, text).expect("a fresh directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        path.display().to_string()
+    }
+
     /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0

@@ -3,9 +3,8 @@
 
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
-use testing::{Scratch, Server, latchfs_path};
+use testing::{Scratch, Server, python_tool};
 
 /// The number of requests for each operation: as many as a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
@@ -43,10 +42,9 @@ fn generated_requests_cause_no_server_error() {
     let path = scratch.path().join("openapi.json");
     let document = what_ends(server.curl(&["/openapi.json"]).is(200));
     fs::write(&path, document.to_string()).expect("a fresh directory");
-    let target = Path::new(latchfs_path()).parent().and_then(Path::parent).expect("it lies there");
     let seed = latchfs::time::boot_now().as_nanos() % 1_000_000_007;
     println!("schemathesis --seed {seed}");
-    let output = Command::new(target.join("test-tools/venv/bin/schemathesis"))
+    let output = Command::new(python_tool("schemathesis"))
         .args(["run", "--url", &server.url, "--checks", CHECKS, "--max-examples", EXAMPLES])
         .args(["--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--no-color"])
         .args(["--suppress-health-check", "all", "--request-timeout", "20", "--warnings", "off"])

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testing::{Scratch, Server, eventually, latchfs_path};
+use testing::{Scratch, Server, eventually, python_tool};
 
 fn contrib(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(path)
@@ -208,8 +208,7 @@ print(json.dumps([[it.name, it.type, it.documentation, sorted({s.name for s in i
 fn are_open_metrics(server: &Server) {
     let accept = "Accept: application/openmetrics-text; version=1.0.0";
     let page = server.curl(&["-H", accept, "/metrics"]).body;
-    let target = Path::new(latchfs_path()).parent().and_then(Path::parent).expect("it lies there");
-    let mut command = Command::new(target.join("test-tools/venv/bin/python"));
+    let mut command = Command::new(python_tool("python"));
     command.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("contrib/test installs it");
     child.stdin.take().expect("piped").write_all(page.as_bytes()).expect("it reads");

@@ -1,8 +1,6 @@
 //! Access control of the line protocol: tokens, TLS, and public addresses.
 
-use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use testing::{Lines, Scratch, run_latchfs};
 
@@ -19,17 +17,10 @@ secret = "the secret of admin"
 clients = ["*"]
 "#;
 
-fn tokens(scratch: &Scratch) -> String {
-    let path = scratch.path().join("tokens.toml");
-    fs::write(&path, TOKENS).expect("a fresh directory");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    path.display().to_string()
-}
-
 #[test]
 fn token_is_limited_to_its_clients_and_locks() {
     let scratch = Scratch::new();
-    let lines = Lines::start(&["--tokens", &tokens(&scratch)]);
+    let lines = Lines::start(&["--tokens", &scratch.secret_file("tokens.toml", TOKENS)]);
     for line in
         ["LOCK,team/a,laptop1", "OWN,team/a,x", "UNLOCK,team/a,laptop1", "REGISTER,127.0.0.1:9"]
     {

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 use testing::{Guard, Server, latchfs, pause, python, soon};
-use testing::{rounds, run};
+use testing::{python_tool, rounds, run};
 
 const FIELDS: [&str; 14] = [
     "lock_id",
@@ -421,9 +421,7 @@ fn a_record_follows_its_schema_and_the_default_policy() {
     assert_eq!(nonce.len(), 32, "128 random bits: {nonce}");
     assert_ne!(shown["session_id"], "");
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/lock-record.json");
-    let dir = Path::new(testing::latchfs_path()).ancestors().nth(2).expect("a target");
-    let python = dir.join("test-tools/venv/bin/python");
-    let mut check = Command::new(python);
+    let mut check = Command::new(python_tool("python"));
     check.args(["-c", CHECK]).arg(schema).stdin(std::process::Stdio::piped());
     let mut check = check.spawn().expect("contrib/test-tools installs it");
     let text = shown.to_string();
