@@ -12,8 +12,9 @@ use super::world::{Model, ModelMove, World};
 use super::{SETUP, Scenario, Setup};
 use crate::guard::tests_explore::guard_program::Step;
 use crate::guard::tests_explore::world::{folder, version};
+use foldhash::quality::RandomState;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
 /// The result of an exploration.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub(super) fn explore(setup: Setup) -> ExploredStates {
     let mut explorer = Explorer {
         model: Model::new(setup),
         seen: HashSet::new(),
-        hashers: [RandomState::new(), RandomState::new()],
+        hashers: [RandomState::default(), RandomState::default()],
         explored: ExploredStates { states: 0, transitions: 0, ends: 0, violation: None },
     };
     explorer.run();

@@ -18,8 +18,10 @@ use crate::engine::Token;
 use crate::guard::barrier::chain::MarkerFiles;
 use crate::guard::barrier::folder_path::{ContentDigest, FileStamp, FolderTree, FoundFile};
 use crate::guard::barrier::marker::{MarkerKind, MarkerLink, MarkerName};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasher, Hash, RandomState};
+use foldhash::quality::RandomState;
+use foldhash::{HashMap, HashMapExt as _};
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, Hash};
 use std::io;
 use std::rc::Rc;
 
@@ -413,7 +415,7 @@ pub(super) struct Explored {
 /// Explores all runs of a setup, until a move violates a guarantee.
 pub(super) fn explore(setup: BarrierSetup) -> Explored {
     let mut world = BarrierWorld::new(setup);
-    let hashers = [RandomState::new(), RandomState::new()];
+    let hashers = [RandomState::default(), RandomState::default()];
     let key = |state: &ModelState| {
         let [low, high] = [0, 1].map(|at: usize| u128::from(hashers[at].hash_one(state)));
         high << 64 | low
