@@ -9,8 +9,6 @@ use crate::chaos::seed;
 use crate::load::Dice;
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
-use sim::checks::client_history::{Belief, History, Lock, Sharing, StepKind, Who};
-use sim::checks::promises::check;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,8 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use testing::HttpConnection;
+use testing::client_history::{Belief, History, Lock, Sharing, StepKind, Who};
 use testing::net::Machine;
 use testing::nodes::{Cluster, talk};
+use testing::promises::check;
 
 /// The number of operations of a run, unless `LATCHFS_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 10_000;

@@ -2,7 +2,6 @@
 //! wall clocks jump, leadership moves, and voters are replaced. The seed decides which and when.
 
 use super::world::SimWorld;
-use crate::checks::client_history::SafetyProperty;
 use crate::checks::recorder::CoveragePoint;
 use crate::clients::client::SimClient;
 use crate::machines::virtual_environment::{SimTypeConfig, now, sleep};
@@ -15,6 +14,7 @@ use openraft::type_config::TypeConfigExt;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use testing::client_history::SafetyProperty;
 
 /// How long a leader may take to confirm its leadership. Only then are the machines shut down that
 /// are no longer members of the cluster.

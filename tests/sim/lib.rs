@@ -11,7 +11,7 @@
 //! - waiters are served in the order in which they joined the queue;
 //! - a retried request takes effect once and gets one answer;
 //! - no lease ends early and no acknowledged operation is lost: the history of all clients is
-//!   linearizable (`linearizability`);
+//!   linearizable;
 //! - a grant tells the last handover of its name, also after a restore from a backup;
 //! - nodes that have applied the same entries are in the same state, byte for byte;
 //! - the cluster works again once all faults are repaired.
@@ -26,7 +26,7 @@
 //! - `planted_bugs` are bugs that the simulator must find, and `faults` what goes wrong.
 //! - `simulation` is one run, and `session_hour` one with very many sessions.
 
-pub mod checks;
+mod checks;
 mod planted_bugs;
 mod machines;
 mod world;

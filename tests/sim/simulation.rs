@@ -3,9 +3,7 @@
 use super::faults;
 use super::planted_bugs::{PlantedBug, planted};
 use super::world::SimWorld;
-use crate::checks::client_history::{SafetyProperty, Violation};
 use crate::checks::handover_history::{HandoverHistory, Restore};
-use crate::checks::promises;
 use crate::checks::recorder::CoveragePoint;
 use crate::checks::recorder::{Record, Trace};
 use crate::clients::client::SimClient;
@@ -22,6 +20,8 @@ use openraft_rt_sim::SimRuntime;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use testing::client_history::{SafetyProperty, Violation};
+use testing::promises;
 use tokio::sync::oneshot;
 
 /// Number of clients: enough that every lock is contended and has waiters.

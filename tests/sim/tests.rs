@@ -5,9 +5,9 @@
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
-use crate::checks::client_history::{SafetyProperty, Violation};
 use latchfs::time::Span;
 use std::panic::catch_unwind;
+use testing::client_history::{SafetyProperty, Violation};
 
 /// How many seeds a test tries to find a bug. A test that would need more begins near a seed that
 /// is known to find it.

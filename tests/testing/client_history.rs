@@ -153,8 +153,8 @@ pub struct History {
     /// The time of the earliest request by which a client may have ended its tenure, for each
     /// tenure with such a request.
     pub freed: BTreeMap<Token, Time>,
-    /// The steals of locks: when each was requested, and the token that the thief got; [`Token::MAX`]
-    /// if it is unknown.
+    /// The steals of locks: when each was requested, and the token that the thief got, or
+    /// [`Token::MAX`] if it is unknown.
     pub steals: Vec<(Lock, Time, Token)>,
     /// The tokens of leases that are tied to a session.
     pub of_sessions: BTreeSet<Token>,

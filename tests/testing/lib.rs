@@ -13,10 +13,13 @@
 //!   has what the Python programs of tests share.
 //! - `guard` is a guard and its view.
 //! - `net` are machines that exchange packets, and `nodes` clusters on them.
+//! - `client_history` is what the clients of a cluster saw, real or simulated, and `promises`
+//!   checks that the cluster broke none.
 
 #![allow(clippy::new_without_default)] // a `new` here starts or creates something
 
 mod backend;
+pub mod client_history;
 mod command;
 mod disk;
 mod guard;
@@ -26,6 +29,7 @@ mod loopback;
 mod mount;
 pub mod net;
 pub mod nodes;
+pub mod promises;
 mod python;
 mod scratch;
 mod server;

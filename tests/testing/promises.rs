@@ -35,12 +35,12 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 impl ObservedReset {
     /// Whether the reset ends the leases and queue places of the client `who`.
-    pub(crate) fn means(&self, who: &Who) -> bool {
+    pub fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
     }
 
     /// The latest time at which the reset may take effect.
-    pub(crate) fn by(&self) -> Time {
+    pub fn by(&self) -> Time {
         self.to.unwrap_or(Time::NEVER)
     }
 }

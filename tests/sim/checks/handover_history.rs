@@ -1,13 +1,13 @@
 //! The history of handovers: which client set which one, and what each grant reported of the last
 //! one; and its check.
 
-use super::client_history::{ObservedReset, Token, Who};
-use super::promises::UNKNOWN_FOR;
-use crate::checks::client_history::{SafetyProperty, Violation};
 use latchfs::engine::{HandoverEnd, LastHandover, SessionId};
 use latchfs::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use testing::client_history::{ObservedReset, Token, Who};
+use testing::client_history::{SafetyProperty, Violation};
+use testing::promises::UNKNOWN_FOR;
 
 /// A handover that a client has sent. Its text is unique, and shared with late copies of it.
 #[derive(Debug, Clone)]

@@ -1,9 +1,8 @@
 //! The record of a simulation, and the properties that it is checked for.
 //!
-//! `client_history` and `handover_history` record what clients saw, `recorder` is the record of a
-//! whole run. `promises` checks them all, also that the history is linearizable.
+//! `handover_history` records what clients saw of handovers, and `recorder` is the record of a
+//! whole run. The history of all clients and the checks of its promises are those of the tests with
+//! real nodes: [`testing::client_history`] and [`testing::promises`].
 
-pub mod client_history;
-pub mod promises;
 pub(super) mod handover_history;
 pub(super) mod recorder;

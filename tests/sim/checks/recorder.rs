@@ -3,9 +3,7 @@
 //!
 //! The kinds of events and operations that a simulation counts, to show what the run exercised.
 
-use super::client_history::History;
 use super::handover_history::HandoverHistory;
-use crate::checks::client_history::{SafetyProperty, Violation};
 use crate::machines::virtual_disk::DiskCrash;
 use crate::machines::virtual_environment::{Leader, now};
 use latchfs::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
@@ -17,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use testing::client_history::History;
+use testing::client_history::{SafetyProperty, Violation};
 
 /// Number of lines kept from the end of the trace, to show how a violation came about.
 const TAIL_LINES: usize = 60;

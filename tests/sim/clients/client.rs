@@ -11,7 +11,6 @@
 //! The session and the leases that a simulated client believes it has. A lease has an end of its
 //! own, or ends with the session.
 
-use crate::checks::client_history::{Belief, Lock, SafetyProperty, Sharing, StepKind, Who};
 use crate::machines::virtual_environment::{VirtualClock, now, sleep};
 use crate::machines::virtual_links::{End, NodeReply, NodeRequest};
 use crate::planted_bugs::{PlantedBug, planted};
@@ -25,6 +24,7 @@ use latchfs::engine::{
 use latchfs::raft::store::snapshot::NodeId;
 use latchfs::time::{Span, Time};
 use std::sync::Arc;
+use testing::client_history::{Belief, Lock, SafetyProperty, Sharing, StepKind, Who};
 
 /// The number of locks in a simulation. All clients compete for the same ones.
 pub(crate) const LOCKS: usize = 3;

@@ -12,9 +12,6 @@
 //! the queue after a while.
 
 use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name};
-use crate::checks::client_history::{
-    Lock, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Who,
-};
 use crate::checks::handover_history::{EndKind, EndRequest, ReportedPrevious, SentHandover};
 use crate::clients::client::{ClientLease, less, sharing};
 use crate::machines::virtual_environment::{SimTypeConfig, now, sleep};
@@ -29,6 +26,7 @@ use latchfs::engine::{
 use latchfs::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
+use testing::client_history::{Lock, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Who};
 
 /// The client id under which resets are sent.
 const ADMIN: &str = "admin";

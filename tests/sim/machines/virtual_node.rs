@@ -3,7 +3,6 @@
 use super::virtual_environment::VirtualEnvironment;
 use super::virtual_links::{VirtualLinks, VirtualTransport};
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
-use crate::checks::client_history::SafetyProperty;
 use crate::checks::recorder::CoveragePoint;
 use crate::machines::virtual_disk::VirtualLog;
 use crate::machines::virtual_environment::{Leader, SimTypeConfig, sleep};
@@ -27,6 +26,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use testing::client_history::SafetyProperty;
 use tokio::sync::oneshot;
 
 /// Number of entries between snapshots. It is low, so that nodes which were down need a snapshot.

@@ -2,7 +2,6 @@
 //! disk.
 
 use super::virtual_disk::OpenDisk;
-use crate::checks::client_history::SafetyProperty;
 use crate::checks::recorder::CoveragePoint;
 use crate::checks::recorder::Record;
 use crate::machines::virtual_environment::{SimTypeConfig, now};
@@ -24,6 +23,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use testing::client_history::SafetyProperty;
 
 /// openraft's handle of a simulated node.
 pub(crate) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
