@@ -134,9 +134,9 @@ pub struct History {
     pub acts: BTreeMap<Lock, Vec<LockStep>>,
     /// The periods in which clients believed that they held a lock.
     pub beliefs: Vec<Belief>,
-    /// The places in queues that clients were told.
+    /// The places in queues that answers told to clients.
     pub places: Vec<ObservedQueuePlace>,
-    /// What resets of the engine have ended and kept.
+    /// The resets of the engine, with the clients that kept their leases.
     pub resets: Vec<ObservedReset>,
     /// The lock and the client of each token that any answer mentioned.
     pub tenures: BTreeMap<Token, (Lock, Who)>,

@@ -3,7 +3,7 @@
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
     LockName, LockView, Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, QueuePolicy,
-    Release, TenureEnd, Token,
+    Release, SessionId, TenureEnd, Token,
 };
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
 use crate::fuse::posix_locks::table::table_state::CallOf;
@@ -54,14 +54,20 @@ fn on(ino: u64, ask: Ask) -> Ask {
     Ask { ino, name: name(ino), ..ask }
 }
 
+/// Returns an engine, and the session of the table in it.
+pub(super) fn engine_with_session() -> (Engine, SessionId) {
+    let mut engine = Engine::default();
+    let grace = Grace::new(Span::ZERO).expect("valid");
+    let client = ClientId::parse("host").expect("valid");
+    let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
+    let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
+    let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+    (engine, session)
+}
+
 impl TableRig {
     fn new() -> Self {
-        let mut engine = Engine::default();
-        let grace = Grace::new(Span::ZERO).expect("valid");
-        let client = ClientId::parse("host").expect("valid");
-        let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
-        let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
-        let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+        let (engine, session) = engine_with_session();
         let (reply, watched) = (BTreeMap::new(), BTreeMap::new());
         Self { engine, table: Table::new(session), reply, watched, now: 1 }
     }

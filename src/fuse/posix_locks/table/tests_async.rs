@@ -3,13 +3,14 @@
 //! Each random run locks whole files; one kind of run also locks parts of files.
 
 use crate::engine::{
-    Acquire, Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
-    Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, Release, TenureEnd,
+    Acquire, Answer, ClientId, Engine, EventKind, IfExists, LeaseKey, LockName, LockView, Mode,
+    Move, Op, Ownership, Patch, Release, TenureEnd,
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner};
+use crate::fuse::posix_locks::table::tests::engine_with_session;
 use crate::fuse::posix_locks::table::*;
-use crate::time::{Span, Time};
+use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const FILE: u64 = 7;
@@ -97,12 +98,7 @@ fn bytes(span: ByteRange) -> std::ops::Range<usize> {
 
 impl Far {
     fn new(kind: Kind, says: bool) -> Self {
-        let mut engine = Engine::default();
-        let grace = Grace::new(Span::ZERO).expect("valid");
-        let client = ClientId::parse("host").expect("valid");
-        let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
-        let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
-        let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+        let (engine, session) = engine_with_session();
         let mut far = Self {
             engine,
             table: Table::new(session),
