@@ -286,7 +286,7 @@ async function heldOff(browser) {
 const views = require('./page_views.js')({ url, pictures, told, asked, http, row, go });
 (async () => {
   const browser = await chromium.launch({
-    executablePath: '/usr/bin/chromium',
+    executablePath: '/usr/bin/chromium-headless-shell',
     args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
       '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
