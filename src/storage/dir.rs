@@ -2,9 +2,8 @@
 //!
 //! The errors of the state directory, and their messages.
 
-use super::atomic_file;
-use super::atomic_file::{Durable, TEMPORARY, crash, write_new, write_parts};
-use super::locked_dir::{LockedDirError, Role};
+use super::atomic_file::{self, Durable, TEMPORARY, crash, write_new, write_parts};
+use super::locked_dir::{DirLock, LockedDirError, Role};
 use crate::storage::manifest::{NumberFile, NumberFileError, VERSION};
 use log::warn;
 use std::fs::File;
@@ -35,8 +34,7 @@ again, and a resource that checks them would accept a stale holder.
 #[derive(Debug)]
 pub(super) struct Dir {
     path: PathBuf,
-    /// The file that holds the flock of the directory: closing it releases the lock.
-    _lock: File,
+    _lock: DirLock,
 }
 
 /// The journals and snapshots in a state directory, by their generations (the N in `journal.N` and
@@ -75,7 +73,7 @@ impl Dir {
 
     /// Returns a directory that the caller has locked, as it is.
     pub(super) fn locked(path: &Path, lock: File) -> Self {
-        Self { path: path.to_owned(), _lock: lock }
+        Self { path: path.to_owned(), _lock: DirLock(lock) }
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -59,6 +59,18 @@ fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The locked lock file of a directory, which is unlocked when this is dropped.
+#[derive(Debug)]
+pub struct DirLock(pub(crate) File);
+
+impl Drop for DirLock {
+    /// Closing the file is not enough: a process that another thread has just forked, and that has
+    /// not called `exec` yet, has the file open too.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 impl Role {
     /// Returns the name of a directory with this role in messages.
     const fn what(self) -> &'static str {
@@ -101,9 +113,8 @@ impl Role {
     }
 
     /// Locks a directory for this process. Returns its canonical path, which stays valid for
-    /// messages when the daemon changes its working directory, and the file that holds the lock
-    /// until it is closed.
-    pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), LockedDirError> {
+    /// messages when the daemon changes its working directory, and the lock.
+    pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, DirLock), LockedDirError> {
         let path = fs::canonicalize(path).map_err(|error| self.io(path, error))?;
         if let Some(kind) = remote_kind(&path) {
             return Err(self.error(&path, LockDirError::Remote(kind)));
@@ -113,7 +124,7 @@ impl Role {
             return Err(self.error(&path, LockDirError::Foreign(owner)));
         }
         let lock = self.lock(&path)?;
-        Ok((path, lock))
+        Ok((path, DirLock(lock)))
     }
 
     /// Locks the directory, or returns the process that has locked it.
@@ -253,4 +264,18 @@ fn kind_of(about: &libc::statfs) -> i64 {
 fn kind_of(about: &libc::statfs) -> String {
     let text = about.f_fstypename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
     String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_lock_file_in_a_forked_process_keeps_nobody_out() {
+        let dir = testing::Scratch::new();
+        let (_, lock) = Role::State.take(dir.path()).expect("nobody else uses it");
+        let _copy = lock.0.try_clone().expect("a descriptor");
+        drop(lock);
+        Role::State.take(dir.path()).expect("its user has ended");
+    }
 }

@@ -25,9 +25,8 @@ use crate::base::said;
 use crate::net::certificates::PemError;
 use crate::raft::store::snapshot::{ClusterId, NodeId};
 use crate::storage::atomic_file::{Durable, make_dir, replace, with_sum};
-use crate::storage::locked_dir::{LockedDirError, Role};
+use crate::storage::locked_dir::{DirLock, LockedDirError, Role};
 use parking_lot::Mutex;
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -63,8 +62,7 @@ Don't edit or copy these files while a daemon runs, and never start two nodes fr
 pub(in crate::raft) struct Data {
     path: PathBuf,
     pub(in crate::raft) identity: NodeIdentity,
-    /// The file that holds the flock of the directory: closing it releases the lock.
-    _lock: File,
+    _lock: DirLock,
 }
 
 /// The persistent identity of a node, as stored in the file `node`.

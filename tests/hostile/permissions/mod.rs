@@ -204,8 +204,8 @@ impl Row {
 
 impl Case {
     /// Returns one case with the caller's own client and locks, and cases with a foreign client or
-    /// lock. Each case has lock names of its own. A caller with an unknown token has neither clients
-    /// nor locks, and waits a quarter of a second for each refusal: one case is enough.
+    /// lock. Each case has lock names of its own. A caller with an unknown token has no clients and
+    /// no locks, and waits a quarter of a second for each refusal: one case is enough.
     fn all(who: &Who, number: &mut usize) -> Vec<Self> {
         *number += 1;
         let [own, others] = if who.site == Site::Mount { [BOBS, ALICES] } else { ["a", "b"] };
