@@ -30,7 +30,7 @@ const COUNT_KEPT: Span = Span::from_millis(200);
 /// The number of commands that the leader may have decided while the engine of this node has not
 /// applied them yet, so that they are missing in its counts.
 const UNAPPLIED: usize = 1_024;
-/// The number of counts above which old ones are dropped.
+/// When there are more counts than this, old ones are dropped.
 const COUNTS_MAX: usize = 1_024;
 
 /// The shares of the engine's tables, and the counts of the callers that came near theirs.

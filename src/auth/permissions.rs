@@ -328,7 +328,7 @@ impl Extent {
         }
     }
 
-    /// Returns the word for the extent in the table.
+    /// Returns the word that the printed table of permissions has for this extent.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Yes => "yes",

@@ -70,7 +70,7 @@ pub(super) fn length(text: &str) -> Result<Ttl, String> {
     })
 }
 
-/// Parses a grace as people write it.
+/// Parses a grace period as people write it.
 pub(super) fn grace(text: &str) -> Result<Grace, TermError> {
     Grace::new(parsed_span(text)?)
 }

@@ -225,8 +225,8 @@ impl ClockMapping {
         Self { boot, engine }
     }
 
-    /// Returns a mapping by which engine time continues at `engine` from now on: leases keep the
-    /// time that they had left.
+    /// Returns a mapping by which the engine's time is `engine` now, and goes on from there: leases
+    /// keep the time that they had left.
     pub(super) fn going_on_at(engine: Time) -> Self {
         Self { boot: boot_now(), engine }
     }

@@ -177,7 +177,8 @@ pub enum Limit {
     Remembered(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
-    /// The caller's share of a table, which a front end enforces.
+    /// The caller has used up its share of a table that all callers have in common. A front end
+    /// enforces the share.
     Share(ShareOf, usize),
 }
 

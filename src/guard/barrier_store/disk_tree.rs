@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 use unicode_normalization::UnicodeNormalization as _;
 
-/// The maximum number of names that a walk passed over and that are shown.
+/// Of the names that a walk passed over, at most so many are shown.
 const SKIPPED_SHOWN_MAX: usize = 10;
 
 /// Why a walk passed over a name.

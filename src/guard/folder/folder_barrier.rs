@@ -672,7 +672,8 @@ impl<D: Disk> FolderBarrier<D> {
         let ledger = self.state.lock().ledger.clone();
         let listed =
             self.list(&ledger, MarkerKind::Marker, &rules, late.tenure, late.number, true)?;
-        // A program changes the folder past the view: the list is made again later.
+        // No list of changes was made, since a program changed the folder directly meanwhile: the
+        // marker is written by a later call.
         let Some((listing, marker)) = listed else { return Ok(Late::Soon) };
         let file_name = marker.link().map_err(|error| error.to_string())?.file_name();
         keep(&copied_before(&listing).collect::<Vec<_>>(), Some(&file_name))?;

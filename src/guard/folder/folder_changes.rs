@@ -67,8 +67,8 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(in crate::guard) known: Mutex<KnownFiles>,
     /// The number of the list of the next marker: a change in place is logged once for each.
     epoch: AtomicU64,
-    /// The call after the first marker of a folder that never had one. As long as it is
-    /// there, the first tenure may begin without markers.
+    /// What is called once the folder has its first marker; `None` afterwards. As long as it is
+    /// set, a tenure may begin although there is no marker.
     pub(in crate::guard) first_marked: Mutex<Option<FirstMarked>>,
     /// The versions of other machines that no program has opened.
     pub(in crate::guard) unread: UnreadVersions,

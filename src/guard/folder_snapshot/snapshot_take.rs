@@ -100,8 +100,8 @@ fn allocated_in<D: SnapshotDisk>(disk: &D, tree: &D::Dir) -> io::Result<u64> {
 }
 
 impl<'a, D: SnapshotDisk> SnapshotTake<'a, D> {
-    /// Records the intent, and makes the directory in the stage of the current tenure. All
-    /// snapshots together may take `bytes_max` bytes of the disk.
+    /// Records that a snapshot begins, and makes its directory in the stage of the current tenure.
+    /// All snapshots together may take `bytes_max` bytes of the disk.
     pub(crate) fn begin(
         guard: &'a FolderGuard<D>,
         snapshots: &'a D::Dir,

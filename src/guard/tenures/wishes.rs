@@ -69,7 +69,7 @@ pub(in crate::guard) struct Wish {
 pub(in crate::guard) struct Asked {
     /// For whom the guard asks for the lock.
     pub(in crate::guard) owner: Owner,
-    /// Until when the guard asks for the lock for that program.
+    /// Until when the guard asks for the lock on behalf of the program.
     pub(in crate::guard) until: Time,
 }
 
