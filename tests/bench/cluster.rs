@@ -224,7 +224,8 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
         };
         let patient = line.wait_at_most(ANSWER_PATIENCE);
         while patient && !stop.load(Ordering::Relaxed) {
-            let renewal = b"POST /locks/gap?client=c&ttl=60s HTTP/1.1\r\nhost: localhost\r\n\r\n";
+            let renewal = b"POST /locks/gap?client=c&ttl=60s&reentrant=true HTTP/1.1\r\n\
+                            host: localhost\r\n\r\n";
             if request(&mut line, renewal).is_err() {
                 break;
             }
