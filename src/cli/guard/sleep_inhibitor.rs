@@ -73,7 +73,7 @@ fn follow(before_sleep: &BeforeSleep, was_there: &mut bool) -> Result<(), String
         match bus.next_signal()? {
             Signal::Sleeps => {
                 let (send, done) = channel();
-                // The send fails if the sleep was not delayed for longer.
+                // The send fails if nobody waits any more: the machine sleeps already.
                 before_sleep(Box::new(move || send.send(()).unwrap_or_default()));
                 if done.recv_timeout(SLEEP_DELAY.as_duration()).is_err() {
                     log::warn!("the machine sleeps before everything was given up");

@@ -115,10 +115,10 @@ impl<D: Disk> Fence<'_, D> {
         }
     }
 
-    /// Whether a stage stays: that of a live tenure; and beside live tenures one without files,
-    /// with the names of files that its tenure changed in place. A live tenure may change the same
-    /// files, and its changes would be lost with the old inode. The next tenure that is alone gives
-    /// them a new one.
+    /// Whether a stage is kept. The stage of a live tenure is. So is, while other tenures are live,
+    /// a stage that only has the names of files which its tenure changed in place: these files get
+    /// new inodes, by which the changes of a live tenure to the same files would be lost. The next
+    /// tenure that is alone does it.
     fn stays(&self, stage: &OsStr) -> bool {
         let Some(live) = self.live else { return false };
         let has = |part: &str| {

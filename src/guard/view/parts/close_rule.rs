@@ -72,7 +72,7 @@ pub(in crate::guard::view) trait Processes {
     /// Looks for the file among the descriptors of a thread, or of a process.
     fn table(&mut self, tid: u32) -> OpenState;
 
-    /// Whether a signal is ending a thread. It must be ending.
+    /// Whether a thread that is ending was killed by a signal.
     fn is_killed(&mut self, tid: u32) -> bool;
 
     /// Returns the living children of the process of a thread; `None` if they can't be listed.

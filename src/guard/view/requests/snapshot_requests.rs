@@ -33,7 +33,7 @@ use std::path::Path;
 
 /// The refusal while another request is at work.
 const BUSY: &str = "another snapshot is being taken, checked or removed; try again then";
-/// The risk of each snapshot of a folder that other machines may change meanwhile.
+/// Said of a snapshot of a folder in shared mode: it may have files that were half changed.
 const OTHERS_WRITE: &str = "other machines may have been changing files (--mode shared)";
 
 const fn consistency(quiet: Option<Span>) -> SnapshotConsistency {
