@@ -219,12 +219,14 @@ impl GuardEndpoint {
 
     /// Returns the state of the guard.
     pub(in crate::cli) fn status(&self) -> CliResult<Value> {
-        if let Self::Folder(folder) = self
-            && folder.connect()?.is_none()
-        {
-            return Ok(folder.status());
+        let status = self.request(&json!({"do": "status"}), AnswerWait::Never, None);
+        match self {
+            // Looked at afterwards, since a guard may end while it is asked.
+            Self::Folder(folder) if status.is_err() && folder.connect()?.is_none() => {
+                Ok(folder.status())
+            }
+            _ => status,
         }
-        self.request(&json!({"do": "status"}), AnswerWait::Never, None)
     }
 
     /// Returns the server that knows the lock of a folder whose guard does not run; `None` if the
@@ -507,6 +509,32 @@ impl ViewRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+
+    /// A guard without a view ends after a `give`, at any moment of a question.
+    #[test]
+    fn a_guard_that_ends_while_it_is_asked_is_none() {
+        let dir = std::env::temp_dir().join(format!("latchfs-ending-{}", std::process::id()));
+        fs::create_dir(&dir).expect("the temporary directory can be written");
+        let socket = socket_path(&dir);
+        let guard = UnixListener::bind(&socket).expect("a short path");
+        let ending = std::thread::spawn(move || {
+            let (asked, _) = guard.accept().expect("a question");
+            fs::remove_file(&socket).expect("there");
+            drop((guard, asked));
+        });
+        let endpoint = GuardEndpoint::Folder(PlainFolder {
+            dir: dir.clone(),
+            record: FolderRecord::new(None, 1, false),
+            state: dir.clone(),
+            host: dir.clone(),
+        });
+        let status = endpoint.status().expect("the state without a guard");
+        ending.join().expect("no panic");
+        assert_eq!(status["state"], "reading");
+        fs::remove_dir(dir).expect("empty");
+    }
 
     #[test]
     fn an_answer_of_a_guard_has_a_bound() {

@@ -2,6 +2,7 @@
 //! group, signal forwarding, and the foreground group of the terminal.
 
 use crate::cli::exit::{CliError, CliResult};
+use crate::time::{Time, boot_now};
 #[cfg(target_os = "linux")]
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -329,9 +330,9 @@ impl Group {
     }
 
     /// Ends the command's process group and all processes that have left it: sends SIGTERM first,
-    /// and SIGKILL after `notice`. Returns whether all of them have ended, which a process does not
+    /// and SIGKILL at `kill_at`. Returns whether all of them have ended, which a process does not
     /// if another user owns it or if it hangs in the kernel.
-    pub(super) fn end_all(&mut self, notice: Duration) -> bool {
+    pub(super) fn end_all(&mut self, kill_at: Time) -> bool {
         if self.is_dead() {
             return true;
         }
@@ -341,12 +342,12 @@ impl Group {
             kill(pid, libc::SIGTERM);
             kill(pid, libc::SIGCONT);
         }
-        let polls = notice.as_millis() / POLL.as_millis();
-        for _ in 0..polls {
+        // The clock decides, since a sleep may last much longer on a busy machine.
+        while boot_now() < kill_at {
             if self.is_dead() {
                 return true;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL.min(kill_at.since(boot_now()).as_duration()));
         }
         for _ in 0..POLLS_MAX {
             if self.is_dead() {

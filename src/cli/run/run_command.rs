@@ -356,10 +356,13 @@ impl Watched<'_> {
         loop {
             let sure = self.known.sure();
             let (margin, notice) = (self.times)(sure);
-            let left = (sure - margin).since(boot_now());
+            let now = boot_now();
+            let left = (sure - margin).since(now);
             if left == Span::ZERO {
                 (self.at_loss)();
-                group.end_all(notice.as_duration());
+                // SIGTERM may come late, on a busy machine, but SIGKILL must not.
+                let end = if sure == Time::ZERO { now } else { sure - margin };
+                group.end_all(end + notice);
                 return CommandEnd::Lost;
             }
             if !front.lives() {
@@ -381,7 +384,7 @@ impl Watched<'_> {
     /// stays held until then.
     fn until_all_are_dead(&self, group: &mut children::Group, notice: Span) {
         let mut is_said = false;
-        while !group.end_all(notice.as_duration()) {
+        while !group.end_all(boot_now() + notice) {
             if !std::mem::replace(&mut is_said, true) {
                 output::say(&format!(
                     "processes of the command can't be ended, so lock '{}' stays held until they \
