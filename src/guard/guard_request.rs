@@ -215,10 +215,9 @@ fn acceptance(asked: &Value) -> Result<WishOf, String> {
 }
 
 /// Returns until when the lock service certainly keeps the lock, in milliseconds of the boot clock;
-/// `None` if it is not held, or for as long as the guard runs.
+/// 0 if it is not held, and `None` if it is held for as long as the guard runs.
 fn surely_until_ms(until: Time) -> Option<u64> {
-    let is_bounded = until != Time::ZERO && until != Time::NEVER;
-    is_bounded.then(|| until.as_nanos() / 1_000_000)
+    (until != Time::NEVER).then(|| until.as_nanos() / 1_000_000)
 }
 
 impl FolderLock {
@@ -347,6 +346,13 @@ impl<D: Disk> Tenures<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_lock_is_told_from_one_that_never_ends() {
+        assert_eq!(surely_until_ms(Time::ZERO), Some(0));
+        assert_eq!(surely_until_ms(Time::from_secs(2)), Some(2_000));
+        assert_eq!(surely_until_ms(Time::NEVER), None);
+    }
 
     #[test]
     fn a_request_is_parsed_and_the_longest_wait_is_a_day() {

@@ -2,22 +2,9 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use testing::{Guard, Scratch, Server, no_other_stops, soon};
-
-/// Closes a file, and returns the result of close(2).
-fn close(file: File) -> io::Result<()> {
-    let fd = file.as_raw_fd();
-    std::mem::forget(file);
-    // SAFETY: the descriptor is open, and nothing else closes it.
-    #[allow(unsafe_code)]
-    match unsafe { libc::close(fd) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
+use testing::{Guard, Scratch, Server, close, no_other_stops, soon};
 
 #[track_caller]
 fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {

@@ -328,11 +328,14 @@ fn the_programs_own_exit_code_is_passed_on_and_the_lock_given_back() {
 fn signals_reach_the_program() {
     let place = Place::new(&[]);
     let guard = place.guard();
-    let running = Running::start(&mut under(guard, &[], &["sleep", "1000"]));
-    soon("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
-    signal(running.child.id() as i32, libc::SIGTERM);
-    running.end().exits(128 + 15);
-    assert_eq!(state(guard), "reading");
+    // Also right after the use began, when the program may not have started yet.
+    for _ in 0..rounds(10, 100) {
+        let running = Running::start(&mut under(guard, &[], &["sleep", "1000"]));
+        soon("the use", || (guard.status()["used_by"].as_array()?.len() == 1).then_some(()));
+        signal(running.child.id() as i32, libc::SIGTERM);
+        running.end().exits(128 + 15);
+        assert_eq!(state(guard), "reading");
+    }
     let running = place.start_beats();
     signal(running.child.id() as i32, libc::SIGKILL);
     soon("the lock given back", || (state(guard) == "reading").then_some(()));

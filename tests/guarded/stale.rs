@@ -3,21 +3,13 @@
 use crate::hostile::TestMount;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
-use testing::{Guard, Scratch, Server, Stopped, no_other_stops, pause, python, rounds, run, soon};
-
-/// Closes a file, and returns the result of close(2).
-#[allow(unsafe_code)]
-fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and nothing else closes it.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
+use testing::{
+    Guard, Scratch, Server, Stopped, close, no_other_stops, pause, python, rounds, run, soon,
+};
 
 #[track_caller]
 fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {

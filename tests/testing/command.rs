@@ -1,7 +1,9 @@
 //! Runs commands that end or are killed at a limit, latchfs among them; sends signals; and polls
 //! for state that can only be observed by polling.
 
-use std::io::{BufRead as _, BufReader, Read};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -181,12 +183,22 @@ pub fn free_port() -> u16 {
     ports.find(is_free).expect("there are ports")
 }
 
+/// Closes a file, and returns the result of close(2).
+#[allow(unsafe_code)]
+pub fn close(file: File) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and nothing else closes it.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sends a signal to a process, or to a group (negative id).
 #[allow(unsafe_code)]
 pub fn signal(pid: i32, number: i32) {
     // SAFETY: kill(2) touches no memory of this process.
     let result = unsafe { libc::kill(pid, number) };
-    let error = std::io::Error::last_os_error();
+    let error = io::Error::last_os_error();
     let is_gone = error.raw_os_error() == Some(libc::ESRCH);
     assert!(result == 0 || is_gone, "kill {pid}: {error}");
 }

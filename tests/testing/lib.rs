@@ -36,7 +36,7 @@ mod server;
 
 pub use backend::Behind;
 pub use command::{
-    COMMAND_LIMIT, Output, drain, eventually, eventually_in_cluster, free_port, is_durable,
+    COMMAND_LIMIT, Output, close, drain, eventually, eventually_in_cluster, free_port, is_durable,
     latchfs, latchfs_path, lines, poll, python_tool, remove_tree, rounds, run, run_latchfs,
     run_within, signal, soon,
 };

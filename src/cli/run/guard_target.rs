@@ -103,6 +103,7 @@ impl GuardTarget {
     /// lock. Says what it waits for on standard error.
     pub(in crate::cli) fn take(&self, patience: Option<Span>) -> CliResult<GuardedLock> {
         let until = patience.map(|patience| boot_now() + patience);
+        let mut taken_here = None;
         loop {
             let before = self.endpoint.status()?;
             let left = until.map(|until| until.since(boot_now()).as_millis());
@@ -114,7 +115,11 @@ impl GuardTarget {
             let name = status["lock"].as_str().unwrap_or_default().to_owned();
             let was_held = before["state"] == "holding" && before["tenure"] == status["tenure"];
             let Some(token) = token else { continue };
-            let begun = self.send(&format!("{token} {}\n", u8::from(!was_held)))?;
+            if !was_held {
+                taken_here = Some(token);
+            }
+            let gives = u8::from(taken_here == Some(token));
+            let begun = self.send(&format!("{token} {gives}\n"))?;
             if begun["error"].is_null() {
                 let until = sure(&begun, token);
                 let ttl = Span::from_millis(begun["ttl_ms"].as_u64().unwrap_or_default());
@@ -382,8 +387,8 @@ pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {
         }
     })?;
     let patience = if args.try_only { Some(Span::ZERO) } else { args.wait };
-    let lock = guard.take(patience)?;
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
+    let lock = signals.end_or(|| guard.end_and_wait(), || guard.take(patience))?;
     let mut command = args.command_line();
     command.env("LATCHFS_LOCK", &lock.name).env("LATCHFS_TOKEN", lock.token.to_string());
     let lease = SupervisedLease { token: lock.token, ttl_ms: UNUSED_TTL_MS };
@@ -445,6 +450,16 @@ fn why_lost(lock: &GuardedLock, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A guard learns of the loss of its lock a moment before its state says so.
+    #[test]
+    fn a_lock_that_is_lost_is_not_held_for_ever() {
+        let state = |until: Value| json!({"state": "holding", "tenure": {"token": 7}, "surely_until_ms": until});
+        assert_eq!(sure(&state(0.into()), 7), Time::ZERO);
+        assert_eq!(sure(&state(2_000.into()), 7), Time::from_secs(2));
+        assert_eq!(sure(&state(2_000.into()), 6), Time::ZERO);
+        assert_eq!(sure(&state(Value::Null), 7), Time::NEVER, "the engine is in the guard");
+    }
 
     /// A lock is taken at any time between two renewals of the lease. How soon the command ends
     /// depends on the whole lease, not on what is left of it then.

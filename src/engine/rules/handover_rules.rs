@@ -50,8 +50,9 @@ impl Engine {
         self.state.remembered.len()
     }
 
-    /// Returns the remembered names, as an engine takes them over that replaces this one after the
-    /// loss of all replicas. How the tenures ended that have set the handovers is then unknown.
+    /// Returns the names whose last handover is remembered, for the engine that replaces this one
+    /// when all replicas are lost. Each handover was written down by a tenure; how that tenure
+    /// ended is then unknown.
     pub fn remembered_names(&self) -> Vec<RememberedName> {
         let unknown = |last: &LastHandover| LastHandover {
             at: None,

@@ -215,8 +215,9 @@ pub(crate) fn read_ledger<D: Disk>(disk: &D, dir: &D::Dir) -> io::Result<Ledger>
     Ok(load(ledger.as_ref(), changes.as_ref())?.0)
 }
 
-/// Returns the ledger with the changes of the log, and the fault of the files. Fails if the ledger
-/// has another version: it belongs to another latchfs, and stays as it is.
+/// Returns the ledger with the changes of the log, and what is wrong with the two files, if
+/// anything is. Fails if the ledger has another version: another version of latchfs has written it,
+/// and it stays as it is.
 fn load(
     ledger: Option<&OwnFile>,
     changes: Option<&LoadedChanges>,

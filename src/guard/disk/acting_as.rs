@@ -26,8 +26,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// The capabilities of an act on names: the kernel has checked the program's permissions, with all
-/// of its groups, before it sent the request.
+/// The capabilities that a thread keeps while it creates, renames or removes a file as another
+/// user. They let nobody in: the kernel has checked the program's permissions, with all of its
+/// groups, before it sent the request.
 const OF_NAMES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FSETID)

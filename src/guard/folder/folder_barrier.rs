@@ -259,7 +259,8 @@ impl<D: Disk> FolderBarrier<D> {
         state.announced = Some(id);
         if let Some(marking) = &mut state.marking {
             marking.announced();
-            // A marker that was about to be due waits for the change that is announced.
+            // The announced change comes next. Its time starts the wait before a marker anew, so
+            // that no marker is written just before the change.
             marking.changed(boot_now());
             gate.set_must_announce(false);
         }

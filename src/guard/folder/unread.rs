@@ -72,8 +72,8 @@ fn key(version: &FileStamp) -> VersionKey {
 
 #[derive(Default)]
 struct Memory {
-    /// The owners whose programs have opened a version, for each version that some have not, as it
-    /// was when it was compared.
+    /// For each unread version: the stamp of its file when the version arrived, and the owners
+    /// whose programs have opened it nevertheless. It is read once the host's owner has.
     unread: HashMap<VersionKey, (FileStamp, Vec<Owner>)>,
     /// The versions that programs have opened since the gate closed. They may be new ones.
     opened: HashSet<(VersionKey, Owner)>,

@@ -23,7 +23,7 @@ use std::collections::HashSet;
 impl<R> Table<R> {
     /// Returns the first lock of this mount that conflicts with a request of the owner `id`, for
     /// `F_GETLK`. The table knows no holders outside of this mount. A lock that was granted after
-    /// its waiter was interrupted is none.
+    /// its waiter was interrupted conflicts with nothing.
     pub(crate) fn conflict(
         &self,
         ino: u64,

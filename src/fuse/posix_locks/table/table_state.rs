@@ -560,8 +560,9 @@ impl<R> Table<R> {
         true
     }
 
-    /// Handles the event that a lease of no open file was granted without a wait: if `mv` has just
-    /// moved a linked lease, it is that lease under its new name and token.
+    /// Handles the grant, without a wait, of a lease that belongs to no open file. If `mv` has just
+    /// moved a lease that `ln` had linked, the grant is that lease under its new name and token;
+    /// otherwise nothing changes.
     pub(crate) fn link_moved(&mut self, name: &LockName, token: Token) {
         let Some(moved) = self.moved.take() else { return };
         if let Some(mut link) = self.links.remove(moved) {

@@ -210,8 +210,9 @@ impl FolderView {
         open.filter(|open| open.is_for_writing())
     }
 
-    /// Makes the files of a tenure dormant whose gate has closed for good, but for those that are
-    /// not in the folder.
+    /// Makes the files dormant that are open for writing in a tenure which is over: their writes
+    /// fail until the lock is held again. Files that are not in the folder, such as an unpublished
+    /// save, stay as they are.
     pub(in crate::guard::view) fn make_dormant(&self, tenure: TenureId, may_go_on: MayGoOn) {
         for open in self.open_for_writing() {
             let is_there = match &open.content {
