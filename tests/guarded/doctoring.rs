@@ -10,20 +10,22 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use testing::run;
 use testing::{Guard, Scratch, Server, latchfs, shell, soon};
 
-static KERNEL: RwLock<()> = RwLock::new(());
-
-/// Keeps the settings of the kernel as they are: a test that changes them waits.
-pub(crate) fn kernel_stays() -> RwLockReadGuard<'static, ()> {
-    KERNEL.read().unwrap_or_else(PoisonError::into_inner)
+/// Keeps the settings of the kernel as they are: a test that changes them waits, in whichever
+/// process.
+pub(crate) fn kernel_stays() -> File {
+    let machine = File::open("/dev/fuse").expect("each machine of the tests has it");
+    machine.lock_shared().expect("waited for");
+    machine
 }
 
 /// Waits until no test needs the settings of the kernel as they are.
-pub(crate) fn kernel_changes() -> RwLockWriteGuard<'static, ()> {
-    KERNEL.write().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn kernel_changes() -> File {
+    let machine = File::open("/dev/fuse").expect("each machine of the tests has it");
+    machine.lock().expect("waited for");
+    machine
 }
 
 /// Returns the findings of a doctor that is run by `command`: the name and the sentence of each.
