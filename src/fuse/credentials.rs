@@ -9,10 +9,10 @@ use crate::fuse::kernel::interrupts::status_text;
 use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
+use nix::unistd::{Uid, User};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,33 +221,10 @@ fn joined(host: &ClientId, part: &str) -> ClientId {
 }
 
 /// Returns the name of a user from the system's user database.
-#[allow(unsafe_code)]
 fn name_of_user(uid: u32) -> Option<String> {
-    const BUFFER_BYTES_MAX: usize = 1 << 20;
-    let mut size = 1_024;
-    while size <= BUFFER_BYTES_MAX {
-        let mut buffer = vec![0_u8; size];
-        let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
-        let mut found = std::ptr::null_mut();
-        // SAFETY: all pointers are valid for the call, and `size` is the length of the buffer.
-        let result = unsafe {
-            let buffer = buffer.as_mut_ptr().cast();
-            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer, size, &raw mut found)
-        };
-        if result == libc::ERANGE {
-            size *= 2;
-            continue;
-        }
-        if result != 0 || found.is_null() {
-            return None;
-        }
-        // SAFETY: getpwuid_r has filled the entry, and its name lies in the buffer, which is alive.
-        let name = unsafe { CStr::from_ptr((*found).pw_name) };
-        let name = name.to_str().ok()?;
-        let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
-        return fits.then(|| name.to_owned());
-    }
-    None
+    let name = User::from_uid(Uid::from_raw(uid)).ok()??.name;
+    let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
+    fits.then_some(name)
 }
 
 /// Whether the process behind a pidfd has not ended yet. The kernel does not reuse the pid of a

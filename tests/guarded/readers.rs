@@ -465,7 +465,8 @@ fn a_file_that_is_always_replaced_can_be_opened() {
 
 /// A program saves a file again and again, while others read it twice by one descriptor. Then
 /// another one opens it for writing as well: a save that begins before that one has closed it
-/// changes the same version, which a reader may have. The argument is the length of each in seconds.
+/// changes the same version, which a reader may have. The argument is the length of each in
+/// seconds.
 const SAVED_ALWAYS: &str = "
 import os, sys, time
 SIZE, count = 100000, 0

@@ -8,4 +8,5 @@
 mod durable;
 mod http;
 mod line;
+mod own_locks;
 mod seeds;

@@ -3,6 +3,7 @@
 
 use super::config_file::Config;
 use super::credential_options::{ServerKeyArgs, Sourced};
+use super::own_locks::OwnLocks;
 use super::target::mount_before_server;
 use crate::cli::argument_types::own_client;
 use crate::cli::exit::CliResult;
@@ -65,7 +66,14 @@ pub(in crate::cli) fn run(args: &ConfigArgs) -> CliResult {
 
 /// Returns the options that have a value.
 fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
-    let Some(server) = key.default_server()? else { return Ok(Vec::new()) };
+    let own = match OwnLocks::here() {
+        Ok(own) => {
+            let state = if own.is_running()? { "its daemon runs" } else { "no daemon runs" };
+            Some(("own locks", harmless(&own.url()), state.to_owned()))
+        }
+        Err(_) => None,
+    };
+    let Some(server) = key.default_server()? else { return Ok(own.into_iter().collect()) };
     let found = key.credentials(&server.value)?;
     let mut rows = vec![row("server", &server, String::clone)];
     for (name, file) in [
@@ -87,6 +95,7 @@ fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
         Some(client) => row("client", client, ToString::to_string),
         None => ("client", own_client()?.to_string(), "host and user".to_owned()),
     });
+    rows.extend(own);
     Ok(rows)
 }
 
@@ -96,9 +105,12 @@ fn row<T>(name: &'static str, of: &Sourced<T>, shown: impl FnOnce(&T) -> String)
 
 fn to_text(config: &Config, rows: &[Row]) -> String {
     let mut lines = Vec::new();
-    if rows.is_empty() {
-        lines
-            .push("no server is configured, so commands use the mounts of this machine".to_owned());
+    if !rows.iter().any(|(name, ..)| *name == "server") {
+        lines.push(
+            "no server is configured, so commands use the mounts of this machine, and where there \
+             is none your own locks"
+                .to_owned(),
+        );
     }
     let cells = |(name, value, source): &Row| [(*name).to_owned(), value.clone(), source.clone()];
     lines.extend(aligned(&rows.iter().map(cells).collect::<Vec<_>>(), None));

@@ -3,14 +3,15 @@
 //!
 //! The command line comes first (`--dir`, `--server`, `--profile`, a path below a mount), then the
 //! mount that contains the current directory, then the environment, then the configuration file,
-//! then the only mount there is. `LATCHFS_DIR` names a mount and so comes before the current
-//! directory and before `LATCHFS_SERVER`.
+//! then the only mount there is, then the user's own locks. `LATCHFS_DIR` names a mount and so
+//! comes before the current directory and before `LATCHFS_SERVER`.
 //!
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
 //! without contacting another node, and so even without a majority.
 
 use super::credential_options::{CREDENTIAL_VARIABLES, ServerKeyArgs};
 use super::mount_client::{ControlFileClient, LockClient, PAGE, show_place};
+use super::own_locks::OwnLocks;
 use super::remote_client::RemoteClient;
 use crate::cli::argument_types::{not_a_name, own_client, parsed, variable};
 use crate::cli::connect::credential_options::ask_first;
@@ -37,7 +38,7 @@ const RELEASE_ALL_PATIENCE: Span = Span::from_secs(60);
 pub(in crate::cli) struct TargetArgs {
     // This option does not use clap's `env`, which would hide whether a value comes from the
     // environment or from the command line, and the order of precedence depends on that.
-    /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
+    /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is, or your own locks]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
     pub(in crate::cli) dir: Option<PathBuf>,
     /// The server to ask instead of a mount (a URL, or unix:PATH), or the nodes of a cluster
@@ -126,25 +127,50 @@ impl TargetArgs {
         self.key.arguments()
     }
 
+    /// Starts the daemon of the user's own locks, if the command about the lock `name` means them.
+    pub(in crate::cli) fn start_own(&self, name: &OsStr) -> CliResult {
+        self.server_for(Some(name)).map(drop)
+    }
+
     /// Returns the client that sends a request which is about no particular lock.
     pub(in crate::cli) fn lock_client(&self) -> CliResult<Arc<dyn LockClient>> {
-        match self.direct()? {
-            Some(direct) => Ok(Arc::new(direct)),
-            None => Ok(Arc::new(ControlFileClient::of(self.mount()?))),
+        if let Some(url) = self.server_for(None)? {
+            self.check_own(None, &url, None)?;
+            return Ok(Arc::new(self.direct_to(&url)?));
         }
+        let mount = self.mount()?;
+        self.check_own(None, &mount.display().to_string(), None)?;
+        Ok(Arc::new(ControlFileClient::of(mount)))
     }
 
     /// Returns the client that sends requests about the lock `name`, and the lock's full name.
-    pub(in crate::cli) fn asking(&self, name: &OsStr) -> CliResult<CommandTarget> {
-        if let Some(url) = self.server_for(Some(name))? {
+    pub(in crate::cli) fn asking(&self, given: &OsStr) -> CliResult<CommandTarget> {
+        if let Some(url) = self.server_for(Some(given))? {
             let direct = self.direct_to(&url)?;
             let profile = self.key.profile_argument().map(str::to_owned);
-            let (name, place) = (parsed(name)?, CommandPlace::Server { url, profile });
+            let name = parsed(given)?;
+            self.check_own(Some(given), &url, Some(&name))?;
+            let place = CommandPlace::Server { url, profile };
             return Ok(CommandTarget { ask: Arc::new(direct), place, name });
         }
-        let MountedLock { dir, name } = self.lock(name)?;
+        let MountedLock { dir, name } = self.lock(given)?;
+        self.check_own(Some(given), &dir.display().to_string(), Some(&name))?;
         let ask = Arc::new(ControlFileClient::of(dir.clone()));
         Ok(CommandTarget { ask, place: CommandPlace::Mount(dir), name })
+    }
+
+    /// Checks a command that uses the place `place` against the user's own locks, unless the
+    /// command line names the place.
+    fn check_own(&self, given: Option<&OsStr>, place: &str, name: Option<&LockName>) -> CliResult {
+        let is_named = self.dir.is_some()
+            || self.server.is_some()
+            || self.key.profile_argument().is_some()
+            || given.is_some_and(is_path);
+        match OwnLocks::here() {
+            Ok(own) if !is_named && own.url() != place => own.check_beside(place, name),
+            // A user without a place for own locks has none.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Returns the servers for stale reads; the first that answers is used.
@@ -204,7 +230,16 @@ impl TargetArgs {
         }
         let is_mount = self.key.profile_argument().is_none()
             && (self.dir_said().is_some() || names_mount(name)?);
-        let url = if is_mount { None } else { self.key.default_server()?.map(|url| url.value) };
+        let configured = if is_mount { None } else { self.key.default_server()? };
+        let url = match configured.map(|url| url.value) {
+            None if !is_mount && trusted_mounts()?.is_empty() => {
+                let own = OwnLocks::here()?;
+                let url = own.started()?;
+                own.introduce();
+                Some(url)
+            }
+            url => url,
+        };
         if url.is_none() && self.client.is_some() {
             return Err(CliError::usage(
                 "--client says whom a server is asked as, and a mount is meant here, which has a \

@@ -7,7 +7,8 @@ use super::servers;
 use crate::base::said;
 use crate::cli::argument_types::state_dir;
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
-use crate::cli::exit::CliResult;
+use crate::cli::connect::own_locks::OwnLocks;
+use crate::cli::exit::{CliError, CliResult};
 use crate::fuse::kernel::mountinfo::{Life, MountPoint};
 use crate::fuse::kernel::{mount_seal, mountinfo};
 use crate::guard::folder::state_place::synced_by;
@@ -39,6 +40,7 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
     if mounts.is_empty() {
         findings.push(Finding::well(check, "no latchfs is mounted here"));
     }
+    findings.push(own_locks());
     findings.extend(mounts.iter().filter_map(|mount| hidden(&mount.dir)));
     let all = mountinfo::ours_and_views().unwrap_or_default();
     findings.extend(all.iter().filter_map(synced));
@@ -47,6 +49,23 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
     findings.extend(bare.filter_map(|dir| leftovers(&dir)));
     findings.extend(abouts.iter().flat_map(servers::of_mount));
     (findings, abouts)
+}
+
+/// Returns the finding about the locks of this user, which need no mount.
+fn own_locks() -> Finding {
+    let check = "own locks";
+    let own = OwnLocks::here();
+    match own.and_then(|own| own.is_running().map(|runs| (own.url(), runs))) {
+        Ok((url, true)) => Finding::well(check, format!("your daemon serves them at {url}")),
+        Ok((url, false)) => {
+            let says = format!("the first command that names no place starts a daemon at {url}");
+            Finding::well(check, says)
+        }
+        Err(CliError::Said(_, why)) => {
+            Finding::odd(check, why, "name a mount or a server in each command")
+        }
+        Err(_) => Finding::well(check, "not known"),
+    }
 }
 
 fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Finding {

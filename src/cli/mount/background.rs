@@ -1,5 +1,5 @@
-//! `mount --background`: runs this program again as a daemon without a terminal, and waits until
-//! its mounts are usable.
+//! Runs this program again as a daemon without a terminal, and waits until it is ready: for `mount
+//! --background`, and for the locks of a user.
 //!
 //! The daemon reports through its standard output, a pipe that its parent reads: the lines to
 //! print, then [`READY`]. If the pipe ends without that word, the start has failed, and the lines
@@ -35,28 +35,52 @@ pub(in crate::cli) fn start(state: Option<&Path>) -> CliResult {
 /// Starts the daemon with other arguments, and returns when it is ready.
 pub(in crate::cli) fn start_with(args: &[OsString], state: Option<&Path>) -> CliResult {
     let log = state.map(open_log).transpose()?;
-    let mut child = spawn(args, log).map_err(|error| {
-        CliError::system("the daemon can't be started in the background", &error)
-    })?;
-    let mut report = String::new();
-    if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_string(&mut report)
-            .map_err(|error| CliError::system("the daemon's report can't be read", &error))?;
-    }
+    let (child, report) = report_of(daemon(args, log))?;
     match report.strip_suffix(&format!("{READY}\n")) {
         Some(lines) => output::write(lines),
         None => Err(never_ready(child, &report, state)),
     }
 }
 
+/// Starts a daemon that belongs to no terminal, job or command, and returns when it is ready: it
+/// has no environment, no open file and no parent of the caller's.
+pub(in crate::cli) fn start_apart(args: &[OsString], log_dir: &Path) -> CliResult {
+    let log = Some(open_log(log_dir)?);
+    let mut command = daemon(args, log);
+    command.env_clear();
+    leave_everything(&mut command);
+    let (mut child, report) = report_of(command)?;
+    if report.ends_with(&format!("{READY}\n")) {
+        // The child has only started the daemon, and has ended.
+        return child.wait().map(drop).map_err(|error| not_started(&error));
+    }
+    Err(never_ready(child, &report, Some(log_dir)))
+}
+
+fn not_started(error: &io::Error) -> CliError {
+    CliError::system("the daemon can't be started in the background", error)
+}
+
+/// Starts a daemon. Returns it with what it reports until it is ready, or has ended.
+fn report_of(mut command: Command) -> CliResult<(Child, String)> {
+    let mut child = command.spawn().map_err(|error| not_started(&error))?;
+    let mut report = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut report)
+            .map_err(|error| CliError::system("the daemon's report can't be read", &error))?;
+    }
+    Ok((child, report))
+}
+
+/// Returns the command that starts a daemon, in a session of its own.
 #[allow(unsafe_code)]
-fn spawn(args: &[OsString], log: Option<File>) -> io::Result<Child> {
+fn daemon(args: &[OsString], log: Option<File>) -> Command {
     // The child executes the file that runs now, even if another version has been installed under
     // its name since.
     #[cfg(target_os = "linux")]
     let mut command = Command::new("/proc/self/exe");
     #[cfg(not(target_os = "linux"))]
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "latchfs".into()));
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "latchfs".into()));
     // After a '--' it would be the name of a directory, and each daemon would start another one.
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
@@ -72,7 +96,40 @@ fn spawn(args: &[OsString], log: Option<File>) -> io::Result<Child> {
     };
     // SAFETY: the closure makes one system call and allocates nothing.
     unsafe { command.pre_exec(own_session) };
-    command.spawn()
+    command
+}
+
+/// The highest descriptor of the caller that is closed where the system can't close all at once.
+const DESCRIPTORS_CLOSED: libc::c_int = 1_024;
+
+/// Makes a program start as the child of a process that ends at once, without the open files of
+/// this process.
+#[allow(unsafe_code)]
+fn leave_everything(command: &mut Command) {
+    let leave = || {
+        let first = libc::STDERR_FILENO + 1;
+        // SAFETY: the process has one thread, and all calls take numbers.
+        unsafe {
+            match libc::fork() {
+                -1 => return Err(io::Error::last_os_error()),
+                0 => {}
+                _ => libc::_exit(0),
+            }
+            libc::umask(0o077);
+            #[cfg(target_os = "linux")]
+            let at_once = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+            #[cfg(target_os = "linux")]
+            if libc::syscall(libc::SYS_close_range, first, libc::c_int::MAX, at_once) == 0 {
+                return Ok(());
+            }
+            for fd in first..DESCRIPTORS_CLOSED {
+                libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only, and allocates nothing.
+    unsafe { command.pre_exec(leave) };
 }
 
 fn open_log(state: &Path) -> CliResult<File> {

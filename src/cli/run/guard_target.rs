@@ -454,7 +454,10 @@ mod tests {
     /// A guard learns of the loss of its lock a moment before its state says so.
     #[test]
     fn a_lock_that_is_lost_is_not_held_for_ever() {
-        let state = |until: Value| json!({"state": "holding", "tenure": {"token": 7}, "surely_until_ms": until});
+        let state = |until: Value| {
+            let tenure = json!({"token": 7});
+            json!({"state": "holding", "tenure": tenure, "surely_until_ms": until})
+        };
         assert_eq!(sure(&state(0.into()), 7), Time::ZERO);
         assert_eq!(sure(&state(2_000.into()), 7), Time::from_secs(2));
         assert_eq!(sure(&state(2_000.into()), 6), Time::ZERO);

@@ -172,6 +172,8 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     if let Some(path) = &args.guard {
         return crate::cli::run::guard_target::run(args, path);
     }
+    // A daemon that this starts must not be a descendant of the two processes, which end theirs.
+    args.target.start_own(args.name_and_words().0)?;
     // `split` forks, and only the forking thread continues in the child, so `split` must run before
     // any other thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;

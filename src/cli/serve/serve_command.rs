@@ -8,7 +8,7 @@ use super::storage_options;
 use super::storage_options::{LocalBackend, StorageArgs, StorageChoice};
 use crate::auth::{Authenticator, Grant};
 use crate::cli::argument_types::{
-    DurationArg, ListenArg, address, default_grace, default_ttl, listen_at,
+    DurationArg, ListenArg, address, default_grace, default_ttl, listen_at, span,
 };
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
@@ -25,6 +25,7 @@ use crate::server::line;
 use crate::server::line::{LineConfig, LineServer};
 use crate::service::{AdminAction, AuditEntry, Locks};
 use crate::shares::LimitName;
+use crate::time::Span;
 use rustix::process::geteuid;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender};
@@ -70,6 +71,12 @@ pub(in crate::cli) struct ServeArgs {
     release_on_node_removal: bool,
     #[command(flatten)]
     pub(in crate::cli) log_locks: LogLocksArgs,
+    /// End when nothing is held or waited for, and nobody has asked for so long
+    #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "peer_listen")]
+    idle_end: Option<Span>,
+    /// Be the daemon of a user's own locks, and report to the command that starts it
+    #[arg(long, hide = true)]
+    detached: bool,
     /// Print the table of permissions, and exit
     #[arg(long)]
     print_permissions: bool,
@@ -121,15 +128,16 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         log::info!("server stopped before it had begun");
         return Ok(());
     };
+    let end = send.clone();
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
         let server = start(decider.locks(), &config, gate)?;
         let line = line.map(|line| start_line(decider.locks(), line, &server)).transpose()?;
-        let version = env!("CARGO_PKG_VERSION");
-        let address = server.addresses().first().map(String::as_str);
-        let socket = server.addresses().get(1).map(String::as_str);
-        log::info!(address, socket, version; "server started");
-        background::notify_manager();
+        args.tell_ready(&server)?;
+        if let Some(after) = args.idle_end {
+            let watched = server.on_idle(after, move || drop(end.send(ServeEvent::End)));
+            watched.map_err(|error| CliError::system("a thread can't be started", &error))?;
+        }
         let ended = loop {
             match news.recv() {
                 Ok(ServeEvent::Opened(_)) => {}
@@ -178,9 +186,21 @@ fn open(
 }
 
 impl ServeArgs {
+    /// Tells the log, a service manager, and the command that has started this daemon, that the
+    /// server can be used.
+    fn tell_ready(&self, server: &HttpServer) -> CliResult {
+        let version = env!("CARGO_PKG_VERSION");
+        let address = server.addresses().first().map(String::as_str);
+        let socket = server.addresses().get(1).map(String::as_str);
+        log::info!(address, socket, version; "server started");
+        background::notify_manager();
+        if self.detached { background::ready() } else { Ok(()) }
+    }
+
     /// Returns the sockets on which the server listens.
     fn sockets(&self) -> Vec<Listen> {
-        let requires_credentials = self.access.identifies();
+        // Nobody else has anything to do with a user's own locks.
+        let requires_credentials = self.detached || self.access.identifies();
         let at_socket = move |peer: PeerUser| {
             Grant::at_socket(peer.uid, geteuid().as_raw(), requires_credentials)
         };

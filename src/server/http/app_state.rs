@@ -85,6 +85,8 @@ pub(super) struct AppState {
     /// The id of this run of the server, a part of each event id: event numbers start again with
     /// each run.
     pub(super) instance: String,
+    /// The number of connections that were accepted since the start.
+    pub(super) accepted: AtomicU64,
     phase: watch::Sender<ShutdownPhase>,
 }
 
@@ -138,6 +140,7 @@ impl AppState {
             release_on_node_removal: false,
             more_metrics: Mutex::default(),
             instance,
+            accepted: AtomicU64::new(0),
             phase,
         }
     }

@@ -6,10 +6,11 @@
 //!
 //! Where to look: `bodies` has what requests and answers say, and `request_context` is one request.
 //! `handlers` has what each endpoint does, and `routes` the table by which a request finds its
-//! handler. `app_state`, `history`, `server_session` and `access_log` are shared by all
-//! requests. `connection` serves one connection within its limits, `ca` makes certificates, and
-//! `server` starts and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The
-//! rights of callers are the subject of [`auth`](crate::auth).
+//! handler. `app_state`, `history`, `server_session` and `access_log` are shared by all requests.
+//! `connection` serves one connection within its limits, and `ca` makes certificates. `server`
+//! starts and stops the server, and `idle_end` ends one that nobody needs. `fuzz` gives
+//! `tests/fuzz` access to the parsers. The rights of callers are the subject of
+//! [`auth`](crate::auth).
 
 mod server_session;
 mod bodies;
@@ -21,6 +22,7 @@ mod access_log;
 mod routes;
 pub mod ca;
 mod connection;
+mod idle_end;
 mod server;
 #[doc(hidden)]
 pub mod fuzz;

@@ -5,6 +5,7 @@
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
+use super::idle_end::{self, ServerActivity, hidden};
 use crate::auth::engine_shares::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant, OpenTo};
 use crate::base::said;
@@ -17,11 +18,13 @@ use crate::server::http::routes::route_table::counted_endpoints;
 use crate::server::http::routes::router;
 use crate::service::{AuditEntry, Locks};
 use crate::shares::{LoweredLimits, SharePercent};
+use crate::time::Span;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::future::Future;
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -174,6 +177,12 @@ impl HttpServer {
         &self.addresses
     }
 
+    /// Calls `end` when no lock is held or waited for, and nobody has been connected for the time
+    /// `after`.
+    pub fn on_idle(&self, after: Span, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        idle_end::watch(after, ServerActivity::of(&self.app, &self.sockets), end)
+    }
+
     /// Registers a callback that adds metrics to the metrics page.
     pub fn add_metrics(&self, more: impl Fn(&mut MetricsPage) + Send + Sync + 'static) {
         self.app.more_metrics.lock().push(Box::new(more));
@@ -205,7 +214,8 @@ impl HttpServer {
         // Removing the socket file may fail. A file that stays behind does no harm: the next server
         // removes it.
         for socket in self.sockets {
-            let _ = std::fs::remove_file(socket);
+            let _ = std::fs::remove_file(&socket);
+            let _ = std::fs::remove_file(hidden(&socket));
         }
     }
 }
@@ -238,6 +248,7 @@ async fn accept(
     let mut phase = app.follow_phase();
     let closing = entered(&mut phase, ShutdownPhase::Closing);
     accept_until(&listener, "the HTTP server", closing, |(stream, source, user)| {
+        app.accepted.fetch_add(1, Ordering::Relaxed);
         // A socket belongs to the event loop of the thread that serves it, so the worker registers
         // it.
         workers.assign(connect(Arc::clone(&app), router.clone(), stream, source, user));
