@@ -5,11 +5,12 @@
 //! and clusters, `guard` for guarded folders, and `doctor`. `connect` finds the mount or the server
 //! that a command is about. `exit` and `output` define how a command ends and what it prints,
 //! `status_table` formats locks, `argument_types` and `log_options` are shared arguments, and
-//! `signals` ends daemons. `generate` writes completions and the manual.
+//! `background` starts daemons, which `signals` ends. `generate` writes completions and the manual.
 
 mod exit;
 mod output;
 mod signals;
+mod background;
 mod argument_types;
 mod log_options;
 mod status_table;

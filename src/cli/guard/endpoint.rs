@@ -11,9 +11,9 @@
 use super::view_requests;
 use crate::base::said;
 use crate::cli::argument_types::absolute;
+use crate::cli::background;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::guard::guard_parts::PlaceArgs;
-use crate::cli::mount::background;
 use crate::cli::output;
 use crate::engine::RefusalKind;
 #[cfg(target_os = "linux")]

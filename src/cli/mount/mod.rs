@@ -1,10 +1,9 @@
 //! Mounts, and their daemons.
 //!
 //! `mount_command` opens the engine or connects to a server, mounts, and shuts both down in order;
-//! `background` runs it as a daemon, and `mount_helper` for mount(8) and `/etc/fstab`. `umount`
-//! removes mounts, also of a daemon that hangs, which `daemon_process` inspects.
+//! `mount_helper` runs it for mount(8) and `/etc/fstab`. `umount` removes mounts, also of a daemon
+//! that hangs, which `daemon_process` inspects.
 
-pub(super) mod background;
 #[cfg(target_os = "linux")]
 pub(super) mod daemon_process;
 pub(super) mod mount_command;

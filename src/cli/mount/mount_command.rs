@@ -3,12 +3,12 @@
 //!
 //! Refuses mount points in folders that a sync tool carries.
 
-use super::background;
 use crate::auth::{Grant, LocalUser};
 use crate::base::said;
 use crate::cli::argument_types::{
     DurationArg, ListenArg, default_grace, default_ttl, host, listen_at,
 };
+use crate::cli::background;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::{ServerCredentials, ServerKeyArgs, Sourced};
 use crate::cli::exit::{CliError, CliResult, Exit};

@@ -10,9 +10,9 @@ use crate::auth::{Authenticator, Grant};
 use crate::cli::argument_types::{
     DurationArg, ListenArg, address, default_grace, default_ttl, listen_at, span,
 };
+use crate::cli::background;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
-use crate::cli::mount::background;
 use crate::cli::serve::access_options;
 use crate::cli::serve::storage_options::{PeerArgs, warn};
 use crate::cli::signals::Hangup;
