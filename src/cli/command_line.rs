@@ -15,7 +15,7 @@ use crate::cli::run::run_command;
 use crate::cli::serve::{access_options, cluster_command, serve_command};
 use crate::cli::show::{audit, events, ls, top};
 use crate::log_output;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use std::ffi::OsString;
 use std::io::Write;
@@ -41,107 +41,11 @@ Examples:
 
 const MORE: &str = "\
 More commands, each with its own --help:
-  renew, cert, audit, completions, man";
+  renew, config, cert, audit, completions, man, version";
 
-const MOUNT_EXAMPLES: &str = "\
-Examples:
-  latchfs mount ./locks                     mount, until Ctrl-C
-  latchfs mount /locks --background         return when it can be used
-  latchfs mount a b --client x --client y   two clients of one engine
-  latchfs mount /locks --state none         keep nothing, and grant nothing for a minute
-  latchfs mount /locks --server http://box:8080   the locks of a server";
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  latchfs serve                                 on http://127.0.0.1:8080, until Ctrl-C
-  curl -X POST 'localhost:8080/lock?client=laptop1&ttl=30s'
-  curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
-  curl -N localhost:8080/events                 events as they happen";
-
-const CERT_EXAMPLES: &str = "\
-Examples:
-  latchfs cert ca
-  latchfs cert server box.local 192.168.1.2
-  latchfs cert client laptop1                   it may act as laptop1 and laptop1:USER
-  latchfs serve --listen 0.0.0.0:8443 --tls-cert latchfs-certs/server.pem \\
-    --tls-key latchfs-certs/server.key --client-ca latchfs-certs/ca.pem";
-
-const LS_EXAMPLES: &str = "\
-Examples:
-  latchfs ls         all locks that are held, in grace, or waited for
-  latchfs ls team/   those whose names begin so
-  latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
-
-const WHO_EXAMPLES: &str = "\
-Examples:
-  latchfs who build                the holder, and who waits
-  latchfs who locks/team/build     the same, by a path below the mount
-  latchfs who notes/todo.txt       who may change the folder in which the file lies";
-
-const TOP_EXAMPLES: &str = "\
-Examples:
-  latchfs top             until q or Ctrl-C
-  latchfs top team/       those whose names begin so
-  latchfs top --once      one table, for scripts
-
-Locks in grace and those with long queues come first.";
-
-const EVENTS_EXAMPLES: &str = "\
-Examples:
-  latchfs events            all events from now on
-  latchfs events team/      to locks whose names begin so
-  latchfs events --since 0 --json | jq -c 'select(.event == \"stolen\")'";
-
-const ACQUIRE_EXAMPLES: &str = "\
-Examples:
-  latchfs acquire build && { ./build; latchfs release build; }
-  latchfs acquire deploy --ttl 10m --note 'release 1.4'
-  latchfs acquire build --json | jq .token   the fencing token
-  latchfs acquire build --reentrant          renews it if you have it already";
-
-const HOLD_EXAMPLES: &str = "\
-Examples:
-  latchfs hold deploy --note 'by hand'   until Ctrl-C; then it is released
-  latchfs hold deploy --wait 5m          gives up after five minutes
-
-Ctrl-C, SIGTERM and SIGHUP release the lock. If it is lost, the exit code is 76.";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  latchfs run build -- ./build               waits in the queue, runs, releases
-  latchfs run build --wait 10m ./build       exits with 75 when it has waited so long
-  latchfs run build --try -c 'make && ./build'   exits with 75 if another has it
-  latchfs run backup --slot 2026-01-15 ./backup   on one of many hosts, once
-
-The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
-is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
-
-#[cfg(target_os = "linux")]
-const SNAPSHOT_EXAMPLES: &str = "\
-Examples:
-  latchfs folder-snapshot take view       once no program writes
-  latchfs folder-snapshot ls view         newest first
-  latchfs folder-snapshot verify ID       each file has its digest
-  latchfs folder-snapshot restore ID --to copy
-  latchfs folder-snapshot restore ID --file notes.md   put one file back";
-
-const GUARD_EXAMPLES: &str = "\
-Examples:
-  latchfs guard init notes --alone        once: only this machine changes the folder
-  latchfs guard notes view                show it, until Ctrl-C; work in view/
-  latchfs guard init tree --server http://box:8080   once: several machines change it
-  latchfs guard status                    who holds the lock, and what to do next
-  latchfs guard take tree                 without a view: take the lock, wait until all is here
-  latchfs guard give tree                 without a view: tell what has changed, give it up
-  latchfs guard lost                      what was kept out of the folder, and why";
-
-/// The text at the end of `latchfs cluster --help`.
-const CLUSTER_EXAMPLES: &str = "\
-Nodes are started by 'latchfs serve --data DIR --peer-listen ADDRESS', the second and all others
-with '--seed HOST:PORT' of one that is there. Examples:
-  latchfs cluster status --server http://box1:8080,http://box2:8080
-  latchfs cluster transfer         before the leader is restarted
-  latchfs cluster remove 7         when its data is lost; it may join again as a new node";
+/// The examples of each command, which its long help ends with: a part for each, after a line with
+/// `== COMMAND`.
+const COMMAND_EXAMPLES: &str = include_str!("examples.txt");
 
 /// The parsed arguments of a call of `latchfs`.
 #[derive(Debug, Parser)]
@@ -183,27 +87,24 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Mount a directory in which files are locks
-    #[command(after_long_help = MOUNT_EXAMPLES)]
     Mount(mount_command::MountArgs),
     /// Serve locks to other machines over HTTP
-    #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(serve_command::ServeArgs),
     /// Make a certificate authority, and certificates for a server, clients
-    #[command(hide = true, after_long_help = CERT_EXAMPLES)]
+    #[command(hide = true)]
     Cert(access_options::CertArgs),
     /// Show the nodes of the cluster, and change its members
-    #[command(after_long_help = CLUSTER_EXAMPLES)]
     Cluster(cluster_command::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
     /// Show the held locks and their holders
-    #[command(visible_alias = "list", after_long_help = LS_EXAMPLES)]
+    #[command(visible_alias = "list")]
     Ls(ls::ListArgs),
     /// Show the status of a lock, whether it is held or free
     Status(lock_commands::StatusArgs),
     /// Take a lock that nobody holds; with --reentrant also renew your own
-    #[command(visible_alias = "lock", after_long_help = ACQUIRE_EXAMPLES)]
+    #[command(visible_alias = "lock")]
     Acquire(lock_commands::AcquireArgs),
     /// Wait in the queue of a lock, and hold it when this returns
     Wait(lock_commands::WaitArgs),
@@ -219,26 +120,20 @@ enum CliCommand {
     /// this command returns when you may.
     Steal(lock_commands::StealArgs),
     /// Say who holds the lock of a file: of a lock, or of a guarded folder
-    #[command(after_long_help = WHO_EXAMPLES)]
     Who(lock_commands::WhoArgs),
     /// Show the locks, their queues and rates on the terminal, live
-    #[command(after_long_help = TOP_EXAMPLES)]
     Top(top::TopArgs),
     /// Show events as they happen, until Ctrl-C
-    #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
     /// Hold a lock until Ctrl-C
-    #[command(after_long_help = HOLD_EXAMPLES)]
     Hold(held_lock::HoldArgs),
     /// Run a command under a lock, and give the lock back when it ends
-    #[command(after_long_help = RUN_EXAMPLES)]
     Run(run_command::RunArgs),
     /// Show a folder so that it changes only under its lock
-    #[command(after_long_help = GUARD_EXAMPLES)]
     Guard(guard_command::GuardArgs),
     /// Take, check and restore snapshots of a guarded folder
     #[cfg(target_os = "linux")]
-    #[command(alias = "snapshot", after_long_help = SNAPSHOT_EXAMPLES)]
+    #[command(alias = "snapshot")]
     FolderSnapshot(folder_snapshot::FolderSnapshotArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
@@ -250,12 +145,36 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     // These and others are hidden, so that the short list of commands fits a screen; the long help
     // and the manual name them.
+    /// Print the version, as --version does
+    #[command(hide = true)]
+    Version,
     /// Print the shell completions of these commands
     #[command(hide = true)]
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
     #[command(hide = true)]
     Man(generate::ManArgs),
+}
+
+/// Returns the definition of the command line, with the examples of all commands.
+pub(super) fn definition() -> clap::Command {
+    let parts = COMMAND_EXAMPLES.split("== ").skip(1).filter_map(|part| part.split_once('\n'));
+    parts.fold(Cli::command(), |all, (command, text)| {
+        with_examples(all, &command.split(' ').collect::<Vec<_>>(), text.trim_end())
+    })
+}
+
+fn with_examples(command: clap::Command, path: &[&str], text: &'static str) -> clap::Command {
+    match path {
+        [] => command.after_long_help(text),
+        // Some commands are missing on some systems.
+        [first, ..] if command.find_subcommand(first).is_none() => command,
+        [first, rest @ ..] => command.mut_subcommand(first, |it| with_examples(it, rest, text)),
+    }
+}
+
+fn parsed(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&definition().try_get_matches_from(args)?)
 }
 
 /// Runs the command line of this process.
@@ -266,7 +185,7 @@ pub fn main() -> ExitCode {
     }
     // A shell that completes a command line sets this variable; then the call ends here.
     CompleteEnv::with_factory(Cli::command).var(generate::COMPLETE).complete();
-    let cli = match Cli::try_parse_from(with_help_first(std::env::args_os().collect())) {
+    let cli = match parsed(with_help_first(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };
@@ -308,7 +227,8 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Config(args) => config::run(args),
         CliCommand::Audit(args) => audit::run(args),
         CliCommand::Completions(args) => generate::completions(args),
-        CliCommand::Man(args) => generate::man(args, Cli::command()),
+        CliCommand::Version => output::line(&format!("latchfs {}", crate::base::with_commit())),
+        CliCommand::Man(args) => generate::man(args, definition()),
     }
 }
 
@@ -358,7 +278,65 @@ mod tests {
 
     #[test]
     fn the_definitions_are_sound() {
-        Cli::command().debug_assert();
+        definition().debug_assert();
+    }
+
+    /// Returns the words of the first command of a shell line; a gap of two spaces ends it as well.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut quoted, mut word) = (Vec::new(), false, String::new());
+        let mut before = ' ';
+        for letter in line.chars() {
+            match letter {
+                '\'' => quoted = !quoted,
+                '|' | '&' | ';' | '>' if !quoted => break,
+                ' ' if !quoted && before == ' ' => break,
+                ' ' if !quoted => words.push(std::mem::take(&mut word)),
+                _ => word.push(letter),
+            }
+            before = letter;
+        }
+        words.push(word);
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    /// Checks the examples of a command and of those below it. Returns their number.
+    fn check_examples(command: &clap::Command, path: &str) -> usize {
+        let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.replace(" \\\n    ", " ");
+        assert!(help.contains("Examples:\n"), "latchfs{path} --help has no example");
+        let lines = help.lines().filter_map(|line| line.strip_prefix("  latchfs "));
+        let own = lines.map(|line| {
+            let arguments = ["latchfs".to_owned()].into_iter().chain(words(line));
+            let parsed = definition().try_get_matches_from(arguments);
+            assert!(
+                parsed.is_ok(),
+                "latchfs{path} --help: 'latchfs {line}': {}",
+                parsed.unwrap_err()
+            );
+        });
+        let below = command
+            .get_subcommands()
+            .map(|below| check_examples(below, &format!("{path} {}", below.get_name())));
+        own.count() + below.sum::<usize>()
+    }
+
+    #[test]
+    fn each_command_has_examples_that_are_parsed() {
+        assert!(check_examples(&definition(), "") > 100);
+    }
+
+    /// The chapter about commands, and the list that the long help shows, have every command.
+    #[test]
+    fn each_command_is_listed() {
+        let chapter = include_str!("../../contrib/doc/commands.md");
+        let table = chapter.lines().filter(|line| line.starts_with("| `")).collect::<String>();
+        for command in definition().get_subcommands() {
+            let name = command.get_name();
+            assert!(table.contains(&format!("`{name}")), "{name} is not in the table of commands");
+            let more = MORE.split([' ', ',', '\n']).any(|word| word == name);
+            assert_eq!(command.is_hide_set(), more, "{name} is in one list");
+        }
     }
 
     /// Returns the arguments with which a launchd property list in `contrib/launchd` starts the

@@ -148,8 +148,7 @@ fn commands(root: &Command) -> impl Iterator<Item = &Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::command_line::Cli;
-    use clap::CommandFactory;
+    use crate::cli::command_line::definition;
     use std::path::Path;
 
     /// Asserts that a file in `contrib` equals the program's output; `UPDATE=1 cargo test` rewrites
@@ -173,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_manual_in_contrib_is_current() {
-        holds("man/latchfs.1", &whole_page(Cli::command()).expect("rendered").expect("there"));
+        holds("man/latchfs.1", &whole_page(definition()).expect("rendered").expect("there"));
     }
 
     #[test]
@@ -195,10 +194,10 @@ mod tests {
 
     #[test]
     fn each_command_has_a_page() {
-        for command in commands(&Cli::command()) {
-            let page = command_page(command.get_name(), Cli::command()).expect("rendered");
+        for command in commands(&definition()) {
+            let page = command_page(command.get_name(), definition()).expect("rendered");
             assert!(page.is_some_and(|page| page.contains(".SH NAME")), "{}", command.get_name());
         }
-        assert!(command_page("no-such-command", Cli::command()).expect("rendered").is_none());
+        assert!(command_page("no-such-command", definition()).expect("rendered").is_none());
     }
 }

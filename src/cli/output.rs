@@ -72,6 +72,11 @@ pub(super) fn line(text: &str) -> CliResult {
     write(&format!("{text}\n"))
 }
 
+/// Returns a number of things in words: `1 file`, `2 files`.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 /// Writes a line that tells that a daemon has started to standard output, unless its log is in
 /// JSON: the log has a record of the same, and all output of such a daemon is in one format.
 pub(super) fn announce(text: &str) -> CliResult {

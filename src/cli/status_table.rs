@@ -4,6 +4,7 @@
 //! Tables of text: aligned columns, measured as a terminal shows them, and shortened to its width.
 
 use super::output::{Colour, TerminalStyle, harmless};
+use crate::holder_id::Maker;
 use crate::time::Span;
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
@@ -205,7 +206,7 @@ pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
         facts.extend(status.number("token").map(|token| ("token", token.to_string())));
         facts.push(("since", status.text("acquired_at")));
         facts.push(("renewed", status.text("renewed_at")));
-        facts.push(("process", status.text("holder_id")));
+        facts.push(("process", process_of(&status.text("holder_id"))));
         facts.push(("note", status.text("note")));
     }
     facts.extend(status.not_granting().map(|said| ("granted", said)));
@@ -218,6 +219,20 @@ pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
         let _ = writeln!(text, "{name:<8}  {fact}");
         text
     })
+}
+
+/// Returns what people want to know of the process that a holder's id names; the id as it is if it
+/// names none.
+fn process_of(holder_id: &str) -> String {
+    match Maker::parse(holder_id) {
+        Some(Maker { process, .. }) if process.pid == 0 => "not known".to_owned(),
+        Some(maker) if !maker.is_of_this_boot() => {
+            format!("{}, before a restart or on another machine", maker.process.pid)
+        }
+        Some(Maker { process, .. }) if process.runs() => process.pid.to_string(),
+        Some(Maker { process, .. }) => format!("{}, which has ended", process.pid),
+        None => holder_id.to_owned(),
+    }
 }
 
 const GAP: &str = "  ";

@@ -464,6 +464,9 @@ pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
         Some(why) => TransportError::Denied(format!(
             "the server refuses the client's certificate, or misses one ({why})"
         )),
+        None if error.downcast_ref().is_some_and(hyper::Error::is_parse) => TransportError::Silent(
+            "its answer is no HTTP; if it expects TLS, write https:// in its URL".to_owned(),
+        ),
         None => TransportError::Silent(with_causes(error)),
     }
 }

@@ -11,6 +11,32 @@ fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.request("status", &["--json"]).ok()).expect("JSON")
 }
 
+/// The guard of a folder in a work tree of git, in a terminal that ends it.
+#[test]
+fn a_guard_says_what_it_has_done_and_git_does_not_see_its_record() {
+    let scratch = Scratch::with_folder();
+    scratch.init(&["--alone"]);
+    let git =
+        |words: &[&str]| run(Command::new("git").arg("-C").arg(scratch.folder()).args(words)).ok();
+    git(&["init", "-q"]);
+    assert_eq!(git(&["status", "--porcelain", "--untracked-files=all"]), "");
+    let guard = Guard::start(&scratch, "view", &[]);
+    assert_eq!(guard.request("give", &[]).ok(), "latchfs: the lock was not held\n");
+    fs::write(guard.path("a"), "1").expect("the lock is free");
+    assert_eq!(guard.request("give", &[]).ok(), "latchfs: given up\n");
+    guard.end();
+    let mut command = latchfs();
+    command.arg("guard").arg(scratch.folder()).arg(scratch.join("view")).arg("--stage");
+    let mut child =
+        command.arg(scratch.join("state")).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    assert!(line().contains("shows"));
+    signal(child.id() as i32, libc::SIGINT);
+    assert_eq!(line(), format!("latchfs: unmounted {}", scratch.join("view").display()));
+    assert!(child.wait().expect("our child").success());
+}
+
 #[test]
 fn a_folder_without_a_record_is_not_shown() {
     let scratch = Scratch::with_folder();

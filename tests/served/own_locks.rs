@@ -36,6 +36,48 @@ fn commands_on_locks_need_nothing_set_up() {
     user.daemon();
 }
 
+#[test]
+fn commands_say_what_they_have_done() {
+    let user = LocalUser::new(UID);
+    let version = user.latchfs(&["version"]).ok();
+    assert_eq!(version, user.latchfs(&["--version"]).ok());
+    let stolen = user.latchfs(&["steal", "free", "--reason", "test"]).ok();
+    assert!(stolen.starts_with("nobody held it; acquired free: token 1"), "{stolen}");
+    user.latchfs(&["acquire", "build"]).ok();
+    let stolen = user.latchfs(&["steal", "build", "--reason", "test"]).ok();
+    assert!(stolen.starts_with("stole build"), "{stolen}");
+    let said = user.latchfs(&["ls", "nosuch"]);
+    assert!(said.code == 0 && said.err.contains("whose name begins with 'nosuch'"), "{said:?}");
+    assert_eq!(user.latchfs(&["ls", "build"]).err, "");
+    let held =
+        user.sh("latchfs acquire mine >&2; echo $$; latchfs status mine | grep ^process").ok();
+    let (shell, process) = held.split_once('\n').expect("two lines");
+    assert_eq!(process.trim_end(), format!("process   {shell}"));
+    let ended = user.latchfs(&["status", "mine"]).ok();
+    assert!(ended.contains(&format!("process   {shell}, which has ended\n")), "{ended}");
+    let why = user.latchfs(&["umount"]).exits(64);
+    assert!(why.contains("no latchfs is mounted by you"), "{why}");
+}
+
+/// A command that runs under a lock does not wait for its own end.
+#[test]
+fn a_run_within_a_run_of_its_lock_fails_at_once() {
+    let user = LocalUser::new(UID);
+    let inner = "latchfs run build -- true";
+    for words in [
+        &["run", "build", "--", "sh", "-c", inner][..],
+        &["run", "build", "--", "latchfs", "run", "other", "--", "sh", "-c", inner],
+    ] {
+        let why = user.latchfs(words).exits(64);
+        assert!(why.contains("runs under lock 'build' already"), "{why}");
+    }
+    user.latchfs(&["run", "build", "--", "latchfs", "run", "other", "--", "true"]).ok();
+    user.latchfs(&[
+        "run", "--shared", "build", "--", "latchfs", "run", "--shared", "build", "--", "true",
+    ])
+    .ok();
+}
+
 /// The place of the locks depends on the user and the machine alone.
 #[test]
 fn each_way_to_start_a_command_means_the_same_locks() {

@@ -28,6 +28,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The heading of the options by which a command finds the locks that it is about.
+pub(super) const PLACE_HEADING: &str = "Mount or server";
+
 /// The options for the credentials that a command sends to a server, and for its CA certificate.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct ServerKeyArgs {
@@ -35,24 +38,24 @@ pub(in crate::cli) struct ServerKeyArgs {
     // environment or from the command line.
     /// The server and its credentials as the configuration file describes them under this name
     /// [env: `LATCHFS_PROFILE`]
-    #[arg(long, value_name = "NAME", global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "NAME", global = true)]
     profile: Option<String>,
     /// A file with the bearer token of the client [env: `LATCHFS_TOKEN_FILE`]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
     /// Send the token without encryption, also to a server on another machine [env:
     /// `LATCHFS_PLAIN_TOKEN`]
-    #[arg(long, global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, global = true)]
     plain_token: bool,
     /// CA certificate (PEM) that verifies an https server [env: `LATCHFS_CA`] [default: those that
     /// this machine trusts]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
     /// Client certificate (PEM) of this command [env: `LATCHFS_CERT`]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "FILE", global = true)]
     cert: Option<PathBuf>,
     /// The key of that certificate (PEM) [env: `LATCHFS_KEY`]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "FILE", global = true)]
     key: Option<PathBuf>,
 }
 

@@ -9,7 +9,7 @@
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
 //! without contacting another node, and so even without a majority.
 
-use super::credential_options::{CREDENTIAL_VARIABLES, ServerKeyArgs};
+use super::credential_options::{CREDENTIAL_VARIABLES, PLACE_HEADING, ServerKeyArgs};
 use super::mount_client::{ControlFileClient, LockClient, PAGE, show_place};
 use super::own_locks::OwnLocks;
 use super::remote_client::RemoteClient;
@@ -33,22 +33,26 @@ use std::sync::Arc;
 /// Timeout of the request that ends all holds of a client: the server scans all locks.
 const RELEASE_ALL_PATIENCE: Span = Span::from_secs(60);
 
+/// The locks that the `run`s hold which have started this process, a line each: the name, and the
+/// mount or server.
+const HELD_VARIABLE: &str = "LATCHFS_HELD";
+
 /// The options that select the mount or server of a command.
 #[derive(Debug, Clone, clap::Args)]
 pub(in crate::cli) struct TargetArgs {
     // This option does not use clap's `env`, which would hide whether a value comes from the
     // environment or from the command line, and the order of precedence depends on that.
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is, or your own locks]
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
     pub(in crate::cli) dir: Option<PathBuf>,
     /// The server to ask instead of a mount (a URL, or unix:PATH), or the nodes of a cluster
     /// (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in
     /// one] [default: that of the configuration file]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "URL")]
     server: Option<String>,
     /// The client to ask as, at a server [env: `LATCHFS_CLIENT`] [default: the name in the client
     /// certificate, or else the host's name and the user's]
-    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
     #[command(flatten)]
     key: ServerKeyArgs,
@@ -91,6 +95,40 @@ impl CommandPlace {
             Self::Mount(dir) => Some(dir),
             Self::Server { .. } => None,
         }
+    }
+
+    /// Returns the text that names a lock here in [`HELD_VARIABLE`].
+    fn entry_of(&self, name: &LockName) -> String {
+        match self {
+            Self::Mount(dir) => format!("{name} {}", dir.display()),
+            Self::Server { url, .. } => format!("{name} {url}"),
+        }
+    }
+
+    /// Fails if this process was started by a `run` that holds the lock `name` here: the command
+    /// would wait for its own end.
+    pub(in crate::cli) fn check_not_within(&self, name: &LockName) -> CliResult {
+        let held = variable(HELD_VARIABLE).unwrap_or_default();
+        let own = self.entry_of(name);
+        if !held.to_string_lossy().lines().any(|entry| entry == own) {
+            return Ok(());
+        }
+        Err(CliError::usage(format!(
+            "this runs under lock '{name}' already, by a 'latchfs run' that has started it and waits \
+             for its end, so it would wait for itself for ever; leave the inner 'latchfs run' out, \
+             or name another lock"
+        )))
+    }
+
+    /// Sets the environment variable by which a `run` of the same lock within the command learns
+    /// that the lock is held by this one.
+    pub(in crate::cli) fn set_held(&self, command: &mut Command, name: &LockName) {
+        let mut held = variable(HELD_VARIABLE).unwrap_or_default();
+        if !held.is_empty() {
+            held.push("\n");
+        }
+        held.push(self.entry_of(name));
+        command.env(HELD_VARIABLE, held);
     }
 
     /// Sets the environment variables by which a command that is run under the lock finds the mount

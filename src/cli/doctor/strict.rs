@@ -18,6 +18,7 @@ use crate::cli::guard::carry::tool_patterns;
 use crate::cli::guard::decider::server_of_mount;
 use crate::cli::guard::endpoint::ViewRecord;
 use crate::cli::guard::guard_parts::{PlaceArgs, local_patterns};
+use crate::cli::output;
 use crate::fuse::kernel::device;
 use crate::guard::disk::operations::Disk as _;
 use crate::guard::disk::plain_disk::PlainDisk;
@@ -324,7 +325,9 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
     // The stages are those of this machine, and none of its guards runs.
     let fence = Fence { disk: &PlainDisk, folder, stages, lost, is_held: &|| true, live: None };
     match fence.erect() {
-        Ok(fenced) => Ok(format!("{} files are among the lost files", fenced.kept)),
+        Ok(fenced) => {
+            Ok(format!("{} kept among the lost files", output::counted(fenced.kept as u64, "file")))
+        }
         Err(error) => Err(format!("{error:?}")),
     }
 }

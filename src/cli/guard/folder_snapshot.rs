@@ -160,12 +160,17 @@ fn labels(snapshot: &Value) -> String {
     let count = |name: &str| snapshot[name].as_array().map_or(0, Vec::len);
     let mut words = text(&snapshot["consistency"]);
     if count("risk") > 0 {
-        words = format!("{words}, {} files open for writing", count("risk"));
+        let files = output::counted(count("risk") as u64, "file");
+        words = format!("{words}, {files} open for writing");
     }
     if count("degraded") > 0 {
         words = format!("{words}, {} degraded", count("degraded"));
     }
     words
+}
+
+fn number_of(count: &Value, thing: &str) -> String {
+    output::counted(count.as_u64().unwrap_or_default(), thing)
 }
 
 fn take(args: &SnapshotTakeArgs) -> CliResult {
@@ -176,8 +181,8 @@ fn take(args: &SnapshotTakeArgs) -> CliResult {
     for sentence in taken["risk"].as_array().into_iter().flatten() {
         output::say(&text(sentence));
     }
-    let (id, files) = (text(&taken["id"]), &taken["counts"]["files"]);
-    let sentence = format!("latchfs: snapshot {id} of {files} files ({})", labels(&taken));
+    let (id, files) = (text(&taken["id"]), number_of(&taken["counts"]["files"], "file"));
+    let sentence = format!("latchfs: snapshot {id} of {files} ({})", labels(&taken));
     say(args.json, &taken, &sentence)
 }
 
@@ -204,8 +209,11 @@ fn print_snapshot(args: &SnapshotArgs) -> CliResult {
     output::line(&format!("taken        {}, token {}", text(&shown["at"]), shown["token"]))?;
     output::line(&format!("consistency  {}", text(&shown["consistency"])))?;
     output::line(&format!(
-        "content      {} files, {} directories, {} symlinks, {} bytes",
-        counts["files"], counts["dirs"], counts["symlinks"], counts["bytes"]
+        "content      {}, {} directories, {}, {}",
+        number_of(&counts["files"], "file"),
+        counts["dirs"],
+        number_of(&counts["symlinks"], "symlink"),
+        number_of(&counts["bytes"], "byte")
     ))?;
     output::line(&format!("root         {}", text(&shown["root"])))?;
     for name in ["risk", "degraded"] {
@@ -382,7 +390,7 @@ fn verify_aloud(store: &SnapshotStore<'_, LinuxDisk>, id: &str) -> Value {
         files.set(files.get() + 1);
         if boot_now() >= next.get() {
             next.set(boot_now() + TELL);
-            output::say(&format!("checked {} files", files.get()));
+            output::say(&format!("checked {}", output::counted(files.get(), "file")));
         }
     })
 }
@@ -435,7 +443,7 @@ fn copy_to(tree: &Path, root: &str, part: &Path) -> io::Result<Vec<String>> {
         files.set(files.get() + 1);
         if boot_now() >= next.get() {
             next.set(boot_now() + PROGRESS_AFTER);
-            output::say(&format!("restored {} files", files.get()));
+            output::say(&format!("restored {}", output::counted(files.get(), "file")));
         }
     };
     let may_link = |_: &OsStr, _: &crate::guard::disk::operations::FileStat| false;

@@ -250,7 +250,7 @@ impl<'a> Progress<'a> {
         self.next = boot_now() + if self.is_terminal { REPORT_EVERY } else { REPORT_SELDOM };
         let Some(barrier) = self.guard.barrier() else { return };
         let (files, bytes) = barrier.hashed.now();
-        let text = format!("latchfs: read {files} files, {}", Bytes(bytes));
+        let text = format!("latchfs: read {}, {}", output::counted(files, "file"), Bytes(bytes));
         if self.is_terminal {
             eprint!("\r{text}\x1b[K");
         } else {

@@ -161,7 +161,9 @@ pub(in crate::cli) fn accept(args: &AcceptArgs) -> CliResult {
 
 pub(in crate::cli) fn give(args: &GiveArgs) -> CliResult {
     let request = json!({"do": "give", "from": args.from});
-    let answer = args.at.find()?.request(&request, AnswerWait::UntilStopped, None)?;
+    let endpoint = args.at.find()?;
+    let had_it = !endpoint.status()?["tenure"].is_null();
+    let answer = endpoint.request(&request, AnswerWait::UntilStopped, None)?;
     if answer["untold"] == true {
         output::say(
             "files were changed while the last marker was written; end the programs that change \
@@ -169,7 +171,7 @@ pub(in crate::cli) fn give(args: &GiveArgs) -> CliResult {
              guard take'",
         );
     }
-    output::line("latchfs: given up")
+    output::line(if had_it { "latchfs: given up" } else { "latchfs: the lock was not held" })
 }
 
 pub(in crate::cli) fn wait(args: &GuardWaitArgs) -> CliResult {
@@ -188,8 +190,9 @@ pub(in crate::cli) fn status(args: &GuardStatusArgs) -> CliResult {
     output::line(&format!("lock     {}", text(&status["lock"])))?;
     output::line(&format!("state    {}", text(&status["state"])))?;
     if let Some(token) = status["tenure"]["token"].as_u64() {
-        let since = text(&status["tenure"]["since"]);
-        output::line(&format!("token    {token}, since {since}"))?;
+        let since = status["tenure"]["since"].as_str().map(output::harmless);
+        let since = since.map_or_else(String::new, |since| format!(", since {since}"));
+        output::line(&format!("token    {token}{since}"))?;
     }
     if let Some(owner) = status["tenure"]["owner"].as_str().filter(|owner| *owner != "host") {
         output::line(&format!("owner    {}", output::harmless(owner)))?;

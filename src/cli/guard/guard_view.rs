@@ -398,8 +398,13 @@ fn serve(
         background::notify_manager();
         let _ = news.recv();
         drop(watchdog);
+        let shown = mounted.mounted.dir().to_owned();
         let ended = mounted.end().map(drop);
         ViewRecord::remove(&place.host);
+        if ended.is_ok() && !args.detached {
+            // Nobody may read the output any more.
+            let _ = output::line(&format!("latchfs: unmounted {}", shown.display()));
+        }
         ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
     });
     served.and(decider.close())

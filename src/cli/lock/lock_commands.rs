@@ -342,6 +342,7 @@ fn not_held(name: &LockName, status: &Value, you: &Value, dir: Option<&Path>) ->
 pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
     let reason = json!({"reason": args.reason, "parent": true, "now": args.now});
+    let was_free = Status(&current_status(&args.lock)?).phase() == "free";
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
     // The new lease begins when the steal grace of the old holder is over, or when it has said
     // that it has stopped. A caller may use the lock as soon as this command ends, so the command
@@ -361,7 +362,7 @@ pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
         thread::sleep(wait.min(STEAL_POLL));
         status = current_status(&args.lock)?;
     }
-    print_status(&args.lock, &status, "stole")
+    print_status(&args.lock, &status, if was_free { "nobody held it; acquired" } else { "stole" })
 }
 
 pub(in crate::cli) fn status(args: &StatusArgs) -> CliResult {

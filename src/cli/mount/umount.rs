@@ -7,6 +7,7 @@ use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::fuse::kernel::device::{self, Gone};
+use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel::mount_seal;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
 use std::io;
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// The arguments of `latchfs umount`.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct UmountArgs {
-    /// The mount points
-    #[arg(value_name = "DIR", required = true)]
+    /// The mount points [default: the only mount of yours]
+    #[arg(value_name = "DIR", required_if_eq("unseal", "true"))]
     dirs: Vec<PathBuf>,
     /// Make the mount points usable directories again: mount leaves them without permissions and,
     /// as root, immutable, so that no program locks there while nothing is mounted
@@ -27,7 +28,8 @@ pub(in crate::cli) struct UmountArgs {
 /// Unmounts all directories, even if one fails; the first failure determines the exit code.
 pub(in crate::cli) fn run(args: &UmountArgs) -> CliResult {
     let mut failed = Ok(());
-    for dir in &args.dirs {
+    let dirs = if args.dirs.is_empty() { vec![only_mount()?] } else { args.dirs.clone() };
+    for dir in &dirs {
         if let Err(failure) = unmount(dir, args.unseal) {
             if failed.is_err() {
                 output::report_failure(&failure);
@@ -37,6 +39,21 @@ pub(in crate::cli) fn run(args: &UmountArgs) -> CliResult {
         }
     }
     failed
+}
+
+/// Returns the only mount, or view, that this user has made.
+fn only_mount() -> CliResult<PathBuf> {
+    let cannot = |error| CliError::system("/proc/self/mountinfo can't be read", &error);
+    let mut own = mountinfo::ours_and_views().map_err(cannot)?;
+    own.retain(|mount| mount.mounter == own_uid());
+    match own.as_slice() {
+        [only] => Ok(only.dir.clone()),
+        [] => Err(CliError::usage("no latchfs is mounted by you; see others by 'latchfs doctor'")),
+        several => {
+            let list: Vec<_> = several.iter().map(|own| own.dir.display().to_string()).collect();
+            Err(CliError::usage(format!("several are mounted; name one of {}", list.join(", "))))
+        }
+    }
 }
 
 fn unmount(dir: &Path, unseals: bool) -> CliResult {

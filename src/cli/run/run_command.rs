@@ -179,6 +179,9 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, name } = args.target.asking(args.name_and_words().0)?;
     let name = slot_name(name, args.slot.as_deref())?;
+    if !args.shared {
+        place.check_not_within(&name)?;
+    }
     // The signals are taken before the first thread is started, which inherits the mask: a signal
     // must not reach a thread that it would kill the process by.
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
@@ -195,6 +198,7 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     let mut command = args.command_line();
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
     place.set_in(&mut command);
+    place.set_held(&mut command, &name);
     let renewal = held.hang_on_command(&front, place.dir().is_some())?;
     let ended = match children::Group::start(command, front.group()) {
         Ok(mut group) => {

@@ -56,6 +56,12 @@ pub(in crate::cli) fn run(args: &ListArgs) -> CliResult {
         let not_granting = if args.json { None } else { args.not_granting(&locks, &*ctl) };
         facts.extend(not_granting.clone().map(Value::from));
         let changed = before.as_ref() != Some(&facts);
+        if locks.is_empty() && changed && !args.json && !args.names.prefix.is_empty() {
+            output::say(&format!(
+                "no lock is held or waited for whose name begins with '{}'",
+                args.names.prefix
+            ));
+        }
         match style {
             // `ls --watch` on a terminal redraws the table each second, so that the displayed times
             // count down. Elsewhere it prints a table only after a change.

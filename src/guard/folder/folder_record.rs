@@ -254,10 +254,13 @@ impl FolderRecord {
         let opened = Self::make_dir(folder, replace)?;
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        match write_new(&opened, "README", README.as_bytes()) {
-            // A README that is there already stays.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            written => written.map_err(failed)?,
+        // git does not list the directory as untracked.
+        for (name, text) in [("README", README), (".gitignore", "*\n")] {
+            match write_new(&opened, name, text.as_bytes()) {
+                // A file that is there already stays.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                written => written.map_err(failed)?,
+            }
         }
         let temporary = format!("folder.{}.tmp", random_id());
         write_new(&opened, &temporary, &text).map_err(failed)?;

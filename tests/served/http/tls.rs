@@ -163,3 +163,13 @@ fn keys_are_private_and_files_are_not_overwritten() {
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("latchfs cert ca"), "{said}");
 }
+
+#[test]
+fn plain_http_to_a_port_that_expects_tls_is_told_so() {
+    let certs = Certs::make();
+    let server = certs.serve(&[]);
+    let url = server.url.replace("https://", "http://");
+    let (code, said) = run_latchfs(&["status", "build", "--server", &url]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("write https:// in its URL"), "{said}");
+}
