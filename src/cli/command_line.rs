@@ -308,12 +308,9 @@ mod tests {
         let lines = help.lines().filter_map(|line| line.strip_prefix("  latchfs "));
         let own = lines.map(|line| {
             let arguments = ["latchfs".to_owned()].into_iter().chain(words(line));
-            let parsed = definition().try_get_matches_from(arguments);
-            assert!(
-                parsed.is_ok(),
-                "latchfs{path} --help: 'latchfs {line}': {}",
-                parsed.unwrap_err()
-            );
+            if let Err(error) = definition().try_get_matches_from(arguments) {
+                panic!("latchfs{path} --help: 'latchfs {line}': {error}");
+            }
         });
         let below = command
             .get_subcommands()

@@ -311,7 +311,7 @@ fn init_says_how_much_it_has_read() {
     assert!(output.out.contains("is guarded"), "{}{}", output.out, output.err);
     let progress = output.err.lines().filter(|line| line.starts_with("latchfs: read "));
     assert!(progress.clone().count() > 0, "{}", output.err);
-    assert!(progress.clone().all(|line| line.contains(" files, ")), "{}", output.err);
+    assert!(progress.clone().all(|line| line.contains(" file")), "{}", output.err);
     // A pipe gets no line that is written anew.
     assert!(!output.err.contains('\r'), "{}", output.err);
 }

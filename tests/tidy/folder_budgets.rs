@@ -14,7 +14,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/audit_chain", 450),
     ("src/auth", 1650),
     ("src/cli", 1400),
-    ("src/cli/connect", 1700),
+    ("src/cli/connect", 1750),
     ("src/cli/doctor", 1550),
     ("src/cli/guard", 2850),
     ("src/cli/lock", 900),

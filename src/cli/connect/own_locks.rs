@@ -21,7 +21,7 @@ use crate::time::{Span, boot_now};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, User};
 use rustix::process::{Pid, getsid};
-use serde_json::json;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, IsTerminal as _};
@@ -220,40 +220,34 @@ impl OwnLocks {
 
     /// Checks that a command which uses another place, though its command line names none, does not
     /// take a lock there that it would have found here: refuses it if the lock `name` is held or
-    /// waited for here, and else says which place it uses.
+    /// waited for here, and says which place it uses if another one is.
     pub(in crate::cli) fn check_beside(&self, other: &str, name: Option<&LockName>) -> CliResult {
         // A directory that can't be used has no locks.
         if !self.is_running().unwrap_or(false) {
             return Ok(());
         }
-        let Some(name) = name else {
-            output::say(&format!(
-                "these are the locks of {other}; yours at {} are others",
-                self.url()
-            ));
-            return Ok(());
-        };
         let access = ServerAccess { url: self.url(), token: None, ca: None, identity: None };
-        let own = RemoteClient::new(access, own_client()?);
-        let status = own.status(&json!({"do": "status", "name": name.as_str()}))?;
-        let status = Status(&status);
-        if status.phase() == "free" {
+        let held = RemoteClient::new(access, own_client()?).list("")?;
+        let is_it = |status: &&Value| name.is_some_and(|name| status["name"] == name.as_str());
+        if let (Some(status), Some(name)) = (held.iter().find(is_it), name) {
+            return Err(CliError::Said(
+                Exit::Conflict,
+                format!(
+                    "lock '{name}' of your own locks ({}) is {}, and this command would use \
+                     {other}, where it is another lock; wait until it is free, or name the place \
+                     you mean by --dir or --server",
+                    self.url(),
+                    held_by(Status(status))
+                ),
+            ));
+        }
+        if !held.is_empty() {
             output::say(&format!(
-                "this is lock '{name}' of {other}, not your own at {}",
+                "this is about the locks of {other}; you have others at {}",
                 self.url()
             ));
-            return Ok(());
         }
-        Err(CliError::Said(
-            Exit::Conflict,
-            format!(
-                "lock '{name}' of your own locks ({}) is {}, and this command would use {other}, \
-                 where it is another lock; wait until it is free, or name the place you mean by \
-                 --dir or --server",
-                self.url(),
-                held_by(status)
-            ),
-        ))
+        Ok(())
     }
 
     fn unusable(&self, error: &io::Error) -> CliError {

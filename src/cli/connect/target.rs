@@ -43,7 +43,8 @@ pub(in crate::cli) struct TargetArgs {
     // This option does not use clap's `env`, which would hide whether a value comes from the
     // environment or from the command line, and the order of precedence depends on that.
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is, or your own locks]
-    #[arg(long, help_heading = PLACE_HEADING, value_name = "DIR", conflicts_with_all = ["server", "profile"])]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "DIR",
+        conflicts_with_all = ["server", "profile"])]
     pub(in crate::cli) dir: Option<PathBuf>,
     /// The server to ask instead of a mount (a URL, or unix:PATH), or the nodes of a cluster
     /// (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in
@@ -52,7 +53,8 @@ pub(in crate::cli) struct TargetArgs {
     server: Option<String>,
     /// The client to ask as, at a server [env: `LATCHFS_CLIENT`] [default: the name in the client
     /// certificate, or else the host's name and the user's]
-    #[arg(long, help_heading = PLACE_HEADING, value_name = "CLIENT", value_parser = ClientId::parse)]
+    #[arg(long, help_heading = PLACE_HEADING, value_name = "CLIENT",
+        value_parser = ClientId::parse)]
     client: Option<ClientId>,
     #[command(flatten)]
     key: ServerKeyArgs,
@@ -114,9 +116,9 @@ impl CommandPlace {
             return Ok(());
         }
         Err(CliError::usage(format!(
-            "this runs under lock '{name}' already, by a 'latchfs run' that has started it and waits \
-             for its end, so it would wait for itself for ever; leave the inner 'latchfs run' out, \
-             or name another lock"
+            "this runs under lock '{name}' already: a 'latchfs run' has started it and waits for \
+             its end, so it would wait for itself for ever; leave the inner 'latchfs run' out, or \
+             name another lock"
         )))
     }
 

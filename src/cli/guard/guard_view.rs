@@ -398,16 +398,21 @@ fn serve(
         background::notify_manager();
         let _ = news.recv();
         drop(watchdog);
-        let shown = mounted.mounted.dir().to_owned();
-        let ended = mounted.end().map(drop);
-        ViewRecord::remove(&place.host);
-        if ended.is_ok() && !args.detached {
-            // Nobody may read the output any more.
-            let _ = output::line(&format!("latchfs: unmounted {}", shown.display()));
-        }
-        ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
+        end_view(args, mounted, &place)
     });
     served.and(decider.close())
+}
+
+/// Ends a view, and says in a terminal that it is gone.
+fn end_view(args: &ViewArgs, mounted: MountedView, place: &StatePlace) -> CliResult {
+    let shown = mounted.mounted.dir().to_owned();
+    let ended = mounted.end().map(drop);
+    ViewRecord::remove(&place.host);
+    if ended.is_ok() && !args.detached {
+        // Nobody may read the output any more.
+        let _ = output::line(&format!("latchfs: unmounted {}", shown.display()));
+    }
+    ended.map_err(|error| CliError::system("the view can't be unmounted", &error))
 }
 
 /// Has the guard give the lock up before this machine sleeps, where logind says when.
