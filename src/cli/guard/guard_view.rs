@@ -398,13 +398,13 @@ fn serve(
         background::notify_manager();
         let _ = news.recv();
         drop(watchdog);
-        end_view(args, mounted, &place)
+        end_view(args, &mounted, &place)
     });
     served.and(decider.close())
 }
 
 /// Ends a view, and says in a terminal that it is gone.
-fn end_view(args: &ViewArgs, mounted: MountedView, place: &StatePlace) -> CliResult {
+fn end_view(args: &ViewArgs, mounted: &MountedView, place: &StatePlace) -> CliResult {
     let shown = mounted.mounted.dir().to_owned();
     let ended = mounted.end().map(drop);
     ViewRecord::remove(&place.host);
