@@ -13,10 +13,7 @@
 //! - `batch` is the protocol between a client of latchfs and its server.
 //! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
 
-#[cfg_attr(not(target_os = "linux"), path = "timer_elsewhere.rs")]
 pub(crate) mod timer;
-#[cfg(all(test, target_os = "linux"))]
-mod timer_elsewhere;
 pub mod audit;
 pub mod paging;
 pub mod event_log;

@@ -29,8 +29,6 @@ const SHORT_FILES: &[&str] = &[
     "src/server/line/fuzz.rs",
     "src/service/fuzz.rs",
     "src/service/test_backends.rs",
-    "src/service/timer.rs",
-    "src/service/timer_test.rs",
     "src/storage/fuzz.rs",
     "tests/sim/machines/virtual_state_machine.rs",
     "tests/sim/planted_bugs.rs",
