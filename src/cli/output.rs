@@ -109,7 +109,7 @@ pub(super) fn warn(sentence: &str) {
 }
 
 fn say_as(level: Level, sentence: &str) {
-    if !SILENT.load(Ordering::Relaxed) {
+    if !is_silent() {
         log_output::say(level, &harmless(sentence));
     }
 }
@@ -122,6 +122,11 @@ pub(super) fn be_quiet() {
 /// Prints nothing on standard error from now on.
 pub(super) fn be_silent() {
     SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process only answers a completion.
+pub(super) fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
 }
 
 /// Whether the command line has `--quiet`.

@@ -78,6 +78,16 @@ fn a_run_within_a_run_of_its_lock_fails_at_once() {
     .ok();
 }
 
+#[test]
+fn a_completion_finds_names_and_starts_no_daemon() {
+    let user = LocalUser::new(UID);
+    let tab = "LATCHFS_COMPLETE=bash _CLAP_COMPLETE_INDEX=2 latchfs -- latchfs status ''";
+    user.sh(tab).ok();
+    assert!(user.daemons().is_empty());
+    user.latchfs(&["acquire", "build"]).ok();
+    assert!(user.sh(tab).ok().contains("build"));
+}
+
 /// The place of the locks depends on the user and the machine alone.
 #[test]
 fn each_way_to_start_a_command_means_the_same_locks() {

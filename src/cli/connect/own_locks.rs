@@ -88,12 +88,13 @@ impl OwnLocks {
         format!("unix:{}", self.socket().display())
     }
 
-    /// Returns the URL of the daemon, which is started if it does not run.
+    /// Returns the URL of the daemon, which is started if it does not run; a completion starts
+    /// none, and then finds no names.
     ///
     /// Must be called before `run` begins to inherit orphaned processes: the daemon would be ended
     /// with the command.
     pub(in crate::cli) fn started(&self) -> CliResult<String> {
-        if !self.is_running()? {
+        if !self.is_running()? && !output::is_silent() {
             self.make_dir()?;
             let _starting = self.begin_start()?;
             if !self.is_running()? {
@@ -181,6 +182,9 @@ impl OwnLocks {
     /// locks of the user who called `sudo` are others.
     pub(in crate::cli) fn introduce(&self) {
         static INTRODUCED: Once = Once::new();
+        if output::is_silent() {
+            return;
+        }
         INTRODUCED.call_once(|| {
             if let Some(other) = caller_of_sudo().filter(|other| other.uid.as_raw() != self.uid)
                 && Self::of(&other).is_running().unwrap_or(false)
