@@ -203,7 +203,7 @@ fn a_snapshot_waits_for_writers_or_says_who_they_are() {
     let id = id_of(&risky);
     assert_eq!(risky["consistency"], "best-effort");
     assert!(risky["risk"][0].as_str().expect("one").contains("db is open"), "{risky}");
-    assert!(snapshot(&guard, &["ls"]).ok().contains("best-effort, 1 files open for writing"));
+    assert!(snapshot(&guard, &["ls"]).ok().contains("best-effort, 1 file open for writing"));
     assert!(snapshot(&guard, &["show", &id]).ok().contains("db is open for writing by python3"));
     // The wait ends with the writer.
     let waiting = latchfs()
