@@ -72,6 +72,8 @@ fn a_run_within_a_run_of_its_lock_fails_at_once() {
         assert!(why.contains("runs under lock 'build' already"), "{why}");
     }
     user.latchfs(&["run", "build", "--", "latchfs", "run", "other", "--", "true"]).ok();
+    user.latchfs(&["run", "build", "--", "latchfs", "run", "--try", "build", "--", "true"])
+        .exits(75);
     user.latchfs(&[
         "run", "--shared", "build", "--", "latchfs", "run", "--shared", "build", "--", "true",
     ])

@@ -179,7 +179,8 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, name } = args.target.asking(args.name_and_words().0)?;
     let name = slot_name(name, args.slot.as_deref())?;
-    if !args.shared {
+    let waits = !args.try_only && args.slot.is_none();
+    if waits && !args.shared {
         place.check_not_within(&name)?;
     }
     // The signals are taken before the first thread is started, which inherits the mask: a signal
