@@ -15,6 +15,8 @@ use std::{fs, io, thread};
 
 /// The maximum interval between two looks at the server.
 const LOOK_EVERY: Span = Span::from_secs(1);
+/// The minimum time after which a server is idle: a shorter one counts as this.
+const AFTER_MIN: Span = Span::from_millis(100);
 /// How long the sockets have no name before the server ends. A program that has found a socket by
 /// its name connects to it at once.
 const NAMELESS: Span = Span::from_millis(200);
@@ -83,6 +85,7 @@ pub(super) fn watch(
     activity: ServerActivity,
     end: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
+    let after = after.max(AFTER_MIN);
     let watch = move || {
         let mut idle = IdleTime { since: boot_now(), accepted: 0 };
         let mut is_over = || {
