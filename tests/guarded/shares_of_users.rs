@@ -3,11 +3,11 @@
 use crate::relay::{Relay, Sent};
 use latchfs::time::{Span, boot_now};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testing::{Guard, Scratch, Server, soon};
@@ -406,7 +406,6 @@ fn a_new_name_is_compared_with_others_for_at_most_20_ms() {
 /// other, and delay nobody's saves.
 #[test]
 fn a_flood_of_lookups_of_the_lock_record_is_one_request_after_the_other() {
-    const PROCESSES: usize = 32;
     let scratch = Scratch::with_folder();
     for dir in [scratch.path().to_owned(), scratch.folder()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("its owner");
@@ -426,10 +425,50 @@ fn a_flood_of_lookups_of_the_lock_record_is_one_request_after_the_other() {
         assert!(record.path().exists(), "the lock is held");
     }
     let alone = one(before);
-    let program = format!(
-        "import os, sys
+    let flood = Flood::start(&record.path());
+    let (before, requests) = (relay.sent(), batches(&server));
+    let during = saves_in(&guard.view);
+    let (flooded, requests) = (one(before), batches(&server) - requests);
+    let lookups = flood.stop();
+    println!(
+        "{lookups} lookups: {requests} requests at the server, {flooded:?}, one after the other \
+         {alone:?}; saves {during}, without them {idle}"
+    );
+    assert!(requests > 0 && lookups > requests, "{lookups} lookups, {requests} requests");
+    // A request that carries several lookups is larger.
+    assert!(flooded.bytes / flooded.bodies < 2 * alone.bytes / alone.bodies, "{flooded:?}");
+    assert!(during.percentile(95) < Span::from_millis(300), "{during}");
+
+    // While an answer is on its way, all processes come to wait for it, and send nothing.
+    let (flood, requests) = (Flood::start(&record.path()), batches(&server));
+    for _ in 0..20 {
+        relay.keep_answers("POST /door/v1/ask");
+        relay.wait_for_kept_answer();
+        let answered = batches(&server);
+        testing::pause(Duration::from_millis(20));
+        assert_eq!(batches(&server), answered, "nothing is asked beside it");
+        relay.pass_answers();
+        soon("the next request", || (batches(&server) > answered).then_some(()));
+    }
+    let (requests, lookups) = (batches(&server) - requests, flood.stop());
+    println!("{lookups} lookups with slow answers: {requests} requests");
+    assert!(requests >= 20 && lookups > 4 * requests, "{lookups} lookups, {requests} requests");
+}
+
+/// Processes of a user that look a file up again and again.
+struct Flood {
+    process: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Flood {
+    const PROCESSES: usize = 32;
+
+    fn start(file: &Path) -> Self {
+        let program = format!(
+            "import os, sys
 children = []
-for _ in range({PROCESSES}):
+for _ in range({}):
     to_child, stop = os.pipe()
     child = os.fork()
     if child == 0:
@@ -444,29 +483,26 @@ for _ in range({PROCESSES}):
 print('begun', flush=True); sys.stdin.read()
 for stop in children: os.close(stop)
 for _ in children: os.wait()",
-        record.path().display().to_string()
-    );
-    let mut flood = Command::new("setpriv");
-    flood.args(["--clear-groups", &format!("--reuid={ATTACKER}"), "/usr/bin/python3", "-c"]);
-    flood.arg(program).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut flood = flood.spawn().expect("it starts");
-    let mut said = BufReader::new(flood.stdout.take().expect("piped")).lines();
-    assert_eq!(said.next().expect("a line").expect("readable"), "begun");
-    let (before, requests) = (relay.sent(), batches(&server));
-    let during = saves_in(&guard.view);
-    let (flooded, requests) = (one(before), batches(&server) - requests);
-    drop(flood.stdin.take());
-    let counts = said.map(|line| line.expect("readable").parse::<u64>().expect("a count"));
-    let lookups: u64 = counts.sum();
-    assert!(flood.wait().expect("it ends").success());
-    println!(
-        "{lookups} lookups: {requests} requests at the server, {flooded:?}, one after the other \
-         {alone:?}; saves {during}, without them {idle}"
-    );
-    assert!(requests > 0 && lookups > 4 * requests, "{lookups} lookups, {requests} requests");
-    // A request that carries several lookups is larger.
-    assert!(flooded.bytes / flooded.bodies < 2 * alone.bytes / alone.bodies, "{flooded:?}");
-    assert!(during.percentile(95) < Span::from_millis(300), "{during}");
+            Self::PROCESSES,
+            file.display().to_string()
+        );
+        let mut flood = Command::new("setpriv");
+        flood.args(["--clear-groups", &format!("--reuid={ATTACKER}"), "/usr/bin/python3", "-c"]);
+        flood.arg(program).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = flood.spawn().expect("it starts");
+        let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
+        assert_eq!(said.next().expect("a line").expect("readable"), "begun");
+        Self { process, said }
+    }
+
+    /// Ends it, and returns the number of its lookups.
+    fn stop(mut self) -> u64 {
+        drop(self.process.stdin.take());
+        let counts = self.said.map(|line| line.expect("readable").parse::<u64>().expect("a count"));
+        let lookups = counts.sum();
+        assert!(self.process.wait().expect("it ends").success());
+        lookups
+    }
 }
 
 /// Returns the number of batches that a server has answered.
