@@ -12,7 +12,8 @@ use crate::engine::{
     FileAttrs, Firm, Forget, Grace, Handover, HoldOff, HoldOffCause, IdempotencyKey, IfExists,
     LeaseKey, LeaseTerms, Leave, LeaveReason, LockName, Mode, Move, Op, OpenId, OpenSession,
     Ownership, Patch, Process, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
-    ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, TextPatch, Ticket, Token, Ttl,
+    ResetScope, Rules, Seats, SessionEnd, SessionId, Steal, StealReason, TextPatch, Ticket, Token,
+    Ttl,
 };
 use crate::guard::barrier::folder_path::ContentDigest;
 use crate::guard::barrier::handover::HandoverId;
@@ -75,16 +76,19 @@ fn commands() -> Vec<Command> {
     let open = OpenId { session: SessionId::named(1), number: 9 };
     let steal = Steal {
         name: name("x"),
+        only: token,
         client: client("b"),
         reason: reason.clone(),
         term: own(),
         patch: Patch::default(),
         at_once: true,
     };
+    let seat = Acquire::new(name("y"), client("a"), own());
     let ops = [
         Op::OpenSession(OpenSession { client: client("a"), ttl, grace: Grace::NONE }),
         Op::Acquire(Acquire { remember: true, ..Acquire::new(name("x"), client("a"), own()) }),
         Op::Acquire(acquire(open)),
+        Op::Acquire(Acquire { mode: Mode::Seats(Seats::new(3).expect("valid")), ..seat }),
         Op::Renew(Renew {
             key: key(None),
             term: Some(own()),

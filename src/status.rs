@@ -45,6 +45,10 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("grace_until", ending(ends.grace_until));
     put("phase", phase.as_str().into());
     put("mode", view.mode.as_str().into());
+    if let (Some(max), Some(seat)) = (view.mode.seats(), lease.seat) {
+        put("max", max.into());
+        put("seat", seat.into());
+    }
     put("token", lease.token.as_u64().into());
     put("expires_in_ms", left(ends, view.at));
     if lease.acquired_at > view.at {
@@ -60,7 +64,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("holder_id", holder_id(lease).into());
     put("note", lease.details.note().map_or("", |note| note).into());
     put("waiters", waiters_of(view, shown));
-    if view.holders.len() > 1 {
+    if view.holders.len() > 1 || view.mode.seats().is_some() {
         put("holders", holders_of(view));
     }
     if let Some(hold_off) = &view.hold_off {
@@ -160,6 +164,12 @@ fn holders_of(view: &LockView) -> Value {
                 "expires_in_ms": left(&holder.ends, view.at),
                 "holder_id": holder_id(&holder.lease),
             });
+            if let Some(seat) = holder.lease.seat {
+                shown["seat"] = seat.into();
+            }
+            if holder.lease.acquired_at > view.at {
+                shown["begins_in_ms"] = millis(holder.lease.acquired_at.since(view.at));
+            }
             if let Some(lasts) = lasting(holder) {
                 shown["lasts"] = lasts.into();
             }
@@ -327,6 +337,7 @@ mod tests {
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
             acquisition: 0,
+            seat: None,
             details: Arc::new(Details::default().with_note(Some("hi".into()))),
         };
         let ends = Ends { expires_at, grace_until: Time::from_secs(35), ttl, grace };

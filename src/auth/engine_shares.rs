@@ -112,17 +112,16 @@ impl EngineShares {
                 let locks = LimitedTable(ShareOf::Locks, None);
                 self.check_share(grant, &locks, engine)?;
                 // The grant to a waiter takes the place of the lease for which it has waited.
-                if ask.mode == Mode::Shared || engine.usage_of_lock(&ask.name, |_| true).0 == 0 {
+                if ask.mode != Mode::Exclusive || engine.usage_of_lock(&ask.name, |_| true).0 == 0 {
                     self.check_limit(&locks, engine)?;
                 }
                 if let QueuePolicy::Join(_) = ask.line {
                     check(ShareOf::Waiters, None)?;
                     check(ShareOf::Queue, Some(&ask.name))?;
                 }
-                if ask.mode == Mode::Shared {
-                    check(ShareOf::Holders, Some(&ask.name))
-                } else {
-                    Ok(())
+                match ask.mode {
+                    Mode::Exclusive => Ok(()),
+                    Mode::Shared | Mode::Seats(_) => check(ShareOf::Holders, Some(&ask.name)),
                 }
             }
             Op::Steal(steal) if engine.lease(&steal.name).is_some() => Ok(()),
@@ -620,7 +619,15 @@ mod tests {
                 (LockName::parse(name).expect("valid"), ClientId::parse("admin").expect("valid"));
             let reason = StealReason::parse("gone").expect("a reason");
             let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
-            Op::Steal(Steal { name, client, reason, term, patch: Patch::default(), at_once: false })
+            Op::Steal(Steal {
+                name,
+                only: None,
+                client,
+                reason,
+                term,
+                patch: Patch::default(),
+                at_once: false,
+            })
         };
         let everybody = grant(&["*"], "");
         let shares = EngineShares::default();

@@ -521,7 +521,8 @@ mod tests {
         let (name, client) = (name("home"), client("laptop1"));
         let reason = StealReason::parse("why").expect("a reason");
         let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
-        let steal = Op::Steal(Steal { name, client, reason, term, patch, at_once: false });
+        let steal =
+            Op::Steal(Steal { name, only: None, client, reason, term, patch, at_once: false });
         assert_eq!(laptop().may_submit(&steal, &[]), Err(Denial::Steal));
         assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
     }

@@ -527,6 +527,7 @@ mod tests {
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
             acquisition: 0,
+            seat: None,
             details: Arc::new(Details::default().with_attrs(attrs)),
         }
     }

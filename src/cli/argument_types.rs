@@ -7,7 +7,7 @@
 use super::exit::{CliError, CliResult};
 use crate::base::said;
 use crate::engine::values::lease::{TTL_MAX, TTL_MIN, TermError, parse_span};
-use crate::engine::{ClientId, Grace, LockName, NameError, Ttl};
+use crate::engine::{ClientId, Grace, LockName, NameError, Seats, Ttl};
 use crate::fuse::kernel::machine_facts::is_root;
 use crate::fuse::lock_fs::client_of_user;
 use crate::time::Span;
@@ -53,6 +53,12 @@ fn parsed_span(text: &str) -> Result<Span, TermError> {
         parse_span(word)?;
     }
     parse_span(&words.concat())
+}
+
+/// Parses a number of seats.
+pub(super) fn seats(text: &str) -> Result<Seats, String> {
+    let number = text.parse().map_err(|_| "write how many may hold the lock, such as 3")?;
+    Seats::new(number)
 }
 
 /// Parses a ttl as people write it.

@@ -3,7 +3,7 @@
 //!
 //! Tables of text: aligned columns, measured as a terminal shows them, and shortened to its width.
 
-use super::output::{Colour, TerminalStyle, harmless};
+use super::output::{Colour, TerminalStyle, counted, harmless};
 use crate::holder_id::Maker;
 use crate::time::Span;
 use rustix::termios::tcgetwinsize;
@@ -92,6 +92,7 @@ impl Status<'_> {
         let span = |field| self.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()));
         let mut terms = Vec::new();
         terms.extend(self.number("token").map(|token| format!("token {token}")));
+        terms.extend(self.number("seat").map(|seat| format!("seat {seat}")));
         if let Some(lasts) = self.lasts() {
             terms.push(format!("held {lasts}"));
         } else {
@@ -112,9 +113,19 @@ impl Status<'_> {
         format!("{}, {of}{at}", previous.text("handover"))
     }
 
-    fn is_shared(self) -> bool {
-        self.text("mode") == "shared"
+    /// Formats how many may hold the lock beside its holder: ` (shared)`, ` (2 of 3 seats)`.
+    pub(super) fn mode(self) -> String {
+        match (self.text("mode").as_str(), self.number("max")) {
+            (_, Some(max)) => format!(" ({} of {})", self.holders().len(), seats(max)),
+            ("shared", None) => " (shared)".to_owned(),
+            _ => String::new(),
+        }
     }
+}
+
+/// Formats a number of seats: `1 seat`, `3 seats`.
+fn seats(count: i64) -> String {
+    counted(count.unsigned_abs(), "seat")
 }
 
 /// The note of the lock of a slot whose work is done.
@@ -142,7 +153,8 @@ pub(super) fn held_by(status: Status<'_>) -> String {
         text => format!(" {before}{text}{after}"),
     };
     let (since, note) = (part("acquired_at", "since ", ""), part("note", "(note: ", ")"));
-    format!("{by} {first}{more}{since}{note}")
+    let taken = status.number("max").map_or_else(String::new, |_| status.mode());
+    format!("{by} {first}{more}{taken}{since}{note}")
 }
 
 /// Returns the lines of a table of locks, the head first, with at most `width` columns.
@@ -165,9 +177,11 @@ pub(super) fn table(
 fn row(status: Status<'_>) -> [String; 6] {
     let holders = status.holders();
     let holder = match holders.as_slice() {
+        [first, _, ..] if status.number("max").is_some() => {
+            format!("{first} and {} more{}", holders.len() - 1, status.mode())
+        }
         [first, _, ..] => format!("{first} and {} more", holders.len() - 1),
-        [only] if status.is_shared() => format!("{only} (shared)"),
-        [only] => only.clone(),
+        [only] => format!("{only}{}", status.mode()),
         [] => String::new(),
     };
     [
@@ -193,8 +207,16 @@ pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
     };
     let mut facts = vec![("lock", status.text("name")), ("phase", style.paint(colour, &phase))];
     if phase != "free" {
-        let shared = if status.is_shared() { " (shared)" } else { "" };
-        facts.extend(status.holders().into_iter().map(|holder| ("holder", holder + shared)));
+        if let (Some(max), Some(holders)) = (status.number("max"), status.0["holders"].as_array()) {
+            facts.extend(holders.iter().map(Status).map(|of| {
+                let (client, token) = (of.text("client"), of.number("token").unwrap_or_default());
+                let seat = of.number("seat").unwrap_or_default();
+                ("holder", format!("{client}, seat {seat} of {max}, token {token}"))
+            }));
+        } else {
+            let mode = status.mode();
+            facts.extend(status.holders().into_iter().map(|of| ("holder", of + &mode)));
+        }
         facts.push(match (phase.as_str(), status.lasts(), status.left()) {
             ("held", Some(lasts), _) => ("lasts", lasts),
             ("held", None, Some(left)) => {

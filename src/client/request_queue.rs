@@ -524,7 +524,7 @@ mod tests {
     fn tenure(token: u64) -> Tenure {
         let token = Token::named(token);
         let life = Lifetime::Session(SessionId::named(1));
-        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0, previous: None }
+        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0, seat: None, previous: None }
     }
 
     fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {

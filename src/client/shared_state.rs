@@ -657,7 +657,8 @@ mod tests {
             let life = if number == 0 { expired } else { Lifetime::Session(SessionId::named(1)) };
             let token = Token::named(number as u64);
             let acquired_at = Time::ZERO;
-            let tenure = Tenure { token, life, acquired_at, acquisition: 0, previous: None };
+            let tenure =
+                Tenure { token, life, acquired_at, acquisition: 0, seat: None, previous: None };
             state.keep_in_mind(&name("build"), &tenure, Time::ZERO);
         };
         let knows = |number: usize| state.tenures.lock().contains_key(&Token::named(number as u64));

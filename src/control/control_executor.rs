@@ -168,6 +168,7 @@ async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {
     let StealRequest { name, options, reason, for_parent, at_once } = ask;
     let op = Op::Steal(Steal {
         name: name.clone(),
+        only: options.token,
         client: host.client().clone(),
         reason,
         term: host.terms(&options, None),

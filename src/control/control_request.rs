@@ -15,7 +15,8 @@ use crate::engine::values::lease::TOKEN_MAX;
 use crate::engine::values::lease::parse_span;
 use crate::engine::{
     Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView,
-    Mode, Op, Outcome, Patch, Process, QueuePolicy, RefusalKind, StealReason, Tenure, Token, Ttl,
+    Mode, Op, Outcome, Patch, Process, QueuePolicy, RefusalKind, Seats, StealReason, Tenure, Token,
+    Ttl,
 };
 use crate::service::{List, ListPage, RequestError, Unavailable};
 use crate::time::{Span, Time, Wall};
@@ -389,7 +390,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) token: Option<Token>,
     /// The process to which the lease is bound.
     pub(crate) pid: Option<u32>,
-    /// Whether the lock is exclusive or shared.
+    /// Whether the lock is exclusive or shared, or how many seats it has.
     pub(crate) mode: Option<Mode>,
 }
 
@@ -447,6 +448,9 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
             return Err(format!("'mode' is exclusive or shared, not '{}'", short(other)));
         }
     };
+    if let Some(max) = number_of("max")? {
+        options.mode = Some(Mode::Seats(Seats::new(max)?));
+    }
     Ok(options)
 }
 

@@ -63,12 +63,13 @@ pub use crate::values::handover::{Handover, HandoverEnd, LastHandover, Previous,
 pub use crate::values::hold_off::Baseline;
 pub use crate::values::hold_off::{HoldOff, HoldOffCause};
 pub use crate::values::lease::{
-    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, StealReason,
-    Ticket, Token,
+    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, Seats, SessionId,
+    StealReason, Ticket, Token,
 };
 pub use crate::values::lease::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use crate::values::name::{ClientId, LockName, NameError};
 pub use crate::values::refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
+pub use query::LockCount;
 pub use state::{Engine, Rules};
 pub use usage::Usage;
 

@@ -10,6 +10,17 @@ use crate::values::name::{ClientId, LockName, parents};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// What is counted of one lock.
+#[derive(Debug, Clone, Copy)]
+pub struct LockCount {
+    /// The phase of the lock.
+    pub phase: Phase,
+    /// The number of its holders.
+    pub holders: usize,
+    /// The number of waiters in its queue.
+    pub waiters: usize,
+}
+
 impl Engine {
     /// Returns the view of one lock at `now`. The caller must first have applied all expiries and
     /// timeouts up to that time.
@@ -65,21 +76,22 @@ impl Engine {
             .map(move |(name, lock)| self.view_of(name, Some(&**lock), now, false))
     }
 
-    /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
+    /// Calls `each` with the name and the counts of at most `limit` locks after
     /// `after`, and returns the name of the last of them, or `None` if none is left.
     pub fn walk(
         &self,
         after: Option<&LockName>,
         limit: usize,
         now: Time,
-        each: &mut dyn FnMut(&LockName, Phase, usize),
+        each: &mut dyn FnMut(&LockName, LockCount),
     ) -> Option<LockName> {
         let now = now.max(self.state.clock);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
         for (name, lock) in self.locks.range::<LockName, _>((from, Bound::Unbounded)).take(limit) {
             let ends = lock.leases().iter().map(|lease| self.state.ends(lease.life));
-            each(name, Phase::of_lock(ends, now), lock.line.len());
+            let (phase, holders) = (Phase::of_lock(ends, now), lock.leases().len());
+            each(name, LockCount { phase, holders, waiters: lock.line.len() });
             last = Some(name);
         }
         last.cloned()

@@ -476,11 +476,18 @@ impl Engine {
         match &lock.tenancy {
             Tenancy::Nobody => assert!(self.state.hold_off.is_some(), "a free lock is granted"),
             Tenancy::Exclusive(_) => {}
-            Tenancy::Shared(leases) => {
+            Tenancy::Shared(leases) | Tenancy::Seats(_, leases) => {
                 assert!(!leases.is_empty(), "a free lock is not stored");
                 let oldest_first = leases.windows(2).all(|pair| pair[0].token < pair[1].token);
                 assert!(oldest_first, "sharers stand in the order of their tokens");
             }
+        }
+        if let Tenancy::Seats(seats, leases) = &lock.tenancy {
+            let taken: BTreeSet<u16> = leases.iter().filter_map(|lease| lease.seat).collect();
+            assert_eq!(taken.len(), leases.len(), "each holder has a seat of its own");
+            assert!(taken.iter().all(|seat| *seat < seats.get()), "a seat is below the maximum");
+        } else {
+            assert!(lock.leases().iter().all(|lease| lease.seat.is_none()), "no lock has seats");
         }
     }
 }

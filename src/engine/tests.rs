@@ -242,7 +242,8 @@ fn a_stolen_lock_is_unusable_for_the_steal_grace() {
 fn stolen(lock: &str, by: &str, term: LeaseTerms) -> Op {
     let reason = StealReason::parse("laptop is gone").expect("a reason");
     let patch = Patch::default();
-    Op::Steal(Steal { name: name(lock), client: client(by), reason, term, patch, at_once: false })
+    let (name, client, only) = (name(lock), client(by), None);
+    Op::Steal(Steal { name, only, client, reason, term, patch, at_once: false })
 }
 
 #[test]

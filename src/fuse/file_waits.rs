@@ -208,13 +208,7 @@ impl FileWaits {
 
     fn end_of(&self, ask: &Acquire, end: WaitEnd) -> FileWaitEnd {
         match end {
-            WaitEnd::Granted(grant) => FileWaitEnd::Granted(Tenure {
-                token: grant.token,
-                life: ask.term.begin(grant.at),
-                acquired_at: grant.at,
-                acquisition: 0,
-                previous: None,
-            }),
+            WaitEnd::Granted(grant) => FileWaitEnd::Granted(grant.tenure(ask.term)),
             WaitEnd::Left(LeaveReason::SessionOver) => match ask.hold.open() {
                 Some(open) => {
                     let reason = Box::new(Reason::NoSession(open.session));

@@ -6,7 +6,7 @@
 //! The prefix of a lock is the first part of its name. Clients choose the names, so the number of
 //! prefixes that have a label of their own is limited for the life of the process.
 
-use crate::engine::{LockName, Phase};
+use crate::engine::{LockCount, LockName, Phase};
 use crate::service::Locks;
 use crate::service::counters::Histogram;
 use crate::time::{Span, Time, boot_now};
@@ -254,6 +254,7 @@ struct LockCounts {
 #[derive(Debug, Clone, Copy, Default)]
 struct PrefixCount {
     locks: u64,
+    holders: u64,
     waiters: u64,
 }
 
@@ -279,8 +280,8 @@ impl LockCounts {
         let mut counts = Self { prefixes: known.collect(), ..Self::default() };
         counts.known = counts.prefixes.len();
         let mut after = None;
-        while let Some(last) = locks.walk(after.as_ref(), SLICE, &mut |name, phase, waiters| {
-            counts.add(name, phase, waiters as u64);
+        while let Some(last) = locks.walk(after.as_ref(), SLICE, &mut |name, count| {
+            counts.add(name, count);
         }) {
             after = Some(last);
         }
@@ -288,8 +289,8 @@ impl LockCounts {
         counts
     }
 
-    fn add(&mut self, name: &LockName, phase: Phase, waiters: u64) {
-        self.phases[phase as usize] += 1;
+    fn add(&mut self, name: &LockName, lock: LockCount) {
+        self.phases[lock.phase as usize] += 1;
         let count = match name.as_str().split_once('/') {
             None => &mut self.single,
             Some((prefix, _)) => {
@@ -299,7 +300,8 @@ impl LockCounts {
                 &mut self.run.get_or_insert_with(|| (prefix.to_owned(), PrefixCount::default())).1
             }
         };
-        count.add(PrefixCount { locks: 1, waiters });
+        let (holders, waiters) = (lock.holders as u64, lock.waiters as u64);
+        count.add(PrefixCount { locks: 1, holders, waiters });
     }
 
     /// Enters the count of the last prefix. If more prefixes are new than labels are left, those
@@ -337,6 +339,11 @@ impl LockCounts {
         for (prefix, count) in &all {
             page.sample(vec![("prefix", prefix.clone())], count.locks);
         }
+        let help = "Holders by the first part of the names of their locks: of each seat one.";
+        page.family("latchfs_holders_by_prefix", help, MetricKind::Gauge);
+        for (prefix, count) in &all {
+            page.sample(vec![("prefix", prefix.clone())], count.holders);
+        }
         let help = "Waiters by the first part of the names of their locks.";
         page.family("latchfs_waiters_by_prefix", help, MetricKind::Gauge);
         for (prefix, count) in all {
@@ -348,6 +355,7 @@ impl LockCounts {
 impl PrefixCount {
     const fn add(&mut self, other: Self) {
         self.locks += other.locks;
+        self.holders += other.holders;
         self.waiters += other.waiters;
     }
 }
@@ -419,7 +427,8 @@ mod census_tests {
         let mut counts = LockCounts { prefixes: known.collect(), ..LockCounts::default() };
         counts.known = counts.prefixes.len();
         for name in names {
-            counts.add(&LockName::parse(name).expect("valid"), Phase::Held, 2);
+            let lock = LockCount { phase: Phase::Held, holders: 1, waiters: 2 };
+            counts.add(&LockName::parse(name).expect("valid"), lock);
         }
         counts.end_run();
         counts

@@ -770,7 +770,8 @@ fn a_restart_writes_the_missing_audit_records_only() {
         let (name, client, patch) = (name(lock), client("root"), Patch::default());
         let stolen = submit(
             &node,
-            Op::Steal(Steal { name, client, reason, term, patch, at_once: false }).into(),
+            Op::Steal(Steal { name, only: None, client, reason, term, patch, at_once: false })
+                .into(),
         );
         assert!(matches!(stolen, Ok(Ok(Outcome::Stolen(_)))), "{stolen:?}");
     }

@@ -15,8 +15,9 @@ use super::event_log::EventWatch;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage, ListedNames};
 use crate::engine::{
-    Answer, Child, ClientId, Command, Engine, HoldOff, Lease, LeaseKey, Limit, LockName, LockView,
-    Mode, Op, Outcome, Phase, Reason, Refusal, Release, RequestId, SessionId, SessionView, Token,
+    Answer, Child, ClientId, Command, Engine, HoldOff, Lease, LeaseKey, Limit, LockCount, LockName,
+    LockView, Mode, Op, Outcome, Reason, Refusal, Release, RequestId, SessionId, SessionView,
+    Token,
 };
 use crate::service::audit::audit_log::AuditEntry;
 use crate::service::backend_status::{ClusterAdmin, RemoteStatus};
@@ -315,14 +316,14 @@ impl Locks {
         hold_off.filter(|hold_off| hold_off.until > self.now())
     }
 
-    /// Calls `each` with the name, phase and number of waiters of at most `limit` locks after
+    /// Calls `each` with the name and the counts of at most `limit` locks after
     /// `after`, and returns the name of the last of them; `None` if none is left, or if the engine
     /// is not in this process.
     pub fn walk(
         &self,
         after: Option<&LockName>,
         limit: usize,
-        each: &mut dyn FnMut(&LockName, Phase, usize),
+        each: &mut dyn FnMut(&LockName, LockCount),
     ) -> Option<LockName> {
         let (mut last, now) = (None, self.now());
         self.0.inspect_engine(&mut |engine| last = engine.walk(after, limit, now, each));

@@ -11,8 +11,8 @@
 use super::event_log::EventWatch;
 use super::locks::Locks;
 use crate::engine::{
-    Acquire, ClientId, Event, EventKind, LeaseKey, Leave, LeaveReason, LockName, LockView, Op,
-    Outcome, Ownership, Refusal, Release, SessionId, Ticket, Token,
+    Acquire, ClientId, Event, EventKind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
+    LockView, Op, Outcome, Ownership, Refusal, Release, SessionId, Tenure, Ticket, Token,
 };
 use crate::service::lock_service::Unavailable;
 use crate::service::locks::ParentCheck;
@@ -45,6 +45,15 @@ pub struct WaitGrant {
     pub token: Token,
     /// When the lock was granted.
     pub at: Time,
+}
+
+impl WaitGrant {
+    /// Returns the tenure that this grant has begun, for a request with these terms.
+    pub(crate) fn tenure(self, term: LeaseTerms) -> Tenure {
+        let Self { token, at } = self;
+        let (life, acquired_at) = (term.begin(at), at);
+        Tenure { token, life, acquired_at, acquisition: 0, seat: None, previous: None }
+    }
 }
 
 /// A callback for the end of a wait. Called with a mutex held, so it must be fast and must not call

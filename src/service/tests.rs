@@ -262,8 +262,15 @@ fn a_steal_is_in_the_audit_log() {
     granted(&locks, long("x", "a"));
     let reason = StealReason::parse("the laptop fell into the lake").expect("a reason");
     let Acquire { term, patch, .. } = long("x", "root");
-    let steal =
-        Steal { name: name("x"), client: client("root"), reason, term, patch, at_once: false };
+    let steal = Steal {
+        name: name("x"),
+        only: None,
+        client: client("root"),
+        reason,
+        term,
+        patch,
+        at_once: false,
+    };
     does(&locks, Op::Steal(steal)).expect("available").expect("stolen");
     let entry = std::fs::read_to_string(scratch.state().join("audit.log")).expect("written");
     let entry: serde_json::Value = serde_json::from_str(&entry).expect("one JSON line");

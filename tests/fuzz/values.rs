@@ -8,7 +8,7 @@ use latchfs::engine::{
     AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover,
     IdempotencyKey, IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession,
     Ownership, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
-    Rules, SessionId, Steal, StealReason, Token, Ttl,
+    Rules, Seats, SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
@@ -63,7 +63,8 @@ fn handover() -> impl Strategy<Value = Option<Handover>> {
 }
 
 pub(crate) fn op() -> impl Strategy<Value = Op> {
-    let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
+    let seats = (1..=1_000_u64).prop_map(|max| Mode::Seats(Seats::new(max).expect("valid")));
+    let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), seats];
     let open = || {
         (1..9_u64, 0..3_u64)
             .prop_map(|(id, number)| OpenId { session: SessionId::named(id), number })
@@ -100,9 +101,11 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     let over = prop_oneof![Just(IfExists::Replace), Just(IfExists::Refuse)];
     let moved =
         (key(), name(), over).prop_map(|(from, to, over)| Op::Move(Move { from, to, over }));
-    let steal = (name(), client(), term(), patch()).prop_map(|(name, client, term, patch)| {
+    let only = proptest::option::of((1..9_u64).prop_map(Token::named));
+    let steal = (name(), only, client(), term(), patch());
+    let steal = steal.prop_map(|(name, only, client, term, patch)| {
         let reason = StealReason::parse("because").expect("a reason");
-        Op::Steal(Steal { name, client, reason, term, patch, at_once: false })
+        Op::Steal(Steal { name, only, client, reason, term, patch, at_once: false })
     });
     let ttl = (1..99_u64).prop_map(|ttl| Ttl::new(Span::from_secs(ttl)).expect("within bounds"));
     let opened = (client(), proptest::option::of(ttl)).prop_map(|(client, ttl)| {

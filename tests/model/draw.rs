@@ -13,11 +13,13 @@ use engine::values::event::{LeaveReason, SessionEnd};
 
 use engine::values::lease::{Grace, Ttl};
 use engine::values::lease::{
-    LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
+    LeaseTerms, Mode, OpenId, Ownership, Seats, SessionId, StealReason, Ticket, Token,
 };
 use engine::{ClientId, Engine, Handover, LockName, Rules};
 
 const NAMES: [&str; 5] = ["a", "b", "b/x", "c", "b!"];
+/// Those among the names that have seats now and then.
+const SEATED: [&str; 2] = ["c", "b!"];
 const CLIENTS: [&str; 3] = ["ann", "bob", "cy"];
 
 /// A small generator of random numbers (splitmix64): the same seed gives the same run.
@@ -62,6 +64,7 @@ pub(super) struct Draw {
     orders: Dice,
     acknowledgements: Dice,
     handovers: Dice,
+    seats: Dice,
     /// The highest request number drawn so far, for any session.
     numbered: u64,
     names: Vec<LockName>,
@@ -86,6 +89,7 @@ impl Draw {
             orders: Dice::new(seed.rotate_left(16)),
             acknowledgements: Dice::new(seed.rotate_left(48)),
             handovers: Dice::new(seed.rotate_left(40)),
+            seats: Dice::new(seed.rotate_left(48)),
             numbered: 0,
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
@@ -202,7 +206,8 @@ impl Draw {
                 let (name, client) = (self.name(), self.client());
                 let (term, patch) = (self.term(), self.patch());
                 let at_once = self.handovers.one_in(3);
-                Op::Steal(Steal { name, client, reason, term, patch, at_once })
+                let only = self.seats.one_in(3).then(|| self.recent_token(&name)).flatten();
+                Op::Steal(Steal { name, only, client, reason, term, patch, at_once })
             }
             33 | 34 => {
                 let ttl = (!self.dice.one_in(4)).then(|| self.ttl());
@@ -287,6 +292,7 @@ impl Draw {
     fn acquire(&mut self) -> Acquire {
         let (name, client) = (self.name(), self.client());
         let mode = self.dice.pick(&[Mode::Exclusive, Mode::Shared]);
+        let (name, mode) = if self.seats.one_in(3) { self.seat() } else { (name, mode) };
         let (hold, term) = self.hold();
         let patience = |dice: &mut Dice| Span::from_secs(dice.pick(&[0, 1, 1, 2, 5]));
         let line = match self.dice.below(5) {
@@ -305,8 +311,24 @@ impl Draw {
             takes_over: None,
             remember: false,
         };
-        let remember = self.handovers.one_in(3);
+        // The names that have seats are rarely remembered: a remembered name has none.
+        let has_seats = SEATED.contains(&ask.name.as_str());
+        let remember = self.handovers.one_in(3) && (!has_seats || self.seats.one_in(20));
         self.taking_over(Acquire { remember, ..ask })
+    }
+
+    /// Returns a lock with two seats in most cases, otherwise with three.
+    fn seat(&mut self) -> (LockName, Mode) {
+        let name = LockName::parse(self.seats.pick(&SEATED)).expect("a name");
+        let max = if self.seats.one_in(6) { 3 } else { 2 };
+        (name, Mode::Seats(Seats::new(max).expect("a number of seats")))
+    }
+
+    /// Returns one of the last tokens of a lock; `None` if it had no tenure yet.
+    fn recent_token(&mut self, name: &LockName) -> Option<Token> {
+        let of_lock = self.tokens.iter().rev().filter(|(known, ..)| known == name);
+        let last: Vec<Token> = of_lock.take(3).map(|(_, _, token)| *token).collect();
+        (!last.is_empty()).then(|| self.seats.pick(&last))
     }
 
     /// An acquire by an open file may name the token of a lease of its client to take over. In half

@@ -61,6 +61,8 @@ struct Pair {
     /// For each lock that a steal or a reset has taken from its holder, the end of the steal grace
     /// (1 s): no later request may be granted the lock before.
     kept: BTreeMap<LockName, Time>,
+    /// Until when each seat that was taken from its holder is unusable.
+    kept_seats: BTreeMap<(LockName, u16), Time>,
 }
 
 impl Pair {
@@ -74,6 +76,7 @@ impl Pair {
             promised: BTreeMap::new(),
             hold_off,
             kept: BTreeMap::new(),
+            kept_seats: BTreeMap::new(),
         }
     }
 
@@ -116,6 +119,9 @@ impl Pair {
             if view.mode == Mode::Exclusive && view.holders.len() > 1 {
                 return Err(format!("{name} is held by several, each alone"));
             }
+            if view.mode.seats().is_some_and(|max| view.holders.len() > usize::from(max)) {
+                return Err(format!("{name} has more holders than seats"));
+            }
         }
         let listed: Vec<_> = self.engine.list("", None, usize::MAX, now).map(|v| v.name).collect();
         same("lists", &listed, &self.naive.names())?;
@@ -153,6 +159,7 @@ impl Pair {
                     // all clients, including that one, from the lock.
                     let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
                     let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
+                    self.keeps_seats(name, *token, *at, stolen_now, reset_now)?;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
                         return Err(format!("{name} is granted within the steal grace"));
                     }
@@ -175,10 +182,44 @@ impl Pair {
             }
         }
         if let (Op::Steal(ask), Ok(Outcome::Stolen(tenure))) = (&command.op, answer) {
-            self.kept.insert(ask.name.clone(), tenure.acquired_at);
+            match self.engine.view(&ask.name, tenure.acquired_at).mode {
+                Mode::Exclusive => drop(self.kept.insert(ask.name.clone(), tenure.acquired_at)),
+                Mode::Shared => {}
+                Mode::Seats(_) => {
+                    let seat = tenure.seat.ok_or("a seat that was taken has a number")?;
+                    self.kept_seats.insert((ask.name.clone(), seat), tenure.acquired_at);
+                }
+            }
         }
         self.note_promises(events);
         Ok(())
+    }
+
+    /// Checks that nobody gets a seat before its last holder, from whom it was taken, has stopped.
+    fn keeps_seats(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        at: Time,
+        stolen_now: bool,
+        reset_now: bool,
+    ) -> Result<(), String> {
+        let Some(seat) = self.seat(name, token) else { return Ok(()) };
+        let seat = (name.clone(), seat);
+        if !stolen_now && self.kept_seats.get(&seat).is_some_and(|until| at < *until) {
+            return Err(format!("a seat of {name} is granted within the steal grace"));
+        }
+        if reset_now {
+            self.kept_seats.insert(seat, at + self.engine.rules().steal_grace);
+        }
+        Ok(())
+    }
+
+    /// Returns the seat of the holder with this token, if it has one and holds the lock still.
+    fn seat(&self, name: &LockName, token: Token) -> Option<u16> {
+        let holders = self.engine.view(name, self.engine.clock()).holders;
+        let holder = holders.iter().find(|holder| holder.lease.token == token);
+        holder.and_then(|holder| holder.lease.seat)
     }
 
     /// Records for each granted or renewed lease the time until which it is promised to its holder.

@@ -527,8 +527,9 @@ impl Naive {
         while self.hold_off.is_none() {
             let Some(first) = self.waiting_for(name).next().cloned() else { return };
             let (holders, mode) = (self.on(name).count(), self.mode(name));
-            let both_share = mode == Mode::Shared && first.ask.mode == Mode::Shared;
-            if holders > 0 && !(both_share && holders < self.rules.holders_max) {
+            let both_share = mode != Mode::Exclusive && first.ask.mode == mode;
+            let has_room = holders < self.rules.holders_max && !self.seats_are_taken(name);
+            if holders > 0 && !(both_share && has_room) {
                 return;
             }
             let impatient = first.until.is_some_and(|until| until <= self.now);
@@ -625,14 +626,13 @@ impl Naive {
         for id in leans_on(ask.hold, ask.term).into_iter().flatten() {
             self.is_session(id)?;
         }
-        if self.on(name).next().is_none() && self.hold_off.is_some() {
-            return self.put_off(ask);
-        }
+        self.may_seat(ask)?;
         if self.on(name).next().is_none() {
+            if self.hold_off.is_some() {
+                return self.put_off(ask);
+            }
             self.has_room_for_a_lock()?;
-            self.fits(name, &ask.patch, &Details::default())?;
-            self.remember(ask);
-            return Ok(Outcome::Granted(self.grant(ask, None)));
+            return self.begin(ask);
         }
         let foremost = self.foremost(name);
         let mine = self.on(name).filter(|held| held.lease.holder == *client);
@@ -653,13 +653,17 @@ impl Naive {
                 _ if own.mode != *mode && by_file => (own.lease.clone(), Way::Own),
                 Some(other) if own.mode != *mode => (other.lease, Way::Held),
                 _ => {
-                    if (own.mode, *mode) == (Mode::Shared, Mode::Exclusive) {
+                    if own.mode != *mode && *mode == Mode::Exclusive {
                         self.may_grant(name)?;
                     }
                     return self.continue_tenure(ask, own);
                 }
             }
-        } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
+        } else if self.mode(name) == *mode && self.seats_are_taken(name) {
+            let next = self.first_to_end(name);
+            let way = self.held_or_grace(&next);
+            (next, way)
+        } else if self.mode(name) == *mode && *mode != Mode::Exclusive {
             if self.waiting_for(name).next().is_none() {
                 if self.hold_off.is_some() {
                     return self.put_off(ask);
@@ -667,9 +671,7 @@ impl Naive {
                 if self.on(name).count() >= self.rules.holders_max {
                     return self.no(Reason::Limit(Limit::Holders(self.rules.holders_max)));
                 }
-                self.fits(name, &ask.patch, &Details::default())?;
-                self.remember(ask);
-                return Ok(Outcome::Granted(self.grant(ask, None)));
+                return self.begin(ask);
             }
             (foremost, Way::Behind)
         } else if foremost.holder == *client {
@@ -686,6 +688,57 @@ impl Naive {
             }
             _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
         }
+    }
+
+    /// Rule 6: a lock has one number of seats, for all who hold it or wait for it, and none if its
+    /// name is remembered.
+    fn may_seat(&self, ask: &Acquire) -> Result<(), Refusal> {
+        let name = &ask.name;
+        let Mode::Seats(seats) = ask.mode else { return Ok(()) };
+        if ask.remember || self.previous(name).is_some() {
+            return self.no(Reason::SeatsAndHandovers(name.clone()));
+        }
+        let of_holders = self.on(name).map(|held| held.mode);
+        let of_waiters = self.waiting_for(name).map(|waiting| waiting.ask.mode);
+        for mode in of_holders.chain(of_waiters) {
+            let Mode::Seats(has) = mode else { continue };
+            if has != seats {
+                let (name, named, has) = (name.clone(), seats.get(), has.get());
+                return self.no(Reason::OtherSeats { name, named, has });
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    /// Whether the lock has seats, and all of them are taken.
+    fn seats_are_taken(&self, name: &LockName) -> bool {
+        match self.mode(name) {
+            Mode::Seats(seats) => self.on(name).count() >= usize::from(seats.get()),
+            Mode::Exclusive | Mode::Shared => false,
+        }
+    }
+
+    /// Returns the seat of a new holder: the lowest that nobody has.
+    fn free_seat(&self, name: &LockName, mode: Mode) -> Option<u16> {
+        let taken: Vec<_> = self.on(name).map(|held| held.lease.seat).collect();
+        match mode {
+            Mode::Seats(_) => (0..1_000).find(|seat| !taken.contains(&Some(*seat))),
+            Mode::Exclusive | Mode::Shared => None,
+        }
+    }
+
+    /// Begins a tenure at once.
+    fn begin(&mut self, ask: &Acquire) -> Answer {
+        self.fits(&ask.name, &ask.patch, &Details::default())?;
+        self.remember(ask);
+        Ok(Outcome::Granted(self.grant(ask, None)))
+    }
+
+    /// Returns the lease whose seat is free next.
+    fn first_to_end(&self, name: &LockName) -> Lease {
+        let next = self.on(name).min_by_key(|held| self.ends(held.lease.life).grace_until);
+        next.expect("somebody holds it").lease.clone()
     }
 
     fn held_or_grace(&self, lease: &Lease) -> Way {
@@ -722,6 +775,7 @@ impl Naive {
             acquired_at: self.now,
             renewed_at: self.now,
             acquisition: 0,
+            seat: self.free_seat(&ask.name, ask.mode),
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
         self.hold(&ask.name, ask.mode, lease, waited)
@@ -762,11 +816,14 @@ impl Naive {
         if matches!(ask.hold, Ownership::OpenFile(_)) {
             held.lease.hold = ask.hold;
         }
+        if own.mode != ask.mode {
+            held.lease.seat = first_seat(ask.mode);
+        }
         held.mode = ask.mode;
         let of_file = matches!(ask.hold, Ownership::OpenFile(_));
         let attrs = ask.patch.attrs.filter(|_| !of_file);
         let patch = Patch { attrs, ..ask.patch.clone() };
-        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive {
+        if own.mode != Mode::Exclusive && ask.mode == Mode::Exclusive {
             return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
         }
         let outcome = match self.renewed(held, &patch) {
@@ -1033,6 +1090,7 @@ impl Naive {
         lease.token = Token::named(self.number());
         lease.life = renewed_lifetime(lease.life, self.now);
         (lease.acquired_at, lease.renewed_at) = (self.now, self.now);
+        lease.seat = first_seat(held.mode);
         let tenure = self.hold(to, held.mode, lease, None);
         self.serve(&from.name);
         self.serve(to);
@@ -1045,7 +1103,21 @@ impl Naive {
             self.is_session(id)?;
         }
         self.fits(&ask.name, &ask.patch, &Details::default())?;
-        let robbed: Vec<_> = self.on(&ask.name).map(|held| held.lease.token).collect();
+        let (mut mode, mut seat) = (Mode::Exclusive, None);
+        if let Some(token) = ask.only {
+            let newest = self.on(&ask.name).map(|held| held.lease.token).last();
+            let held = self.on(&ask.name).find(|held| held.lease.token == token);
+            let name = ask.name.clone();
+            match (held, newest) {
+                (Some(held), _) => (mode, seat) = (held.mode, held.lease.seat),
+                (None, None) => return self.no(Reason::Expired { name, token }),
+                (None, Some(current)) => {
+                    return self.no(Reason::StaleToken { name, named: token, current });
+                }
+            }
+        }
+        let of_lock = self.on(&ask.name).map(|held| held.lease.token);
+        let robbed: Vec<_> = of_lock.filter(|of| ask.only.is_none_or(|only| only == *of)).collect();
         let mut begins = self.now;
         if robbed.is_empty() {
             self.has_room_for_a_lock()?;
@@ -1076,9 +1148,10 @@ impl Naive {
             acquired_at: begins,
             renewed_at: begins,
             acquisition: 0,
+            seat,
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
-        let stolen = self.hold(&ask.name, Mode::Exclusive, lease, None);
+        let stolen = self.hold(&ask.name, mode, lease, None);
         self.stolen.extend(only);
         Ok(Outcome::Stolen(stolen))
     }
@@ -1143,23 +1216,22 @@ impl Naive {
         for name in &names {
             let mode = self.mode(name);
             let (others_until, only) = (self.others_until(name), self.only_holder(name));
+            let mut seats = vec![];
             for (_, token) in holds.iter().filter(|(of, _)| of == name) {
                 let (by, reason) = (ask.by.clone(), ask.reason.clone());
+                let held = self.on(name).find(|held| held.lease.token == *token);
+                seats.push(held.expect("it is held").lease.seat);
                 self.end(*token, TenureEnd::Stolen { by, reason });
             }
             let shares = self.on(name).next().is_some();
             let begins = (self.now + self.rules.steal_grace).max(others_until);
-            let lease = Lease {
-                holder: ask.by.clone(),
-                token: Token::named(self.number()),
-                hold: Ownership::Exclusive(None),
-                life: Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
-                acquired_at: begins,
-                renewed_at: begins,
-                acquisition: 0,
-                details: Arc::default(),
-            };
-            self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
+            let mode = if shares { mode } else { Mode::Exclusive };
+            if !matches!(mode, Mode::Seats(_)) {
+                seats = vec![None];
+            }
+            for seat in seats {
+                self.keep_from_all(name, (mode, seat), &ask.by, begins);
+            }
             self.stolen.extend(only);
         }
         let outcome = match ask.part {
@@ -1175,6 +1247,28 @@ impl Naive {
             self.serve(name);
         }
         outcome
+    }
+
+    /// Keeps a lock, or a seat of it, unusable until `begins`.
+    fn keep_from_all(
+        &mut self,
+        name: &LockName,
+        (mode, seat): (Mode, Option<u16>),
+        by: &ClientId,
+        begins: Time,
+    ) {
+        let lease = Lease {
+            holder: by.clone(),
+            token: Token::named(self.number()),
+            hold: Ownership::Exclusive(None),
+            life: Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
+            acquired_at: begins,
+            renewed_at: begins,
+            acquisition: 0,
+            seat,
+            details: Arc::default(),
+        };
+        self.hold(name, mode, lease, None);
     }
 
     fn open_session(&mut self, ask: &OpenSession) -> Answer {
@@ -1292,6 +1386,9 @@ impl Naive {
         let Some(previous) = self.previous(&name) else {
             return self.no(Reason::NotRemembered(name));
         };
+        if matches!(held.mode, Mode::Seats(_)) {
+            return self.no(Reason::SeatsAndHandovers(name));
+        }
         let Some(named) = key.token else { return self.no(Reason::HandoverNeedsToken(name)) };
         if named != current {
             return self.no(Reason::StaleToken { name, named, current });
@@ -1380,8 +1477,13 @@ fn renewed_lifetime(life: Lifetime, now: Time) -> Lifetime {
 }
 
 fn tenure(lease: &Lease) -> Tenure {
-    let Lease { token, life, acquired_at, acquisition, .. } = *lease;
-    Tenure { token, life, acquired_at, acquisition, previous: None }
+    let Lease { token, life, acquired_at, acquisition, seat, .. } = *lease;
+    Tenure { token, life, acquired_at, acquisition, seat, previous: None }
+}
+
+/// Returns the seat of the only holder of a lock in this mode.
+fn first_seat(mode: Mode) -> Option<u16> {
+    matches!(mode, Mode::Seats(_)).then_some(0)
 }
 
 /// Returns the details of a lease (note, content, process and file attributes) after the change

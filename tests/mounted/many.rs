@@ -6,6 +6,7 @@ use latchfs::engine::{
 use latchfs::service::Locks;
 use latchfs::service::local::Local;
 use latchfs::time::Span;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +31,10 @@ fn each_lock(state: &Path, work: impl Fn(LockName) -> Op) {
     }
     assert_eq!(done.load(Ordering::Relaxed), LOCKS_MAX);
     local.close().expect("there is room");
+    drop((locks, local));
+    // A snapshot that is still being made keeps the directory locked.
+    let lock = File::open(state.join("lock")).expect("it was locked");
+    soon("the last snapshot is made", || lock.try_lock().ok());
 }
 
 fn root() -> ClientId {

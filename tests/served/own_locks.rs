@@ -36,6 +36,51 @@ fn commands_on_locks_need_nothing_set_up() {
     user.daemon();
 }
 
+/// At most as many programs run at a time as the lock has seats, each with a seat of its own.
+#[test]
+fn a_lock_with_seats_lets_so_many_run() {
+    let user = LocalUser::new(UID);
+    let script = "
+        for n in 1 2 3 4 5 6 7; do
+            latchfs run gpu --max 3 -- sh -c '
+                mkdir seat$LATCHFS_SEAT || exit 1
+                ls -d seat* | wc -l; sleep 0.2
+                rmdir seat$LATCHFS_SEAT; echo $LATCHFS_SEAT >> used' &
+            jobs=\"$jobs $!\"
+        done
+        for job in $jobs; do wait $job || exit 1; done
+        sort -u used | tr '\\n' ' '";
+    let printed = user.sh(&format!("cd $(mktemp -d); {script}")).ok();
+    let lines: Vec<&str> = printed.lines().collect();
+    let (seats, counts) = lines.split_last().expect("lines");
+    assert_eq!(*seats, "0 1 2 ", "all seats were used");
+    assert!(counts.iter().all(|count| ["1", "2", "3"].contains(count)), "{counts:?}");
+
+    let status = |of: &str| serde_json::from_str::<Value>(of).expect("JSON");
+    let held = status(&user.latchfs(&["acquire", "gpu", "--max", "2", "--json"]).ok());
+    assert_eq!((&held["seat"], &held["max"]), (&0.into(), &2.into()));
+    let held = user.latchfs(&["acquire", "gpu", "--max", "2"]).ok();
+    assert!(held.contains(", seat 1, expires in"), "{held}");
+    let why = user.latchfs(&["run", "gpu", "--max", "3", "--", "true"]).exits(75);
+    assert!(why.contains("has 2 seats while somebody holds it"), "{why}");
+    let why = user.latchfs(&["run", "gpu", "--max", "2", "--try", "--", "true"]).exits(75);
+    assert!(why.contains("and 1 more (2 of 2 seats) since"), "{why}");
+    assert!(user.latchfs(&["ls"]).ok().contains("and 1 more (2 of 2 seats)"));
+    let page = user.latchfs(&["status", "gpu"]).ok();
+    assert!(
+        page.contains(", seat 0 of 2, token") && page.contains(", seat 1 of 2, token"),
+        "{page}"
+    );
+    let token = held.split(&[' ', ','][..]).nth(3).expect("a token").to_owned();
+    let steal = ["steal", "gpu", "--token", &token, "--reason", "stuck"];
+    let stolen = user.latchfs(&steal).ok();
+    assert!(stolen.contains(", seat 1, expires in"), "{stolen}");
+    let why = user.latchfs(&steal).exits(76);
+    assert!(why.contains("is not the current one"), "{why}");
+    user.latchfs(&["run", "x", "--max", "0", "--", "true"]).exits(64);
+    user.latchfs(&["run", "x", "--max", "2", "--shared", "--", "true"]).exits(64);
+}
+
 #[test]
 fn commands_say_what_they_have_done() {
     let user = LocalUser::new(UID);

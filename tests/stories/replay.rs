@@ -15,8 +15,8 @@ use engine::{
     IdempotencyKey, IfExists, LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime,
     LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase,
     Previous, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
-    Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token,
-    Ttl,
+    Rules, Seats, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket,
+    Token, Ttl,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -229,7 +229,8 @@ impl Stage {
                 let reason = words.reason()?;
                 let term = words.term()?.unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
                 let (patch, at_once) = (words.patch(), words.flag("now"));
-                Op::Steal(Steal { name, client, reason, term, patch, at_once })
+                let only = words.number("only")?.map(Token::named);
+                Op::Steal(Steal { name, only, client, reason, term, patch, at_once })
             }
             "reset" => Op::Reset(reset(client, words)?),
             "grant-now" => Op::EndHoldOff(EndHoldOff { by: client, reason: words.reason()? }),
@@ -266,7 +267,11 @@ fn request_of(caller: Arc<str>, key: &str, op: &Op) -> IdempotencyKey {
 
 fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
     let name = words.name()?;
-    let mode = if words.flag("shared") { Mode::Shared } else { Mode::Exclusive };
+    let mode = match (words.number("seats")?, words.flag("shared")) {
+        (Some(max), _) => Mode::Seats(Seats::new(max)?),
+        (None, true) => Mode::Shared,
+        (None, false) => Mode::Exclusive,
+    };
     let line = match words.span("wait")? {
         Some(patience) => QueuePolicy::Join(Some(patience)),
         None if words.flag("wait") => QueuePolicy::Join(None),
@@ -585,10 +590,16 @@ fn say_end(end: &TenureEnd) -> String {
 
 fn say_view(view: &LockView) -> String {
     let mut text = format!("{}: {}, {}", view.name, view.phase().as_str(), view.mode.as_str());
+    if let Some(seats) = view.mode.seats() {
+        write!(text, " of {seats}").expect("a string");
+    }
     for holder in &view.holders {
         let lease = &holder.lease;
         write!(text, "; {} token {} ", lease.holder, lease.token).expect("a string");
         text += &say_ends(&holder.ends, view.at);
+        if let Some(seat) = lease.seat {
+            write!(text, ", seat {seat}").expect("a string");
+        }
         match lease.hold {
             Ownership::Client => {}
             Ownership::Exclusive(None) => text += ", firm",

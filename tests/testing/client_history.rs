@@ -78,7 +78,8 @@ pub enum StepKind {
 pub enum Sharing {
     /// The tenure excludes all others.
     Alone,
-    /// The tenure holds the lock together with other shared tenures.
+    /// The tenure holds the lock together with other shared tenures, at most as many as the lock
+    /// has seats.
     Shared,
 }
 
@@ -130,6 +131,8 @@ pub struct ObservedReset {
 /// Everything that the clients requested, saw and believed.
 #[derive(Debug, Default)]
 pub struct History {
+    /// The number of seats of each lock that has seats. All its shared tenures have one each.
+    pub seats: BTreeMap<Lock, usize>,
     /// The operations on each lock, in the order in which they were recorded.
     pub acts: BTreeMap<Lock, Vec<LockStep>>,
     /// The periods in which clients believed that they held a lock.
@@ -169,6 +172,11 @@ pub struct History {
 }
 
 impl History {
+    /// Returns an empty history in which these locks have seats.
+    pub fn with_seats(seats: impl IntoIterator<Item = (Lock, usize)>) -> Self {
+        Self { seats: seats.into_iter().collect(), ..Self::default() }
+    }
+
     /// Adds an operation on a lock.
     pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: StepKind) {
         match what {

@@ -64,7 +64,8 @@ fn rightly_until(belief: &Belief, history: &History) -> Time {
     robbed.map_or(belief.until, |robbed| robbed.min(belief.until))
 }
 
-/// Checks that no two clients believe at the same time that they hold a lock, unless both share it.
+/// Checks that no two clients believe at the same time that they hold a lock, unless both share it,
+/// and that no more share it than it has seats.
 fn one_holder(found: &mut Vec<Violation>, history: &History) {
     let right = |belief| (belief, rightly_until(belief, history));
     let mut beliefs: Vec<_> = history.beliefs.iter().map(right).collect();
@@ -90,6 +91,13 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
             }
         }
         open.push((two, its_end));
+        let shared = open.iter().filter(|(belief, _)| belief.mode == Sharing::Shared);
+        let sharers: BTreeSet<Token> = shared.map(|(belief, _)| belief.token).collect();
+        let (lock, from) = (two.lock, two.from);
+        if history.seats.get(&lock).is_some_and(|seats| sharers.len() > *seats) {
+            let what = format!("more hold lock {lock} than it has seats from {from}: {sharers:?}");
+            found.push(Violation::new(SafetyProperty::OneHolder, what));
+        }
     }
 }
 
@@ -218,7 +226,7 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     acts.extend(mode_changes_left_open(history, lock));
     let tenures = history.tenures.iter().filter(|(_, (l, _))| *l == lock);
     let lapses: Vec<_> = tenures.map(|(token, (_, who))| lapse(history, *token, who)).collect();
-    let (promise, what) = match search(acts.clone(), &lapses) {
+    let (promise, what) = match search(acts.clone(), &lapses, history.seats.get(&lock).copied()) {
         SearchResult::Order => return,
         SearchResult::None(stuck) => blame(history, lock, &acts, &lapses, &stuck),
         SearchResult::TooLong => (
@@ -242,7 +250,9 @@ fn blame(
     lapses: &[Lapse],
     stuck: &str,
 ) -> (SafetyProperty, String) {
-    let fits = |acts: Vec<LockStep>, lapses: &[Lapse]| search(acts, lapses) == SearchResult::Order;
+    let seats = history.seats.get(&lock).copied();
+    let fits =
+        |acts: Vec<LockStep>, lapses: &[Lapse]| search(acts, lapses, seats) == SearchResult::Order;
     let is_read = |act: &LockStep| matches!(act.what, StepKind::Seen(_));
     let reads_are_wrong = fits(acts.iter().filter(|act| !is_read(act)).cloned().collect(), lapses);
     let with_early = |early: &Lapse| -> Vec<Lapse> {
@@ -369,6 +379,8 @@ struct Cell {
     shared: bool,
     /// The highest token of all tenures so far.
     last: Token,
+    /// How many may share the lock, if it has seats.
+    seats: Option<usize>,
 }
 
 impl Cell {
@@ -379,7 +391,7 @@ impl Cell {
         match what {
             StepKind::Granted(token, mode) => self.granted(*token, *mode).into_iter().collect(),
             StepKind::Stolen(token) => self.taken(*token).into_iter().collect(),
-            StepKind::AllEnded => vec![Self { last: self.last, ..Self::default() }],
+            StepKind::AllEnded => vec![Self { holders: vec![], shared: false, ..self.clone() }],
             StepKind::Appeared { token, was, steal } => self.appeared(*token, was, *steal),
             StepKind::Changed { from, to, mode } => {
                 self.changed(*from, *to, *mode).into_iter().collect()
@@ -398,17 +410,19 @@ impl Cell {
 
     fn granted(&self, token: Token, mode: Sharing) -> Option<Self> {
         let shared = mode == Sharing::Shared;
-        let admits = self.holders.is_empty() || (self.shared && shared);
+        let has_room = self.seats.is_none_or(|seats| self.holders.len() < seats);
+        let admits = self.holders.is_empty() || (self.shared && shared && has_room);
         (admits && token > self.last).then(|| {
             let mut holders = self.holders.clone();
             holders.push(token);
-            Self { holders, shared, last: token }
+            Self { holders, shared, last: token, seats: self.seats }
         })
     }
 
     fn taken(&self, token: Token) -> Option<Self> {
         let holders = vec![token];
-        (token > self.last).then_some(Self { holders, shared: false, last: token })
+        let seats = self.seats;
+        (token > self.last).then_some(Self { holders, shared: false, last: token, seats })
     }
 
     /// Returns the state after a change of the mode, which only a sole holder may make. A change to
@@ -421,7 +435,8 @@ impl Cell {
         }
         let is_right = if shared { to == from } else { to > self.last };
         let last = self.last.max(to);
-        (self.holders == [from] && is_right).then(|| Self { holders: vec![to], shared, last })
+        let (holders, seats) = (vec![to], self.seats);
+        (self.holders == [from] && is_right).then_some(Self { holders, shared, last, seats })
     }
 
     fn appeared(&self, token: Token, was: &[Token], steal: bool) -> Vec<Self> {
@@ -435,7 +450,7 @@ impl Cell {
     fn without(&self, token: Token) -> Self {
         let holders: Vec<_> = self.holders.iter().copied().filter(|held| *held != token).collect();
         let shared = self.shared && !holders.is_empty();
-        Self { holders, shared, last: self.last }
+        Self { holders, shared, ..*self }
     }
 
     /// Whether an operation never changes the state of the lock. The search applies such an
@@ -462,11 +477,16 @@ struct SearchState {
 
 /// Searches for an order of the operations `acts` in which each is possible. Places the expiries
 /// `lapses` into the order wherever they help, and may leave out operations that got no answer.
-pub(crate) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
+pub(crate) fn search(
+    mut acts: Vec<LockStep>,
+    lapses: &[Lapse],
+    seats: Option<usize>,
+) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
     lapses.sort_unstable();
-    let start = SearchState { first: 0, done: vec![], cell: Cell::default() };
+    let cell = Cell { seats, ..Cell::default() };
+    let start = SearchState { first: 0, done: vec![], cell };
     let (mut tried, mut furthest, mut stack) = (HashSet::new(), start.clone(), vec![start]);
     for _ in 0..STEPS_MAX {
         let Some(mut place) = stack.pop() else {
@@ -812,12 +832,12 @@ mod linearizability_tests {
 
     #[track_caller]
     fn fits(acts: &[LockStep]) {
-        assert_eq!(search(acts.to_vec(), &[]), SearchResult::Order);
+        assert_eq!(search(acts.to_vec(), &[], None), SearchResult::Order);
     }
 
     #[track_caller]
     fn fits_not(acts: &[LockStep]) {
-        let found = search(acts.to_vec(), &[]);
+        let found = search(acts.to_vec(), &[], None);
         assert!(matches!(found, SearchResult::None(_)), "{found:?}");
     }
 
@@ -837,8 +857,8 @@ mod linearizability_tests {
         let stale = [act(1, 2, granted(1)), act(3, 4, seen(&[]))];
         fits_not(&stale);
         let lapse = |from| [Lapse { token: 1, from: Time::from_secs(from) }];
-        assert_eq!(search(stale.to_vec(), &lapse(4)), SearchResult::Order);
-        let short = search(stale.to_vec(), &lapse(5));
+        assert_eq!(search(stale.to_vec(), &lapse(4), None), SearchResult::Order);
+        let short = search(stale.to_vec(), &lapse(5), None);
         assert!(matches!(short, SearchResult::None(_)), "the lease was cut short");
         fits_not(&[act(1, 2, granted(1)), act(3, 4, granted(2))]);
         fits_not(&[act(1, 2, granted(2)), act(3, 4, StepKind::Released(2)), act(5, 6, granted(1))]);

@@ -87,17 +87,21 @@ pub(in crate::cli) fn own_status(mut answer: Value) -> Value {
     status
 }
 
-/// Changes the status of a shared lock so that its fields describe the holder with the token
-/// `token`, rather than the first holder: a client that has just acquired the lock expects its own
-/// token.
-fn show_own(status: &mut Value, token: &Value) {
+/// Changes the status of a lock with several holders so that its fields describe the holder with
+/// the token `token`, rather than the first holder: a client that has just acquired the lock
+/// expects its own token.
+pub(in crate::cli) fn show_own(status: &mut Value, token: &Value) {
     let Some(holders) = status["holders"].as_array() else { return };
     let Some(own) = holders.iter().find(|holder| holder["token"] == *token).cloned() else {
         return;
     };
     status["holder"] = own["client"].clone();
-    for field in ["token", "expires_in_ms", "holder_id"] {
-        status[field] = own[field].clone();
+    let Some(status) = status.as_object_mut() else { return };
+    for field in ["token", "expires_in_ms", "holder_id", "seat", "begins_in_ms"] {
+        match own.get(field) {
+            Some(value) => status.insert(field.to_owned(), value.clone()),
+            None => status.remove(field),
+        };
     }
 }
 

@@ -14,7 +14,7 @@ use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refus
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
-    Ownership, Patch, Process, QueuePolicy, RefusalKind, Tenure, Token, Ttl,
+    Ownership, Patch, Process, QueuePolicy, RefusalKind, Token, Ttl,
 };
 use crate::holder_id::Maker;
 use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
@@ -236,13 +236,7 @@ impl ControlHost for RemoteHost<'_> {
         let end = end.recv().unwrap_or(WaitEnd::Unknown);
         place.claim();
         match end {
-            WaitEnd::Granted(grant) => ControlWaitEnd::Granted(Tenure {
-                token: grant.token,
-                life: term.begin(grant.at),
-                acquired_at: grant.at,
-                acquisition: 0,
-                previous: None,
-            }),
+            WaitEnd::Granted(grant) => ControlWaitEnd::Granted(grant.tenure(term)),
             WaitEnd::Left(why) => ControlWaitEnd::Left(Some(why)),
             WaitEnd::Unknown => {
                 ControlWaitEnd::Refused(refusal(RefusalKind::ConsistencyUnavailable, PLACE_LOST))

@@ -20,10 +20,10 @@
 //! costs no read.
 
 use crate::cli::argument_types::{span, ttl};
-use crate::cli::connect::mount_client::{LockClient, no_answer};
+use crate::cli::connect::mount_client::{LockClient, no_answer, own_status};
 use crate::cli::connect::target::{CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::lock::lock_commands::NameArg;
+use crate::cli::lock::lock_commands::{ModeArgs, NameArg};
 use crate::cli::output;
 use crate::cli::run::children::{Signals, is_end, wake};
 use crate::cli::status_table::{Status, held_by};
@@ -42,7 +42,7 @@ use std::{io, thread};
 
 /// How a lock is requested.
 pub(in crate::cli) struct HoldTerms {
-    pub(in crate::cli) shared: bool,
+    pub(in crate::cli) mode: ModeArgs,
     /// The ttl as the request names it; `None` for that of the mount or server.
     pub(in crate::cli) ttl: Option<String>,
     pub(in crate::cli) note: Option<String>,
@@ -55,6 +55,8 @@ pub(in crate::cli) struct HeldLock {
     pub(in crate::cli) ctl: Arc<dyn LockClient>,
     pub(in crate::cli) name: LockName,
     pub(in crate::cli) token: u64,
+    /// The number of the seat, from 0 on, if the lock has seats.
+    pub(in crate::cli) seat: Option<u64>,
     pub(in crate::cli) ttl: Span,
     pub(in crate::cli) grace: Span,
 }
@@ -73,26 +75,29 @@ impl HoldTerms {
         dir: Option<&Path>,
         name: &LockName,
     ) -> CliResult<(HeldLock, LeaseWatcher)> {
+        let mut mode = self.mode.json();
         let request = json!({
             "do": "acquire",
             "name": name.as_str(),
-            "mode": if self.shared { "shared" } else { "exclusive" },
+            "mode": mode["mode"].take(),
+            "max": mode["max"].take(),
             "ttl": self.ttl,
             "note": self.note,
             "pid": std::process::id(),
             "wait": self.wait,
         });
         let answer = wait(&ctl, name, &request)?;
-        let number = |value: &Value| value.as_u64();
-        let (token, ttl) = (number(&answer["token"]), number(&answer["status"]["ttl_ms"]));
-        let grace = Span::from_millis(number(&answer["status"]["grace_ms"]).unwrap_or(0));
+        let (token, status) = (answer["token"].as_u64(), own_status(answer));
+        let number = |field: &str| status[field].as_u64();
+        let (ttl, seat) = (number("ttl_ms"), number("seat"));
+        let grace = Span::from_millis(number("grace_ms").unwrap_or(0));
         let (Some(token), Some(ttl)) = (token, ttl) else {
             return Err(CliError::unavailable(
                 "the daemon's answer has no token; is it of this version?",
             ));
         };
         let ttl = Span::from_millis(ttl);
-        let held = HeldLock { ctl, name: name.clone(), token, ttl, grace };
+        let held = HeldLock { ctl, name: name.clone(), token, seat, ttl, grace };
         let sight = match dir {
             Some(dir) => LeaseReader::of_mount(dir, name, token),
             None => LeaseReader::of_server(Arc::clone(&held.ctl), name, token),
@@ -352,9 +357,8 @@ pub(in crate::cli) struct HoldArgs {
     /// Do not wait: exit with 75 if another has the lock
     #[arg(long = "try")]
     try_only: bool,
-    /// Hold it together with others that ask for the same
-    #[arg(long)]
-    shared: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// How long the lock stays held when this machine dies [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Ttl>,
@@ -368,7 +372,7 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
     let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
     let CommandTarget { ask, place, name } = args.target.asking(&args.name.name)?;
     let terms = HoldTerms {
-        shared: args.shared,
+        mode: args.mode,
         ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())),
         note: args.note.clone(),
         wait: if args.try_only { Value::Null } else { HoldTerms::waiting(args.wait) },
@@ -376,7 +380,8 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
     let (held, tenure) =
         signals.end_or(|| ask.close(), || terms.acquire(Arc::clone(&ask), place.dir(), &name))?;
     let token = held.token;
-    let begun = output::line(&format!("holding {name}: token {token}; Ctrl-C releases it"));
+    let seat = held.seat.map(|seat| format!(", seat {seat}")).unwrap_or_default();
+    let begun = output::line(&format!("holding {name}: token {token}{seat}; Ctrl-C releases it"));
     if begun.is_err() {
         held.release()?;
         return begun;

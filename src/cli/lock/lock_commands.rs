@@ -6,8 +6,8 @@
 //! The `who` command: says who holds the lock of a file, which is a lock in a mount, or a file in a
 //! guarded folder.
 
-use crate::cli::argument_types::{absolute, grace, parsed, span, ttl};
-use crate::cli::connect::mount_client::{LockClient, own_status};
+use crate::cli::argument_types::{absolute, grace, parsed, seats, span, ttl};
+use crate::cli::connect::mount_client::{LockClient, own_status, show_own};
 use crate::cli::connect::target::{CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::guard::endpoint::GuardEndpoint;
@@ -16,7 +16,7 @@ use crate::cli::lock::held_lock;
 use crate::cli::output;
 use crate::cli::output::{TerminalStyle, harmless};
 use crate::cli::status_table::{Status, held_by, page};
-use crate::engine::{Grace, LockName, RefusalKind, Ttl};
+use crate::engine::{Grace, LockName, RefusalKind, Seats, Ttl};
 use crate::fuse::kernel::machine_facts::is_root;
 use crate::holder_id::Maker;
 use crate::time::Span;
@@ -62,6 +62,34 @@ pub(in crate::cli) struct TermArgs {
     note: Option<String>,
 }
 
+/// How many may hold the lock at the same time.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(in crate::cli) struct ModeArgs {
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// Hold one of N seats: at most N hold it at a time, served in the order of the queue
+    #[arg(long, value_name = "N", value_parser = seats, conflicts_with = "shared")]
+    max: Option<Seats>,
+}
+
+impl ModeArgs {
+    /// Whether nobody else may hold the lock at the same time.
+    pub(in crate::cli) const fn is_exclusive(self) -> bool {
+        !self.shared && self.max.is_none()
+    }
+
+    /// Returns the fields of a request for the lock.
+    pub(in crate::cli) fn json(self) -> Value {
+        let mode = match (self.shared, self.max) {
+            (_, Some(_)) => None,
+            (true, None) => Some("shared"),
+            (false, None) => Some("exclusive"),
+        };
+        json!({"mode": mode, "max": self.max.map(Seats::get)})
+    }
+}
+
 /// The arguments of `latchfs acquire`.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct AcquireArgs {
@@ -69,9 +97,8 @@ pub(in crate::cli) struct AcquireArgs {
     lock: LockArgs,
     #[command(flatten)]
     term: TermArgs,
-    /// Hold it together with others that ask for the same
-    #[arg(long)]
-    shared: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Renew it if your user holds it already, instead of being refused
     #[arg(long)]
     reentrant: bool,
@@ -90,9 +117,8 @@ pub(in crate::cli) struct WaitArgs {
     lock: LockArgs,
     #[command(flatten)]
     term: TermArgs,
-    /// Hold it together with others that ask for the same
-    #[arg(long)]
-    shared: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Renew it if your user holds it already, instead of waiting
     #[arg(long)]
     reentrant: bool,
@@ -153,6 +179,9 @@ pub(in crate::cli) struct StealArgs {
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// Only from the holder with this token, and only its seat of a lock that has several
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<u64>,
     /// Do not wait for the holder of a lock that was acquired with --remember, such as that of a
     /// guarded folder, although it may go on until its lease expires
     #[arg(long)]
@@ -178,25 +207,21 @@ struct TokenArg {
 }
 
 pub(in crate::cli) fn acquire(args: &AcquireArgs) -> CliResult {
-    let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.wait.map(|span| exact(span.as_millis()));
     let how = json!({
-        "mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember,
-        "parent": true
+        "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true
     });
-    let status = acquired(&args.lock, &[&args.term.json(), &how])?;
+    let status = acquired(&args.lock, &[&args.term.json(), &args.mode.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     print_status(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
 }
 
 pub(in crate::cli) fn wait(args: &WaitArgs) -> CliResult {
-    let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.wait.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
     let how = json!({
-        "mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember,
-        "parent": true
+        "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true
     });
-    let status = acquired(&args.lock, &[&args.term.json(), &how])?;
+    let status = acquired(&args.lock, &[&args.term.json(), &args.mode.json(), &how])?;
     print_status(&args.lock, &status, "acquired")
 }
 
@@ -341,7 +366,9 @@ fn not_held(name: &LockName, status: &Value, you: &Value, dir: Option<&Path>) ->
 
 pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
-    let reason = json!({"reason": args.reason, "parent": true, "now": args.now});
+    let reason = json!({
+        "reason": args.reason, "token": args.token, "parent": true, "now": args.now
+    });
     let was_free = Status(&current_status(&args.lock)?).phase() == "free";
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
     // The new lease begins when the steal grace of the old holder is over, or when it has said
@@ -361,6 +388,7 @@ pub(in crate::cli) fn steal(args: &StealArgs) -> CliResult {
         }
         thread::sleep(wait.min(STEAL_POLL));
         status = current_status(&args.lock)?;
+        show_own(&mut status, &token);
     }
     print_status(&args.lock, &status, if was_free { "nobody held it; acquired" } else { "stole" })
 }

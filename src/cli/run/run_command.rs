@@ -10,6 +10,7 @@ use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::lock::held_lock::LeaseRenewal;
 use crate::cli::lock::held_lock::{HeldLock, HoldTerms};
 use crate::cli::lock::held_lock::{LeaseValidity, LeaseWatcher};
+use crate::cli::lock::lock_commands::ModeArgs;
 use crate::cli::lock::lock_commands::completer;
 use crate::cli::output;
 use crate::cli::status_table::{SLOT_DONE, Status, held_by};
@@ -51,7 +52,7 @@ pub(in crate::cli) struct RunArgs {
     /// Take the lock of the guarded folder that VIEW shows, or of FOLDER itself where it has no
     /// view, and start the command once everything is there
     #[arg(long, value_name = "VIEW|FOLDER", conflicts_with_all = ["dir", "server", "shared",
-        "note", "slot"])]
+        "max", "note", "slot"])]
     pub(in crate::cli) guard: Option<PathBuf>,
     /// With --guard FOLDER: where the guard keeps its state, on the folder's file system [default:
     /// latchfs in the state directory]
@@ -66,9 +67,8 @@ pub(in crate::cli) struct RunArgs {
     /// Do not wait: exit with 75 if another has the lock
     #[arg(long = "try")]
     pub(in crate::cli) try_only: bool,
-    /// Hold it together with others that ask for the same
-    #[arg(long)]
-    shared: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// How long the lock stays held when this machine dies [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     pub(in crate::cli) ttl: Option<Ttl>,
@@ -80,7 +80,7 @@ pub(in crate::cli) struct RunArgs {
     on_lost: Option<String>,
     /// Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for
     /// --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "wait", "try_only"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "max", "wait", "try_only"])]
     slot: Option<String>,
     /// The exit code if the lock is not to be had [default: 75, with --slot 0]
     #[arg(short = 'E', long, value_name = "CODE")]
@@ -180,7 +180,7 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     let CommandTarget { ask: ctl, place, name } = args.target.asking(args.name_and_words().0)?;
     let name = slot_name(name, args.slot.as_deref())?;
     let waits = !args.try_only && args.slot.is_none();
-    if waits && !args.shared {
+    if waits && args.mode.is_exclusive() {
         place.check_not_within(&name)?;
     }
     // The signals are taken before the first thread is started, which inherits the mask: a signal
@@ -198,6 +198,9 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
     };
     let mut command = args.command_line();
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
+    if let Some(seat) = held.seat {
+        command.env("LATCHFS_SEAT", seat.to_string());
+    }
     place.set_in(&mut command);
     place.set_held(&mut command, &name);
     let renewal = held.hang_on_command(&front, place.dir().is_some())?;
@@ -302,7 +305,7 @@ fn acquire(
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
     let never_waits = args.try_only || args.slot.is_some();
     let terms = HoldTerms {
-        shared: args.shared,
+        mode: args.mode,
         ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl),
         note: args.note.clone(),
         wait: if never_waits { Value::Null } else { HoldTerms::waiting(args.wait) },

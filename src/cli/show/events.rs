@@ -198,7 +198,11 @@ fn sentence(event: &Value) -> String {
     let what = match event["event"].as_str().unwrap_or_default() {
         "granted" => {
             let token = of.number("token").unwrap_or_default();
-            let shared = if of.text("mode") == "shared" { ", shared" } else { "" };
+            let shared = match of.text("mode").as_str() {
+                "shared" => ", shared",
+                "seats" => ", one of the seats",
+                _ => "",
+            };
             let waited = span("waited_ms").map(|waited| format!(", waited {waited}"));
             format!("granted to {holder}, token {token}{shared}{}", waited.unwrap_or_default())
         }

@@ -31,8 +31,8 @@ use crate::values::hold_off::{HoldOff, HoldOffCause};
 use crate::values::idempotency::IdempotencyRecord;
 use crate::values::lease::TokenAllocator;
 use crate::values::lease::{
-    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, SessionId, StealReason, Ticket,
-    Token,
+    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Seats, SessionId, StealReason,
+    Ticket, Token,
 };
 use crate::values::lease::{Grace, Ttl};
 use crate::values::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
@@ -179,6 +179,13 @@ fn require_sound(lock: &Lock, state: &EngineState) -> Result<(), Malformed> {
     // A stored token or ticket must be below the next one to be issued. Otherwise the engine would
     // issue the same number twice.
     require(lock.leases().iter().all(|lease| lease.token.as_u64() < state.mint.upcoming()))?;
+    if let Tenancy::Seats(seats, leases) = &lock.tenancy {
+        let taken: BTreeSet<u16> = leases.iter().filter_map(|lease| lease.seat).collect();
+        require(taken.len() == leases.len())?;
+        require(taken.last().is_some_and(|last| *last < seats.get()))?;
+    } else {
+        require(lock.leases().iter().all(|lease| lease.seat.is_none()))?;
+    }
     require(lock.line.keys().all(|ticket| ticket.as_u64() < state.next_ticket))?;
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
 }
@@ -193,6 +200,7 @@ wire_number! {
     Span: |span| span.as_nanos(), |n| Some(Span::from_nanos(n));
     Ttl: |ttl| ttl.span().as_nanos(), |n| Ttl::new(Span::from_nanos(n)).ok();
     Grace: |grace| grace.span().as_nanos(), |n| Grace::new(Span::from_nanos(n)).ok();
+    Seats: |seats| u64::from(seats.get()), |n| Seats::new(n).ok();
     Token: |token| token.as_u64(), |n| Some(Token(n));
     SessionId: |id| id.as_u64(), |n| Some(SessionId(n));
     Ticket: |ticket| ticket.as_u64(), |n| Some(Ticket(n));
@@ -215,10 +223,10 @@ wire_struct! {
     Renew { key, term, firm, patch, acquires }
     Annotate { key, patch, handover }
     Release { key, acquisition, open, handover, acknowledges }
-    Steal { name, client, reason, term, patch, at_once }
+    Steal { name, only, client, reason, term, patch, at_once }
     Reset { part, whose, by, reason }
     Forget { name, by }
-    Tenure { token, life, acquired_at, acquisition, previous }
+    Tenure { token, life, acquired_at, acquisition, seat, previous }
     RequestId { caller, key }
     IdempotencyKey { id, digest }
     IdempotencyRecord { until, digest, replay }
@@ -230,7 +238,7 @@ wire_struct! {
     OpenSession { client, ttl, grace }
     EndSession { session, end }
     OpenId { session, number }
-    Lease { holder, token, hold, life, acquired_at, renewed_at, acquisition, details }
+    Lease { holder, token, hold, life, acquired_at, renewed_at, acquisition, seat, details }
     Process { pid, start, boot }
     FileAttrs { file_type, reads, mode, uid, gid, times }
     Wall { secs, nanos }
@@ -332,13 +340,13 @@ wire_enum! {
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     ResetScope { 0 AllBut(kept), 1 Of(client) }
     ResetPart { 0 Names(first, last), 1 Rest { holds, waits } }
-    Mode { 0 Exclusive, 1 Shared }
+    Mode { 0 Exclusive, 1 Shared, 2 Seats(seats) }
     Ownership { 0 Client, 1 Exclusive(maker), 2 OpenFile(open) }
     LeaseTerms { 0 Own(ttl, grace), 1 Session(id) }
     Lifetime { 0 Own { ttl, grace, expires_at }, 1 Session(id) }
     FileType { 0 File, 1 Directory, 2 Symlink }
     ReadMode { 0 Status, 1 Text }
-    Tenancy { 0 Nobody, 1 Exclusive(lease), 2 Shared(leases) }
+    Tenancy { 0 Nobody, 1 Exclusive(lease), 2 Shared(leases), 3 Seats(seats, leases) }
     Outcome {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),

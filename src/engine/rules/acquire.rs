@@ -15,7 +15,7 @@ use crate::values::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token,
 };
 use crate::values::lock::{
-    LeaseRequest, Lock, LockEntry, QueuedWaiter, Tenancy, admits, own_among, sessions_of,
+    LeaseRequest, Lock, LockEntry, QueuedWaiter, Tenancy, admits, has_seat, own_among, sessions_of,
 };
 use crate::values::name::{ClientId, LockName};
 use crate::values::refusal::{Limit, Reason, Refusal, Way};
@@ -30,6 +30,7 @@ impl Engine {
         self.state.require_open_sessions(ask.hold, ask.term)?;
         self.state.tokens_left()?;
         self.state.may_remember(ask)?;
+        self.may_seat(ask)?;
         if let Some(answer) = self.put_off(ask, events) {
             return answer;
         }
@@ -78,7 +79,26 @@ impl Engine {
         }
     }
 
-    /// Adds the client of the request to the holders of a shared lock.
+    /// Refuses a request for a seat of a lock that has another number of seats, for those who hold
+    /// it or wait for it, and one of a name with handovers: only a single holder can hand over.
+    fn may_seat(&self, ask: &Acquire) -> Result<(), Refusal> {
+        let Mode::Seats(seats) = ask.mode else { return Ok(()) };
+        if ask.remember || self.state.remembered.get(&ask.name).is_some() {
+            return Err(self.state.refuse(Reason::SeatsAndHandovers(ask.name.clone())));
+        }
+        let Some(lock) = self.locks.get(&ask.name) else { return Ok(()) };
+        let waiting = lock.line.values().map(|waiter| waiter.mode);
+        let has = std::iter::once(lock.mode()).chain(waiting).find_map(Mode::seats);
+        match has {
+            Some(has) if has != seats.get() => {
+                let name = ask.name.clone();
+                Err(self.state.refuse(Reason::OtherSeats { name, named: seats.get(), has }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the client of the request to the holders of a shared lock, or of one with seats.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
         self.state.grant(lock, &ask.name, Entrant::at_once(ask), events)
@@ -108,6 +128,9 @@ impl Engine {
         }
         lease.renewed_at = now;
         lease.acquisition = lease.acquisition.saturating_add(1);
+        if mode_changes {
+            lease.seat = ask.mode.seats().map(|_| 0);
+        }
         match ask.hold {
             // An open file that takes over a lease keeps the file attributes that the creator of
             // the lock set.
@@ -333,10 +356,10 @@ impl EngineState {
         Facts { leases, mode, has_line, now: self.clock }.stance(ask.into())
     }
 
-    /// Whether a shared lock has the maximum number of holders.
+    /// Whether a lock that may have several holders has the maximum number of this server.
     pub(crate) fn is_full(&self, lock: &Lock) -> bool {
         let full = lock.leases().len() >= self.rules.holders_max;
-        lock.mode() == Mode::Shared && full
+        lock.mode() != Mode::Exclusive && full
     }
 
     /// Returns the lease whose grace ends last, and which therefore blocks other clients longest.
@@ -365,6 +388,7 @@ impl EngineState {
             acquired_at: now,
             renewed_at: now,
             acquisition: 0,
+            seat: lock.free_seat(who.mode),
             details,
         };
         self.register_lease(name, &lease);
@@ -437,8 +461,8 @@ impl EngineState {
 
 impl Tenure {
     pub(crate) const fn of(lease: &Lease) -> Self {
-        let Lease { token, life, acquired_at, acquisition, .. } = *lease;
-        Self { token, life, acquired_at, acquisition, previous: None }
+        let Lease { token, life, acquired_at, acquisition, seat, .. } = *lease;
+        Self { token, life, acquired_at, acquisition, seat, previous: None }
     }
 }
 
@@ -457,7 +481,7 @@ impl ConflictCheck<'_> {
     /// a tenure: one of a new holder, or one with a new token.
     pub(super) fn begins_tenure(&self, have: Mode, want: Mode) -> bool {
         match self {
-            Self::Own(_) => (have, want) == (Mode::Shared, Mode::Exclusive),
+            Self::Own(_) => have != want && want == Mode::Exclusive,
             Self::Beside => true,
             Self::Conflict(..) => false,
         }
@@ -506,6 +530,11 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             };
         }
         if admits(self.mode, wish.mode) {
+            if !has_seat(self.mode, leases.count()) {
+                let (next, ends) = self.first_to_end();
+                let is_held = ends.phase(self.now) == Phase::Held;
+                return ConflictCheck::Conflict(next, if is_held { Way::Held } else { Way::Grace });
+            }
             if !self.has_line {
                 return ConflictCheck::Beside;
             }
@@ -517,6 +546,12 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             Phase::Grace | Phase::Free => Way::Grace,
         };
         ConflictCheck::Conflict(foremost, way)
+    }
+
+    /// Returns the lease whose grace ends first, and whose seat is therefore the next to be free.
+    fn first_to_end(&self) -> (&'a Lease, Ends) {
+        let first = self.leases.clone().min_by_key(|(_, ends)| ends.grace_until);
+        first.expect("a lock that is stored is held")
     }
 
     /// Returns the lease whose grace ends last, and which therefore blocks other clients longest.

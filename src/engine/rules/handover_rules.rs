@@ -136,6 +136,9 @@ impl EngineState {
         let Some(previous) = self.remembered.get(&key.name) else {
             return Err(self.refuse(Reason::NotRemembered(name)));
         };
+        if lock.mode().seats().is_some() {
+            return Err(self.refuse(Reason::SeatsAndHandovers(name)));
+        }
         // Without a token, a late copy of a request could set a handover of the client's next
         // tenure, of which the counter knows nothing.
         match key.token {

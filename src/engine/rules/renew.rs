@@ -372,6 +372,7 @@ impl Engine {
             lease.life = LeaseTerms::Own(ttl, grace).begin(now);
         }
         (lease.acquired_at, lease.renewed_at) = (now, now);
+        lease.seat = mode.seats().map(|_| 0);
         self.state.register_lease(name, &lease);
         let granted = EventKind::Granted {
             name: name.clone(),
@@ -399,8 +400,13 @@ impl Engine {
             return Err(self.state.refuse(Reason::TextTooLong(ask.name.clone())));
         }
         let now = self.state.clock;
-        let robbed = self.locks.get(&ask.name).map_or(&[][..], |lock| lock.leases());
+        let robbed = self.robbed(ask)?;
         let tokens: Vec<_> = robbed.iter().map(|lease| lease.token).collect();
+        // Nobody may take the seat of a tenure that was stolen before its holder has stopped.
+        let (mode, seat) = match (ask.only, robbed) {
+            (Some(_), [lease]) => (self.locks[&ask.name].mode(), lease.seat),
+            _ => (Mode::Exclusive, None),
+        };
         if tokens.is_empty() {
             let (held, max) = (self.locks.len(), self.state.rules.locks_max);
             self.state.limit(held, max, Limit::Locks)?;
@@ -429,17 +435,32 @@ impl Engine {
             acquired_at: begins,
             renewed_at: begins,
             acquisition: 0,
+            seat,
             details,
         };
         self.state.register_lease(&ask.name, &lease);
         let (name, holder) = (ask.name.clone(), ask.client.clone());
-        let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
+        let (token, hold) = (lease.token, lease.hold);
         let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
         self.state.emit(events, granted);
         self.state.note_stolen(&ask.name, last);
         let tenure = self.state.tenure(&ask.name, &lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))
+    }
+
+    /// Returns the leases that a steal ends: all of the lock, or the one that it names.
+    fn robbed(&self, ask: &Steal) -> Result<&[Lease], Refusal> {
+        let leases = self.locks.get(&ask.name).map_or(&[][..], |lock| lock.leases());
+        let Some(token) = ask.only else { return Ok(leases) };
+        if let Some(place) = leases.iter().position(|lease| lease.token == token) {
+            return Ok(&leases[place..=place]);
+        }
+        let name = ask.name.clone();
+        Err(self.state.refuse(match leases.last() {
+            Some(lease) => Reason::StaleToken { name, named: token, current: lease.token },
+            None => Reason::Expired { name, token },
+        }))
     }
 }
 

@@ -199,9 +199,9 @@ impl Engine {
     /// grants locks to the next waiters.
     pub(crate) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(ask);
-        let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
-        // A reset needs one token for each lock that it keeps unusable, and one for each waiter
-        // that it may serve.
+        let robbed = swept.iter().map(|lock| lock.leases.len() as u64).sum::<u64>();
+        // A reset needs at most one token for each lease that it takes, to keep its lock or its
+        // seat unusable, and one for each waiter that it may serve.
         if self.state.mint.left() <= self.state.waiting as u64 + robbed + 1 {
             return Err(self.state.refuse(Reason::Limit(Limit::Tokens)));
         }
@@ -274,8 +274,10 @@ impl Engine {
         let lock = self.locks.get_mut(name).expect("a swept lock is there");
         let last = self.state.last_tenure(name, lock);
         let others_until = self.state.may_continue_until(name, lock);
+        let mut seats = Vec::with_capacity(swept.leases.len());
         for token in &swept.leases {
             let lease = lock.lease_mut(*token).expect("a swept lock is held");
+            seats.push(lease.seat);
             self.state.unregister_lease(name, lease);
             let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
             self.state.finish(lock, name, *token, end, events);
@@ -284,8 +286,14 @@ impl Engine {
         if begins == self.state.clock {
             return;
         }
-        let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
-        self.state.keep_from_all(lock, name, mode, &ask.by, begins, events);
+        let mode = lock.mode();
+        // Other holders may go on: each seat that was taken is kept unusable by itself.
+        if mode.seats().is_none() {
+            seats = vec![None];
+        }
+        for seat in seats {
+            self.state.keep_from_all(lock, name, (mode, seat), &ask.by, begins, events);
+        }
         self.state.note_stolen(name, last);
     }
 }
@@ -297,12 +305,13 @@ fn waiting_of(lock: &Lock, whose: &ResetScope) -> impl Iterator<Item = Ticket> {
 }
 
 impl EngineState {
-    /// Keeps a lock unusable until `begins`, as if `by` had stolen it and released it at once.
+    /// Keeps a lock, or a seat of it, unusable until `begins`, as if `by` had stolen it and
+    /// released it at once.
     pub(super) fn keep_from_all(
         &mut self,
         lock: &mut Lock,
         name: &LockName,
-        mode: Mode,
+        (mode, seat): (Mode, Option<u16>),
         by: &ClientId,
         begins: Time,
         events: &mut Vec<Event>,
@@ -315,6 +324,7 @@ impl EngineState {
             acquired_at: begins,
             renewed_at: begins,
             acquisition: 0,
+            seat,
             details: Arc::default(),
         };
         self.register_lease(name, &lease);

@@ -300,6 +300,9 @@ pub enum IfExists {
 pub struct Steal {
     /// The name of the lock.
     pub name: LockName,
+    /// The token of the only tenure that is taken, with its seat if the lock has seats; `None`
+    /// takes the lock from all its holders, as an exclusive one.
+    pub only: Option<Token>,
     /// The client that takes the lock.
     pub client: ClientId,
     /// The reason, for the previous holder and the audit log.
@@ -532,6 +535,9 @@ pub struct Tenure {
     /// How often an acquire was answered with this lease: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
+    /// The number of the holder's seat, from 0 on. `None` if the lock has no seats, and for a
+    /// waiter that has learned only its token.
+    pub seat: Option<u16>,
     /// The last handover of the name and the number of its grants, as of the moment when the lock
     /// was granted or acquired again. `None` if the name is not remembered, and for a renewal.
     pub previous: Option<Arc<Previous>>,

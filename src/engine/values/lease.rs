@@ -39,13 +39,39 @@ pub struct OpenId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// Whether a lock has one holder or several.
+/// Whether a lock has one holder or several, and how many at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// The lock has one holder.
     Exclusive,
     /// Any number of clients hold the lock at the same time, all in shared mode.
     Shared,
+    /// At most this many clients hold the lock at the same time, each in a seat of its own.
+    Seats(Seats),
+}
+
+/// The number of seats of a lock: how many clients may hold it at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seats(u16);
+
+impl Seats {
+    /// The lowest number of seats.
+    pub const MIN: u16 = 1;
+    /// The highest number of seats: each acquire scans all holders.
+    pub const MAX: u16 = 1_000;
+
+    /// Returns this number of seats, or the sentence that says the bounds.
+    pub fn new(max: u64) -> Result<Self, String> {
+        let seats = u16::try_from(max).ok();
+        let seats = seats.filter(|max| (Self::MIN..=Self::MAX).contains(max));
+        let bounds = || format!("a lock has {} to {} seats, not {max}", Self::MIN, Self::MAX);
+        seats.map(Self).ok_or_else(bounds)
+    }
+
+    /// Returns the number of seats.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
 }
 
 /// The owner of a lease within its client, which decides the effect of another acquire by the same
@@ -109,6 +135,8 @@ pub struct Lease {
     /// How often an acquire was answered with this lease, after the one that began it. A release
     /// that names an earlier acquire does not end the lease.
     pub acquisition: u32,
+    /// The number of the holder's seat, from 0 on; `None` if the lock has no seats.
+    pub seat: Option<u16>,
     /// The holder id, note, text, process and file attributes. No rule of the engine reads them.
     pub details: Arc<Details>,
 }
@@ -220,6 +248,15 @@ impl Mode {
         match self {
             Self::Exclusive => "exclusive",
             Self::Shared => "shared",
+            Self::Seats(_) => "seats",
+        }
+    }
+
+    /// Returns the number of seats of a lock in this mode, if it has seats.
+    pub const fn seats(self) -> Option<u16> {
+        match self {
+            Self::Exclusive | Self::Shared => None,
+            Self::Seats(seats) => Some(seats.get()),
         }
     }
 }

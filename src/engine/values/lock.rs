@@ -7,7 +7,7 @@
 
 use super::command::Acquire;
 use super::details::{Details, Patch, TextPatch};
-use super::lease::{Lease, LeaseTerms, Mode, Ownership, SessionId, Ticket, Token};
+use super::lease::{Lease, LeaseTerms, Mode, Ownership, Seats, SessionId, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 use crate::values::details::TEXT_BYTES_MAX;
@@ -69,6 +69,8 @@ pub(crate) enum Tenancy {
     Exclusive(Lease),
     /// One or more shared leases, oldest first.
     Shared(Vec<Lease>),
+    /// One or more leases, oldest first, at most one for each seat.
+    Seats(Seats, Vec<Lease>),
 }
 
 /// A queued request, with the content that it had when it came in. It is granted when the lock is
@@ -111,7 +113,7 @@ impl Lock {
         match &self.tenancy {
             Tenancy::Nobody => &[],
             Tenancy::Exclusive(lease) => std::slice::from_ref(lease),
-            Tenancy::Shared(leases) => leases,
+            Tenancy::Shared(leases) | Tenancy::Seats(_, leases) => leases,
         }
     }
 
@@ -119,7 +121,7 @@ impl Lock {
         match &mut self.tenancy {
             Tenancy::Nobody => &mut [],
             Tenancy::Exclusive(lease) => std::slice::from_mut(lease),
-            Tenancy::Shared(leases) => leases,
+            Tenancy::Shared(leases) | Tenancy::Seats(_, leases) => leases,
         }
     }
 
@@ -131,30 +133,40 @@ impl Lock {
     pub(crate) const fn mode(&self) -> Mode {
         match self.tenancy {
             Tenancy::Shared(_) => Mode::Shared,
+            Tenancy::Seats(seats, _) => Mode::Seats(seats),
             Tenancy::Nobody | Tenancy::Exclusive(_) => Mode::Exclusive,
         }
     }
 
     /// Whether the lock, with its present holders, can be granted to a request for `mode`: it has
-    /// no holders, or both the lock and the request are shared.
-    pub(crate) const fn admits(&self, mode: Mode) -> bool {
-        matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
+    /// no holders, or it and the request are shared, or it has a free seat for the request.
+    pub(crate) fn admits(&self, mode: Mode) -> bool {
+        matches!(self.tenancy, Tenancy::Nobody)
+            || admits(self.mode(), mode) && has_seat(self.mode(), self.leases().len())
+    }
+
+    /// Returns the lowest seat that is free for a new holder in this mode; `None` if the mode has
+    /// no seats.
+    pub(crate) fn free_seat(&self, mode: Mode) -> Option<u16> {
+        let is_free = |seat: &u16| self.leases().iter().all(|lease| lease.seat != Some(*seat));
+        (0..mode.seats()?).find(is_free)
     }
 
     /// Adds `lease` to the lock.
     pub(crate) fn admit(&mut self, mode: Mode, lease: Lease) {
         assert!(self.admits(mode), "a grant follows admits()");
         match (&mut self.tenancy, mode) {
-            (Tenancy::Shared(leases), _) => leases.push(lease),
+            (Tenancy::Shared(leases) | Tenancy::Seats(_, leases), _) => leases.push(lease),
             (tenancy, Mode::Exclusive) => *tenancy = Tenancy::Exclusive(lease),
             (tenancy, Mode::Shared) => *tenancy = Tenancy::Shared(vec![lease]),
+            (tenancy, Mode::Seats(seats)) => *tenancy = Tenancy::Seats(seats, vec![lease]),
         }
     }
 
     /// Removes and returns the lease with this token.
     pub(crate) fn evict(&mut self, token: Token) -> Option<Lease> {
         match &mut self.tenancy {
-            Tenancy::Shared(leases) => {
+            Tenancy::Shared(leases) | Tenancy::Seats(_, leases) => {
                 let place = leases.iter().position(|lease| lease.token == token)?;
                 let lease = leases.remove(place);
                 if leases.is_empty() {
@@ -165,7 +177,7 @@ impl Lock {
             Tenancy::Exclusive(lease) if lease.token == token => {
                 match std::mem::take(&mut self.tenancy) {
                     Tenancy::Exclusive(lease) => Some(lease),
-                    Tenancy::Nobody | Tenancy::Shared(_) => None,
+                    Tenancy::Nobody | Tenancy::Shared(_) | Tenancy::Seats(..) => None,
                 }
             }
             Tenancy::Nobody | Tenancy::Exclusive(_) => None,
@@ -188,9 +200,15 @@ impl Lock {
     }
 }
 
-/// Whether a lock that is held in mode `have` can also be held by another client in mode `want`.
-pub(crate) const fn admits(have: Mode, want: Mode) -> bool {
-    matches!((have, want), (Mode::Shared, Mode::Shared))
+/// Whether a lock that is held in mode `have` can also be held by another client in mode `want`, if
+/// it has a seat for it.
+pub(crate) fn admits(have: Mode, want: Mode) -> bool {
+    have == want && have != Mode::Exclusive
+}
+
+/// Whether a lock in this mode, with this number of holders, has room for one more.
+pub(crate) fn has_seat(mode: Mode, holders: usize) -> bool {
+    mode.seats().is_none_or(|seats| holders < usize::from(seats))
 }
 
 /// Returns the lease, among those of one lock, that the request `wish` would renew or take over.

@@ -92,6 +92,17 @@ pub enum Reason {
     },
     /// A field of the command, such as the note, is too long.
     Oversized(LimitedField),
+    /// The request names another number of seats than those have who hold the lock or wait for it.
+    OtherSeats {
+        /// The name of the lock.
+        name: LockName,
+        /// The number of seats that the request names.
+        named: u16,
+        /// The number of seats of the lock.
+        has: u16,
+    },
+    /// The request is for a seat of a lock whose name is remembered for handovers.
+    SeatsAndHandovers(LockName),
     /// The request sets a handover, and the name of the lock is not remembered.
     NotRemembered(LockName),
     /// The request sets a handover without the token of the tenure that sets it.
@@ -272,7 +283,9 @@ impl Refusal {
     /// Returns the kind of this refusal.
     pub const fn kind(&self) -> RefusalKind {
         match *self.reason {
-            Reason::Conflict(_) | Reason::HoldOff { .. } => RefusalKind::LockConflict,
+            Reason::Conflict(_) | Reason::HoldOff { .. } | Reason::OtherSeats { .. } => {
+                RefusalKind::LockConflict
+            }
             Reason::NotHeld { .. } => RefusalKind::LockNotHeld,
             Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
                 RefusalKind::LockExpired
@@ -284,6 +297,7 @@ impl Refusal {
             | Reason::TextTooLong(_)
             | Reason::Oversized(_)
             | Reason::TooLong { .. }
+            | Reason::SeatsAndHandovers(_)
             | Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
             | Reason::NeedsClusterVersion { .. }
@@ -348,12 +362,9 @@ impl Refusal {
                 write!(f, "stop the work that it guarded: another tenure has begun")
             }
             Reason::AcquiredAgain { name, token, current } => {
-                write!(
-                    f,
-                    "lock '{name}' was acquired again under token {token} after the acquire "
-                )?;
-                write!(f, "that this release names, and stays held; name acquisition {current} ")?;
-                write!(f, "to end it")
+                write!(f, "lock '{name}' was acquired again under token {token} after the ")?;
+                write!(f, "acquire that this release names, and stays held; name acquisition ")?;
+                write!(f, "{current} to end it")
             }
             Reason::NoSession(id) => {
                 write!(f, "session {id} is over, and its leases are lost; open a new one")
@@ -379,9 +390,11 @@ impl Refusal {
                 write!(f, "no state; ask for less, or start it with a longer --max-ttl")
             }
             Reason::Oversized(part) => f.write_str(&part.excess()),
-            Reason::NotRemembered(_)
+            Reason::OtherSeats { .. }
+            | Reason::SeatsAndHandovers(_)
+            | Reason::NotRemembered(_)
             | Reason::HandoverNeedsToken(_)
-            | Reason::OldHandover { .. } => self.reason.say_handover(f),
+            | Reason::OldHandover { .. } => self.reason.say_seat_or_handover(f),
             Reason::NeedsClusterVersion { requires, version } => {
                 write!(f, "the request needs cluster version {requires}, and the cluster has ")?;
                 write!(f, "version {version}; upgrade all nodes, then ask again")
@@ -399,9 +412,17 @@ impl Refusal {
 }
 
 impl Reason {
-    /// Writes the sentence for a refused handover.
-    fn say_handover(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes the sentence for a refused seat or handover.
+    fn say_seat_or_handover(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Reason::OtherSeats { name, named, has } => {
+                write!(f, "lock '{name}' has {has} seats while somebody holds it or waits for ")?;
+                write!(f, "it, not {named}; ask for {has}, or again when it is free")
+            }
+            Reason::SeatsAndHandovers(name) => {
+                write!(f, "lock '{name}' can't have several seats, since its name is remembered ")?;
+                write!(f, "for handovers, which only a single holder sets; use another name")
+            }
             Reason::NotRemembered(name) => {
                 write!(f, "lock '{name}' has no handover, since its name is not remembered; ")?;
                 write!(f, "acquire it with 'remember'")
@@ -423,6 +444,12 @@ impl Conflict {
     fn say(&self, at: Time, by: Interface, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, holder, ends, waiting, .. } = self;
         match self.way {
+            Way::Held if self.mode.seats().is_some() => {
+                let seats = self.mode.seats().unwrap_or_default();
+                write!(f, "lock '{name}': all {seats} seats are taken, one of them by {holder} ")?;
+                ends.say_left(at, f)?;
+                write!(f, " ({waiting} waiting); {}", by.wait())
+            }
             Way::Held => {
                 write!(f, "lock '{name}' is held by {holder} ")?;
                 ends.say_left(at, f)?;
@@ -453,6 +480,9 @@ impl Conflict {
             Way::Behind => {
                 write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;
                 match by {
+                    Interface::Commands if self.mode.seats().is_some() => {
+                        write!(f, "wait in the queue with 'latchfs run --max'")
+                    }
                     Interface::Commands => {
                         write!(f, "wait in the queue with 'latchfs run --shared'")
                     }

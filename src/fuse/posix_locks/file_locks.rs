@@ -63,7 +63,8 @@ const fn mode_of(kind: i32) -> Option<Mode> {
 const fn kind_of(mode: Mode) -> i32 {
     match mode {
         Mode::Shared => libc::F_RDLCK,
-        Mode::Exclusive => libc::F_WRLCK,
+        // A holder of one of several seats excludes readers and writers alike.
+        Mode::Exclusive | Mode::Seats(_) => libc::F_WRLCK,
     }
 }
 

@@ -603,6 +603,7 @@ mod entry_weight_tests {
         let acquire = Acquire { patch: patch.clone(), ..Acquire::new(name("a"), client(), term) };
         let steal = Steal {
             name: name("s"),
+            only: None,
             client: client(),
             reason: reason(),
             term,

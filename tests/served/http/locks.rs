@@ -60,6 +60,55 @@ fn conflict_names_the_holder_and_when_to_retry() {
     assert!(reply.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()));
 }
 
+/// A lock with seats has as many holders, each with a seat and a token of its own.
+#[test]
+fn seats_are_given_over_http() {
+    let server = Server::start(&[]);
+    let post = |options: &str| server.curl(&["-X", "POST", &format!("/locks/gpu?{options}")]);
+    let holders = ["a", "b"].map(|client| post(&format!("client={client}&max=2")).is(200));
+    assert_eq!(holders.each_ref().map(|held| held["seat"].clone()), [json!(0), json!(1)]);
+    let refused = post("client=c&max=2").is(409);
+    assert_eq!(refused["reason"], "held");
+    let detail = refused["detail"].as_str().expect("a sentence");
+    assert!(detail.contains("all 2 seats are taken, one of them by a for"), "{detail}");
+    for options in ["client=c&max=3", "client=c&max=3&wait=10s"] {
+        let refused = post(options).is(409);
+        let detail = refused["detail"].as_str().expect("a sentence");
+        assert!(detail.contains("has 2 seats while somebody holds it"), "{detail}");
+    }
+    for wrong in ["max=0", "max=1001", "max=2&mode=shared", "max=2&remember=true", "max=two"] {
+        post(&format!("client=c&{wrong}")).is(400);
+    }
+    let status = server.curl(&["/locks/gpu"]).is(200);
+    assert_eq!(
+        (&status["mode"], &status["max"], &status["seat"]),
+        (&json!("seats"), &json!(2), &json!(0))
+    );
+    let seats = status["holders"].as_array().expect("a list").iter();
+    let seats = seats.map(|holder| (holder["client"].clone(), holder["seat"].clone()));
+    assert_eq!(seats.collect::<Vec<_>>(), [(json!("a"), json!(0)), (json!("b"), json!(1))]);
+
+    // The seat of one holder is taken, and nobody uses it until that holder has stopped.
+    let steal = |token: &Value| {
+        let path = format!("/locks/gpu/steal?client=c&reason=stuck&token={token}");
+        server.curl(&["-X", "POST", &path])
+    };
+    let stolen = steal(&holders[0]["token"]).is(200);
+    assert_eq!(stolen["seat"], 0);
+    assert!(stolen["begins_in_ms"].as_u64().is_some_and(|left| left > 500), "{stolen}");
+    steal(&holders[0]["token"]).is(412);
+
+    // A waiter learns its seat too, and so does a repeat of its request.
+    server.curl(&["-X", "DELETE", "/locks/gpu?client=b"]).is(200);
+    for _ in 0..2 {
+        let path = "/locks/gpu?client=d&max=2&wait=10s";
+        let granted = server.curl(&["-X", "POST", "-H", "Idempotency-Key: one", path]).is(200);
+        assert_eq!(granted["seat"], 1, "{granted}");
+    }
+    let metrics = server.curl(&["/metrics"]).body;
+    assert!(metrics.contains("latchfs_holders_by_prefix{prefix=\"/\"} 2\n"), "{metrics}");
+}
+
 /// Two programs that act for one client exclude each other: the second is refused, unless its
 /// request says that it refers to the lease of the first.
 #[test]

@@ -201,8 +201,13 @@ module.exports = ({ url, pictures, told, asked, http, row, go }) => {
     await page.locator('#lock-phase').filter({ hasText: 'free' }).waitFor();
     await http('POST', '/locks/photos?client=a&mode=shared');
     await http('POST', '/locks/photos?client=b&mode=shared');
-    const holders = page.getByRole('table', { name: 'All holders of this shared lock' });
+    const holders = page.getByRole('table', { name: 'All holders of this lock' });
     await holders.locator('tbody tr').nth(1).waitFor();
+    await go(page, '#/locks/gpu');
+    await page.locator('#lock-phase').filter({ hasText: 'free' }).waitFor();
+    for (const client of ['a', 'b']) await http('POST', `/locks/gpu?client=${client}&max=3`);
+    await page.locator('#facts').getByText('2 of 3 taken').waitFor();
+    await page.goBack();
     await page.goBack();
     await page.getByRole('heading', { name }).waitFor();
     await go(page, '#/locks/%E0%A4%A');

@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use testing::client_history::History;
-use testing::client_history::{SafetyProperty, Violation};
+use testing::client_history::{History, Lock, SafetyProperty, Violation};
+
+/// The lock that has seats, and their number.
+pub(crate) const SEATS: (Lock, usize) = (1, 2);
 
 /// Number of lines kept from the end of the trace, to show how a violation came about.
 const TAIL_LINES: usize = 60;
@@ -105,7 +107,7 @@ impl Record {
             led: BTreeSet::new(),
             commands: 0,
             parts: BTreeMap::new(),
-            history: History::default(),
+            history: History::with_seats([SEATS]),
             handovers: HandoverHistory::default(),
         }))
     }
@@ -309,7 +311,11 @@ fn order(vote: Vote) -> (u64, NodeId) {
 fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     match (op, outcome) {
         (Op::Acquire(ask), Outcome::Granted(_)) => {
-            let shared = (ask.mode == Mode::Shared).then_some(CoveragePoint::SharedGrant);
+            let shared = match ask.mode {
+                Mode::Exclusive => None,
+                Mode::Shared => Some(CoveragePoint::SharedGrant),
+                Mode::Seats(_) => Some(CoveragePoint::SeatGrant),
+            };
             let of_file = ask.hold.open().map(|_| CoveragePoint::OpenFileGrant);
             shared.into_iter().chain(of_file).collect()
         }
@@ -501,6 +507,8 @@ pub enum CoveragePoint {
     SlowSnapshotRead,
     /// A shared lock was granted.
     SharedGrant,
+    /// A seat of a lock was granted.
+    SeatGrant,
     /// An open file was granted a lock.
     OpenFileGrant,
     /// The mode of a lease was changed.
@@ -532,6 +540,7 @@ impl CoveragePoint {
             Self::SlowSnapshotWrite => "slow_snapshot_writes",
             Self::SlowSnapshotRead => "slow_snapshot_reads",
             Self::SharedGrant => "shared_grants",
+            Self::SeatGrant => "seat_grants",
             Self::OpenFileGrant => "open_file_grants",
             Self::ModeChange => "mode_changes",
             Self::Wait => "waits",
@@ -543,7 +552,7 @@ impl CoveragePoint {
     }
 
     /// All variants, in the order of their declaration.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Leader,
         Self::Crash,
         Self::FailedNodeEnd,
@@ -555,6 +564,7 @@ impl CoveragePoint {
         Self::SlowSnapshotWrite,
         Self::SlowSnapshotRead,
         Self::SharedGrant,
+        Self::SeatGrant,
         Self::OpenFileGrant,
         Self::ModeChange,
         Self::Wait,

@@ -11,6 +11,7 @@
 //! The session and the leases that a simulated client believes it has. A lease has an end of its
 //! own, or ends with the session.
 
+use crate::checks::recorder::SEATS;
 use crate::machines::virtual_environment::{VirtualClock, now, sleep};
 use crate::machines::virtual_links::{End, NodeReply, NodeRequest};
 use crate::planted_bugs::{PlantedBug, planted};
@@ -19,7 +20,7 @@ use latchfs::engine::{
     AcknowledgedKeys, Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder,
     IdempotencyKey, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId,
     OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Release, Renew, RequestId,
-    RequestOrder, SessionId, Tenure, Token, Ttl,
+    RequestOrder, Seats, SessionId, Tenure, Token, Ttl,
 };
 use latchfs::raft::store::snapshot::NodeId;
 use latchfs::time::{Span, Time};
@@ -246,7 +247,7 @@ impl SimClient {
                 self.wait(lock, &came, *ticket, &ask).await;
             }
             Some(Err(refusal)) => self.refused(lock, &came, &refusal.reason),
-            _ if ask.mode == Mode::Shared => self.world.record.history(|history| {
+            _ if ask.mode != Mode::Exclusive => self.world.record.history(|history| {
                 history.left_open_to_share(lock, &self.who, came.from);
             }),
             _ => self.left_open(lock, came.from),
@@ -268,7 +269,7 @@ impl SimClient {
             Some(session) if dice.percent(60) => {
                 self.files += 1;
                 let open = OpenId { session, number: self.files };
-                let mode = if dice.percent(50) { Mode::Shared } else { Mode::Exclusive };
+                let mode = if dice.percent(50) { shared(lock) } else { Mode::Exclusive };
                 (Ownership::OpenFile(open), mode, LeaseTerms::Session(session))
             }
             None if dice.percent(40) => return self.by_name(lock, line),
@@ -666,6 +667,16 @@ pub(crate) fn less(ttl: Span) -> Span {
 pub(crate) const fn sharing(mode: Mode) -> Sharing {
     match mode {
         Mode::Exclusive => Sharing::Alone,
-        Mode::Shared => Sharing::Shared,
+        Mode::Shared | Mode::Seats(_) => Sharing::Shared,
+    }
+}
+
+/// Returns the mode in which several clients hold a lock.
+pub(crate) fn shared(lock: Lock) -> Mode {
+    let (seated, seats) = SEATS;
+    if lock == seated {
+        Mode::Seats(Seats::new(seats as u64).expect("valid"))
+    } else {
+        Mode::Shared
     }
 }

@@ -11,7 +11,7 @@
 //! A simulated client in a queue: it polls the lock to see whether it has been served, and leaves
 //! the queue after a while.
 
-use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name};
+use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name, shared};
 use crate::checks::handover_history::{EndKind, EndRequest, ReportedPrevious, SentHandover};
 use crate::clients::client::{ClientLease, less, sharing};
 use crate::machines::virtual_environment::{SimTypeConfig, now, sleep};
@@ -38,8 +38,8 @@ impl SimClient {
         let Some(at) = self.held.iter().position(of_file) else { return };
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
         let ClientLease { lock, token, hold, mode, .. } = self.held[at];
-        let mode = if mode == Mode::Shared { Mode::Exclusive } else { Mode::Shared };
-        if mode == Mode::Shared {
+        let mode = if mode == Mode::Exclusive { shared(lock) } else { Mode::Exclusive };
+        if mode != Mode::Exclusive {
             // The client no longer relies on an exclusive lock, even before it has an answer: as
             // soon as the lease is shared, the lock may be granted to other sharers as well.
             let held = self.held[at].clone();
@@ -69,7 +69,7 @@ impl SimClient {
         self.left_open(lock, came.from);
         self.world.record.history(|history| {
             history.free(token, came.from);
-            if mode == Mode::Shared {
+            if mode != Mode::Exclusive {
                 let what = StepKind::Changed { from: token, to: token, mode: Sharing::Shared };
                 history.act(lock, came.from, None, what);
             }
@@ -133,6 +133,7 @@ impl SimClient {
         let ttl = Ttl::new(self.world.dice.millis(1_000, 1_500)).expect("long enough");
         let steal = Steal {
             name: name(lock),
+            only: None,
             client: self.id(),
             reason: reason(),
             term: LeaseTerms::Own(ttl, Grace::NONE),
@@ -308,6 +309,7 @@ impl HandoverClient {
     async fn steal(&mut self, name: usize) -> Option<OwnTenure> {
         let steal = Steal {
             name: named(name),
+            only: None,
             client: self.client.id(),
             reason: StealReason::parse("to see what comes of it").expect("a reason"),
             term: self.own_term(),

@@ -586,6 +586,7 @@ impl TestService {
         let term = LeaseTerms::Session(open_session(&self.engine, client));
         let steal = Steal {
             name: self.name.clone(),
+            only: None,
             client: client_of(client),
             reason: StealReason::parse("maintenance").expect("a valid reason"),
             term,

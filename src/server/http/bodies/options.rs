@@ -8,7 +8,7 @@ use crate::engine::values::lease::TOKEN_MAX;
 use crate::engine::values::lease::{TTL_MAX, parse_span};
 use crate::engine::{
     ClientId, Digest, Grace, IdempotencyKey, LockName, Mode, NameError, RequestId, ResetScope,
-    SessionId, StealReason, Token, Ttl,
+    Seats, SessionId, StealReason, Token, Ttl,
 };
 use crate::server::http::request_context::{BODY_BYTES_MAX, FRONT_END, RequestContext};
 use crate::time::Span;
@@ -37,6 +37,7 @@ pub(in crate::server::http) struct RequestOptions {
     pub(in crate::server::http) ttl: Option<Ttl>,
     pub(in crate::server::http) grace: Option<Grace>,
     pub(in crate::server::http) mode: Option<Mode>,
+    pub(in crate::server::http) max: Option<Seats>,
     pub(in crate::server::http) note: Option<Arc<str>>,
     pub(in crate::server::http) token: Option<Token>,
     pub(in crate::server::http) acquisition: Option<u32>,
@@ -201,6 +202,7 @@ impl RequestOptions {
                 self.grace = Some(Grace::parse(signed(said.text()?)).map_err(|e| e.to_string())?);
             }
             "mode" => self.mode = Some(mode(said.text()?)?),
+            "max" => self.max = Some(Seats::new(said.number()?)?),
             "note" => self.note = Some(note(said.text()?)?),
             "token" => self.token = Some(Token::named(said.id()?)),
             "acquisition" => self.acquisition = Some(said.acquisition()?),

@@ -1,7 +1,7 @@
 //! The parameters of requests: their names, formats and descriptions.
 
 use crate::engine::values::details::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
-use crate::engine::values::lease::TOKEN_MAX;
+use crate::engine::values::lease::{Seats, TOKEN_MAX};
 use crate::engine::values::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
@@ -36,6 +36,7 @@ pub(in crate::server::http) enum ParamShape {
     /// A duration such as `30s` or `1m30s`.
     Duration,
     Mode,
+    Seats,
     Note,
     Reason,
     Token,
@@ -73,6 +74,9 @@ impl ParamShape {
             }
             Self::Duration => json!({ "type": "string", "pattern": DURATION, "example": "30s" }),
             Self::Mode => json!({ "type": "string", "enum": ["exclusive", "shared"] }),
+            Self::Seats => {
+                json!({ "type": "integer", "minimum": Seats::MIN, "maximum": Seats::MAX })
+            }
             Self::Note => json!({ "type": "string", "maxLength": NOTE_BYTES_MAX }),
             Self::Reason => text(NOTE_BYTES_MAX),
             Self::Token | Self::Session => {
@@ -128,6 +132,11 @@ pub(in crate::server::http) const GRACE: Param = option(
 );
 pub(in crate::server::http) const MODE: Param =
     option("mode", ParamShape::Mode, "Alone (the default), or with others.");
+pub(in crate::server::http) const MAX: Param = option(
+    "max",
+    ParamShape::Seats,
+    "How many may hold the lock at the same time, each in a seat of its own; instead of `mode`.",
+);
 pub(in crate::server::http) const NOTE: Param =
     option("note", ParamShape::Note, "Note shown to clients that find the lock held.");
 pub(in crate::server::http) const TOKEN: Param =

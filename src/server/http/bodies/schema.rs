@@ -131,13 +131,16 @@ fn hold_off() -> Value {
     ])
 }
 
-/// Returns the schema of one of several holders of a shared lock.
+/// Returns the schema of one of several holders of a lock.
 fn holder() -> Value {
     object(&[
         ("client", text()),
         ("token", number()),
         ("expires_in_ms", number_or_null()),
         ("holder_id", text()),
+        ("seat?", number()),
+        ("begins_in_ms?", number()),
+        ("lasts?", text()),
     ])
 }
 
@@ -155,7 +158,9 @@ fn status() -> Value {
         ("is_expired", flag()),
         ("grace_until?", time()),
         ("phase", phase()),
-        ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared"] })),
+        ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared", "seats"] })),
+        ("max?", number()),
+        ("seat?", number()),
         ("token?", number()),
         ("expires_in_ms?", number_or_null()),
         ("begins_in_ms?", number()),
@@ -183,6 +188,7 @@ fn granted() -> Value {
         ("phase", phase()),
         ("token", number()),
         ("acquisition", number()),
+        ("seat?", number()),
         ("expires_in_ms", number_or_null()),
         ("begins_in_ms?", number()),
         ("ttl_ms", number()),

@@ -32,6 +32,9 @@ pub(in crate::server::http) struct GrantResponse<'a> {
     phase: &'static str,
     token: u64,
     acquisition: u32,
+    /// The number of the holder's seat; missing if the lock has no seats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seat: Option<u16>,
     expires_in_ms: Option<u64>,
     /// After a steal: the time until the new tenure begins. Before that time no client may use the
     /// lock.
@@ -77,7 +80,7 @@ impl<'a> GrantResponse<'a> {
         // A waiter learns only its token from the event of its grant.
         let seen = view.previous.as_ref().filter(|_| tenure.previous.is_none());
         let seen = seen.map(|known| previous_of(known, |at| locks.wall(at)));
-        Some(Self { previous: shown.previous.or(seen), ..shown })
+        Some(Self { previous: shown.previous.or(seen), seat: holder.lease.seat, ..shown })
     }
 
     /// Builds the response from the tenure and from its expiry `ends`, with remaining times counted
@@ -102,6 +105,7 @@ impl<'a> GrantResponse<'a> {
             phase: ends.phase(now).as_str(),
             token: tenure.token.as_u64(),
             acquisition: tenure.acquisition,
+            seat: tenure.seat,
             expires_in_ms: lasts.then(|| ends.left(now).as_millis()),
             begins_in_ms: (early > 0).then_some(early),
             ttl_ms: ends.ttl.span().as_millis(),

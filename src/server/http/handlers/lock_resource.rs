@@ -81,7 +81,13 @@ pub(in crate::server::http) async fn acquire(mut call: RequestContext) -> Handle
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
     let hold = if options.reentrant { Ownership::Client } else { Ownership::Exclusive(None) };
-    let mode = options.mode.unwrap_or(Mode::Exclusive);
+    let mode = match (options.mode, options.max) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid("'max' is a mode of its own; leave 'mode' out"));
+        }
+        (None, Some(seats)) => Mode::Seats(seats),
+        (mode, None) => mode.unwrap_or(Mode::Exclusive),
+    };
     let line = QueuePolicy::Skip;
     let (takes_over, remember) = (None, options.remember);
     let acquire = Acquire::new(name, client, term);
@@ -262,8 +268,8 @@ pub(in crate::server::http) async fn steal(mut call: RequestContext) -> HandlerR
     };
     let term = call.term(&options, options.ttl, options.grace);
     let (lock, owner) = (name.clone(), client.clone());
-    let (patch, at_once) = (patch_of(&options), options.now);
-    let ask = Steal { name, client, reason, term, patch, at_once };
+    let (patch, at_once, only) = (patch_of(&options), options.now, options.token);
+    let ask = Steal { name, only, client, reason, term, patch, at_once };
     let outcome = call.decide(Op::Steal(ask), request).await?;
     granted(&call, &lock, &owner, &outcome).await
 }

@@ -7,7 +7,7 @@
 
 use crate::engine::{
     Acquire, Holder, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
-    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
+    QueuePolicy, Reason, Refusal, RefusalKind, Replay,
 };
 use crate::server::http::app_state::{ShutdownPhase, entered};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
@@ -279,10 +279,7 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
 
 /// Returns the response for a waiter that was granted the lock.
 async fn granted_response(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
-    let WaitGrant { token, at } = grant;
-    let life = ask.term.begin(at);
-    let tenure = Tenure { token, life, acquired_at: at, acquisition: 0, previous: None };
-    show_tenure(call, &ask.name, &tenure, false).await
+    show_tenure(call, &ask.name, &grant.tenure(ask.term), false).await
 }
 
 /// Returns the error for a wait that ended without the lock. `why` is `None` if the place in the

@@ -6,7 +6,7 @@ use crate::auth::permissions::Operation;
 use crate::server::http::bodies::options::RequestOptions;
 use crate::server::http::bodies::parameters::{
     ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE,
-    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, NOW, PREFIX,
+    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MAX, MODE, NAME, NOTE, NOW, PREFIX,
     Param, ParamPlace, REASON, REENTRANT, REMEMBER, REMEMBERED, SESSION, SESSION_ID, SINCE, TOKEN,
     TTL, WAIT,
 };
@@ -67,6 +67,7 @@ const ACQUIRES: &[Param] = &[
     TTL,
     GRACE,
     MODE,
+    MAX,
     NOTE,
     TOKEN,
     WAIT,
@@ -401,10 +402,10 @@ pub(in crate::server::http) const STEAL: &[Endpoint] = &[endpoint(
         "stealLock",
         "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither; if its \
          name is remembered, until the holder has released it or its lease has expired.",
-        &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, NOW, IDEMPOTENCY_KEY],
+        &[NAME, CLIENT, REASON, TOKEN, TTL, GRACE, NOTE, SESSION, NOW, IDEMPOTENCY_KEY],
         200,
         Schema::Granted,
-        &[400, 403, 410, 415, 429, 503],
+        &[400, 403, 410, 412, 415, 429, 503],
     ),
 )];
 
