@@ -506,14 +506,24 @@ fn each_part_of_a_guarantee_of_guarded_folders_names_its_tests() {
     assert!(rows >= 25, "{rows} rows");
 }
 
-/// The terminal picture is what `contrib/terminal-picture` prints when it runs its commands again,
-/// in namespaces of their own.
+/// The pictures of terminals are what `contrib/terminal-picture` makes when it runs its commands
+/// again, in namespaces of their own.
 #[test]
 fn terminal_picture_is_current() {
     let mut shell = Shell::new();
     let script = root().join("contrib/terminal-picture");
     let output = shell.run(&format!("{} --check; echo \"exit $?\"", script.display()));
     assert_eq!(output, ["exit 0"], "the session is not as in the picture");
+}
+
+#[test]
+fn moving_picture_suits_every_reader() {
+    let picture = read("contrib/doc/run.svg");
+    assert!(picture.len() < 40_000, "{} bytes", picture.len());
+    for query in ["prefers-color-scheme:light", "prefers-reduced-motion:no-preference"] {
+        assert!(picture.contains(query), "it does not heed {query}");
+    }
+    assert!(!picture.contains("<script"), "code hosts show no picture with a script");
 }
 
 /// The page of benchmarks and its plots are what `contrib/lockbench` makes of the figures.
