@@ -37,8 +37,12 @@ const MOUNT: &str = "latchfs mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
 /// Timeout of a command of a document, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The maximum number of lines of the README: three screens of text, and its tables.
-const README_LINES_MAX: usize = 200;
+/// The maximum number of lines of the README: three screens of text.
+const README_LINES_MAX: usize = 150;
+/// The maximum number of lines of a tutorial, which a newcomer types in one sitting.
+const TUTORIAL_LINES_MAX: usize = 60;
+/// The word in place of the address of the repository, which its publisher fills in.
+const ADDRESS: &str = "ADDRESS_OF_THE_REPOSITORY";
 /// The maximum number of blocks of one document that are not run.
 const NOT_RUN_MAX: usize = 3;
 
@@ -66,16 +70,23 @@ documents! {
     benchmarks: "contrib/doc/benchmarks/README.md",
     cluster: "contrib/doc/cluster.md",
     commands: "contrib/doc/commands.md",
+    comparison: "contrib/doc/comparison.md",
     contributing: "contrib/doc/contributing.md",
     doctor: "contrib/doc/doctor.md",
     files: "contrib/doc/files.md",
+    glossary: "contrib/doc/glossary.md",
     guarantees: "contrib/doc/guarantees.md",
+    guard_explained: "contrib/doc/guard-explained.md",
     guard: "contrib/doc/guard.md",
+    how_to_ci: "contrib/doc/how-to-ci.md",
+    how_to_folders: "contrib/doc/how-to-folders.md",
+    how_to_jobs: "contrib/doc/how-to-jobs.md",
     http: "contrib/doc/http.md",
     introduction: "contrib/doc/introduction.md",
     library: "contrib/doc/library.md",
     limits: "contrib/doc/limits.md",
     line_protocol: "contrib/doc/line-protocol.md",
+    lock_records: "contrib/doc/lock-records.md",
     logs: "contrib/doc/logs.md",
     operations: "contrib/doc/operations.md",
     permissions: "contrib/doc/permissions.md",
@@ -85,6 +96,9 @@ documents! {
     several_machines: "contrib/doc/several-machines.md",
     snapshots: "contrib/doc/snapshots.md",
     sync: "contrib/doc/sync.md",
+    tutorial_many_hosts: "contrib/doc/tutorial-many-hosts.md",
+    tutorial_one_machine: "contrib/doc/tutorial-one-machine.md",
+    tutorial_two_laptops: "contrib/doc/tutorial-two-laptops.md",
 }
 
 /// A command in a document, and the output that it should print.
@@ -151,6 +165,12 @@ fn fits(pattern: &str, line: &str) -> bool {
 const UNMOUNT_OTHERS: &str = "for dir in $(grep latchfs /proc/self/mountinfo | cut -d ' ' -f 5); \
                               do umount -l $dir; done";
 
+/// Gives the document own locks that no other document sees: their place is below the home that
+/// the user database names.
+const OWN_LOCKS: &str = "home=$(getent passwd \"$(id -u)\" | cut -d : -f 6); \
+                         mkdir -p \"$home/.local/state\" && \
+                         mount -t tmpfs own \"$home/.local/state\"; unset home";
+
 /// A shell that runs all commands of a document, in a directory and in namespaces of its own: it
 /// sees no other mount and no other listener, and all processes that it started end with it.
 struct Shell {
@@ -191,6 +211,7 @@ impl Shell {
         let mut shell = Self { child, lines, dir };
         shell.run("exec 2>&1");
         assert_eq!(shell.run(UNMOUNT_OTHERS), [""; 0], "unmounting in the namespace");
+        assert_eq!(shell.run(OWN_LOCKS), [""; 0], "a place for own locks");
         assert_eq!(shell.run("ip link set lo up"), [""; 0], "a loopback of its own");
         shell
     }
@@ -350,6 +371,29 @@ fn readme_shows_how_to_begin() {
 }
 
 #[test]
+fn tutorials_are_short_and_run_as_printed() {
+    let tutorials: Vec<_> = DOCUMENTS.iter().filter(|path| path.contains("/tutorial-")).collect();
+    assert_eq!(tutorials.len(), 3, "one for each way to begin");
+    for path in tutorials {
+        let text = read(path);
+        let lines = text.lines().count();
+        assert!(lines <= TUTORIAL_LINES_MAX, "{path} has {lines} lines");
+        let blocks = blocks(&text);
+        assert!(blocks.iter().all(|block| !block.not_run), "{path}: a block is not run");
+        assert!(steps(&blocks).len() >= 5, "{path} has few commands");
+    }
+}
+
+/// The README alone has a place for the address of the repository.
+#[test]
+fn address_of_the_repository_stands_at_one_place() {
+    for path in DOCUMENTS {
+        let count = read(path).matches(ADDRESS).count();
+        assert_eq!(count, usize::from(*path == "README.md"), "{path}: {ADDRESS}");
+    }
+}
+
+#[test]
 fn links_lead_somewhere() {
     for path in DOCUMENTS {
         let text = read(path);
@@ -462,14 +506,24 @@ fn each_part_of_a_guarantee_of_guarded_folders_names_its_tests() {
     assert!(rows >= 25, "{rows} rows");
 }
 
-/// The terminal picture is what `contrib/terminal-picture` prints when it runs its commands again,
-/// in namespaces of their own.
+/// The pictures of terminals are what `contrib/terminal-picture` makes when it runs its commands
+/// again, in namespaces of their own.
 #[test]
 fn terminal_picture_is_current() {
     let mut shell = Shell::new();
     let script = root().join("contrib/terminal-picture");
     let output = shell.run(&format!("{} --check; echo \"exit $?\"", script.display()));
     assert_eq!(output, ["exit 0"], "the session is not as in the picture");
+}
+
+#[test]
+fn moving_picture_suits_every_reader() {
+    let picture = read("contrib/doc/run.svg");
+    assert!(picture.len() < 40_000, "{} bytes", picture.len());
+    for query in ["prefers-color-scheme:light", "prefers-reduced-motion:no-preference"] {
+        assert!(picture.contains(query), "it does not heed {query}");
+    }
+    assert!(!picture.contains("<script"), "code hosts show no picture with a script");
 }
 
 /// The page of benchmarks and its plots are what `contrib/lockbench` makes of the figures.
