@@ -71,7 +71,7 @@ pub(super) struct Cli {
         long,
         global = true,
         hide_short_help = true,
-        long_help = "Print no progress of a wait"
+        long_help = "Print no progress of a wait, and not that --try got no lock"
     )]
     quiet: bool,
     #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count,

@@ -23,6 +23,8 @@ fn commands_on_locks_need_nothing_set_up() {
     assert!(user.latchfs(&["who", "build"]).ok().contains("tester"));
     let status = user.latchfs(&["status", "build", "--json"]).ok();
     assert_eq!(serde_json::from_str::<Value>(&status).expect("JSON")["token"], token);
+    let quiet = user.latchfs(&["run", "--try", "-q", "build", "--", "true"]);
+    assert_eq!((quiet.code, &*quiet.err), (75, ""), "cron sends no mail");
     let busy = user.latchfs(&["run", "--try", "build", "--", "true"]).exits(75);
     assert!(busy.contains("lock 'build' is held by"), "{busy}");
     user.latchfs(&["steal", "build", "--reason", "test"]).ok();
@@ -341,6 +343,8 @@ fn two_places_never_hold_a_name_behind_the_users_back() {
         assert!(told.code == 0 && is_told, "{told:?}");
     }
     user.latchfs(&["release", "build"]).ok();
+    user.latchfs(&["run", "backup", "--slot", "today", "--", "true"]).ok();
+    assert!(user.latchfs(&["ls", "--slots"]).ok().contains("backup@today"), "it is kept");
     let quiet = there("run build -- true");
     assert_eq!((quiet.code, &*quiet.err), (0, ""), "there is one place");
 }

@@ -13,7 +13,7 @@ use crate::cli::argument_types::{host_name, own_client};
 use crate::cli::background;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::cli::status_table::{Status, held_by};
+use crate::cli::status_table::{Status, held_by, is_finished_slot};
 use crate::client::http_transport::ServerAccess;
 use crate::engine::LockName;
 use crate::time::{Span, boot_now};
@@ -245,7 +245,8 @@ impl OwnLocks {
                 ),
             ));
         }
-        if !held.is_empty() {
+        // The lock of a finished slot is kept for an hour, and nobody works under it.
+        if held.iter().any(|status| !is_finished_slot(Status(status))) {
             output::say(&format!(
                 "this is about the locks of {other}; you have others at {}",
                 self.url()

@@ -191,7 +191,11 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
         Ok(Some(acquired)) => acquired,
         Ok(None) => args.conflict(&*ctl, Exit::Done),
         Err(CliError::Said(Exit::Conflict, sentence)) => {
-            output::say(&sentence);
+            if args.try_only {
+                output::progress(&sentence)
+            } else {
+                output::say(&sentence)
+            }
             args.conflict(&*ctl, Exit::Conflict)
         }
         Err(error) => return Err(error),
