@@ -26,6 +26,8 @@ const OPERATIONS: u64 = 10_000;
 /// The number of concurrent clients, and the number of locks for which they compete.
 const CLIENTS: u64 = 40;
 const LOCKS: usize = 30;
+/// Every third lock has seats, and so many of them.
+const SEATS: usize = 2;
 /// The shortest ttl, so that abandoned locks are soon free again.
 const TTL: Span = Span::from_secs(1);
 /// How long a client waits in the queue of a lock, in seconds.
@@ -185,15 +187,20 @@ impl Client {
         let key = self.key();
         let who: Who = format!("c{key}").into();
         let wait = if waits { format!("&wait={QUEUE_SECONDS}s") } else { String::new() };
-        let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{wait}");
+        let mode = if has_seats(lock) { format!("&max={SEATS}") } else { String::new() };
+        let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{mode}{wait}");
         let came = self.request("POST", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 let token = body["token"].as_u64().expect("a token");
                 self.count(if waits { "grants to waiters" } else { "grants" });
+                if let Some(seat) = body["seat"].as_u64() {
+                    assert!(seat < SEATS as u64, "{body}");
+                    self.count("seats");
+                }
                 self.note(|history| {
                     history.tenure(lock, token, &who);
-                    let what = StepKind::Granted(token, Sharing::Alone);
+                    let what = StepKind::Granted(token, sharing(lock));
                     history.act(lock, came.from, Some(came.to), what);
                 });
                 self.secured(token, came.from);
@@ -325,13 +332,18 @@ impl Client {
         let Some((code, body)) = &came.answer else { return };
         assert!(*code == 200, "a read came to {code}: {body}");
         self.count("reads");
-        let holder: Who = body["holder"].as_str().unwrap_or_default().into();
-        let token = body["token"].as_u64().filter(|_| body["phase"] != "free");
+        let of = |holder: &Value, client: &str| -> Option<(u64, Who)> {
+            Some((holder["token"].as_u64()?, holder[client].as_str()?.into()))
+        };
+        let holders: Vec<(u64, Who)> = match body["holders"].as_array() {
+            Some(holders) => holders.iter().filter_map(|holder| of(holder, "client")).collect(),
+            None => of(body, "holder").into_iter().collect(),
+        };
         self.note(|history| {
-            if let Some(token) = token {
-                history.tenure(lock, token, &holder);
+            for (token, holder) in &holders {
+                history.tenure(lock, *token, holder);
             }
-            let seen = StepKind::Seen(token.into_iter().collect());
+            let seen = StepKind::Seen(holders.iter().map(|(token, _)| *token).collect());
             history.act(lock, came.from, Some(came.to), seen);
         });
     }
@@ -353,11 +365,19 @@ impl Client {
     fn believed(&self, held: &Held, now: Time) {
         let Held { lock, ref who, token, from, until, .. } = *held;
         let (who, until) = (Arc::clone(who), until.min(now));
-        let mode = Sharing::Alone;
+        let mode = sharing(lock);
         let asked = from;
         let belief = Belief { lock, token, who, mode, asked, from, until };
         self.note(|history| history.believed(belief));
     }
+}
+
+const fn has_seats(lock: Lock) -> bool {
+    lock.is_multiple_of(3)
+}
+
+const fn sharing(lock: Lock) -> Sharing {
+    if has_seats(lock) { Sharing::Shared } else { Sharing::Alone }
 }
 
 /// Returns the part of an answer that must be the same when the request is repeated.
@@ -392,7 +412,9 @@ struct Crowd {
 
 impl Crowd {
     fn begin(machine: &Machine, urls: &[String], seed: u64) -> Self {
-        let (stop, history) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let seats = (0..LOCKS).filter(|lock| has_seats(*lock)).map(|lock| (lock, SEATS));
+        let history = Arc::new(Mutex::new(History::with_seats(seats)));
+        let stop = Arc::new(AtomicBool::new(false));
         let (tell, done) = channel();
         let thread = |number: u64| {
             let (machine, stop) = (machine.clone(), Arc::clone(&stop));
@@ -516,7 +538,9 @@ fn histories_of_three_nodes_are_linearizable() {
         let count = counts.get(what).copied().unwrap_or_default();
         assert!(count >= least, "only {count} {what}");
     };
-    for what in ["grants", "grants to waiters", "conflicts", "renewals", "releases", "reads"] {
+    for what in
+        ["grants", "seats", "grants to waiters", "conflicts", "renewals", "releases", "reads"]
+    {
         least(what, wanted / 500);
     }
     for what in ["abandoned", "repeats"] {
