@@ -130,6 +130,16 @@ impl EventHistory {
         state.past.tenures.iter().filter(|tenure| tenure.ended_at >= since).cloned().collect()
     }
 
+    /// Whether the last tenure of a lock was this one, and its client released it.
+    pub(super) fn was_released(&self, name: &LockName, client: &ClientId, token: Token) -> bool {
+        let mut state = self.state.lock();
+        self.fetch(&mut state);
+        let last = state.past.tenures.iter().rev().find(|tenure| tenure.name == *name);
+        last.is_some_and(|last| {
+            (&last.holder, last.token) == (client, token) && last.end == TenureEnd::Released
+        })
+    }
+
     /// Records an open session and its owner.
     pub(super) fn open(&self, id: SessionId, client: ClientId) {
         let bond = SessionLosses { client, hangs: HashSet::new(), lost: Vec::new() };

@@ -2,7 +2,7 @@
 //! idempotency keys.
 
 use serde_json::{Value, json};
-use testing::Server;
+use testing::{Server, soon};
 
 #[test]
 fn lock_is_acquired_renewed_released_and_acquired_again() {
@@ -58,6 +58,36 @@ fn conflict_names_the_holder_and_when_to_retry() {
     let wait = refused["retry_after_ms"].as_u64().expect("it ends");
     assert!((30_000..=35_000).contains(&wait), "{refused}");
     assert!(reply.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()));
+}
+
+/// A job may release twice, at its end and in a trap. Any other release of a free lock fails.
+#[test]
+fn a_second_release_of_the_last_tenure_succeeds() {
+    let server = Server::start(&[]);
+    let delete = |lock: &str, options: &str| {
+        server.curl(&["-X", "DELETE", &format!("/locks/{lock}?{options}")])
+    };
+    let held = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let mine = format!("client=a&token={}", held["token"]);
+    assert_eq!(delete("build", &mine).is(200)["released"], true);
+    for _ in 0..2 {
+        assert_eq!(delete("build", &mine).is(200)["released"], false);
+    }
+    delete("build", &format!("client=b&token={}", held["token"])).is(410);
+    delete("build", "client=a").is(403);
+    server.curl(&["-X", "POST", "/locks/build?client=b"]).is(200);
+    delete("build", &mine).is(412);
+    // A tenure that lapsed or was stolen was not released.
+    let lapses = server.curl(&["-X", "POST", "/locks/short?client=a&ttl=1s&grace=0s"]).is(200);
+    let stolen = server.curl(&["-X", "POST", "/locks/lost?client=a"]).is(200);
+    server.curl(&["-X", "POST", "/locks/lost/steal?client=b&reason=test"]).is(200);
+    server.curl(&["-X", "DELETE", "/locks/lost?client=b"]).is(200);
+    soon("it lapses", || (server.curl(&["/locks/short"]).is(200)["phase"] == "free").then_some(()));
+    delete("short", &format!("client=a&token={}", lapses["token"])).is(410);
+    soon("the lock is free", || {
+        (server.curl(&["/locks/lost"]).is(200)["phase"] == "free").then_some(())
+    });
+    delete("lost", &format!("client=a&token={}", stolen["token"])).is(410);
 }
 
 /// A lock with seats has as many holders, each with a seat and a token of its own.
