@@ -104,7 +104,7 @@ async function everything(browser) {
   assert(!await page.getByRole('button', { name: /^Take lock/ }).isVisible(), 'behind a menu');
   await page.getByText('Actions').click();
   await page.getByRole('button', { name: 'Take lock backup from its holder' }).click();
-  await page.getByLabel('You are').fill('admin');
+  await page.getByLabel('Your name as a client').fill('admin');
   await page.getByRole('button', { name: 'Take it' }).click();
   assert(await page.locator('#steal').isVisible(), 'a reason is needed');
   await page.getByLabel(/^Why\?/).fill('the laptop is at the repair shop');

@@ -96,7 +96,8 @@ module.exports = ({ url, pictures, told, asked, http, row, go }) => {
 
     const by = async (column) => { await page.getByRole('button', { name: column }).click(); return names(page); };
     const sorted = await by('Name');
-    assert.deepStrictEqual(sorted, [...sorted].sort());
+    const natural = new Intl.Collator('en', { numeric: true });
+    assert.deepStrictEqual(sorted, [...sorted].sort(natural.compare), 'job-2 comes before job-10');
     assert.strictEqual(await page.getByRole('columnheader', { name: 'Name' }).getAttribute('aria-sort'), 'ascending');
     assert.deepStrictEqual(await by('Name'), [...sorted].reverse());
     assert.strictEqual((await by('Name'))[0], 'backup', 'as it was');
@@ -106,6 +107,12 @@ module.exports = ({ url, pictures, told, asked, http, row, go }) => {
     assert.strictEqual((await by('Waiters'))[0], 'shop/deploy-1');
     await by('Waiters');
     told('sorts');
+
+    // An arrow key is enough to come to the table, wherever the focus is.
+    await page.reload();
+    await row(page, 'backup').waitFor();
+    await page.keyboard.press('ArrowDown');
+    assert.strictEqual(await focused(page), 'backup');
 
     // From the address bar: the link past the head, the views, the search, the heads, one lock.
     await page.reload();
@@ -186,7 +193,7 @@ module.exports = ({ url, pictures, told, asked, http, row, go }) => {
     await page.getByText('Actions').click();
     await page.getByRole('button', { name: /^Take lock/ }).click();
     await accessible(page, 'the dialog');
-    await page.getByRole('button', { name: 'Leave it' }).click();
+    await page.getByRole('button', { name: 'Cancel' }).click();
     told('the dialog is read well');
 
     // The lock changes hands while it is shown, and again after the page was elsewhere.
