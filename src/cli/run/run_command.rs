@@ -82,7 +82,7 @@ pub(in crate::cli) struct RunArgs {
     /// --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once
     #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "max", "wait", "try_only"])]
     slot: Option<String>,
-    /// The exit code if the lock is not to be had [default: 75, with --slot 0]
+    /// The exit code if another has the lock [default: 75, with --slot 0]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
     /// A command for sh, instead of COMMAND
