@@ -58,7 +58,7 @@ impl Exit {
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Findings => "doctor or audit has found something to mend",
+            Self::Findings => "doctor or audit has found something to fix",
             Self::Usage => "wrong usage: an option, a name, a ttl",
             Self::Unavailable => {
                 "no mount, no daemon or no answer; of a change, the outcome is unknown"

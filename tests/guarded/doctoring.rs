@@ -1,5 +1,5 @@
 //! Each finding of `latchfs doctor --strict` arises from its fault, is named once, and is gone when
-//! the fault is mended. No lock is freed.
+//! the fault is fixed. No lock is freed.
 
 use crate::arriving::Machines;
 use crate::auditing::host_dir;
@@ -44,7 +44,7 @@ pub(crate) fn findings_of(
     let found: Vec<_> = all
         .iter()
         .filter(|it| it["ok"] == false)
-        .inspect(|it| assert!(!text(&it["mend"]).is_empty(), "{it}"))
+        .inspect(|it| assert!(!text(&it["fix"]).is_empty(), "{it}"))
         .map(|it| (text(&it["check"]), text(&it["says"])))
         .collect();
     assert_eq!(output.code, i32::from(!found.is_empty()), "{}", output.out);
@@ -67,7 +67,7 @@ pub(crate) fn finds_one(place: &Path, kind: &str) {
     assert_eq!(found.iter().filter(|(it, _)| it == kind).count(), 1, "{kind}: {found:?}");
 }
 
-/// Expects one line, which says that nothing is to be mended.
+/// Expects one line, which says that nothing is to be fixed.
 #[track_caller]
 pub(crate) fn is_healthy(place: &Path, options: &[&str]) {
     finds(place, options, &[]);
@@ -75,15 +75,15 @@ pub(crate) fn is_healthy(place: &Path, options: &[&str]) {
     assert_eq!((said.lines().count(), &said[..2]), (1, "ok"), "{said}");
 }
 
-/// Mends what doctor can mend, after which nothing is left. Returns the name and the sentence of
-/// each finding that was mended.
+/// Fixes what doctor can fix, after which nothing is left. Returns the name and the sentence of
+/// each finding that was fixed.
 #[track_caller]
-pub(crate) fn mended(place: &Path, options: &[&str]) -> Vec<(String, String)> {
+pub(crate) fn fixed(place: &Path, options: &[&str]) -> Vec<(String, String)> {
     let mut command = latchfs();
-    command.args(["doctor", "--strict", "--json", "--mend"]).arg(place).args(options);
+    command.args(["doctor", "--strict", "--json", "--fix"]).arg(place).args(options);
     let said: Value = serde_json::from_str(&run(&mut command).ok()).expect("JSON");
     let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let all = said["mended"].as_array().expect("a list").iter();
+    let all = said["fixed"].as_array().expect("a list").iter();
     let all = all.inspect(|it| assert_eq!(it["done"], true, "{it}"));
     all.map(|it| (text(&it["check"]), text(&it["says"]))).collect()
 }
@@ -124,10 +124,10 @@ pub(crate) fn token(url: &str, name: &str) -> Value {
     shown["token"].clone()
 }
 
-/// view-missing: `--mend` does what the finding says for a view that is named by its path, whether
+/// view-missing: `--fix` does what the finding says for a view that is named by its path, whether
 /// its mount is still there or not, and wherever its guard kept its state.
 #[test]
-fn a_dead_view_is_mended_by_its_path() {
+fn a_dead_view_is_fixed_by_its_path() {
     let scratch = Scratch::with_folder();
     scratch.init(&["--alone"]);
     let state = scratch.join("state").display().to_string();
@@ -145,8 +145,8 @@ fn a_dead_view_is_mended_by_its_path() {
             let says = findings_of(latchfs(), &view, &options);
             assert!(says.iter().any(|(kind, _)| kind == "view-missing"), "{says:?}");
         }
-        let mended = mended(&view, &options);
-        assert!(mended.iter().any(|(kind, _)| kind == "view-missing"), "{mended:?}");
+        let fixed = fixed(&view, &options);
+        assert!(fixed.iter().any(|(kind, _)| kind == "view-missing"), "{fixed:?}");
         let is_mounted = fs::read_to_string("/proc/self/mountinfo").expect("there");
         assert!(!is_mounted.contains(view.to_str().expect("text")), "round {round}");
         drop(guard);
@@ -155,7 +155,7 @@ fn a_dead_view_is_mended_by_its_path() {
 
 /// view-missing, stage-leftover, unsure, audit-chain: the guard is killed while a program saves.
 #[test]
-fn killed_guard_is_mended_and_keeps_its_lock() {
+fn killed_guard_is_fixed_and_keeps_its_lock() {
     let _kernel = kernel_stays();
     let machines = Machines::new();
     let (first, second) = (place(&machines.first, "m1"), place(&machines.second, "m2"));
@@ -182,7 +182,7 @@ fn killed_guard_is_mended_and_keeps_its_lock() {
     let dead = one.request("status", &[]).exits(69);
     assert!(says[1].contains(left) && dead.contains(left), "{dead}{says:?}");
     drop(half);
-    finds(&machines.first.folder(), &[&first[..], &["--mend"]].concat(), &[]);
+    finds(&machines.first.folder(), &[&first[..], &["--fix"]].concat(), &[]);
     is_healthy(&machines.first.folder(), &first);
     assert_eq!(token(url, &name), held, "doctor frees no lock");
     // As long as the lock is held, others wait for its holder.

@@ -21,18 +21,18 @@ for path in sys.argv[2:]:
         assert not check.is_valid({name: said[name] for name in said if name != field}), field
     assert said['ok'] == all(finding['ok'] for finding in said['findings'])
     for finding in said['findings']:
-        for broken in ({'check': 'Nothing'}, {'says': ''}, {'level': 'bad'}, {'mend': ''},
+        for broken in ({'check': 'Nothing'}, {'says': ''}, {'level': 'bad'}, {'fix': ''},
                        {'ok': not finding['ok']}):
             assert not check.is_valid({**said, 'findings': [{**finding, **broken}]}), broken
         unknown = {**said, 'findings': [{**finding, 'check': 'no-such-finding'}]}
         assert check.is_valid(unknown) == (check is each)
-    for mended in said['mended']:
+    for fixed in said['fixed']:
         for broken in ({'check': 'no-such-finding'}, {'done': 1}, {'says': ''}):
-            assert not check.is_valid({**said, 'mended': [{**mended, **broken}]}), broken
-    print(len(said['findings']), len(said['mended']))
+            assert not check.is_valid({**said, 'fixed': [{**fixed, **broken}]}), broken
+    print(len(said['findings']), len(said['fixed']))
 ";
 
-/// A healthy folder, one whose guard was killed, the same while it is mended, and this machine.
+/// A healthy folder, one whose guard was killed, the same while it is fixed, and this machine.
 #[test]
 fn findings_follow_their_schema() {
     let _kernel = kernel_stays();
@@ -56,12 +56,12 @@ fn findings_follow_their_schema() {
     soon("the end of the guard", || fs::metadata(guard.path("old")).err());
     drop(half);
     let killed = said("killed", &strict);
-    let mended = said("mended", &[&strict[..], &["--mend"]].concat());
+    let fixed = said("fixed", &[&strict[..], &["--fix"]].concat());
     let machine = said("machine", &[]);
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/schema/doctor.json");
     let mut check = Command::new(python_tool("python"));
     let checked =
-        run(check.args(["-c", CHECK]).arg(schema).args([healthy, killed, mended, machine]));
+        run(check.args(["-c", CHECK]).arg(schema).args([healthy, killed, fixed, machine]));
     let checked = checked.ok();
     let lines: Vec<_> = checked.lines().collect();
     // Content without a name is gone with the guard.

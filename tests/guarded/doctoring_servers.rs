@@ -141,7 +141,7 @@ fn guards_on_a_mount_are_examined() {
     guard.signal(libc::SIGKILL);
     soon("the end of the guard", || fs::metadata(guard.path("a")).err());
     finds(&scratch.folder(), &own, &["view-missing", "stage-leftover"]);
-    finds(&scratch.folder(), &[&own[..], &["--mend"]].concat(), &[]);
+    finds(&scratch.folder(), &[&own[..], &["--fix"]].concat(), &[]);
     assert_eq!(token(&moved.url, &lock), held, "doctor frees no lock");
     drop(guard);
     // A guard without a view.

@@ -3,7 +3,7 @@
 
 use crate::arriving::Machines;
 use crate::doctoring::{
-    begin_python, end_python, finds, is_healthy, kernel_stays, mended, options, place, token,
+    begin_python, end_python, finds, fixed, is_healthy, kernel_stays, options, place, token,
 };
 use crate::faulty_markers::{Traced, is_dead};
 use serde_json::Value;
@@ -105,16 +105,16 @@ fn interrupted_snapshots_are_finished_or_removed() {
         let kinds = ["view-missing", "stage-leftover", "snapshot-partial"];
         let says = finds(&folder, &own, &kinds);
         assert!(says[2].contains("was interrupted while it was taken"), "{says:?}");
-        let mended = mended(&folder, &own);
+        let fixed = fixed(&folder, &own);
         let counts = format!("{finished} finished and shown now, {} removed", 1 - finished);
-        assert!(mended.contains(&("snapshot-partial".to_owned(), counts)), "{mended:?}");
+        assert!(fixed.contains(&("snapshot-partial".to_owned(), counts)), "{fixed:?}");
         is_healthy(&folder, &own);
         assert_eq!(site.token(), held, "doctor frees no lock");
         let left = fs::read_dir(site.snapshots()).expect("there").count();
         assert_eq!(left, finished, "{call} {when}");
         drop(guard);
     }
-    // The start of the guard mends the same.
+    // The start of the guard fixes the same.
     let guard = site.start("view");
     killed_at(&guard, "linkat", 3, &["take"]);
     drop(guard);
@@ -127,9 +127,9 @@ fn interrupted_snapshots_are_finished_or_removed() {
 }
 
 /// snapshot-partial on storage that machines share: the snapshot of this machine's killed guard is
-/// named and mended by doctor, and by the next start of the guard.
+/// named and fixed by doctor, and by the next start of the guard.
 #[test]
-fn interrupted_snapshots_on_shared_storage_are_mended() {
+fn interrupted_snapshots_on_shared_storage_are_fixed() {
     let _kernel = kernel_stays();
     let site = Site::with(&["--shared-storage"]);
     let (folder, shared) = (site.scratch.folder(), ["--shared-storage"]);
@@ -148,9 +148,9 @@ fn interrupted_snapshots_on_shared_storage_are_mended() {
         assert_eq!(intents(), 1, "{call}");
         let says = finds(&folder, &own, &["view-missing", "snapshot-partial"]);
         assert!(says[1].contains("was interrupted while it was taken"), "{says:?}");
-        let mended = mended(&folder, &own);
+        let fixed = fixed(&folder, &own);
         let counts = format!("{finished} finished and shown now, {} removed", 1 - finished);
-        assert!(mended.contains(&("snapshot-partial".to_owned(), counts)), "{mended:?}");
+        assert!(fixed.contains(&("snapshot-partial".to_owned(), counts)), "{fixed:?}");
         assert_eq!(intents(), 0, "{call}");
         is_healthy(&folder, &own);
         drop(guard);
@@ -202,7 +202,7 @@ fn a_damaged_snapshot_stays_until_a_person_removes_it() {
         let mut bytes = fs::read(&file).expect("there");
         bytes[0] ^= 1;
         fs::write(&file, bytes).expect("as a failing disk does it");
-        for options in [&[][..], &["--mend"]] {
+        for options in [&[][..], &["--fix"]] {
             let says = finds(&guard.view, options, &["snapshot-corrupt"]);
             assert!(says[0].contains(&id) && says[0].contains(part), "{says:?}");
         }
@@ -254,8 +254,8 @@ fn prepared_records_of_ended_programs_are_removed() {
     assert!(prepared.exists());
     let says = finds(&two.view, &[], &["record-leftover"]);
     assert!(says[0].contains(&format!("{lock}.lock.tmp")), "{says:?}");
-    let mended = mended(&two.view, &[]);
-    assert_eq!(mended[0].0, "record-leftover");
+    let fixed = fixed(&two.view, &[]);
+    assert_eq!(fixed[0].0, "record-leftover");
     assert!(!prepared.exists());
     is_healthy(&two.view, &[]);
     assert_eq!(token(&machines.server.url, &lock), held, "doctor frees no lock");

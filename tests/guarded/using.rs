@@ -347,7 +347,7 @@ fn a_lock_on_the_folder_itself_stops_no_guard() {
     drop(flock.stdin.take());
     flock.wait().expect("it ends");
     soon("the guard's lock", || {
-        run(&mut doctor).out.contains("nothing is to be mended").then_some(())
+        run(&mut doctor).out.contains("nothing is to be fixed").then_some(())
     });
     let theirs = scratch.join("theirs");
     fs::create_dir(&theirs).expect("made");

@@ -12,7 +12,7 @@ pub(super) struct Finding {
     /// The severity of the finding.
     pub(super) level: Level,
     /// How to fix the problem that was found; `None` if the check has found none.
-    pub(super) mend: Option<String>,
+    pub(super) fix: Option<String>,
 }
 
 /// The severity of a finding.
@@ -46,23 +46,23 @@ impl Level {
 
 impl Finding {
     pub(super) fn well(check: &'static str, says: impl Into<String>) -> Self {
-        Self { check, says: says.into(), level: Level::Well, mend: None }
+        Self { check, says: says.into(), level: Level::Well, fix: None }
     }
 
     pub(super) fn odd(
         check: &'static str,
         says: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        Self { level: Level::Odd, mend: Some(mend.into()), ..Self::well(check, says) }
+        Self { level: Level::Odd, fix: Some(fix.into()), ..Self::well(check, says) }
     }
 
     pub(super) fn wrong(
         check: &'static str,
         says: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        Self { level: Level::Wrong, ..Self::odd(check, says, mend) }
+        Self { level: Level::Wrong, ..Self::odd(check, says, fix) }
     }
 
     pub(super) fn is_wrong(&self) -> bool {

@@ -183,7 +183,7 @@ impl FolderSite {
         Some(FolderFinding::new(
             FindingKind::RecordLeftover,
             format!("a program had prepared the record {path} for a steal, and has ended since"),
-            format!("latchfs doctor --strict --mend, or rm {path}: the lock stays as it is"),
+            format!("latchfs doctor --strict --fix, or rm {path}: the lock stays as it is"),
         ))
     }
 
@@ -196,11 +196,11 @@ impl FolderSite {
             None => "FOLDER".to_owned(),
         };
         let again = format!("latchfs guard {folder} {view}");
-        let (says, mend) = match life {
+        let (says, fix) = match life {
             ViewLife::Live => return Vec::new(),
             ViewLife::Dead => (
                 format!("the guard of the view {view} is gone, and its mount is still there"),
-                format!("latchfs umount {view} (--mend does that), and start it again: {again}"),
+                format!("latchfs umount {view} (--fix does that), and start it again: {again}"),
             ),
             ViewLife::Silent => (
                 format!("the guard of the view {view} does not answer: it is stopped or hangs"),
@@ -208,10 +208,10 @@ impl FolderSite {
             ),
             ViewLife::Unmounted => (
                 format!("the view {view} is not there, and its guard did not end in good order"),
-                format!("start it again: {again}; or forget the view by --mend"),
+                format!("start it again: {again}; or forget the view by --fix"),
             ),
         };
-        vec![FolderFinding::new(FindingKind::ViewMissing, says, mend)]
+        vec![FolderFinding::new(FindingKind::ViewMissing, says, fix)]
     }
 }
 
@@ -227,8 +227,8 @@ const CARRIED: &str = ".latchfs/markers/0000000000000000-1-1-00000000.json";
 pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
     let Some(settings) = folder_settings(&site.folder) else { return Vec::new() };
     let FolderSettings { kind, max_conflicts, is_watched, is_paused } = &settings;
-    let finding = |says: String, mend: &str| {
-        FolderFinding::new(FindingKind::SyncSettings, format!("Syncthing: {says}"), mend)
+    let finding = |says: String, fix: &str| {
+        FolderFinding::new(FindingKind::SyncSettings, format!("Syncthing: {says}"), fix)
     };
     let mut found = Vec::new();
     if *max_conflicts == Some(0) {
@@ -424,7 +424,7 @@ fn unreachable(url: &str, what: &str, why: &str) -> FolderFinding {
         FindingKind::ServerUnreachable,
         format!("the server {url} {what}, {UNKNOWN}: {why}"),
         format!(
-            "start the server, or mend the way to it; 'latchfs doctor --server {url}' says what is \
+            "start the server, or fix the way to it; 'latchfs doctor --server {url}' says what is \
              in the way"
         ),
     )

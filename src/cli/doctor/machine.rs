@@ -157,7 +157,7 @@ fn descriptors(pid: u64) -> Option<FolderFinding> {
 /// Returns a finding about the kernel if it limits the time of requests.
 fn kernel(site: &FolderSite) -> Option<FolderFinding> {
     let of_view = site.status.as_ref().and_then(|status| status["request_timeout_s"].as_u64());
-    let (says, mend) = match (of_view, request_timeout()) {
+    let (says, fix) = match (of_view, request_timeout()) {
         (Some(seconds), now) => (
             format!(
                 "the view was made while the kernel had a request timeout of {seconds} s: a \
@@ -180,7 +180,7 @@ fn kernel(site: &FolderSite) -> Option<FolderFinding> {
         ),
         (None, None) => return None,
     };
-    Some(FolderFinding::new(FindingKind::Kernel, says, &mend))
+    Some(FolderFinding::new(FindingKind::Kernel, says, &fix))
 }
 
 #[cfg(test)]

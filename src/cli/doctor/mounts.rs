@@ -193,7 +193,7 @@ fn state_finding(state: &Path) -> Finding {
     }
     if let Err(error) = writable(&there) {
         let says = format!("{} can't be written: {}", there.display(), said(&error));
-        return Finding::wrong(check, says, format!("mend its permissions, or {elsewhere}"));
+        return Finding::wrong(check, says, format!("fix its permissions, or {elsewhere}"));
     }
     match room(&there) {
         Err(error) => {
@@ -222,8 +222,8 @@ fn state_finding(state: &Path) -> Finding {
         Ok(()) => Finding::well(check, format!("{shown} is writable, intact and not in use")),
         Err(damage) => {
             let said = damage.to_string();
-            let (says, mend) = said.split_once("; ").unwrap_or((&said, elsewhere));
-            Finding::wrong(check, says, mend)
+            let (says, fix) = said.split_once("; ").unwrap_or((&said, elsewhere));
+            Finding::wrong(check, says, fix)
         }
     }
 }
@@ -272,7 +272,7 @@ mod tests {
         ];
         let found = states(None, &abouts).expect("looked at");
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].says.contains("/proc/self/stat") && found[0].mend.is_some());
+        assert!(found[0].says.contains("/proc/self/stat") && found[0].fix.is_some());
         assert_eq!(found[1].says, "a mount keeps none: a restart forgets all leases");
         let named = states(Some(OsStr::new("none")), &abouts).expect("none is a name");
         assert_eq!(named, []);
@@ -300,7 +300,7 @@ mod tests {
         *bytes.last_mut().expect("it is not empty") ^= 1;
         std::fs::write(&snapshot, bytes).expect("ours");
         let found = says("is damaged at byte");
-        assert!(found.mend.is_some_and(|mend| mend.contains("put back a backup")));
+        assert!(found.fix.is_some_and(|fix| fix.contains("put back a backup")));
         std::fs::remove_dir_all(&dir).expect("ours");
     }
 
@@ -310,6 +310,6 @@ mod tests {
         let yet = state_finding(&base.join("latchfs-doctor-no-such/state"));
         assert!(yet.says.ends_with("will be made by the first mount"), "{yet:?}");
         let file = state_finding(Path::new("/proc/self/stat/state"));
-        assert!(file.says.contains("is not a directory") && file.mend.is_some(), "{file:?}");
+        assert!(file.says.contains("is not a directory") && file.fix.is_some(), "{file:?}");
     }
 }

@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::strict::{self, StrictArgs};
 use super::{machine, mounts, servers};
-use crate::cli::doctor::strict::MendedFinding;
+use crate::cli::doctor::strict::FixedFinding;
 
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::connect::credential_options::urls;
@@ -32,16 +32,16 @@ pub(in crate::cli) struct DoctorArgs {
 }
 
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
-    let (findings, mended) = if args.strict.strict {
+    let (findings, fixed) = if args.strict.strict {
         let named = args.key.named_server(args.server.as_ref())?;
         strict::findings(&args.strict, named.as_deref(), &args.key)?
     } else {
         (all(args)?, Vec::new())
     };
     if args.json {
-        output::json(&to_json(&findings, &mended))?;
+        output::json(&to_json(&findings, &fixed))?;
     } else {
-        for finding in &mended {
+        for finding in &fixed {
             output::say(&finding.sentence());
         }
         output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
@@ -81,22 +81,22 @@ fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     Ok(findings)
 }
 
-fn to_json(findings: &[Finding], mended: &[MendedFinding]) -> Value {
+fn to_json(findings: &[Finding], fixed: &[FixedFinding]) -> Value {
     let list = findings.iter().map(|finding| {
         json!({
             "check": finding.check,
             "ok": !finding.is_wrong(),
             "level": finding.level.as_str(),
             "says": finding.says,
-            "mend": finding.mend,
+            "fix": finding.fix,
         })
     });
-    let mended =
-        mended.iter().map(|it| json!({"check": it.check, "done": it.is_done, "says": it.says}));
+    let fixed =
+        fixed.iter().map(|it| json!({"check": it.check, "done": it.is_done, "says": it.says}));
     json!({
         "ok": !findings.iter().any(Finding::is_wrong),
         "findings": list.collect::<Vec<_>>(),
-        "mended": mended.collect::<Vec<_>>(),
+        "fixed": fixed.collect::<Vec<_>>(),
     })
 }
 
@@ -106,9 +106,9 @@ fn to_text(findings: &[Finding], style: TerminalStyle) -> String {
         let level = finding.level.as_str();
         let gap = &"       "[level.len()..];
         let level = style.paint(finding.level.colour(), level);
-        let mend = finding.mend.as_ref();
-        let mend = mend.map(|mend| format!("       mend: {}\n", output::harmless(mend)));
-        format!("{level}{gap}{check}: {says}\n{}", mend.unwrap_or_default())
+        let fix = finding.fix.as_ref();
+        let fix = fix.map(|fix| format!("       fix: {}\n", output::harmless(fix)));
+        format!("{level}{gap}{check}: {says}\n{}", fix.unwrap_or_default())
     });
     lines.collect()
 }
@@ -127,14 +127,14 @@ mod tests {
         let expected = "\
 ok     device: /dev/fuse is there
 odd    server clock: it is 3s ahead
-       mend: timedatectl
+       fix: timedatectl
 wrong  mount: /locks is stale
-       mend: latchfs umount /locks
+       fix: latchfs umount /locks
 ";
         assert_eq!(to_text(&findings, TerminalStyle::Plain), expected);
         let json = to_json(&findings, &[]);
         assert_eq!((&json["ok"], &json["findings"][0]["ok"]), (&json!(false), &json!(true)));
-        assert_eq!(json["findings"][2]["mend"], "latchfs umount /locks");
+        assert_eq!(json["findings"][2]["fix"], "latchfs umount /locks");
         let odd = to_json(&findings[..2], &[]);
         assert_eq!((&odd["ok"], &odd["findings"][1]["level"]), (&json!(true), &json!("odd")));
     }

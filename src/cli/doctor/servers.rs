@@ -34,9 +34,9 @@ pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     let server = match Http::new(&key.access(url)?) {
         Ok(server) => server,
         Err(error) => {
-            let mend = "name it by --server http://HOST:PORT, or https://HOST:PORT with --ca FILE";
+            let fix = "name it by --server http://HOST:PORT, or https://HOST:PORT with --ca FILE";
             let says = format!("{url} can't be asked: {error}");
-            return Ok(vec![Finding::wrong(check, says, mend)]);
+            return Ok(vec![Finding::wrong(check, says, fix)]);
         }
     };
     Ok(match probe(&server) {
@@ -66,7 +66,7 @@ fn of_problem(url: &str, problem: &Value) -> Finding {
         || format!("{url} is not ready, and does not say why"),
         |detail| format!("{url} is not ready: {}", harmless(detail)),
     );
-    let mend = match problem["reason"].as_str() {
+    let fix = match problem["reason"].as_str() {
         Some("hold_off") => format!(
             "wait; or if no client relies on an old lease any more: latchfs cluster grant-now \
              --server {url} --reason WHY"
@@ -74,20 +74,20 @@ fn of_problem(url: &str, problem: &Value) -> Finding {
         Some("no_majority") => MAJORITY_ADVICE.to_owned(),
         _ => format!("latchfs cluster status --server {url}"),
     };
-    Finding::wrong("server", says, mend)
+    Finding::wrong("server", says, fix)
 }
 
 /// Returns the finding about a mount whose own lock service grants no lock yet.
 fn of_hold_off(about: &Value) -> Option<Finding> {
     let said = about["hold_off"]["detail"].as_str().map(harmless)?;
     let dir = about["dir"].as_str().map(harmless).unwrap_or_default();
-    let mend = "wait; --grant-at-once skips that, where no earlier holder can be alive";
-    Some(Finding::wrong("mount", format!("{dir}: {said}"), mend))
+    let fix = "wait; --grant-at-once skips that, where no earlier holder can be alive";
+    Some(Finding::wrong("mount", format!("{dir}: {said}"), fix))
 }
 
 fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
     let is_tls = url.starts_with("https:");
-    let (says, mend) = match stuck {
+    let (says, fix) = match stuck {
         Stuck::Unreachable(why) => (
             format!("{url} can't be reached: {why}"),
             "start it there by 'latchfs serve --listen ADDRESS'; see whether the name, the port \
@@ -115,7 +115,7 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
             "see whether it is an https server; else on its machine what its log says",
         ),
     };
-    Finding::wrong(check, says, mend)
+    Finding::wrong(check, says, fix)
 }
 
 /// Returns the findings about the server of a mount, from the description that the mount gives of
@@ -128,7 +128,7 @@ pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     };
     let contact = about["contact"].as_str().unwrap_or_default();
     let why = server["trouble"].as_str().unwrap_or("it does not answer");
-    let mend = format!("latchfs doctor --server {url}, with the credentials of the mount");
+    let fix = format!("latchfs doctor --server {url}, with the credentials of the mount");
     let mut findings = vec![match contact {
         _ if contact == Contact::Connected.as_str() => {
             Finding::well(check, format!("{dir} is connected to {url}"))
@@ -136,12 +136,12 @@ pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
         _ if contact == Contact::Jeopardy.as_str() => Finding::wrong(
             check,
             format!("{dir} waits for {url}, and what is held is still held: {why}"),
-            mend,
+            fix,
         ),
         _ => Finding::wrong(
             check,
             format!("{dir} has lost {url}, and all that open files held: {why}"),
-            mend,
+            fix,
         ),
     }];
     let round_trip = server["round_trip_us"].as_u64().map(|us| Span::from_nanos(us * 1_000));
@@ -237,10 +237,10 @@ fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     } else {
         return None;
     };
-    let mend = format!(
+    let fix = format!(
         "start nodes until a majority of the voters answers: latchfs cluster status --server {url}"
     );
-    Some(Finding::wrong(CHECK, says, mend))
+    Some(Finding::wrong(CHECK, says, fix))
 }
 
 /// Returns the number of voters, and how many of them answer.
@@ -262,29 +262,29 @@ fn of_node(node: &Value, url: &str, has_majority: bool) -> Vec<Finding> {
         let heard = node["heard_ms_ago"].as_u64().map(Span::from_millis);
         let heard = heard.map_or(String::new(), |ago| format!(", heard of {ago} ago"));
         let says = format!("{named} does not answer{heard}: {why}");
-        let mut mend = "start it on its machine, or see there what its log says".to_owned();
+        let mut fix = "start it on its machine, or see there what its log says".to_owned();
         if has_majority {
             let id = &node["id"];
             let removal =
                 format!("; if its data is lost: latchfs cluster remove {id} --server {url}");
-            mend.push_str(&removal);
+            fix.push_str(&removal);
         }
-        return vec![Finding::wrong(CHECK, says, mend)];
+        return vec![Finding::wrong(CHECK, says, fix)];
     }
     let mut findings = Vec::new();
     if let Some(lag) = node["lag"].as_u64().filter(|lag| *lag > LAG_MAX) {
         let says = format!("{named} is {lag} entries behind the leader");
-        let mend = "see whether its disk, its machine or the network to it is too slow; one that \
+        let fix = "see whether its disk, its machine or the network to it is too slow; one that \
                     has just joined needs some time";
-        findings.push(Finding::wrong(CHECK, says, mend));
+        findings.push(Finding::wrong(CHECK, says, fix));
     }
     let median = node["sync_median_us"].as_u64().map(|us| Span::from_nanos(us * 1_000));
     if let Some(median) = median.filter(|median| *median > SYNC_MAX) {
         let says = format!(
             "the disk of {named} takes {median} for half of its syncs; each change waits for one"
         );
-        let mend = "see what else writes to that disk, or put --data on a faster one";
-        findings.push(Finding::wrong(CHECK, says, mend));
+        let fix = "see what else writes to that disk, or put --data on a faster one";
+        findings.push(Finding::wrong(CHECK, says, fix));
     }
     findings
 }
@@ -299,8 +299,8 @@ fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
                 "{} learns and does not vote: while one node decides, none may fail",
                 name_of(learner)
             );
-            let mend = "start a third with --data, --peer-listen and --seed: then all three vote";
-            Some(Finding::odd(CHECK, says, mend))
+            let fix = "start a third with --data, --peer-listen and --seed: then all three vote";
+            Some(Finding::odd(CHECK, says, fix))
         }
         (voters, Some(learner)) if voters > 0 && voters.is_multiple_of(2) => {
             let says = format!(
@@ -308,13 +308,13 @@ fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
                 name_of(learner),
                 voters - 1
             );
-            let mend = format!("latchfs cluster promote {} --server {url}", learner["id"]);
-            Some(Finding::wrong(CHECK, says, mend))
+            let fix = format!("latchfs cluster promote {} --server {url}", learner["id"]);
+            Some(Finding::wrong(CHECK, says, fix))
         }
         (2, None) => {
             let says = "there are two voters, and both are needed: neither may fail";
-            let mend = "start a third with --data, --peer-listen and --seed, and it votes";
-            Some(Finding::wrong(CHECK, says, mend))
+            let fix = "start a third with --data, --peer-listen and --seed, and it votes";
+            Some(Finding::wrong(CHECK, says, fix))
         }
         _ => None,
     }
@@ -368,7 +368,7 @@ mod tests {
             "the wall clock of http://box:8080 is 3ms behind ours; nothing depends on it",
         ];
         assert_eq!(says, expected);
-        assert!(well.iter().all(|finding| finding.mend.is_none()));
+        assert!(well.iter().all(|finding| finding.fix.is_none()));
         for (contact, word) in [("in jeopardy", "still held"), ("lost", "has lost")] {
             let found = of_mount(&about(contact, 1, 0));
             assert!(found[0].is_wrong() && found[0].says.contains(word), "{found:?}");
@@ -387,11 +387,11 @@ mod tests {
         for ahead in [2_001, -86_400_000] {
             let [_, clock] =
                 of_answers("u", RttSample { round_trip: Span::ZERO, wall_ahead_ms: ahead });
-            assert!(!clock.is_wrong() && clock.mend.is_some(), "{clock:?}");
+            assert!(!clock.is_wrong() && clock.fix.is_some(), "{clock:?}");
         }
         let [took, _] =
             of_answers("u", RttSample { round_trip: Span::from_secs(1), wall_ahead_ms: 0 });
-        assert!(!took.is_wrong() && took.mend.is_some(), "{took:?}");
+        assert!(!took.is_wrong() && took.fix.is_some(), "{took:?}");
     }
 }
 
@@ -413,12 +413,12 @@ mod node_checks_tests {
     }
 
     #[track_caller]
-    fn only(nodes: &[Value], level: Level, says: &str, mend: &str) {
+    fn only(nodes: &[Value], level: Level, says: &str, fix: &str) {
         let found = of_report(&json!({ "leader": 1, "nodes": nodes }), "http://u");
         let [one] = &found[..] else { panic!("{found:?}") };
         assert_eq!((one.level, one.says.as_str()), (level, says), "{found:?}");
-        let given = one.mend.as_deref().unwrap_or_default();
-        assert!(given.contains(mend) && given.is_empty() == mend.is_empty(), "{given}");
+        let given = one.fix.as_deref().unwrap_or_default();
+        assert!(given.contains(fix) && given.is_empty() == fix.is_empty(), "{given}");
     }
 
     #[test]
@@ -455,8 +455,8 @@ mod node_checks_tests {
         let learner = node(12, "learner");
         let says = "node 12 (box, 10.0.0.1:7100) could vote: 2 voters survive no more failures \
                     than 1";
-        let mend = "latchfs cluster promote 12 --server http://u";
-        only(&[two, std::slice::from_ref(&learner)].concat(), Wrong, says, mend);
+        let fix = "latchfs cluster promote 12 --server http://u";
+        only(&[two, std::slice::from_ref(&learner)].concat(), Wrong, says, fix);
         let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
                     none may fail";
         only(&[node(1, "leader"), learner], Odd, says, "third");
@@ -471,6 +471,6 @@ mod node_checks_tests {
         let says = "the cluster has no majority: 1 of 3 voters answer, and 2 are needed, so \
                     nothing is granted";
         assert_eq!(found[0].says, says);
-        assert!(found.iter().all(|one| !one.mend.as_deref().unwrap_or("").contains("remove")));
+        assert!(found.iter().all(|one| !one.fix.as_deref().unwrap_or("").contains("remove")));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Finds programs that have a database of a guarded folder open past the view.
 //!
-//! Mends what `doctor --strict` finds, as far as that needs no decision of a person. No lock is
+//! Fixes what `doctor --strict` finds, as far as that needs no decision of a person. No lock is
 //! freed.
 
 use super::finding::Finding;
@@ -49,9 +49,9 @@ pub(in crate::cli) struct StrictArgs {
     /// directory, or the only view]
     #[arg(value_name = "VIEW|FOLDER", requires = "strict")]
     given: Option<PathBuf>,
-    /// Mend what can be mended without a person: what killed guards and programs left
+    /// Fix what can be fixed without a person: what killed guards and programs left
     #[arg(long, requires = "strict")]
-    mend: bool,
+    fix: bool,
     /// With --strict: the mount whose server decides about the lock [default: as the guard uses it]
     #[arg(long, value_name = "MOUNT", requires = "strict")]
     dir: Option<PathBuf>,
@@ -59,13 +59,13 @@ pub(in crate::cli) struct StrictArgs {
     place: PlaceArgs,
 }
 
-/// Returns the findings about a guarded folder, and what was mended. If there are no findings, the
+/// Returns the findings about a guarded folder, and what was fixed. If there are no findings, the
 /// one that all is well.
 pub(super) fn findings(
     args: &StrictArgs,
     server: Option<&str>,
     key: &ServerKeyArgs,
-) -> CliResult<(Vec<Finding>, Vec<MendedFinding>)> {
+) -> CliResult<(Vec<Finding>, Vec<FixedFinding>)> {
     let of_mount = args.dir.as_deref().map(server_of_mount).transpose()?;
     let mut site = FolderSite::find(args.given.as_deref(), &args.place)?;
     let named = of_mount.or_else(|| server.map(str::to_owned));
@@ -73,28 +73,28 @@ pub(super) fn findings(
     let servers = named.or_else(|| site.server.clone());
     let asked = servers.as_deref().map(|urls| FolderServers { urls, is_named, key });
     let mut found = examine(&site, asked)?;
-    let mut mended = Vec::new();
-    if args.mend && !found.is_empty() {
-        mended = mend_all(&site, &found);
+    let mut fixed = Vec::new();
+    if args.fix && !found.is_empty() {
+        fixed = fix_all(&site, &found);
         // Of a dead view whose guard kept its state elsewhere (`--stage`), only the mount is known.
         found = Vec::new();
         if site.record.is_some() {
             site = FolderSite::find(Some(site.named()), &args.place)?;
             found = examine(&site, asked)?;
-        } else if let Some(failed) = mended.iter().find(|mended| !mended.is_done) {
+        } else if let Some(failed) = fixed.iter().find(|fixed| !fixed.is_done) {
             return Err(CliError::unavailable(failed.sentence()));
         }
     }
-    let as_finding = |it: FolderFinding| match it.mend {
-        Some(mend) => Finding::wrong(it.kind.as_str(), it.says, mend),
+    let as_finding = |it: FolderFinding| match it.fix {
+        Some(fix) => Finding::wrong(it.kind.as_str(), it.says, fix),
         None => Finding::well(it.kind.as_str(), it.says),
     };
     let mut findings: Vec<_> = found.into_iter().map(as_finding).collect();
     if !findings.iter().any(Finding::is_wrong) {
         let shown = site.named().display();
-        findings.push(Finding::well("guarded folder", format!("{shown}: nothing is to be mended")));
+        findings.push(Finding::well("guarded folder", format!("{shown}: nothing is to be fixed")));
     }
-    Ok((findings, mended))
+    Ok((findings, fixed))
 }
 
 fn examine(site: &FolderSite, asked: Option<FolderServers<'_>>) -> CliResult<Vec<FolderFinding>> {
@@ -146,8 +146,8 @@ fn place_findings(site: &FolderSite) -> Vec<FolderFinding> {
              user would not see it",
             site.folder.display()
         );
-        let mend = format!("ask its user to end it, or end it as root: kill {}", locker.pid);
-        found.push(FolderFinding::new(FindingKind::FolderLocked, says, mend));
+        let fix = format!("ask its user to end it, or end it as root: kill {}", locker.pid);
+        found.push(FolderFinding::new(FindingKind::FolderLocked, says, fix));
     }
     found
 }
@@ -155,7 +155,7 @@ fn place_findings(site: &FolderSite) -> Vec<FolderFinding> {
 /// Returns a finding for each fault of the guard's audit log.
 fn audit_findings(host: &Path) -> Vec<FolderFinding> {
     let shown = host.display();
-    let mend = format!(
+    let fix = format!(
         "keep a copy of the logs in {shown}, and ask which program changed them; once that is \
          known, move audit.log, audit.log.1 and audit.head away: a new chain begins"
     );
@@ -164,11 +164,11 @@ fn audit_findings(host: &Path) -> Vec<FolderFinding> {
         Ok(Some(report)) => report
             .faults
             .iter()
-            .map(|fault| FolderFinding::new(FindingKind::AuditChain, fault.to_string(), &*mend))
+            .map(|fault| FolderFinding::new(FindingKind::AuditChain, fault.to_string(), &*fix))
             .collect(),
         Err(error) => {
             let says = format!("the audit log in {shown} can't be read: {}", said(&error));
-            vec![FolderFinding::new(FindingKind::AuditChain, says, mend)]
+            vec![FolderFinding::new(FindingKind::AuditChain, says, fix)]
         }
     }
 }
@@ -201,9 +201,9 @@ fn folder_findings(site: &FolderSite, id: &str, known: Option<KnownTenures>) -> 
         now: Wall::now(),
     };
     examined.findings().unwrap_or_else(|why| {
-        let mend =
+        let fix =
             "see the permissions of the folder and of the state directory; root may read both";
-        vec![FolderFinding::new(FindingKind::Unsure, why, mend)]
+        vec![FolderFinding::new(FindingKind::Unsure, why, fix)]
     })
 }
 
@@ -255,52 +255,52 @@ pub(super) fn programs_around(site: &FolderSite) -> Vec<FolderFinding> {
     found
 }
 
-/// The result of an attempt to mend a finding.
+/// The result of an attempt to fix a finding.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct MendedFinding {
+pub(super) struct FixedFinding {
     /// The name of the finding.
     pub(super) check: &'static str,
-    /// Whether the problem of the finding was mended.
+    /// Whether the problem of the finding was fixed.
     pub(super) is_done: bool,
     /// The action that was taken, or why none was.
     pub(super) says: String,
 }
 
-impl MendedFinding {
+impl FixedFinding {
     /// Returns the result as a sentence.
     pub(super) fn sentence(&self) -> String {
         let (check, says) = (self.check, &self.says);
         if self.is_done {
-            format!("mended {check}: {says}")
+            format!("fixed {check}: {says}")
         } else {
-            format!("{check} can't be mended: {says}")
+            format!("{check} can't be fixed: {says}")
         }
     }
 }
 
-/// Mends those of the findings that need no person.
-pub(super) fn mend_all(site: &FolderSite, found: &[FolderFinding]) -> Vec<MendedFinding> {
+/// Fixes those of the findings that need no person.
+pub(super) fn fix_all(site: &FolderSite, found: &[FolderFinding]) -> Vec<FixedFinding> {
     let (snapshots, others): (Vec<_>, Vec<_>) =
         found.iter().partition(|finding| finding.kind == FindingKind::SnapshotPartial);
     // The snapshots come first: one that is complete may still lie in a stage.
     let of_snapshots = snapshots.first().copied();
     let all = of_snapshots.into_iter().chain(others);
-    let mended = all.filter_map(|finding| {
-        let done = mend(site, finding.kind)?;
+    let fixed = all.filter_map(|finding| {
+        let done = fix(site, finding.kind)?;
         let check = finding.kind.as_str();
         let is_done = done.is_ok();
-        Some(MendedFinding { check, is_done, says: done.unwrap_or_else(|why| why) })
+        Some(FixedFinding { check, is_done, says: done.unwrap_or_else(|why| why) })
     });
-    mended.collect()
+    fixed.collect()
 }
 
-/// Mends the findings of a kind; `None` if that needs a person.
-fn mend(site: &FolderSite, kind: FindingKind) -> Option<Result<String, String>> {
+/// Fixes the findings of a kind; `None` if that needs a person.
+fn fix(site: &FolderSite, kind: FindingKind) -> Option<Result<String, String>> {
     match kind {
-        FindingKind::ViewMissing => Some(mend_view(site)),
-        FindingKind::StageLeftover => Some(mend_stages(site)),
+        FindingKind::ViewMissing => Some(fix_view(site)),
+        FindingKind::StageLeftover => Some(fix_stages(site)),
         #[cfg(target_os = "linux")]
-        FindingKind::SnapshotPartial => Some(mend_snapshots(site)),
+        FindingKind::SnapshotPartial => Some(fix_snapshots(site)),
         FindingKind::RecordLeftover => Some(remove_prepared_record(site)),
         _ => None,
     }
@@ -315,7 +315,7 @@ fn locked_place(site: &FolderSite) -> Result<StatePlace, String> {
 }
 
 /// Moves the content of stages to the lost files.
-fn mend_stages(site: &FolderSite) -> Result<String, String> {
+fn fix_stages(site: &FolderSite) -> Result<String, String> {
     let place = locked_place(site)?;
     let dirs = place.dirs::<PlainDisk>().map_err(|error| error.to_string())?;
     let lost_dir = PlainDisk.reopen_dir(&dirs.lost).map_err(|error| said(&error))?;
@@ -334,7 +334,7 @@ fn mend_stages(site: &FolderSite) -> Result<String, String> {
 
 /// Finishes interrupted snapshots that are complete, and removes the others.
 #[cfg(target_os = "linux")]
-fn mend_snapshots(site: &FolderSite) -> Result<String, String> {
+fn fix_snapshots(site: &FolderSite) -> Result<String, String> {
     use crate::guard::folder_snapshot::snapshot_store::SnapshotStore;
     use crate::guard::folder_snapshot::snapshot_store::recover;
     let place = locked_place(site)?;
@@ -357,7 +357,7 @@ fn remove_prepared_record(site: &FolderSite) -> Result<String, String> {
 }
 
 /// Removes the mount of a guard that was killed, and forgets the view.
-fn mend_view(site: &FolderSite) -> Result<String, String> {
+fn fix_view(site: &FolderSite) -> Result<String, String> {
     let Some((view, life)) = &site.view else { return Err("there is no view".to_owned()) };
     match life {
         ViewLife::Dead => device::detach(view).map_err(|error| said(&error))?,

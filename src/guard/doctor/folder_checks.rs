@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 impl<D: Disk> ExaminedFolder<'_, D> {
-    /// Returns what is to be mended. A part that can't be read is an error.
+    /// Returns what is to be fixed. A part that can't be read is an error.
     pub(crate) fn findings(&self) -> Result<Vec<FolderFinding>, String> {
         let mut findings = stage_leftovers(self)?;
         #[cfg(target_os = "linux")]
@@ -150,18 +150,18 @@ pub(crate) struct FolderFinding {
     /// The finding, as a sentence.
     pub(crate) says: String,
     /// The remedy; `None` if nothing is wrong.
-    pub(crate) mend: Option<String>,
+    pub(crate) fix: Option<String>,
 }
 
 impl FolderFinding {
     /// Returns a finding.
-    pub(crate) fn new(kind: FindingKind, says: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { kind, says: says.into(), mend: Some(mend.into()) }
+    pub(crate) fn new(kind: FindingKind, says: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { kind, says: says.into(), fix: Some(fix.into()) }
     }
 
     /// Returns a finding for a person who wants to know; nothing is wrong.
     pub(crate) fn known(kind: FindingKind, says: impl Into<String>) -> Self {
-        Self { kind, says: says.into(), mend: None }
+        Self { kind, says: says.into(), fix: None }
     }
 }
 
@@ -239,10 +239,10 @@ fn ignore_findings<D: Disk>(
     rules: &IgnoreRules,
     report: &CoverageReport,
 ) -> Vec<FolderFinding> {
-    let finding = |says, mend| FolderFinding::new(FindingKind::Ignored, says, mend);
+    let finding = |says, fix| FolderFinding::new(FindingKind::Ignored, says, fix);
     let mut findings: Vec<_> = rules
         .problems()
-        .map(|why| finding(why.to_owned(), "mend the rules; files that they ignored are foreign"))
+        .map(|why| finding(why.to_owned(), "fix the rules; files that they ignored are foreign"))
         .collect();
     let note = rules.unused_stignore().map(|why| FolderFinding::known(FindingKind::Ignored, why));
     findings.extend(note);
@@ -258,12 +258,12 @@ fn ignore_findings<D: Disk>(
             report.despite.count,
             named(&report.despite)
         );
-        let mend = format!(
+        let fix = format!(
             "see who has written the rule; if the path is not to be carried any more, give it up: \
              latchfs guard accept {}/{path} --reason WHY",
             of.shown
         );
-        findings.push(FolderFinding::new(FindingKind::Ignored, says, mend));
+        findings.push(FolderFinding::new(FindingKind::Ignored, says, fix));
     }
     if report.not_covered.count > 0 {
         let says = format!(
@@ -287,7 +287,7 @@ fn unsure<D: Disk>(
         _ => FindingKind::Unsure,
     };
     let since = how_long(of, known);
-    let mend = format!(
+    let fix = format!(
         "{}; or go on with the folder as it stands: latchfs guard accept {} --reason WHY",
         why.next_step(),
         of.shown
@@ -295,7 +295,7 @@ fn unsure<D: Disk>(
     FolderFinding::new(
         kind,
         format!("nobody knows whether everything is here: {why} ({since})"),
-        mend,
+        fix,
     )
 }
 
@@ -331,7 +331,7 @@ fn not_arrived<D: Disk>(
             of_kind.iter().map(|it| format!("'{}' {}", it.path, it.because)).collect();
         let Some(first) = of_kind.first() else { continue };
         let path = &first.path;
-        let mend = match (kind, &first.because) {
+        let fix = match (kind, &first.because) {
             (_, MissingBecause::Overwritten { copy }) => format!(
                 "put the wanted content back: latchfs guard accept {shown}/{path} --from \
                  {shown}/{copy}"
@@ -352,7 +352,7 @@ fn not_arrived<D: Disk>(
             missing.of,
             some_of(&names)
         );
-        findings.push(FolderFinding::new(kind, says, mend));
+        findings.push(FolderFinding::new(kind, says, fix));
     }
     findings
 }
@@ -450,14 +450,14 @@ pub(super) fn stage_leftovers<D: Disk>(
          in it",
         some_of(&names)
     );
-    let mend = if of.is_guarded {
+    let fix = if of.is_guarded {
         format!("latchfs guard take {}: the next tenure moves it to the lost files", of.shown)
     } else {
-        "latchfs doctor --strict --mend: it moves the content to the lost files; the next tenure \
+        "latchfs doctor --strict --fix: it moves the content to the lost files; the next tenure \
          does so as well"
             .to_owned()
     };
-    Ok(vec![FolderFinding::new(FindingKind::StageLeftover, says, mend)])
+    Ok(vec![FolderFinding::new(FindingKind::StageLeftover, says, fix)])
 }
 
 /// Returns the lost files.

@@ -55,7 +55,7 @@ fn as_finding<D: Disk>(of: &ExaminedFolder<'_, D>, found: SnapshotFinding) -> Fo
                 "end the guard, and start it again: it finishes a snapshot that is complete, and \
                  removes any other"
             } else {
-                "latchfs doctor --strict --mend: it finishes a snapshot that is complete, and \
+                "latchfs doctor --strict --fix: it finishes a snapshot that is complete, and \
                  removes any other; the next start of the guard does so as well"
             },
         ),

@@ -151,7 +151,7 @@ fn doctor_reports_the_servers_of_mounts() {
     let (seen, ours) = found();
     assert_eq!(seen.code, 1, "{seen:?}");
     assert!(ours.starts_with(&format!("wrong  server: {dir} has lost http://")), "{ours}");
-    assert!(seen.out.contains("mend: latchfs doctor --server http://"), "{seen:?}");
+    assert!(seen.out.contains("fix: latchfs doctor --server http://"), "{seen:?}");
     a.cable(true);
     mount.is("connected");
     assert!(found().1.starts_with("ok "));

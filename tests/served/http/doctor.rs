@@ -19,18 +19,18 @@ fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().expect("a list").iter();
     let ours = findings.filter(|finding| text(finding, "says").contains(url));
-    ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend"))).collect()
+    ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "fix"))).collect()
 }
 
 /// Checks that doctor has one finding, which is an error, contains `says`, and gives advice that
-/// contains `mend`.
+/// contains `fix`.
 #[track_caller]
-fn stuck(url: &str, more: &[&str], says: &str, mend: &str) {
+fn stuck(url: &str, more: &[&str], says: &str, fix: &str) {
     let found = doctor(url, more);
-    let [(level, said, mended)] = &found[..] else { panic!("{found:?}") };
+    let [(level, said, fixed)] = &found[..] else { panic!("{found:?}") };
     assert_eq!(level, "wrong", "{said}");
     assert!(said.contains(says), "{said}");
-    assert!(mended.contains(mend), "{mended}");
+    assert!(fixed.contains(fix), "{fixed}");
 }
 
 #[test]
