@@ -163,7 +163,7 @@ fn doctor(url: &str) -> Vec<(String, String, String)> {
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().expect("a list").iter();
     let ours = findings.filter(|finding| finding["check"] == "cluster");
-    let ours = ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend")));
+    let ours = ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "fix")));
     // A finding about a slow disk is ignored, because the disk of a busy test machine may really be
     // slow.
     ours.filter(|(_, says, _)| !says.starts_with("the disk of node")).collect()
@@ -175,9 +175,9 @@ fn doctor_finds_problems_of_nodes() {
     let (leader, learner) = (nodes.leader.url.clone(), nodes.learner.url.clone());
     for url in [leader.clone(), format!("{learner},{leader}")] {
         let found = doctor(&url);
-        let [(level, says, mend)] = &found[..] else { panic!("{found:?}") };
+        let [(level, says, fix)] = &found[..] else { panic!("{found:?}") };
         assert!(level == "odd" && says.contains("learns and does not vote"), "{says}");
-        assert!(mend.contains("start a third"), "{mend}");
+        assert!(fix.contains("start a third"), "{fix}");
     }
     let id = nodes.status()["nodes"][1]["id"].to_string();
     let force = ["cluster", "join", &id, "--force", "--server", &leader];
