@@ -43,8 +43,13 @@ fn append(program: &Program, line: &'static str) -> thread::JoinHandle<Result<()
     })
 }
 
-fn wait_for_waiters(bed: &Bed, count: u64) {
-    eventually("programs that wait", || (bed.status()["waiting"] == count).then_some(()));
+/// Waits until so many programs wait, and this user is the first of them.
+fn wait_for_waiters(bed: &Bed, count: u64, first: u32) {
+    eventually("programs that wait", || {
+        let status = bed.status();
+        let is_first = status["wanted_by"] == format!("user {first}");
+        (status["waiting"] == count && is_first).then_some(())
+    });
 }
 
 #[test]
@@ -52,15 +57,15 @@ fn the_programs_of_other_owners_wait_in_the_order_in_which_they_came() {
     let (bed, first, second) = bed_with(|_| {});
     append(&bed, "own ").join().expect("it ends").expect("the lock is free");
     let one = append(&first, "first ");
-    wait_for_waiters(&bed, 1);
+    wait_for_waiters(&bed, 1, FIRST);
     let other = append(&second, "second ");
-    wait_for_waiters(&bed, 2);
-    assert_eq!(bed.status()["wanted_by"], format!("user {FIRST}"));
+    wait_for_waiters(&bed, 2, FIRST);
+    bed.settle();
     bed.give();
     one.join().expect("it ends").expect("it has waited");
     let held = bed.status();
     assert_eq!(held["tenure"]["owner"], format!("user {FIRST}"), "{held}");
-    assert_eq!(held["wanted_by"], format!("user {SECOND}"));
+    wait_for_waiters(&bed, 1, SECOND);
     assert!(!other.is_finished(), "it waits for the end of the tenure before it");
     first.request(&json!({"do": "give"}));
     other.join().expect("it ends").expect("it has waited");
@@ -138,7 +143,7 @@ fn an_open_file_waits_for_the_end_of_the_tenure_of_another_owner() {
     bed.give();
     append(&first, "b").join().expect("it ends").expect("the lock is free");
     let late = thread::spawn(move || open.write("c"));
-    wait_for_waiters(&bed, 1);
+    wait_for_waiters(&bed, 1, own_uid());
     first.request(&json!({"do": "give"}));
     late.join().expect("it ends").expect("it has waited");
     assert_eq!(bed.read("list").as_deref(), Ok("abc"));
