@@ -17,6 +17,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/cli/connect", 1750),
     ("src/cli/doctor", 1550),
     ("src/cli/guard", 2850),
+    ("src/cli/hook", 550),
     ("src/cli/lock", 900),
     ("src/cli/mount", 800),
     ("src/cli/run", 1250),
