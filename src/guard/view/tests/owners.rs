@@ -1,7 +1,7 @@
 //! Tenures that are held for one user or login session: the programs of other ones wait for the end
 //! of such a tenure, in the order in which they came, as other machines do.
 
-use super::bed::{Bed, Setup, eventually};
+use super::bed::{Bed, Machines, Setup, eventually};
 use super::program::Program;
 use crate::fuse::kernel::machine_facts::own_uid;
 use crate::guard::write_policy::{OnWrite, OwnerKind, WhenAsked};
@@ -147,4 +147,26 @@ fn an_open_file_waits_for_the_end_of_the_tenure_of_another_owner() {
     first.request(&json!({"do": "give"}));
     late.join().expect("it ends").expect("it has waited");
     assert_eq!(bed.read("list").as_deref(), Ok("abc"));
+}
+
+/// Another machine that waits is next, and then a user of this one that began to wait later.
+#[test]
+fn another_machine_that_waits_is_next_before_a_later_owner() {
+    let (one, first, _) = bed_with(|setup| setup.machines = Machines::Shared);
+    let two = one.beside(|setup| setup.policy.when_asked = WhenAsked::Keep);
+    append(&one, "one ").join().expect("it ends").expect("the lock is free");
+    let asks = two.program();
+    let asks = thread::spawn(move || asks.request(&json!({"do": "take", "wait_ms": 60_000})));
+    eventually("the other machine", || (one.status()["wanted_by"] == "m2").then_some(()));
+    let later = append(&first, "first ");
+    eventually("the user", || (one.status()["waiting"] == 1).then_some(()));
+    one.settle();
+    one.give();
+    let taken = asks.join().expect("it ends");
+    assert_eq!(taken["state"], "holding", "{taken}");
+    append(&two, "two ").join().expect("it ends").expect("the other machine has the lock");
+    assert!(!later.is_finished(), "it waits in the queue of the lock service");
+    two.give();
+    later.join().expect("it ends").expect("it has waited");
+    assert_eq!(one.read("list").as_deref(), Ok("one two first "));
 }
