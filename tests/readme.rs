@@ -65,6 +65,7 @@ macro_rules! documents {
 
 documents! {
     readme: "README.md",
+    agents: "contrib/doc/agents.md",
     alerts: "contrib/doc/alerts.md",
     architecture: "contrib/doc/architecture.md",
     benchmarks: "contrib/doc/benchmarks/README.md",

@@ -1,5 +1,5 @@
 //! Runs this program again as a daemon without a terminal, and waits until it is ready: for `mount
-//! --background`, and for the locks of a user.
+//! --background`, and for the locks of a user. The watcher of an agent's session is not waited for.
 //!
 //! The daemon reports through its standard output, a pipe that its parent reads: the lines to
 //! print, then [`READY`]. If the pipe ends without that word, the start has failed, and the lines
@@ -55,6 +55,16 @@ pub(in crate::cli) fn start_apart(args: &[OsString], log_dir: &Path) -> CliResul
         return child.wait().map(drop).map_err(|error| not_started(&error));
     }
     Err(never_ready(child, &report, Some(log_dir)))
+}
+
+/// Starts a daemon with this process's environment, and without an open file or a parent of it.
+/// Does not wait until the daemon is ready.
+pub(in crate::cli) fn start_aside(args: &[OsString]) -> CliResult {
+    let mut command = daemon(args, None);
+    command.stdout(Stdio::null());
+    leave_everything(&mut command);
+    let started = command.spawn().and_then(|mut child| child.wait());
+    started.map(drop).map_err(|error| not_started(&error))
 }
 
 fn not_started(error: &io::Error) -> CliError {

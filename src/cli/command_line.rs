@@ -7,6 +7,7 @@ use crate::cli::connect::config;
 #[cfg(target_os = "linux")]
 use crate::cli::guard::folder_snapshot;
 use crate::cli::guard::guard_command;
+use crate::cli::hook::hook_command;
 use crate::cli::lock::{held_lock, lock_commands};
 #[cfg(target_os = "linux")]
 use crate::cli::mount::mount_helper;
@@ -41,7 +42,7 @@ Examples:
 
 const MORE: &str = "\
 More commands, each with its own --help:
-  renew, config, cert, audit, completions, man, version";
+  renew, hook, config, cert, audit, completions, man, version";
 
 /// The examples of each command, which its long help ends with: a part for each, after a line with
 /// `== COMMAND`.
@@ -135,6 +136,13 @@ enum CliCommand {
     #[cfg(target_os = "linux")]
     #[command(alias = "snapshot")]
     FolderSnapshot(folder_snapshot::FolderSnapshotArgs),
+    /// Take a lease on the file that a coding agent is about to write
+    ///
+    /// Reads one event of Claude Code or Codex on standard input. Exits with 0, or with 2 if the
+    /// agent must not go on: the file is another session's, or something has failed. Standard error
+    /// says why, and what to do.
+    #[command(hide = true)]
+    Hook(hook_command::HookArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
     /// Show the server and credentials that commands use, and where they come from
@@ -193,6 +201,9 @@ pub fn main() -> ExitCode {
     if cli.quiet {
         output::be_quiet();
     }
+    if let CliCommand::Hook(args) = &cli.command {
+        return hook_command::run(args);
+    }
     let done = match run(&cli.command) {
         Ok(()) => Exit::Done.into(),
         Err(failure) => output::report_failure(&failure).into(),
@@ -223,6 +234,8 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Guard(args) => guard_command::run(args),
         #[cfg(target_os = "linux")]
         CliCommand::FolderSnapshot(args) => folder_snapshot::run(args),
+        // A hook has exit codes of its own.
+        CliCommand::Hook(_) => Ok(()),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Config(args) => config::run(args),
         CliCommand::Audit(args) => audit::run(args),
@@ -251,12 +264,15 @@ fn misused(error: &clap::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let text = error.to_string();
+    let mut words = std::env::args_os().skip(1);
+    let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let is_hook = command.is_some_and(|word| word == "hook");
     let _ = match text.strip_prefix("error: ") {
         Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
         // clap prints the help without an error message if the subcommand is missing.
         None => write!(std::io::stderr().lock(), "{text}"),
     };
-    Exit::Usage.into()
+    if is_hook { hook_command::BLOCKED.into() } else { Exit::Usage.into() }
 }
 
 /// Returns what the command logs.

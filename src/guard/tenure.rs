@@ -5,10 +5,11 @@
 
 use crate::engine::Token;
 use crate::holder_id::LoginSession;
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, Wall};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 
 /// The number of a tenure: the fencing token, and the engine that issued it. Tokens of different
 /// engines can't be compared: a replaced server begins to count anew.
@@ -68,6 +69,48 @@ impl Owner {
             _ => self == other,
         }
     }
+
+    /// Whether a program that was refused may try again: the login session has not ended, as far
+    /// as that is known.
+    pub(crate) fn may_return(self) -> bool {
+        match self {
+            Self::Host | Self::User(_) => true,
+            Self::Session(LoginSession { leader, .. }) => leader.at == 0 || is_there(leader.pid),
+        }
+    }
+
+    /// Returns the clause that says for whom the lock is held, and since when programs may write.
+    pub(crate) fn holds(self, since: Option<Wall>) -> String {
+        let program = match self {
+            Self::Host | Self::User(_) => String::new(),
+            Self::Session(session) => leader_name(session),
+        };
+        let since = since.map(|since| format!(" since {}", since.to_minute())).unwrap_or_default();
+        format!("{self}{program} holds the lock of this folder{since}")
+    }
+}
+
+/// Whether a process has this pid. Its start is not asked for, which would read its state where the
+/// kernel has no pidfs: a process that closes a file of the view meanwhile could not be looked at.
+#[cfg(target_os = "linux")]
+fn is_there(pid: u32) -> bool {
+    let gone = Some(libc::ESRCH);
+    crate::holder_id::pidfd_of(pid).map_or_else(|error| error.raw_os_error() != gone, |_| true)
+}
+
+/// Whether a process has this pid, as far as that is known.
+#[cfg(not(target_os = "linux"))]
+const fn is_there(_pid: u32) -> bool {
+    true
+}
+
+/// Returns the name of the program that began a login session, in brackets; nothing if it has
+/// ended.
+fn leader_name(session: LoginSession) -> String {
+    let path = format!("/proc/{}/comm", session.leader.pid);
+    let name = std::fs::read(Path::new(&path)).unwrap_or_default();
+    let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+    if name.is_empty() { name } else { format!(" ({name})") }
 }
 
 impl fmt::Display for Owner {

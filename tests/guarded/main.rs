@@ -34,6 +34,7 @@
 mod abuse;
 mod accepting;
 mod acting;
+mod agents;
 mod arriving;
 mod auditing;
 mod away;

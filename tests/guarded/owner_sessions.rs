@@ -1,5 +1,5 @@
-//! Tenures that are held for one login session: who gives them up, and who owns them after the pid
-//! of the session's leader was used again.
+//! Tenures that are held for one login session: how others wait for their end, who gives them up,
+//! and who owns them after the pid of the session's leader was used again.
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -91,6 +91,89 @@ fn another_session_gives_up_only_what_it_names() {
     python(USER, &guard.view, "open('other', 'w')").fails();
     let why = python(USER, &guard.view, "print(open('.latchfs/why').read())").ok();
     assert!(why.contains(&format!("session {} of user {USER}", session.pid())), "{why}");
+}
+
+/// Starts a script in a login session of its own.
+fn in_session(guard: &Guard, script: &str) -> Child {
+    let mut command = Command::new("setsid");
+    command.args(["-w", "sh", "-ec", script]).current_dir(&guard.view);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+fn ends_well(child: Child) {
+    let output = child.wait_with_output().expect("our child");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The sessions of one view wait for each other as machines do: no edit is refused.
+#[test]
+fn sessions_that_wait_lose_no_edit() {
+    let scratch = Scratch::with_folder();
+    scratch.init(&["--alone"]);
+    let options = ["--owner", "session", "--on-write", "wait=30s", "--yield", "1s"];
+    let guard = Guard::start(&scratch, "view", &options);
+    fs::write(guard.path("list"), "").expect("the lock is free");
+    let edits = |session| format!("for edit in 1 2 3; do echo {session}.$edit >> list; done");
+    let sessions: Vec<_> = (0..4).map(|session| in_session(&guard, &edits(session))).collect();
+    sessions.into_iter().for_each(ends_well);
+    let list = fs::read_to_string(scratch.folder().join("list")).expect("there");
+    let mut lines: Vec<_> = list.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 12, "{list}");
+    lines.dedup();
+    assert_eq!(lines.len(), 12, "{list}");
+}
+
+/// `run --guard` waits for the tenure of another session, as it does for that of another machine.
+#[test]
+fn run_guard_waits_for_the_tenure_of_another_session() {
+    let scratch = Scratch::with_folder();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &["--owner", "session", "--yield", "4s"]);
+    let session = Session::of(0, &guard);
+    let run_guard = |options: &[&str]| {
+        let mut command = latchfs();
+        command.args(["run", "--guard"]).arg(&guard.view).args(options);
+        run(command.args(["--", "sh", "-c", "echo x >> list"]).current_dir(&guard.view))
+    };
+    let holds = format!("session {} of user 0 (python3) holds the lock", session.pid());
+    let refused = run_guard(&["--try"]).exits(75);
+    assert!(refused.contains(&holds), "{refused}");
+    assert!(!guard.path("list").exists());
+    let waited = run_guard(&["--wait", "60"]);
+    assert!(waited.err.contains(&holds), "it says what it waits for: {}", waited.err);
+    waited.ok();
+    assert_eq!(fs::read_to_string(scratch.folder().join("list")).expect("there"), "x\n");
+    assert_eq!(guard.status()["state"], "reading", "it has given the lock back");
+}
+
+/// The state and the reason of a refusal are those of the session that reads them.
+#[test]
+fn an_excluded_session_is_told_who_holds_the_lock_and_what_to_do() {
+    let scratch = Scratch::with_folder();
+    open_to_all(&scratch);
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &["--owner", "session"]);
+    let session = Session::of(USER, &guard);
+    let holds = format!("session {} of user {USER} (python3) holds the lock", session.pid());
+    let next = format!("'latchfs run --guard {} --wait 10m -- COMMAND'", guard.view.display());
+    let status = guard.request("status", &[]).ok();
+    assert!(status.contains(&format!("next     {holds} of this folder since 20")), "{status}");
+    assert!(status.contains(&next) && !status.contains("may write"), "{status}");
+    let read = |name: &str| format!("print(open('.latchfs/{name}').read())");
+    // Each of these programs is a process of the session of this test.
+    python(USER, &guard.view, "open('other', 'w')").fails();
+    let own = python(USER, &guard.view, &read("why")).ok();
+    assert!(own.starts_with(&format!("other was not changed: {holds}")), "{own}");
+    assert!(own.contains("wait with 'latchfs guard wait', and try again"), "{own}");
+    fs::write(guard.path("other"), "").expect_err("another session holds the lock");
+    assert!(guard.why().contains(&next), "root may take the lock: {}", guard.why());
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", &format!("--reuid={USER}"), "setsid", "-w", "python3", "-c"]);
+    let others = run(command.arg(read("why")).current_dir(&guard.view)).ok();
+    assert!(others.starts_with("session ") && others.contains(": other was not"), "{others}");
+    let foreign = python(OTHER, &guard.view, &read("why")).ok();
+    assert_eq!(foreign, "\n", "another user reads nothing of it");
 }
 
 /// Sessions that get the pid of an ended one, in a pid namespace in which the next pid can be set.

@@ -161,7 +161,10 @@ impl Site {
         shell(&scratch.folder(), "mkfifo fifo; echo 1 > public; echo 2 > secret; chmod 600 secret")
             .ok();
         scratch.init(&["--alone"]);
-        let guard = Guard::start(&scratch, "view", &["--owner", "user"]);
+        // A refused change of this file keeps no place in the queue, so that a lock that is given
+        // up is free.
+        let options = ["--owner", "user", "--never-ask", "refused"];
+        let guard = Guard::start(&scratch, "view", &options);
         let snapshot = id_of(&taken(&guard, &[]));
         let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
         Self { guard, lock, snapshot, scratch }

@@ -5,6 +5,7 @@
 //! directory. `contrib/test` runs the modules whose answers could depend on it a second time so,
 //! with those of `durable`.
 
+mod agent_hook;
 mod durable;
 mod http;
 mod line;

@@ -14,6 +14,8 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/audit_chain/check.rs", &["AUDIT_FAULTS_MAX"]),
     ("src/audit_chain/hash_chain.rs", &["BYTES_MAX"]),
     ("src/auth/engine_shares.rs", &["COUNTS_MAX"]),
+    ("src/cli/hook/agent_process.rs", &["ANCESTORS_MAX"]),
+    ("src/cli/hook/file_lock.rs", &["LINKS_MAX"]),
     ("src/client/event_stream.rs", &["EVENT_NUMBER_MAX"]),
     ("src/client/request_queue.rs", &["REPEATS_MAX"]),
     ("src/control/control_executor.rs", &["WAITERS_SHOWN_MAX"]),

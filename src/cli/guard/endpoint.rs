@@ -441,6 +441,7 @@ pub(super) fn progress_of(status: &Value) -> String {
     let text = |name: &str| status[name].as_str().map(output::harmless);
     text("snapshot")
         .or_else(|| text("not_ready"))
+        .or_else(|| text("excluded_by"))
         .or_else(|| match (text("holder"), text("holder_away_until")) {
             (Some(holder), Some(until)) => {
                 Some(format!("{holder} holds the lock, and is away until {until}"))

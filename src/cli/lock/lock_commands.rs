@@ -63,7 +63,7 @@ pub(in crate::cli) struct TermArgs {
 }
 
 /// How many may hold the lock at the same time.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(in crate::cli) struct ModeArgs {
     /// Hold it together with others that ask for the same
     #[arg(long)]

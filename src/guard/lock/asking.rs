@@ -11,7 +11,7 @@ use crate::guard::audit_log::AuditedAct;
 use crate::guard::disk::operations::Disk;
 use crate::guard::tenure::{LiveTenures, Owner, TenureId};
 use crate::guard::tenures::sequence::{GuardState, Message, TAKEN_AT_ONCE, Tenures};
-use crate::guard::tenures::wishes::{Asked, Denied, Wish, WishOf};
+use crate::guard::tenures::wishes::{Denied, Wish, WishOf};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -27,16 +27,38 @@ const PLACE_KEPT: Span = Span::from_secs(60);
 impl<D: Disk> Tenures<D> {
     /// Returns until when the guard asks for the lock although no program waits.
     pub(super) fn asks_until(&self) -> Option<Time> {
-        self.state.lock().asked.map(|asked| asked.until)
+        self.state.lock().asked.ends().map(|(_, last)| last)
     }
 
-    /// Returns for whom the guard asks for the lock although no program waits.
-    pub(in crate::guard) fn asks_for(&self, now: Time) -> Option<Owner> {
-        self.state.lock().asked.filter(|asked| asked.until > now).map(|asked| asked.owner)
+    /// Whether the guard asks for the lock although no program waits.
+    pub(in crate::guard) fn asks(&self, now: Time) -> bool {
+        self.state.lock().asked.first(now).is_some()
     }
 
+    /// Returns the owner that has waited longest: its programs wait, or were refused a short time
+    /// ago.
+    pub(in crate::guard) fn first_in_line(
+        &self,
+        wishes: &VecDeque<Wish>,
+        now: Time,
+    ) -> Option<Owner> {
+        match (wishes.front(), self.state.lock().asked.first(now)) {
+            (Some(wish), Some(asked)) if asked.since < wish.since => Some(asked.owner),
+            (Some(wish), _) => Some(wish.owner),
+            (None, asked) => asked.map(|asked| asked.owner),
+        }
+    }
+
+    /// Stops asking for the lock for programs that were refused, except those that wait for the
+    /// end of a tenure of another owner.
     pub(in crate::guard) fn stop_asking(&self) {
-        self.state.lock().asked = None;
+        let mut state = self.state.lock();
+        match state.state {
+            GuardState::Holding(_, owner, _) => {
+                state.asked.drop_of(owner);
+            }
+            _ => state.asked.clear(),
+        }
     }
 
     fn next_request_at(&self) -> Time {
@@ -54,14 +76,13 @@ impl<D: Disk> Tenures<D> {
             Time::NEVER
         };
         let refused = wishes.iter().map(|wish| wish.until).min().unwrap_or(Time::NEVER);
-        again.min(refused).min(asks_until.unwrap_or(Time::NEVER))
+        let place = self.state.lock().asked.ends().map_or(Time::NEVER, |(first, _)| first);
+        again.min(refused).min(place)
     }
 
     /// Leaves the queue if nobody asks for the lock any more, and asks again if it is time.
     pub(in crate::guard) fn check_request(&self, wishes: &mut VecDeque<Wish>, now: Time) {
-        if self.asks_until().is_some_and(|until| until <= now) {
-            self.stop_asking();
-        }
+        self.state.lock().asked.drop_old(now);
         let is_wanted = !wishes.is_empty() || self.asks_until().is_some();
         if !is_wanted && self.state() == GuardState::Asking && self.lock.token().is_none() {
             self.lock.leave();
@@ -78,6 +99,11 @@ impl<D: Disk> Tenures<D> {
             let why =
                 not_ready.as_ref().map_or("the folder is being compared", |it| it.text(false));
             return why.to_owned();
+        }
+        if let Some((owner, since)) = self.holding() {
+            let holds = owner.holds(Some(since));
+            let asked = self.state.lock().own_waiter.is_some();
+            return if asked { format!("{holds} and was asked to hand it over") } else { holds };
         }
         match (self.other_holder(), self.asks_until()) {
             (Some(holder), _) if let Some(until) = self.other_away() => format!(
@@ -117,23 +143,28 @@ impl<D: Disk> Tenures<D> {
 
     pub(in crate::guard) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
-        if let GuardState::Holding(_, owner, _) = state {
-            let answer = if matches!(wish.of, WishOf::PutBack { .. }) {
-                let sentence = "nothing is missing in the folder, so nothing is put back";
-                Err(Denied { sentence: sentence.to_owned() })
-            } else if owner.includes(wish.owner) {
-                self.give_up_ignored(&wish.of)
-            } else {
-                let sentence = format!(
-                    "{owner} holds the lock of this folder; wait until it gives the lock up"
-                );
-                Err(Denied { sentence })
-            };
+        if let GuardState::Holding(..) = state
+            && matches!(wish.of, WishOf::PutBack { .. })
+        {
+            let sentence = "nothing is missing in the folder, so nothing is put back".to_owned();
+            return self.answer(wish, Err(Denied { sentence }));
+        }
+        if let GuardState::Holding(_, owner, _) = state
+            && owner.includes(wish.owner)
+        {
+            let answer = self.give_up_ignored(&wish.of);
             return self.answer(wish, answer);
         }
+        let now = boot_now();
         if wish.of == (WishOf::Program { asks: true }) {
-            let asked = Asked { owner: wish.owner, until: boot_now() + PLACE_KEPT };
-            self.state.lock().asked = Some(asked);
+            self.state.lock().asked.keep(wish.owner, now, now + PLACE_KEPT);
+        }
+        if let GuardState::Holding(_, owner, _) = state
+            && wish.waits_until <= now
+        {
+            self.look_for_own_waiter(owner, wishes, now);
+            let sentence = self.why_not();
+            return self.answer(wish, Err(Denied { sentence }));
         }
         wishes.push_back(wish);
         match state {
@@ -143,7 +174,8 @@ impl<D: Disk> Tenures<D> {
             // Everything may have arrived since the folder was last compared.
             GuardState::Arriving(..) => self.compare_soon(),
             GuardState::Reading => self.request_lock(wishes),
-            // The wish is granted or refused with those that wait already, or after the yield.
+            // The wish is granted or refused with those that wait already, or after the yield, or
+            // after the end of a tenure that is held for another owner.
             _ => {}
         }
     }
@@ -174,6 +206,10 @@ impl<D: Disk> Tenures<D> {
 
     /// Requests the lock, and waits in its queue for as long as the most patient program does.
     fn request_lock(&self, wishes: &mut VecDeque<Wish>) {
+        if self.is_ending.load(Ordering::Acquire) {
+            self.state.lock().asked.clear();
+            return self.deny_all(wishes, "the guard of this folder ends");
+        }
         let asks_until = self.asks_until().unwrap_or(Time::ZERO);
         let last = wishes.iter().map(|wish| wish.waits_until).max().unwrap_or(Time::ZERO);
         let patience = last.max(asks_until).since(boot_now());
@@ -207,13 +243,15 @@ impl<D: Disk> Tenures<D> {
             }
             TakeAnswer::Failed(sentence) => {
                 let mut state = self.state.lock();
-                (state.state, state.asked) = (GuardState::Reading, None);
+                state.state = GuardState::Reading;
+                state.asked.clear();
                 drop(state);
                 self.deny_all(wishes, &sentence);
             }
             TakeAnswer::Unreachable(sentence) => {
                 let mut state = self.state.lock();
-                (state.state, state.asked) = (GuardState::Reading, None);
+                state.state = GuardState::Reading;
+                state.asked.clear();
                 state.ask_again = boot_now() + ASK_AGAIN;
                 drop(state);
                 self.deny_impatient(wishes, &sentence);

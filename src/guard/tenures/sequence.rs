@@ -17,7 +17,7 @@ use crate::guard::stage::staged_file::PutAside;
 use crate::guard::tenure::{LiveTenures, Owner, TenureClock, TenureId};
 use crate::guard::tenures::tenure_arrival::{Steps, Then, WaitingChange};
 use crate::guard::tenures::wishes::{
-    Asked, IsWanted, MayGoOn, OnHeld, OnNews, TenureEnd, TenureNews, Waiter, Wish, WishOf,
+    IsWanted, KeptPlaces, MayGoOn, OnHeld, OnNews, TenureEnd, TenureNews, Waiter, Wish, WishOf,
 };
 use crate::guard::write_policy::WritePolicy;
 use crate::time::{Span, Time, Wall, boot_now};
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
@@ -112,8 +112,10 @@ pub(in crate::guard) struct TenureState {
     pub(in crate::guard) refused_by: Option<Token>,
     /// The other client that waits for the lock.
     pub(in crate::guard) waiter: Option<Waiter>,
-    /// The program that was refused, and for which the guard asks for the lock.
-    pub(in crate::guard) asked: Option<Asked>,
+    /// The programs of another owner that wait for the end of this tenure, as another client does.
+    pub(in crate::guard) own_waiter: Option<Waiter>,
+    /// The programs that were refused, and for which the guard asks for the lock.
+    pub(in crate::guard) asked: KeptPlaces,
     /// The end of the last tenure.
     pub(in crate::guard) last_end: Option<(TenureId, TenureEnd)>,
     /// When the guard asks again a lock service that could not be reached.
@@ -131,6 +133,8 @@ pub(crate) struct Tenures<D: Disk> {
     pub(in crate::guard) policy: Arc<WritePolicy>,
     pub(in crate::guard) state: Mutex<TenureState>,
     send: Mutex<Sender<Message>>,
+    /// Whether the guard ends: it requests the lock for nobody any more.
+    pub(in crate::guard) is_ending: AtomicBool,
     pub(in crate::guard) waiting: AtomicUsize,
     pub(in crate::guard) hidden_use: HiddenUse,
     /// The programs that must end before the lock is given up.
@@ -159,7 +163,8 @@ impl<D: Disk> Tenures<D> {
             other_away: None,
             refused_by: None,
             waiter: None,
-            asked: None,
+            own_waiter: None,
+            asked: KeptPlaces::default(),
             last_end: None,
             ask_again: Time::ZERO,
             not_ready: None,
@@ -179,6 +184,7 @@ impl<D: Disk> Tenures<D> {
             policy,
             state: Mutex::new(state),
             send: Mutex::new(send.clone()),
+            is_ending: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             hidden_use: HiddenUse::default(),
             uses: Arc::default(),
@@ -214,9 +220,25 @@ impl<D: Disk> Tenures<D> {
         state.other_holder.as_ref().and(state.other_away).filter(|until| *until > Wall::now())
     }
 
-    /// Returns the client that waits for the lock while this guard holds it.
+    /// Returns the client that waits for the lock while this guard holds it, or else the owner of
+    /// this machine that does.
     pub(crate) fn wanted_by(&self) -> Option<String> {
-        self.state.lock().waiter.as_ref().map(|waiter| waiter.client.clone())
+        let state = self.state.lock();
+        let waiter = state.waiter.as_ref().or(state.own_waiter.as_ref());
+        waiter.map(|waiter| waiter.client.clone())
+    }
+
+    /// Whether another client waits for the lock while this guard holds it.
+    pub(super) fn is_wanted_elsewhere(&self) -> bool {
+        self.state.lock().waiter.is_some()
+    }
+
+    /// Returns the owner whose programs may write, and since when.
+    pub(crate) fn holding(&self) -> Option<(Owner, Wall)> {
+        match self.state() {
+            GuardState::Holding(_, owner, since) => Some((owner, since)),
+            _ => None,
+        }
     }
 
     /// Returns the last tenure that has ended, and how.
@@ -284,7 +306,8 @@ impl<D: Disk> Tenures<D> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let now = boot_now();
         let (waits_until, until) = (now + patience, now + patience.max(ANSWER_PATIENCE));
-        self.send(Message::Wish(Wish { owner, of, waits_until, until, is_wanted, then }));
+        let wish = Wish { owner, of, since: now, waits_until, until, is_wanted, then };
+        self.send(Message::Wish(wish));
     }
 
     /// Gives the lock up, if a tenure is named only in that one, and calls `then` when that is
@@ -338,6 +361,7 @@ impl<D: Disk> Tenures<D> {
     /// Gives the lock up, and ends the thread.
     pub(crate) fn stop(&self) {
         self.uses.end_and_wait();
+        self.is_ending.store(true, Ordering::Release);
         let (send, done) = channel();
         self.give(None, move || send.send(()).unwrap_or_default());
         // The release is repeated by the lock service's client for as long as needed; a server that
@@ -388,7 +412,7 @@ impl<D: Disk> Tenures<D> {
             }
             Message::News(LockNews::Wanted(client)) => self.waited_for(client),
             Message::News(LockNews::Unwanted) => {
-                if self.wanted_by().is_some() {
+                if self.is_wanted_elsewhere() {
                     self.inspect_lock();
                 }
             }
@@ -449,6 +473,9 @@ impl<D: Disk> Tenures<D> {
     /// Looks at everything that has a deadline.
     fn tick(&self, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
+        if let GuardState::Holding(_, owner, _) = state {
+            self.look_for_own_waiter(owner, wishes, boot_now());
+        }
         if let GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _) = state {
             if self.guard.is_fenced() {
                 self.lose(tenure, TenureEnd::Fenced);
@@ -517,8 +544,7 @@ impl<D: Disk> Tenures<D> {
         if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
             return;
         }
-        let waiting = wishes.front().map(|wish| wish.owner);
-        let Some(owner) = waiting.or_else(|| self.asks_for(boot_now())) else {
+        let Some(owner) = self.first_in_line(wishes, boot_now()) else {
             self.state.lock().state = GuardState::Reading;
             return self.lock.release(|| {});
         };
@@ -565,7 +591,8 @@ impl<D: Disk> Tenures<D> {
         self.guard.open(tenure, owner);
         let mut state = self.state.lock();
         state.state = GuardState::Holding(tenure, owner, Wall::now());
-        (state.other_holder, state.asked, state.not_ready) = (None, None, None);
+        (state.other_holder, state.not_ready) = (None, None);
+        state.asked.drop_of(owner);
         drop(state);
         (self.on_news)(&TenureNews::Began(tenure, kept));
         for wish in std::mem::take(wishes) {
@@ -610,7 +637,7 @@ impl<D: Disk> Tenures<D> {
         let mut state = self.state.lock();
         state.state = GuardState::Reading;
         state.last_end = Some((tenure, end));
-        (state.waiter, state.not_ready) = (None, None);
+        (state.waiter, state.own_waiter, state.not_ready) = (None, None, None);
         drop(state);
         self.uses.tenure_is_over();
         (self.on_news)(&TenureNews::Ended(tenure, end, aside));

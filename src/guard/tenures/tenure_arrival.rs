@@ -147,8 +147,8 @@ impl<D: Disk> Tenures<D> {
         if let GuardState::Arriving(tenure, _) = self.state() {
             let is_persons = wishes.iter().any(|wish| !matches!(wish.of, WishOf::Program { .. }));
             // Each machine compares its folder once before it makes way for the next one.
-            let makes_way = self.wanted_by().is_some() && self.not_ready().is_some();
-            let is_asked = !wishes.is_empty() || self.asks_for(now).is_some();
+            let makes_way = self.is_wanted_elsewhere() && self.not_ready().is_some();
+            let is_asked = !wishes.is_empty() || self.asks(now);
             if !is_asked || makes_way && !is_persons {
                 let end = if is_asked { TenureEnd::Yielded } else { TenureEnd::Unwanted };
                 self.give_now(end, Box::new(|| {}));

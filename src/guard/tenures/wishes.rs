@@ -55,6 +55,8 @@ pub(crate) enum WishOf {
 pub(in crate::guard) struct Wish {
     pub(in crate::guard) owner: Owner,
     pub(in crate::guard) of: WishOf,
+    /// Since when the program waits.
+    pub(in crate::guard) since: Time,
     /// When the program no longer waits for a lock that is held.
     pub(in crate::guard) waits_until: Time,
     /// When the program is refused if there was no answer.
@@ -69,11 +71,59 @@ pub(in crate::guard) struct Wish {
 pub(in crate::guard) struct Asked {
     /// For whom the guard asks for the lock.
     pub(in crate::guard) owner: Owner,
+    /// Since when the guard asks.
+    pub(in crate::guard) since: Time,
     /// Until when the guard asks for the lock on behalf of the program.
     pub(in crate::guard) until: Time,
 }
 
-/// Another client that waits for the lock while this guard holds it.
+/// The maximum number of owners for which the guard keeps a place.
+const PLACES_MAX: usize = 64;
+
+/// The programs that were refused, one per owner, in the order in which they first asked.
+#[derive(Debug, Default)]
+pub(in crate::guard) struct KeptPlaces(Vec<Asked>);
+
+impl KeptPlaces {
+    /// Keeps a place until then. An owner that has one already keeps its position.
+    pub(in crate::guard) fn keep(&mut self, owner: Owner, now: Time, until: Time) {
+        if let Some(asked) = self.0.iter_mut().find(|asked| asked.owner == owner) {
+            asked.until = until;
+        } else if self.0.len() < PLACES_MAX {
+            self.0.push(Asked { owner, since: now, until });
+        }
+    }
+
+    /// Returns the place that was kept first.
+    pub(in crate::guard) fn first(&self, now: Time) -> Option<Asked> {
+        let may_return = |asked: &&Asked| asked.until > now && asked.owner.may_return();
+        self.0.iter().find(may_return).copied()
+    }
+
+    /// Drops the places whose time is over, and those of login sessions that have ended.
+    pub(in crate::guard) fn drop_old(&mut self, now: Time) {
+        self.0.retain(|asked| asked.until > now && asked.owner.may_return());
+    }
+
+    /// Drops the places of an owner whose tenure begins or ends.
+    pub(in crate::guard) fn drop_of(&mut self, owner: Owner) {
+        self.0.retain(|asked| !owner.includes(asked.owner));
+    }
+
+    /// Drops all places.
+    pub(in crate::guard) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns the ends of the first and of the last place that is over.
+    pub(in crate::guard) fn ends(&self) -> Option<(Time, Time)> {
+        let ends = || self.0.iter().map(|asked| asked.until);
+        Some((ends().min()?, ends().max()?))
+    }
+}
+
+/// Another client, or another owner of this machine, that waits for the lock while this guard holds
+/// it.
 #[derive(Debug, Clone)]
 pub(in crate::guard) struct Waiter {
     pub(in crate::guard) client: String,
@@ -90,6 +140,9 @@ pub(crate) enum TenureEnd {
     Given,
     /// The guard gave the lock up because another machine asked for it.
     Yielded,
+    /// The guard gave the lock up because another user or login session of this machine waited for
+    /// it.
+    HandedOn,
     /// The guard gave the lock up before the folder was ready, because no program waited for it any
     /// more.
     Unwanted,
@@ -116,6 +169,9 @@ impl TenureEnd {
         match self {
             Self::Given => "the lock was given up",
             Self::Yielded => "another machine asked for the lock, and it was given up",
+            Self::HandedOn => {
+                "another user or session of this machine waited for the lock, and it was given up"
+            }
             Self::Unwanted => {
                 "no program waited for the folder any more, and the lock was given up"
             }
@@ -151,7 +207,7 @@ pub(crate) enum TenureNews {
     Opens(TenureId),
     /// A tenure ended.
     Ended(TenureId, TenureEnd, PutAside),
-    /// Another client waits for the lock.
+    /// Another client, or another owner of this machine, waits for the lock.
     Wanted(String),
     /// Another client has waited for so long that the lock must be given up, although programs
     /// change the folder.
@@ -164,3 +220,41 @@ pub(crate) enum TenureNews {
 
 /// A callback for news of the tenures.
 pub(crate) type OnNews = Box<dyn Fn(&TenureNews) + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder_id::{LoginSession, ProcessStart};
+
+    #[test]
+    fn places_are_kept_in_the_order_of_the_first_request_and_have_a_bound() {
+        let (now, later) = (Time::from_secs(10), Time::from_secs(70));
+        let mut places = KeptPlaces::default();
+        let first = |places: &KeptPlaces, now| places.first(now).map(|asked| asked.owner);
+        for uid in 1..100 {
+            places.keep(Owner::User(uid), now, later);
+        }
+        assert_eq!(places.0.len(), PLACES_MAX);
+        assert_eq!(first(&places, now), Some(Owner::User(1)));
+        places.keep(Owner::User(1), now, Time::from_secs(80));
+        assert_eq!(first(&places, now), Some(Owner::User(1)), "it keeps its position");
+        assert_eq!(places.ends(), Some((later, Time::from_secs(80))));
+        places.drop_of(Owner::User(1));
+        assert_eq!(first(&places, now), Some(Owner::User(2)));
+        places.drop_old(later);
+        assert_eq!((first(&places, later), places.ends()), (None, None));
+    }
+
+    #[test]
+    fn no_place_is_kept_for_a_session_that_has_ended() {
+        // No process has a pid as great as this.
+        let leader = |at| ProcessStart { pid: 1 << 23, at };
+        let session = |at| Owner::Session(LoginSession { leader: leader(at), uid: 0 });
+        let mut places = KeptPlaces::default();
+        let (now, later) = (Time::from_secs(10), Time::from_secs(70));
+        places.keep(session(7), now, later);
+        assert!(places.first(now).is_none(), "its leader has ended");
+        places.keep(session(0), now, later);
+        assert!(places.first(now).is_some(), "nobody knows whether its leader runs");
+    }
+}

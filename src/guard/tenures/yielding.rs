@@ -1,6 +1,6 @@
-//! The guard's reaction to other machines that wait for the lock of the folder: it is notified of
-//! them, and gives the lock up once nothing has changed for a while (`--yield`), or at the latest
-//! after `--max`.
+//! The guard's reaction to other machines that wait for the lock of the folder, and to programs of
+//! another owner that do: it is notified of them, and gives the lock up once nothing has changed
+//! for a while (`--yield`), or at the latest after `--max`.
 //!
 //! A lock that a person takes along (`guard take --for 12h`): a session of its own keeps it for so
 //! long, whether the lock service can be reached or not. It is given to no other machine meanwhile,
@@ -11,8 +11,8 @@ use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_guard::{CHECK_AGAIN, IsUsed};
 use crate::guard::lock::folder_lock::{FolderLock, SeenLock};
-use crate::guard::tenure::TenureId;
-use crate::guard::tenures::sequence::{GuardState, Message, Tenures};
+use crate::guard::tenure::{Owner, TenureId};
+use crate::guard::tenures::sequence::{GuardState, Message, TenureState, Tenures};
 use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Waiter, Wish};
 use crate::guard::write_policy::WhenAsked;
 use crate::service::SessionOwner;
@@ -78,6 +78,29 @@ impl<D: Disk> Tenures<D> {
         (self.on_news)(&TenureNews::Wanted(client));
     }
 
+    /// Takes note of the programs that wait for the end of a tenure of another owner.
+    pub(in crate::guard) fn look_for_own_waiter(
+        &self,
+        owner: Owner,
+        wishes: &VecDeque<Wish>,
+        now: Time,
+    ) {
+        let first = self.first_in_line(wishes, now).filter(|first| !owner.includes(*first));
+        let mut state = self.state.lock();
+        let Some(first) = first.map(|first| first.to_string()) else {
+            state.own_waiter = None;
+            return;
+        };
+        if let Some(waiter) = &mut state.own_waiter {
+            waiter.client = first;
+            return;
+        }
+        let waiter = Waiter { client: first.clone(), since: now, is_overdue: false };
+        state.own_waiter = Some(waiter);
+        drop(state);
+        (self.on_news)(&TenureNews::Wanted(first));
+    }
+
     /// Gives the lock up if nothing has changed for long enough, or tells the view that it must be
     /// given up.
     pub(super) fn yield_if_due(&self, tenure: TenureId, now: Time) {
@@ -89,21 +112,29 @@ impl<D: Disk> Tenures<D> {
         }
         let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return };
         let mut state = self.state.lock();
-        let Some(waiter) = &mut state.waiter else { return };
-        // Programs that must end before the lock is given up end first.
-        let is_overdue = waiter.since + max <= now && !waiter.is_overdue && self.uses.end(now);
-        waiter.is_overdue |= is_overdue;
+        let TenureState { waiter, own_waiter, .. } = &mut *state;
+        let mut waiters = [waiter, own_waiter].into_iter().flatten().peekable();
+        if waiters.peek().is_none() {
+            return;
+        }
+        let mut is_overdue = false;
+        for waiter in waiters {
+            // Programs that must end before the lock is given up end first.
+            let is_due = waiter.since + max <= now && !waiter.is_overdue && self.uses.end(now);
+            waiter.is_overdue |= is_due;
+            is_overdue |= is_due;
+        }
         drop(state);
         if is_overdue {
             (self.on_news)(&TenureNews::Overdue(tenure));
         } else if self.is_idle_for(idle) {
-            self.give_if_unused(tenure, TenureEnd::Yielded);
+            self.give_if_unused(tenure, self.yields_as());
         }
     }
 
     /// Makes the thread look again after a file was saved or put aside, if that may end the tenure.
     pub(crate) fn saved(&self) {
-        if self.policy.give_after.is_some() || self.state.lock().waiter.is_some() {
+        if self.policy.give_after.is_some() || self.wanted_by().is_some() {
             self.recheck();
         }
     }
@@ -111,8 +142,13 @@ impl<D: Disk> Tenures<D> {
     /// Gives the lock of a tenure up because another machine has waited for so long.
     pub(super) fn yield_overdue(&self, tenure: TenureId) {
         if matches!(self.state(), GuardState::Holding(held, ..) if held == tenure) {
-            self.give_now(TenureEnd::Yielded, Box::new(|| {}));
+            self.give_now(self.yields_as(), Box::new(|| {}));
         }
+    }
+
+    /// Returns how a tenure ends that makes way for a waiter.
+    fn yields_as(&self) -> TenureEnd {
+        if self.is_wanted_elsewhere() { TenureEnd::Yielded } else { TenureEnd::HandedOn }
     }
 
     /// Returns when the lock may have to be given up, unless a message comes before.
@@ -128,9 +164,9 @@ impl<D: Disk> Tenures<D> {
         let idle_at =
             |idle| if is_busy { Time::NEVER } else { next_use.max(unchanged_since + idle) };
         let mut next = self.policy.give_after.map_or(Time::NEVER, idle_at);
-        if let (WhenAsked::Yield { idle, max }, Some(waiter)) =
-            (self.policy.when_asked, &self.state.lock().waiter)
-        {
+        let WhenAsked::Yield { idle, max } = self.policy.when_asked else { return next };
+        let state = self.state.lock();
+        for waiter in state.waiter.iter().chain(&state.own_waiter) {
             next = next.min(idle_at(idle));
             if !waiter.is_overdue {
                 next = next.min((waiter.since + max).max(self.uses.ends_at()));

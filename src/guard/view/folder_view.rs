@@ -2,7 +2,7 @@
 //! through the gate.
 
 use super::super::tenure::{Owner, TenureId};
-use super::super::write_policy::{OnWrite, WritePolicy};
+use super::super::write_policy::{OnWrite, OwnerKind, WritePolicy};
 use crate::auth::FolderAct;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::file_system::{Errno, Requester};
@@ -21,7 +21,7 @@ use crate::guard::tenures::sequence::Tenures;
 use crate::guard::tenures::wishes::{Denied, WishOf};
 use crate::guard::view::parts::close_rule::{ProcessLook, Saving};
 use crate::guard::view::parts::control_files::ViewControlFiles;
-use crate::guard::view::parts::control_files::{RefusedChanges, classed};
+use crate::guard::view::parts::control_files::{Refused, RefusedChanges, classed};
 use crate::guard::view::parts::database_files::Databases;
 use crate::guard::view::parts::local_dir::LocalFiles;
 use crate::guard::view::parts::nodes::NodeBase;
@@ -244,6 +244,25 @@ impl FolderView {
         }
     }
 
+    /// Returns for whom the lock is held and since when, if the program is of another owner.
+    pub(super) fn excluded_by(&self, who: Requester) -> Option<String> {
+        let (owner, since) = self.tenures.holding()?;
+        (!Self::is_of(owner, who)).then(|| owner.holds(Some(since)))
+    }
+
+    /// Returns the next step of a program, while the lock is held for another owner of this
+    /// machine.
+    pub(super) fn next_of_excluded(&self, who: Requester) -> String {
+        if self.user(who).check(FolderAct::Take).is_err() {
+            return "wait with 'latchfs guard wait', and try again".to_owned();
+        }
+        let view = self.shown_at.display();
+        format!(
+            "wait with 'latchfs guard take', or run the command by 'latchfs run --guard {view} \
+             --wait 10m -- COMMAND'"
+        )
+    }
+
     /// Lets a change by path pass the gate, once it is announced. Takes the lock first if the
     /// policy says so.
     pub(super) async fn pass(
@@ -277,7 +296,8 @@ impl FolderView {
             Ok(pass) => return Ok(pass),
             Err(closed) => closed,
         };
-        if closed == Closed::NotHeld {
+        // Another owner of this machine may hold the lock, as another machine may.
+        if let Closed::NotHeld | Closed::OtherOwner(_) = closed {
             self.take(who, path, may_wait).await?;
         } else {
             return Err(self.refuse(who, path, Errno::EROFS, closed));
@@ -309,7 +329,7 @@ impl FolderView {
                 Closed::NotHeld | Closed::TenureOver | Closed::Deadline => Errno::ESTALE,
             };
             if matches!(state, Some(SaveState::PutAside(_))) {
-                return self.say_kept(who, &path, errno, &self.reason(closed));
+                return self.say_kept(who, &path, errno, &self.reason(who, closed));
             }
             self.refuse(who, &path, errno, closed)
         })
@@ -319,6 +339,10 @@ impl FolderView {
     async fn take(&self, who: Requester, path: &Path, may_wait: MayWait) -> Done<()> {
         let patience =
             match (self.policy.on_write, may_wait) {
+                (OnWrite::Refuse, _) if let Some(holds) = self.excluded_by(who) => {
+                    let why = format!("{holds}; {}", self.next_of_excluded(who));
+                    return Err(self.say(who, path, Errno::EROFS, &why));
+                }
                 (OnWrite::Refuse, _) => {
                     let next = "run 'latchfs guard take' first";
                     return Err(self.say(who, path, Errno::EROFS, &format!(
@@ -349,6 +373,10 @@ impl FolderView {
                      'latchfs run --guard'"
                 ),
             )),
+            Some(Err(sentence)) if self.excluded_by(who).is_some() => {
+                let next = self.next_of_excluded(who);
+                Err(self.say(who, path, Errno::EROFS, &format!("{sentence}; {next}")))
+            }
             Some(Err(sentence)) => Err(self.say(
                 who,
                 path,
@@ -412,18 +440,17 @@ impl FolderView {
         errno: Errno,
         closed: Closed,
     ) -> Errno {
-        self.say(who, path, errno, &self.reason(closed))
+        self.say(who, path, errno, &self.reason(who, closed))
     }
 
     /// Returns why the gate refuses a change.
-    pub(super) fn reason(&self, closed: Closed) -> String {
+    pub(super) fn reason(&self, who: Requester, closed: Closed) -> String {
         match closed {
             Closed::NotHeld => "this machine does not hold the lock of the folder".to_owned(),
-            Closed::OtherOwner(Owner::User(uid)) => {
-                format!("the lock of the folder is held for the programs of user {uid}")
-            }
             Closed::OtherOwner(owner) => {
-                format!("the lock of the folder is held for another login session, {owner}")
+                let holding = self.tenures.holding().filter(|(held_for, _)| *held_for == owner);
+                let holds = owner.holds(holding.map(|(_, since)| since));
+                format!("{holds}; {}", self.next_of_excluded(who))
             }
             Closed::TenureOver => match self.tenures.last_end() {
                 Some((tenure, end)) => format!(
@@ -453,8 +480,16 @@ impl FolderView {
 
     /// Records a refusal as a sentence. Returns the errno.
     pub(super) fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
-        self.refused.record(who.uid, classed(errno, sentence));
+        self.refused.record(self.refused_of(who), classed(errno, sentence));
         errno
+    }
+
+    /// Returns the programs that share the last refusal of a program.
+    pub(super) fn refused_of(&self, who: Requester) -> Refused {
+        // The kernel names no process for a close that has returned already.
+        let session = (self.policy.owner == OwnerKind::Session && who.pid != 0)
+            .then(|| LoginSession::of(who.pid, who.uid));
+        Refused { uid: who.uid, session }
     }
 
     /// Returns the identity in the attributes of a file.

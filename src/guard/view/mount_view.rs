@@ -234,7 +234,7 @@ impl FolderView {
         }
     }
 
-    /// Returns the state of the guard as JSON, as a user may see it.
+    /// Returns the state of the guard as JSON, as a program may see it.
     pub(super) fn status(&self, who: Requester) -> Value {
         let mut status =
             self.tenures.status(&self.folder, self.sees_names(who, FolderAct::ShowState));
@@ -243,6 +243,10 @@ impl FolderView {
         status["leftover_record"] = self.leftover_record().into();
         if status["lost_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
             status["kept"] = self.kept().into();
+        }
+        if let Some(holds) = self.excluded_by(who) {
+            status["next"] = format!("{holds}; {}", self.next_of_excluded(who)).into();
+            status["excluded_by"] = holds.into();
         }
         if let Some(progress) = self.snapshots.progress() {
             status["snapshot"] = progress.into();

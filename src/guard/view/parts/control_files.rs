@@ -17,9 +17,11 @@ use crate::guard::guard_request::REQUEST_BYTES_MAX;
 use crate::guard::lock::asking::LockUse;
 use crate::guard::tenures::tenure_events::{EventPosition, EventQueue, TenureEvent};
 use crate::guard::view::parts::open_file::KernelWait;
+use crate::holder_id::LoginSession;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -40,7 +42,7 @@ const SHORT_TEXT_BYTES: usize = 64 << 10;
 pub(in crate::guard::view) enum ViewControlFile {
     /// The state of the guard as JSON.
     Status,
-    /// The last refused change of the reader's user.
+    /// The last refused change of the reader's user, or login session.
     Why,
     /// The events of the guard, as they happen, as lines of JSON.
     Events,
@@ -327,12 +329,29 @@ impl ViewControlFiles {
     }
 }
 
-/// The maximum number of users whose last refusal is kept.
-const USERS_MAX: usize = 1_024;
+/// The maximum number of users and login sessions whose last refusal is kept.
+const REFUSED_MAX: usize = 1_024;
 
-/// The last refusal of each user.
+/// The programs that share a last refusal: those of a user, or of one login session where a tenure
+/// is held for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::guard::view) struct Refused {
+    pub(in crate::guard::view) uid: u32,
+    pub(in crate::guard::view) session: Option<LoginSession>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.session {
+            Some(session) => session.fmt(f),
+            None => write!(f, "uid {}", self.uid),
+        }
+    }
+}
+
+/// The last refusal of each user, or of each login session.
 #[derive(Debug, Default)]
-pub(in crate::guard::view) struct RefusedChanges(Mutex<HashMap<u32, LastRefusal>>);
+pub(in crate::guard::view) struct RefusedChanges(Mutex<HashMap<Refused, LastRefusal>>);
 
 #[derive(Debug, Default)]
 struct LastRefusal {
@@ -366,48 +385,52 @@ const fn class_of(errno: i32) -> RefusalKind {
 }
 
 impl RefusedChanges {
-    /// Records why a change of the user `uid` was refused.
-    pub(in crate::guard::view) fn record(&self, uid: u32, sentence: String) {
-        log::info!("refused for uid {uid}: {sentence}");
-        self.update(uid, |last| {
+    /// Records why a change was refused.
+    pub(in crate::guard::view) fn record(&self, who: Refused, sentence: String) {
+        log::info!("refused for {who}: {sentence}");
+        self.update(who, |last| {
             *last = LastRefusal { sentence: Some(sentence), met: None };
         });
     }
 
-    /// Records what a lookup of the user `uid` has found.
-    pub(in crate::guard::view) fn met(&self, uid: u32, sentence: String) {
-        self.update(uid, |last| last.met = Some(sentence));
+    /// Records what a lookup has found.
+    pub(in crate::guard::view) fn met(&self, who: Refused, sentence: String) {
+        self.update(who, |last| last.met = Some(sentence));
     }
 
-    fn update(&self, uid: u32, change: impl FnOnce(&mut LastRefusal)) {
+    fn update(&self, who: Refused, change: impl FnOnce(&mut LastRefusal)) {
         let mut last = self.0.lock();
-        if last.len() >= USERS_MAX && !last.contains_key(&uid) {
-            last.clear();
+        if last.len() >= REFUSED_MAX && !last.contains_key(&who) {
+            // The sessions of one user make room for each other first.
+            last.retain(|other, _| other.uid != who.uid);
         }
-        change(last.entry(uid).or_default());
+        if last.len() >= REFUSED_MAX {
+            last.retain(|other, _| *other == who);
+        }
+        change(last.entry(who).or_default());
     }
 
-    /// Returns the last refusal of a user as a sentence.
-    pub(in crate::guard::view) fn last(&self, uid: u32) -> String {
+    /// Returns the last refusal as a sentence.
+    pub(in crate::guard::view) fn last(&self, who: Refused) -> String {
         let last = self.0.lock();
-        last.get(&uid).and_then(|last| last.sentence.clone()).unwrap_or_default()
+        last.get(&who).and_then(|last| last.sentence.clone()).unwrap_or_default()
     }
 
-    /// Returns the last refusal of a user as a line, and those of all others if the user sees all.
-    pub(in crate::guard::view) fn text(&self, uid: u32, sees_all: bool) -> String {
+    /// Returns the last refusal as a line, then those of the user's other login sessions, and those
+    /// of all others if the user sees all. Each line of others begins with the one who was refused.
+    pub(in crate::guard::view) fn text(&self, who: Refused, sees_all: bool) -> String {
         let last = self.0.lock();
         let lines = |last: &LastRefusal| {
             let lines = last.sentence.iter().chain(&last.met);
             lines.flat_map(|sentence| [sentence.as_str(), "\n"]).collect::<String>()
         };
-        let own = last.get(&uid).map(lines).unwrap_or_default();
-        if !sees_all {
-            return own;
-        }
-        let mut others: Vec<_> = last.iter().filter(|(other, _)| **other != uid).collect();
-        others.sort_unstable_by_key(|(other, _)| **other);
+        let own = last.get(&who).map(lines).unwrap_or_default();
+        let is_shown = |other: Refused| other != who && (sees_all || other.uid == who.uid);
+        let mut others: Vec<_> = last.iter().filter(|(other, _)| is_shown(**other)).collect();
+        others
+            .sort_unstable_by_key(|(other, _)| (other.uid, other.session.map(|it| it.leader.pid)));
         let sentences = others.into_iter().filter_map(|(other, last)| {
-            last.sentence.as_ref().map(|sentence| format!("uid {other}: {sentence}\n"))
+            last.sentence.as_ref().map(|sentence| format!("{other}: {sentence}\n"))
         });
         own + &sentences.collect::<String>()
     }
@@ -416,22 +439,42 @@ impl RefusedChanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holder_id::ProcessStart;
 
     #[test]
     fn each_user_reads_its_own_refusal_and_root_all() {
         let refused = RefusedChanges::default();
-        refused.record(5, "a".to_owned());
-        refused.record(6, "b".to_owned());
-        let own = |uid| refused.text(uid, false);
+        let of = |uid| Refused { uid, session: None };
+        refused.record(of(5), "a".to_owned());
+        refused.record(of(6), "b".to_owned());
+        let own = |uid| refused.text(of(uid), false);
         assert_eq!((own(5), own(7)), ("a\n".to_owned(), String::new()));
-        assert_eq!((refused.last(5), refused.last(7)), ("a".to_owned(), String::new()));
-        assert_eq!(refused.text(0, true), "uid 5: a\nuid 6: b\n");
-        refused.met(5, "met".to_owned());
+        assert_eq!((refused.last(of(5)), refused.last(of(7))), ("a".to_owned(), String::new()));
+        assert_eq!(refused.text(of(0), true), "uid 5: a\nuid 6: b\n");
+        refused.met(of(5), "met".to_owned());
         assert_eq!(own(5), "a\nmet\n");
-        refused.record(5, "b".to_owned());
+        refused.record(of(5), "b".to_owned());
         assert_eq!(own(5), "b\n", "a lookup before the refusal says nothing");
-        (10..5_000).for_each(|uid| refused.record(uid, "c".to_owned()));
-        assert!(refused.0.lock().len() <= USERS_MAX);
+        (10..5_000).for_each(|uid| refused.record(of(uid), "c".to_owned()));
+        assert!(refused.0.lock().len() <= REFUSED_MAX);
+    }
+
+    #[test]
+    fn each_session_reads_its_own_refusal_first_and_those_of_its_user() {
+        let refused = RefusedChanges::default();
+        let of = |pid, uid| {
+            let leader = ProcessStart { pid, at: 1 };
+            Refused { uid, session: Some(LoginSession { leader, uid }) }
+        };
+        refused.record(of(70, 5), "a".to_owned());
+        refused.record(of(71, 5), "b".to_owned());
+        refused.record(of(72, 6), "c".to_owned());
+        assert_eq!(refused.text(of(71, 5), false), "b\nsession 70 of user 5: a\n");
+        assert_eq!(refused.last(of(73, 5)), "");
+        assert_eq!(refused.text(of(72, 6), false), "c\n", "not those of another user");
+        (100..5_000).for_each(|pid| refused.record(of(pid, 5), "d".to_owned()));
+        assert!(refused.0.lock().len() <= REFUSED_MAX);
+        assert_eq!(refused.last(of(72, 6)), "c", "the sessions of one user displace nobody else's");
     }
 
     #[test]

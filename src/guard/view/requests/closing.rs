@@ -239,7 +239,7 @@ impl FolderView {
     pub(super) fn unsaved(&self, who: Requester, path: &Path, error: &SaveError) -> Errno {
         match error {
             SaveError::Closed(closed) => {
-                let errno = self.say_kept(who, path, Errno::ESTALE, &self.reason(*closed));
+                let errno = self.say_kept(who, path, Errno::ESTALE, &self.reason(who, *closed));
                 if *closed == Closed::TenureOver {
                     self.tenures.recheck();
                 }
@@ -345,7 +345,7 @@ impl FolderView {
                 "{path} had a version {which}; it is kept, and 'latchfs guard lost --restore \
                  {number}' puts it beside the other"
             );
-            self.refused.record(who.uid, sentence);
+            self.refused.record(self.refused_of(who), sentence);
             let at = Wall::now().to_string();
             self.control.publish(&TenureEvent::new(serde_json::json!({
                 "at": at, "event": event, "path": path, "number": number,

@@ -25,7 +25,6 @@ use crate::guard::view::parts::control_files::{
     CONTROL_DIR, ControlHandle, RequestPart, ViewControlFile, is_control,
 };
 use crate::guard::view::parts::open_file::{Content, KernelWait, OpenFile, Opening};
-use crate::holder_id::LoginSession;
 use crate::time::{Span, Wall};
 use serde_json::Value;
 use std::path::Path;
@@ -71,7 +70,7 @@ impl FolderView {
         if handle.file == ViewControlFile::Why {
             // It is not kept: a user whose memory is used up reads here that it is.
             let sees_all = self.user(handle.who).extent(FolderAct::ReadRefusals) == Extent::Yes;
-            let text = self.refused.text(handle.who.uid, sees_all).into_bytes().into();
+            let text = self.refused.text(self.refused_of(handle.who), sees_all).into_bytes().into();
             return Ok(ReadBytes::window(text, asked.offset, asked.size));
         }
         let waiting = handle.texts.lock().take_waiting();
@@ -248,7 +247,7 @@ impl FolderView {
             return Ok(());
         }
         let announced = self.announce(who, Path::new("."), MayWait::Long).await;
-        announced.map_err(|_| self.refused.last(who.uid))
+        announced.map_err(|_| self.refused.last(self.refused_of(who)))
     }
 }
 
@@ -270,25 +269,6 @@ const fn owned(state: &GuardState) -> Option<OwnedTenure> {
         }
         GuardState::Reading | GuardState::Asking | GuardState::Yielding(_) => None,
     }
-}
-
-/// Returns the name of the program that began a login session, in brackets; nothing if it has
-/// ended.
-fn leader_name(session: LoginSession) -> String {
-    let path = format!("/proc/{}/comm", session.leader.pid);
-    let name = std::fs::read(Path::new(&path)).unwrap_or_default();
-    let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
-    if name.is_empty() { name } else { format!(" ({name})") }
-}
-
-/// Returns the refusal to take the lock from a login session that the caller does not name.
-fn held_by(session: LoginSession, since: Option<Wall>) -> String {
-    let (name, pid) = (leader_name(session), session.leader.pid);
-    let since = since.map(|since| format!(" since {}", since.to_minute())).unwrap_or_default();
-    format!(
-        "{session}{name} holds the lock of this folder{since}; wait until it gives the lock up, or \
-         take the lock from it with 'latchfs guard give --from {pid}'"
-    )
 }
 
 impl FolderView {
@@ -321,7 +301,11 @@ impl FolderView {
             && !Self::is_of(owner, who)
             && from != Some(session.leader.pid)
         {
-            return Err(held_by(session, since));
+            let (holds, pid) = (owner.holds(since), session.leader.pid);
+            return Err(format!(
+                "{holds}; wait until it gives the lock up, or take the lock from it with 'latchfs \
+                 guard give --from {pid}'"
+            ));
         }
         self.tenures.uses.check_unused()?;
         let (promise, given) = pending();

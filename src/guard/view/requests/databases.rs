@@ -18,6 +18,7 @@ use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, Errno, NameIn, Requester, WriteRequest};
 use crate::guard::disk::linux_disk::{id_in, open_below, stat_at, stat_in};
 use crate::guard::disk::operations::{FileId, FileStat};
+use crate::guard::stage::gate::OpenTenure;
 use crate::guard::stage::staged_file::SaveState;
 use crate::guard::tenure::TenureId;
 use crate::guard::tenures::wishes::MayGoOn;
@@ -292,9 +293,12 @@ impl FolderView {
         if asked.from_cache { Ok(()) } else { self.wake(who, open).await }
     }
 
-    /// Takes the lock for a program that changes a dormant file.
+    /// Takes the lock for a program that changes a dormant file, or one that goes on in a tenure of
+    /// another owner.
     pub(in crate::guard::view) async fn wake(&self, who: Requester, open: &OpenFile) -> Done<()> {
-        if !open.is_dormant() {
+        let is_excluded =
+            |now: OpenTenure| open.tenure() == Some(now.id) && !Self::is_of(now.owner, who);
+        if !open.is_dormant() && !self.guard.gate().tenure().is_some_and(is_excluded) {
             return Ok(());
         }
         let path = self.nodes.path(open.ino).unwrap_or_default();

@@ -85,7 +85,8 @@ impl FolderView {
                 let is_there = self.recorded().await.is_some();
                 if is_there {
                     let path = Path::new(CONTROL_DIR).join(LOCKS_DIR).join(at.name);
-                    self.refused.met(who.uid, format!("{}: {RECORD_EXISTS}", path.display()));
+                    self.refused
+                        .met(self.refused_of(who), format!("{}: {RECORD_EXISTS}", path.display()));
                 }
                 is_there
             }

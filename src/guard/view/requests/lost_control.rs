@@ -129,7 +129,7 @@ impl FolderView {
         // A copy may take long, and nobody who wants the lock waits for it: the gate is passed once
         // more when the copy is there.
         if self.pass(who, &path, MayWait::Long).await.map(drop).is_err() {
-            return refused(self.refused.last(who.uid));
+            return refused(self.refused.last(self.refused_of(who)));
         }
         let file = match self.open_lost(&number.to_string(), OFlags::RDWR) {
             Ok(file) => Arc::new(file),
@@ -149,7 +149,7 @@ impl FolderView {
             let copied = self.slowly(who, move |_| Ok(restored_copy(who, &lost, &into))).await;
             let copied = copied.unwrap_or_else(|_| Err(std::io::ErrorKind::Interrupted.into()));
             let Ok(pass) = self.pass(who, &path, MayWait::Long).await else {
-                return refused(self.refused.last(who.uid));
+                return refused(self.refused.last(self.refused_of(who)));
             };
             let restored = copied.and_then(|copy| {
                 let (at, to) = (Place::new(&*dir, name), to.as_os_str());

@@ -67,7 +67,7 @@ impl FolderView {
                 self.slowly(who, move |view| Ok(view.remove_snapshot(&id))).await
             }
         };
-        done.unwrap_or_else(|_| refused(self.refused.last(who.uid)))
+        done.unwrap_or_else(|_| refused(self.refused.last(self.refused_of(who))))
     }
 
     /// Returns a sentence for each file that a program has open for writing.

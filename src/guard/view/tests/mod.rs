@@ -24,3 +24,4 @@ mod tenures;
 mod foreign;
 mod file_names;
 mod copies;
+mod owners;

@@ -1,0 +1,199 @@
+//! The leases of an agent's session. Each has a note that names the session: a mount and a server
+//! know the user of a lease, and one user may run several agents.
+
+use crate::cli::connect::mount_client::LockClient;
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::hook::file_lock::PREFIX;
+use crate::cli::output::harmless;
+use crate::cli::status_table::{Status, held_by};
+use crate::engine::LockName;
+use crate::time::Span;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often a lease is requested that ends between two requests.
+const ATTEMPTS: usize = 3;
+
+/// The leases of one session.
+pub(super) struct AgentLeases {
+    pub(super) ask: Arc<dyn LockClient>,
+    note: String,
+    ttl: String,
+}
+
+/// Returns the note of the leases of a session.
+pub(super) fn note_of(session: &str) -> String {
+    format!("agent session {session}")
+}
+
+impl AgentLeases {
+    /// Returns the leases of a session, which last for so long after they are renewed.
+    pub(super) fn new(ask: Arc<dyn LockClient>, session: &str, ttl: Span) -> Self {
+        Self { ask, note: note_of(session), ttl: format!("{}ms", ttl.as_millis()) }
+    }
+
+    /// Takes the lock of a file, or renews it if the session has it. Returns its token if it was
+    /// taken. The error says who has it, since when, and what to do.
+    pub(super) fn take(&self, name: &LockName, path: &Path) -> CliResult<Option<u64>> {
+        let name = name.as_str();
+        let acquire = json!({
+            "do": "acquire", "name": name, "ttl": self.ttl, "note": self.note, "parent": true,
+        });
+        let mut refused = String::new();
+        for _ in 0..ATTEMPTS {
+            match self.ask.request(&acquire) {
+                Ok(answer) => return Ok(answer["token"].as_u64()),
+                Err(CliError::Said(Exit::Conflict, why)) => refused = why,
+                Err(error) => return Err(error),
+            }
+            let answer = self.ask.request(&json!({"do": "status", "name": name}))?;
+            let (status, you) = (&answer["status"], &answer["you"]);
+            let is_own = status["note"] == self.note.as_str() && status["holder"] == *you;
+            match Status(status).phase().as_str() {
+                "held" if !is_own => return Err(self.taken(name, path, status)),
+                "held" => match self.renew(name, &status["token"]) {
+                    Ok(()) => return Ok(None),
+                    // The lease has expired since.
+                    Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
+                    Err(error) => return Err(error),
+                },
+                // The lock is free by now, unless a limit is reached.
+                "free" => {}
+                _ => break,
+            }
+        }
+        Err(CliError::Said(Exit::Conflict, refused))
+    }
+
+    fn taken(&self, name: &str, path: &Path, status: &Value) -> CliError {
+        let path = harmless(&path.to_string_lossy());
+        let quoted = harmless(&name.replace('\'', "'\\''"));
+        CliError::Said(
+            Exit::Conflict,
+            format!(
+                "{path} was not written, since its lock is {}, and you are {}; do something else \
+                 first, or wait with: latchfs run --wait 10m '{quoted}' -- true, and then read the \
+                 file again before you change it",
+                held_by(Status(status)),
+                self.note
+            ),
+        )
+    }
+
+    fn renew(&self, name: &str, token: &Value) -> CliResult {
+        let renew = json!({"do": "renew", "name": name, "token": token, "ttl": self.ttl});
+        self.ask.request(&renew).map(drop)
+    }
+
+    /// Releases the lock of a file that was taken under this token.
+    pub(super) fn release(&self, name: &LockName, token: u64) -> CliResult {
+        let release = json!({"do": "release", "name": name.as_str(), "token": token});
+        self.ask.request(&release).map(drop)
+    }
+
+    /// Renews all leases of the session.
+    pub(super) fn renew_all(&self) -> CliResult {
+        self.for_each(|name, token| self.renew(name, token))
+    }
+
+    /// Releases all leases of the session, also that of its watcher, which ends then.
+    pub(super) fn release_all(&self) -> CliResult {
+        let release = |name: &str, token: &Value| {
+            self.ask.request(&json!({"do": "release", "name": name, "token": token})).map(drop)
+        };
+        self.for_each(release)
+    }
+
+    /// Makes a call for each lease of the session. One that has ended meanwhile is no error.
+    fn for_each(&self, call: impl Fn(&str, &Value) -> CliResult) -> CliResult {
+        for status in self.ask.list(PREFIX)? {
+            if status["note"] != self.note.as_str() || Status(&status).phase() != "held" {
+                continue;
+            }
+            match call(status["name"].as_str().unwrap_or_default(), &status["token"]) {
+                Ok(()) | Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// A lock service that gives prepared answers, and records what it was asked.
+    struct Prepared(Mutex<(Vec<CliResult<Value>>, Vec<String>)>);
+
+    impl LockClient for Prepared {
+        fn request(&self, request: &Value) -> CliResult<Value> {
+            let mut state = self.0.lock();
+            state.1.push(request["do"].as_str().unwrap_or_default().to_owned());
+            state.0.remove(0)
+        }
+
+        fn wait(&self, request: &Value) -> CliResult<Value> {
+            self.request(request)
+        }
+    }
+
+    /// Takes the lock of a file. Returns the outcome, and what was asked for.
+    fn taken(answers: Vec<CliResult<Value>>) -> (CliResult<Option<u64>>, Vec<String>) {
+        let service = Arc::new(Prepared(Mutex::new((answers, Vec::new()))));
+        let leases = AgentLeases::new(Arc::clone(&service) as _, "s1", Span::from_secs(600));
+        let name = LockName::parse("agents/file/a'b").expect("valid");
+        let taken = leases.take(&name, Path::new("/a'b"));
+        let asked = service.0.lock().1.clone();
+        (taken, asked)
+    }
+
+    fn conflict() -> CliResult<Value> {
+        Err(CliError::Said(Exit::Conflict, "held".to_owned()))
+    }
+
+    fn held(holder: &str, note: &str) -> Value {
+        let status = json!({"phase": "held", "holder": holder, "note": note, "token": 7,
+            "acquired_at": "2026-01-15T10:30:00.000Z"});
+        json!({"status": status, "you": "pc:ann"})
+    }
+
+    #[test]
+    fn a_lock_is_taken_or_renewed_if_the_session_has_it() {
+        let (new, asked) = taken(vec![Ok(json!({"token": 3}))]);
+        assert!(matches!(new, Ok(Some(3))) && asked == ["acquire"], "{new:?} {asked:?}");
+        let own = || Ok(held("pc:ann", "agent session s1"));
+        let (renewed, asked) = taken(vec![conflict(), own(), Ok(json!({}))]);
+        assert!(matches!(renewed, Ok(None)), "{renewed:?}");
+        assert_eq!(asked, ["acquire", "status", "renew"]);
+        // The lease expires between the requests.
+        let lost = Err(CliError::Said(Exit::Lost, "expired".to_owned()));
+        let (new, _) = taken(vec![conflict(), own(), lost, Ok(json!({"token": 8}))]);
+        assert!(matches!(new, Ok(Some(8))), "{new:?}");
+    }
+
+    #[test]
+    fn a_limit_is_a_refusal_with_its_reason() {
+        let free = || Ok(json!({"status": {"phase": "free"}, "you": "pc:ann"}));
+        let answers = vec![conflict(), free(), conflict(), free(), conflict(), free()];
+        let (refused, asked) = taken(answers);
+        let Err(CliError::Said(Exit::Conflict, why)) = refused else { panic!("{refused:?}") };
+        assert_eq!((why.as_str(), asked.len()), ("held", 6));
+    }
+
+    #[test]
+    fn the_lock_of_another_session_or_user_is_refused_with_the_next_step() {
+        for (holder, note) in
+            [("pc:ann", "agent session s2"), ("pc:bob", "agent session s1"), ("pc:ann", "")]
+        {
+            let (refused, _) = taken(vec![conflict(), Ok(held(holder, note))]);
+            let Err(CliError::Said(Exit::Conflict, why)) = refused else { panic!("{refused:?}") };
+            let says = format!("held by {holder} since 2026-01-15T10:30:00.000Z");
+            assert!(why.contains(&says) && why.contains(note), "{why}");
+            let next = r"latchfs run --wait 10m 'agents/file/a'\''b' -- true";
+            assert!(why.contains(next), "{why}");
+        }
+    }
+}
