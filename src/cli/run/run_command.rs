@@ -192,9 +192,9 @@ pub(in crate::cli) fn run(args: &RunArgs) -> CliResult {
         Ok(None) => args.conflict(&*ctl, Exit::Done),
         Err(CliError::Said(Exit::Conflict, sentence)) => {
             if args.try_only {
-                output::progress(&sentence)
+                output::progress(&sentence);
             } else {
-                output::say(&sentence)
+                output::say(&sentence);
             }
             args.conflict(&*ctl, Exit::Conflict)
         }
