@@ -210,14 +210,31 @@ pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
 
 /// Returns the state directory of this user.
 pub(super) fn default_state_dir() -> CliResult<PathBuf> {
+    own_state_dir().ok_or_else(|| {
+        CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
+    })
+}
+
+/// Returns the data directory of a server of this user.
+pub(super) fn default_data_dir() -> CliResult<PathBuf> {
+    if let Some(dir) = variable("LATCHFS_DATA") {
+        return absolute(Path::new(&dir));
+    }
+    own_state_dir().map(|state| state.join("data")).ok_or_else(|| {
+        CliError::usage(
+            "there is no HOME to keep the locks in; name a place by --data DIR, or keep nothing by \
+             --memory",
+        )
+    })
+}
+
+fn own_state_dir() -> Option<PathBuf> {
     if is_root() {
-        return Ok("/var/lib/latchfs".into());
+        return Some("/var/lib/latchfs".into());
     }
     let state = directory_variable("XDG_STATE_HOME")
         .or_else(|| Some(directory_variable("HOME")?.join(".local/state")));
-    state.map(|state| state.join("latchfs")).ok_or_else(|| {
-        CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
-    })
+    state.map(|state| state.join("latchfs"))
 }
 
 pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {

@@ -357,6 +357,17 @@ mod tests {
     fn arguments(plist: &str) -> Vec<&str> {
         let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
         let (array, _) = rest.split_once("</array>").expect("the arguments are a list");
+        if array.contains("<string>/bin/sh</string>") {
+            let script = "exec /usr/local/bin/latchfs serve $LATCHFS_SERVE_OPTIONS\n";
+            assert!(array.contains(script), "{array}");
+            let key = "<key>LATCHFS_SERVE_OPTIONS</key>";
+            let (_, rest) = plist.split_once(key).expect("it has options");
+            let options =
+                rest.lines().map(str::trim).find_map(|line| line.strip_prefix("<string>"));
+            let options = options.and_then(|line| line.strip_suffix("</string>"));
+            let options = options.expect("the options are a text").split(' ');
+            return ["latchfs", "serve"].into_iter().chain(options).collect();
+        }
         let lines = array.lines().map(str::trim).filter_map(|line| line.strip_prefix("<string>"));
         lines.filter_map(|line| line.strip_suffix("</string>")).collect()
     }

@@ -123,6 +123,11 @@ pub mod mountinfo {
         Ok(Vec::new())
     }
 
+    /// Returns `false`, since this system runs no containers.
+    pub(crate) fn is_on_root(_dir: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Returns the mount at a directory: none.
     pub fn at(_dir: &Path) -> io::Result<Option<MountPoint>> {
         Ok(None)

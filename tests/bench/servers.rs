@@ -87,8 +87,9 @@ pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, Strin
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     match state {
         State::Synced => command.arg("--data").arg(scratch.path().join("data")),
-        State::Kept => command.arg("--state").arg(scratch.path()),
-        State::None => command.args(["--state", "none", "--grant-at-once"]),
+        // As the daemon of a user's own locks does.
+        State::Kept => command.args(["--detached", "--state"]).arg(scratch.path()),
+        State::None => command.args(["--memory", "--grant-at-once"]),
     };
     let mut child = start("latchfs", command.stdout(Stdio::piped()))?;
     let out = child.stdout.take().ok_or("its output is piped")?;

@@ -181,7 +181,7 @@ fn a_server_without_state_in_the_place_of_the_server_grants_nothing() {
     one.request("give", &[]).ok();
     let address = machines.server.url.trim_start_matches("http://").to_owned();
     kill(&machines.server);
-    machines.server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
+    machines.server = Server::at(&address, &["--memory", "--grant-at-once"]);
     let why = soon("the other engine", || {
         let why = refused(&one, "a");
         (!why.contains("does not answer")).then_some(why)

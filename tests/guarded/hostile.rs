@@ -201,14 +201,14 @@ fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
 fn an_indistinguishable_server_is_refused() {
     let scratch = Scratch::with_folder();
     let dir = scratch.join("server").display().to_string();
-    for options in [["--state", dir.as_str()], ["--state", "none"]] {
-        let server = Server::at("127.0.0.1:0", &options);
+    for options in [&["--state", dir.as_str(), "--detached"][..], &["--memory"]] {
+        let server = Server::at("127.0.0.1:0", options);
         let mut init = latchfs();
         init.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
         let why = run(&mut init).exits(69);
         assert!(why.contains("engine with an id") && why.contains("--data DIR"), "{why}");
     }
-    let server = Server::at("127.0.0.1:0", &["--state", "none"]);
+    let server = Server::at("127.0.0.1:0", &["--memory"]);
     let data = Server::of(&Scratch::at(scratch.join("data")));
     scratch.init(&["--server", &data.url]);
     let why = refused(&scratch, &scratch.folder(), &["--server", &server.url]);

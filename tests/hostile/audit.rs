@@ -28,8 +28,8 @@ const GUESS: &str = "Authorization: Bearer a guess of some length";
 
 /// Starts a server that keeps its state in `scratch`, with these options.
 fn start(scratch: &Scratch, options: &[&str]) -> Server {
-    let state = scratch.path().join("state").display().to_string();
-    Server::listen(&[&["--state", &state], options].concat())
+    let data = scratch.path().join("state").display().to_string();
+    Server::listen(&[&["--data", &data], options].concat())
 }
 
 fn start_with_tokens(scratch: &Scratch) -> Server {
@@ -412,7 +412,7 @@ fn sighup_gives_a_mount_another_token() {
     };
     secret("the first secret of t");
     write(&own, "the first secret of t\n");
-    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let server = Server::listen(&["--memory", "--grant-at-once", "--tokens", &tokens]);
     let log = fs::File::create(path("mount.log")).expect("our directory");
     let mut mount = latchfs();
     mount.args(["mount", "locks", "--foreground", "--client", "t", "--server", &server.url]);

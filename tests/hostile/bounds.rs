@@ -66,7 +66,7 @@ fn every_length_in_a_batch_has_a_bound() {
     let scratch = Scratch::new();
     let socket = scratch.path().join("http.sock");
     let listen = format!("127.0.0.1:0,unix:{}", socket.display());
-    let server = Server::at(&listen, &["--state", "none", "--grant-at-once"]);
+    let server = Server::at(&listen, &["--memory", "--grant-at-once"]);
     for (number, (part, max)) in (1..).zip([
         ("note", NOTE_BYTES_MAX),
         ("holder id", HOLDER_ID_BYTES_MAX),
@@ -120,6 +120,7 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             patch: Patch::default(),
             at_once: false,
+            only: None,
         });
         encode_batch(&RequestBatch {
             engine: 0,
@@ -195,7 +196,7 @@ fn token_names_have_a_bound() {
     let keyed = [&auth[..], &["-H", "Idempotency-Key: x", "-X", "POST", "/locks/a?client=b"]];
     server.curl(&keyed.concat()).is(200);
     let tokens = serve(256);
-    let none = ["serve", "--listen", "127.0.0.1:0", "--state", "none", "--tokens", &tokens];
+    let none = ["serve", "--listen", "127.0.0.1:0", "--memory", "--tokens", &tokens];
     let (code, said) = run_latchfs(&none);
     assert!(code != Some(0) && said.contains("255"), "{said}");
 }

@@ -34,7 +34,7 @@ pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts a server without access control: any client may send any request.
 pub(crate) fn start() -> Server {
-    Server::listen(&["--state", "none", "--grant-at-once"])
+    Server::listen(&["--memory", "--grant-at-once"])
 }
 
 /// Returns the peak memory (`VmHWM`) of a process in KiB, or 0 after it has ended.

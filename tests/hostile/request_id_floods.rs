@@ -138,7 +138,7 @@ fn own_ids(server: &Server, begun: Time, limit: Duration) -> usize {
 fn a_busy_mount_beside_ids_of_others() {
     const THREADS: usize = 32;
     let limit = Duration::from_secs(rounds(4, 60) as u64);
-    let server = Server::listen(&["--state", "none", "--grant-at-once"]);
+    let server = Server::listen(&["--memory", "--grant-at-once"]);
     let other_url = server.url.replace("127.0.0.1", "localhost");
     let urls = format!("--client laptop1 --server {},{other_url}", server.url);
     let mount = Setup::new().no_state().only(&urls).start();

@@ -49,7 +49,7 @@ pub(crate) const EVE: &str = "Authorization: Bearer the secret of the attacker";
 
 pub(crate) fn start(scratch: &Scratch) -> Server {
     let tokens = scratch.secret_file("tokens.toml", TOKENS);
-    Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
+    Server::listen(&["--memory", "--grant-at-once", "--tokens", &tokens])
 }
 
 /// Sends a request of the victim with an idempotency key. The request must be answered within a
@@ -276,7 +276,7 @@ fn token_of(replies: &ItemReply) -> Option<Token> {
 fn keys_of_one_front_end_are_unknown_to_another() {
     let scratch = Scratch::new();
     let tokens = scratch.secret_file("tokens.toml", TOKENS);
-    let options = ["--state", "none", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
+    let options = ["--memory", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
     let mut server = Server::listen(&[&options[..], &["--tokens", &tokens]].concat());
     let said = server.says();
     let line =

@@ -47,7 +47,7 @@ fn revoked_token_loses_its_waits_and_event_streams() {
     let path = scratch.path().join("tokens.toml");
     write_tokens(&path, &["eve", "ann"], "team/");
     let tokens = path.display().to_string();
-    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let server = Server::listen(&["--memory", "--grant-at-once", "--tokens", &tokens]);
     let held = "/locks/team/x?client=ann&ttl=1h";
     server.curl(&["-H", ANN, "-X", "POST", held]).is(200);
     let waiting = "/locks/team/x?client=eve&wait=1h&ttl=24h";
@@ -91,7 +91,7 @@ fn narrowed_token_loses_what_lies_outside() {
     let path = scratch.path().join("tokens.toml");
     write_tokens(&path, &["eve", "ann"], "team/");
     let tokens = path.display().to_string();
-    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let server = Server::listen(&["--memory", "--grant-at-once", "--tokens", &tokens]);
     server.curl(&["-H", ANN, "-X", "POST", "/locks/team/x?client=ann"]).is(200);
     let mut wait = server.open(&["-H", EVE, "-X", "POST", "/locks/team/x?client=eve&wait=1h"]);
     let mut events = server.events(&["-H", EVE, "/events"]);
@@ -144,7 +144,7 @@ fn refused_client_certificate_ends_on_open_connections() {
     fs::write(&refused, "# none yet\n").expect("our directory");
     let (own, key, ca) = (cert("server.pem"), cert("server.key"), cert("ca.pem"));
     let tls = ["--tls-cert", &own, "--tls-key", &key, "--client-ca", &ca];
-    let options = ["--state", "none", "--grant-at-once", "--refuse-serials", &refused];
+    let options = ["--memory", "--grant-at-once", "--refuse-serials", &refused];
     let server = Server::listen(&[&options[..], &tls[..]].concat());
     let port = server.url.rsplit_once(':').expect("a port").1.to_owned();
     let url = format!("https://localhost:{port}");
@@ -278,7 +278,7 @@ fn wrong_tokens_are_slow_and_logged() {
     let path = scratch.path().join("tokens.toml");
     write_tokens(&path, &["ann"], "");
     let tokens = path.display().to_string();
-    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let server = Server::listen(&["--memory", "--grant-at-once", "--tokens", &tokens]);
     let asked = latchfs::time::boot_now();
     server.curl(&["-H", EVE, "/locks/x"]).is(401);
     let took = latchfs::time::boot_now().since(asked).as_duration();
@@ -312,17 +312,22 @@ fn token_is_not_sent_without_encryption() {
     assert!(said.contains("--plain-token") && said.contains("https"), "{said}");
 }
 
+/// The options before the directory of a server: those of a user's own locks, which have a journal,
+/// and those of every other server.
+const STORAGES: [&[&str]; 2] = [&["--detached", "--state"], &["--data"]];
+
 /// In an earlier version a symlink in the state directory named the file that was opened.
 #[test]
 fn symlinks_in_a_state_directory_are_not_followed() {
     let scratch = Scratch::new();
     let target = scratch.path().join("target");
-    for option in ["--state", "--data"] {
-        let state = scratch.path().join(option.trim_start_matches('-'));
+    for options in STORAGES {
+        let state = scratch.path().join(options[options.len() - 1].trim_start_matches('-'));
         fs::create_dir(&state).expect("a fresh directory");
         std::os::unix::fs::symlink(&target, state.join("lock")).expect("a fresh directory");
         let state = state.display().to_string();
-        let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        let serve = ["serve", "--listen", "127.0.0.1:0"];
+        let (code, said) = run_latchfs(&[&serve[..], options, &[&state]].concat());
         assert_ne!(code, Some(0), "{said}");
         assert!(!target.exists(), "{said}");
     }
@@ -332,11 +337,11 @@ fn symlinks_in_a_state_directory_are_not_followed() {
 #[test]
 fn files_of_a_server_are_private_whatever_the_umask() {
     let scratch = Scratch::new();
-    for option in ["--state", "--data"] {
-        let dir = scratch.path().join(option.trim_start_matches('-'));
+    for options in STORAGES {
+        let dir = scratch.path().join(options[options.len() - 1].trim_start_matches('-'));
         let mut command = Command::new("sh");
         command.args(["-c", "umask 0; exec \"$0\" \"$@\"", latchfs_path(), "serve"]);
-        command.args(["--listen", "127.0.0.1:0", option]).arg(&dir);
+        command.args(["--listen", "127.0.0.1:0"]).args(options).arg(&dir);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let server = Server::spawn(&mut command, Scratch::new());
         server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
@@ -352,9 +357,10 @@ fn state_directory_of_another_user_is_refused() {
     let state = scratch.path().join("state");
     fs::create_dir(&state).expect("a fresh directory");
     std::os::unix::fs::chown(&state, Some(4_000_001), None).expect("the tests run as root");
-    for option in ["--state", "--data"] {
+    for options in STORAGES {
         let state = state.display().to_string();
-        let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        let serve = ["serve", "--listen", "127.0.0.1:0"];
+        let (code, said) = run_latchfs(&[&serve[..], options, &[&state]].concat());
         assert_ne!(code, Some(0));
         assert!(said.contains("belongs to user 4000001"), "{said}");
     }

@@ -46,7 +46,7 @@ fn start(scratch: &Scratch, share: &str) -> Server {
     fs::write(&path, TOKENS).expect("a fresh directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
     let tokens = path.display().to_string();
-    let own = ["--state", "none", "--grant-at-once", "--tokens", &tokens];
+    let own = ["--memory", "--grant-at-once", "--tokens", &tokens];
     Server::listen(&[&own[..], &["--share", share]].concat())
 }
 
@@ -54,7 +54,7 @@ fn start(scratch: &Scratch, share: &str) -> Server {
 #[test]
 fn limits_of_all_callers_are_lowered_by_an_option() {
     let limits = "--limit=locks=3,sessions=1,queue=1,waiters=2,connections=8";
-    let server = Server::listen(&["--state", "none", "--grant-at-once", "--share=100", limits]);
+    let server = Server::listen(&["--memory", "--grant-at-once", "--share=100", limits]);
     let post = |path: &str| server.curl(&["-X", "POST", path]);
     for lock in ["a", "b", "c"] {
         post(&format!("/locks/{lock}?client=x")).is(200);

@@ -64,7 +64,7 @@ fn a_mount_that_fails_has_the_exit_code_of_mount() {
 #[test]
 fn a_line_of_fstab_names_a_server() {
     let seen = with_helper(
-        "$LATCHFS serve --listen 127.0.0.1:0 --state none --grant-at-once > served & server=$!
+        "$LATCHFS serve --listen 127.0.0.1:0 --memory --grant-at-once > served & server=$!
          trap 'umount -l $T/locks 2>/dev/null || :; kill $server' EXIT
          until grep -q listening served; do sleep 0.05; done
          url=$(sed -n 's/.*listening on \\([^ ]*\\).*/\\1/p' served)

@@ -19,7 +19,7 @@ pub enum Behind {
 #[track_caller]
 pub(crate) fn servers(scratch: &Scratch, behind: Behind) -> Vec<Server> {
     if behind == Behind::Server {
-        return vec![Server::listen(&["--state", &scratch.join("data").display().to_string()])];
+        return vec![Server::of(scratch)];
     }
     let mut cluster = Loopback::begin(scratch.path());
     let nodes: Vec<_> = (0..3).map(|_| cluster.node(&[])).collect();

@@ -33,10 +33,11 @@ pub fn python_tool(name: &str) -> PathBuf {
     target.join("test-tools/venv/bin").join(name)
 }
 
-/// Returns a command that runs latchfs, which talks to no server or mount of the environment.
+/// Returns a command that runs latchfs, which takes no server, mount or directory from the
+/// environment.
 pub fn latchfs() -> Command {
     let mut command = Command::new(latchfs_path());
-    command.env_remove("LATCHFS_SERVER").env_remove("LATCHFS_DIR");
+    command.env_remove("LATCHFS_SERVER").env_remove("LATCHFS_DIR").env_remove("LATCHFS_DATA");
     command
 }
 

@@ -134,7 +134,7 @@ impl Machine {
     pub fn serve(&self, more: &str) -> Daemon {
         let listen = format!("{}:{PORT}", self.address);
         let mut args = vec!["serve".to_owned(), "--listen".to_owned(), listen];
-        args.extend(["--state".to_owned(), self.path("state").display().to_string()]);
+        args.extend(["--data".to_owned(), self.path("data").display().to_string()]);
         args.extend(insecure().map(str::to_owned));
         args.extend(more.split_whitespace().map(str::to_owned));
         Daemon::start(self, args, "listening")

@@ -47,7 +47,7 @@ impl Server {
         if is_durable() {
             command.arg("--data").arg(scratch.path().join("data"));
         } else {
-            command.args(["--state", "none", "--grant-at-once"]);
+            command.args(["--memory", "--grant-at-once"]);
         }
         Self::spawn(command.args(options), scratch)
     }
@@ -67,7 +67,19 @@ impl Server {
     /// Starts a server that keeps its state in the scratch directory of a test.
     #[track_caller]
     pub fn of(scratch: &Scratch) -> Self {
-        Self::listen(&["--data", &scratch.join("server").display().to_string()])
+        Self::of_data(&scratch.join("server"))
+    }
+
+    /// Starts a server that keeps its state in the data directory `data`.
+    #[track_caller]
+    pub fn of_data(data: &Path) -> Self {
+        Self::listen(&["--data", &data.display().to_string()])
+    }
+
+    /// Starts the daemon of a user's own locks, which keeps a journal in `state` as a mount does.
+    #[track_caller]
+    pub fn of_own_locks(state: &Path) -> Self {
+        Self::listen(&["--state", &state.display().to_string(), "--detached"])
     }
 
     /// Starts a server by `command`, which runs latchfs.

@@ -14,7 +14,7 @@ use crate::cli::connect::credential_options::{ServerCredentials, ServerKeyArgs, 
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
 use crate::cli::serve::access_options::AccessArgs;
-use crate::cli::serve::storage_options::{StorageArgs, StorageChoice, warn};
+use crate::cli::serve::storage_options::{MountStorageArgs, StorageChoice, warn};
 use crate::cli::serve::{serve_command, storage_options};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
@@ -87,7 +87,7 @@ pub(in crate::cli) struct MountArgs {
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
-    keep: StorageArgs,
+    keep: MountStorageArgs,
     /// Mount on a directory with entries, which are hidden; it is not sealed either, so programs
     /// can make files in it while nothing is mounted, and lock nothing by them
     #[arg(long)]

@@ -5,7 +5,7 @@
 
 use super::access_options::AccessArgs;
 use super::storage_options;
-use super::storage_options::{LocalBackend, StorageArgs, StorageChoice};
+use super::storage_options::{LocalBackend, ServerStorageArgs, StorageChoice};
 use crate::auth::{Authenticator, Grant};
 use crate::cli::argument_types::{
     DurationArg, ListenArg, address, default_grace, default_ttl, listen_at, span,
@@ -63,7 +63,7 @@ pub(in crate::cli) struct ServeArgs {
         value_parser = default_grace)]
     grace: DurationArg<Grace>,
     #[command(flatten)]
-    keep: StorageArgs,
+    keep: ServerStorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
     /// When a node leaves or is removed, end the holds and waits of the client of its name
@@ -98,7 +98,7 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     if args.print_permissions {
         return output::write(&access_options::table());
     }
-    let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
+    let kept = args.keep.kept(args.ttl.0, args.grace.0, args.detached)?;
     let mut config = args.access.config(args.sockets(), args.ttl.0, args.grace.0)?;
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
@@ -112,7 +112,7 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;
-    warn(kept.warning());
+    warn(kept.warning().or_else(|| kept.container_warning()));
     let (send, news) = mpsc::channel();
     let sender = |news: fn() -> ServeEvent| {
         let send = send.clone();

@@ -6,11 +6,14 @@
 //!
 //! The options that make a durable server a node of a cluster.
 
-use crate::cli::argument_types::{absolute, address, host_name, state_dir, ttl};
+use crate::cli::argument_types::{
+    absolute, address, default_data_dir, host_name, state_dir, ttl, variable,
+};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::engine::{Grace, Rules, Ttl};
 use crate::fuse::kernel::machine_facts::request_timeout;
+use crate::fuse::kernel::mountinfo;
 use crate::raft::{ClusterName, ElectionPace, PeerError, PeerFiles, Peering, RaftNode, Stop};
 use crate::server::http::ca;
 use crate::service::local::Local;
@@ -21,9 +24,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The options that select where a daemon stores its state.
+/// The options that select where the engine of a mount stores its state.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct StorageArgs {
+pub(in crate::cli) struct MountStorageArgs {
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
     /// latchfs in the XDG state directory]
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
@@ -41,9 +44,48 @@ pub(in crate::cli) struct StorageArgs {
     grant_at_once: bool,
 }
 
+/// The options that select where a server stores its state.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct ServerStorageArgs {
+    /// Where to keep the log: nothing is answered before the disk has it, so that neither a crash
+    /// nor a power failure loses an answer [env: `LATCHFS_DATA`] [default: /var/lib/latchfs/data as
+    /// root, else latchfs/data in the XDG state directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
+    data: Option<PathBuf>,
+    /// Keep nothing on a disk: a restart forgets all leases, and grants nothing until those from
+    /// before it are over
+    #[arg(long)]
+    memory: bool,
+    /// With --memory: the longest ttl of a lease, and with the grace for how long nothing is
+    /// granted after a start [default: 1m, or --ttl if that is longer]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
+    max_ttl: Option<Ttl>,
+    /// With --memory: grant locks from the start, since no holder from before it can be alive
+    #[arg(long, conflicts_with = "max_ttl")]
+    grant_at_once: bool,
+    /// The journal of a user's own locks, whose daemon must start fast
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["data", "memory"])]
+    state: Option<PathBuf>,
+}
+
+/// What the command line says about the start of an engine that stores nothing.
+#[derive(Debug, Clone, Copy)]
+struct StatelessStart {
+    /// The option that selects such an engine.
+    option: &'static str,
+    max_ttl: Option<Ttl>,
+    grant_at_once: bool,
+    ttl: Ttl,
+    grace: Grace,
+}
+
 /// The default of `--max-ttl`, unless `--ttl` is longer. After a restart without stored state, no
 /// lock is granted for this time plus the grace.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
+
+/// Files by which Docker and Podman mark a container, and the variable by which Kubernetes does.
+const CONTAINER_FILES: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
+const CONTAINER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The storage that the command-line options select.
 #[derive(Debug)]
@@ -52,9 +94,14 @@ pub(in crate::cli) enum StorageChoice {
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
     Data(PathBuf),
-    /// Nothing is stored. After a start, no lock is granted for this time, in which every earlier
-    /// lease expires; `None` grants locks at once.
-    Nowhere(Option<Span>),
+    /// Nothing is stored.
+    Nowhere {
+        /// The option that has selected this.
+        option: &'static str,
+        /// After a start, no lock is granted for this time, in which every earlier lease expires;
+        /// `None` grants locks at once.
+        hold_off: Option<Span>,
+    },
 }
 
 /// The engine of this process, which decides about locks.
@@ -65,7 +112,7 @@ pub(in crate::cli) enum LocalBackend {
     Node(Arc<RaftNode>),
 }
 
-impl StorageArgs {
+impl MountStorageArgs {
     /// Whether the command line has any option that selects a storage.
     pub(in crate::cli) fn is_said(&self) -> bool {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
@@ -74,41 +121,89 @@ impl StorageArgs {
     /// Returns the storage that the options or the defaults select. `ttl` and `grace` are the
     /// defaults of a lease.
     pub(in crate::cli) fn kept(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
-        let kept = self.place(ttl, grace)?;
-        if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
-            return Err(CliError::usage(format!(
-                "--max-ttl and --grant-at-once are for --state none; {} keeps all leases, so that \
-                 locks are granted from the start",
-                dir.display()
-            )));
+        let Self { max_ttl, grant_at_once, .. } = *self;
+        let start = StatelessStart { option: "--state none", max_ttl, grant_at_once, ttl, grace };
+        if let Some(data) = &self.data {
+            return start.is_unused_by(StorageChoice::Data(named_data_dir(data)?));
         }
-        Ok(kept)
+        match state_dir(self.state.as_deref())? {
+            Some(dir) => start.is_unused_by(StorageChoice::State(dir)),
+            None => start.choice(),
+        }
+    }
+}
+
+impl ServerStorageArgs {
+    /// Returns the storage that the options or the defaults select. `ttl` and `grace` are the
+    /// defaults of a lease. `own_locks` says that the server is the daemon of a user's own locks,
+    /// which alone keeps a journal.
+    pub(super) fn kept(&self, ttl: Ttl, grace: Grace, own_locks: bool) -> CliResult<StorageChoice> {
+        let Self { max_ttl, grant_at_once, .. } = *self;
+        let start = StatelessStart { option: "--memory", max_ttl, grant_at_once, ttl, grace };
+        if self.memory {
+            return start.choice();
+        }
+        let storage = match &self.state {
+            None => StorageChoice::Data(match &self.data {
+                Some(dir) => named_data_dir(dir)?,
+                None => default_data_dir()?,
+            }),
+            Some(dir) if own_locks => StorageChoice::State(absolute(dir)?),
+            Some(_) => return Err(refused_state()),
+        };
+        start.is_unused_by(storage)
+    }
+}
+
+/// Returns the error of `serve --state`, which earlier versions had.
+fn refused_state() -> CliError {
+    let place = match default_data_dir() {
+        Ok(dir) => format!(", by default {}", dir.display()),
+        Err(_) => String::new(),
+    };
+    CliError::usage(format!(
+        "--state is an option of 'mount': a server keeps its state in a data directory{place}; \
+         name another one by --data DIR, or keep nothing by --memory"
+    ))
+}
+
+fn named_data_dir(dir: &Path) -> CliResult<PathBuf> {
+    if dir.as_os_str().is_empty() {
+        return Err(CliError::usage("--data needs a directory"));
+    }
+    absolute(dir)
+}
+
+impl StatelessStart {
+    /// Returns the storage of an engine that stores nothing.
+    fn choice(self) -> CliResult<StorageChoice> {
+        let hold_off = if self.grant_at_once { None } else { Some(self.longest()?) };
+        Ok(StorageChoice::Nowhere { option: self.option, hold_off })
     }
 
-    fn place(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
-        if let Some(data) = &self.data {
-            if data.as_os_str().is_empty() {
-                return Err(CliError::usage("--data needs a directory"));
-            }
-            return absolute(data).map(StorageChoice::Data);
-        }
-        let state = state_dir(self.state.as_deref())?;
-        match state {
-            Some(dir) => Ok(StorageChoice::State(dir)),
-            None if self.grant_at_once => Ok(StorageChoice::Nowhere(None)),
-            None => self.longest(ttl, grace).map(|longest| StorageChoice::Nowhere(Some(longest))),
-        }
+    /// Returns `storage`, which keeps all leases; refuses the options of an engine that does not.
+    fn is_unused_by(self, storage: StorageChoice) -> CliResult<StorageChoice> {
+        let (Some(dir), true) = (storage.dir(), self.grant_at_once || self.max_ttl.is_some())
+        else {
+            return Ok(storage);
+        };
+        Err(CliError::usage(format!(
+            "--max-ttl and --grant-at-once are for {}; {} keeps all leases, so that locks are \
+             granted from the start",
+            self.option,
+            dir.display()
+        )))
     }
 
     /// Returns the maximum lifetime of a lease, which is the sum of its maximum ttl and the grace.
-    fn longest(&self, ttl: Ttl, grace: Grace) -> CliResult<Span> {
-        let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
-        if ttl.span() <= longest {
-            return Ok(longest + grace.span());
+    fn longest(self) -> CliResult<Span> {
+        let ttl = self.ttl.span();
+        let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl), Ttl::span);
+        if ttl <= longest {
+            return Ok(longest + self.grace.span());
         }
         Err(CliError::usage(format!(
-            "--ttl {} is longer than --max-ttl {longest}; shorten one or lengthen the other",
-            ttl.span()
+            "--ttl {ttl} is longer than --max-ttl {longest}; shorten one or lengthen the other"
         )))
     }
 }
@@ -118,15 +213,15 @@ impl StorageChoice {
     pub(in crate::cli) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data(dir) => Some(dir),
-            Self::Nowhere(_) => None,
+            Self::Nowhere { .. } => None,
         }
     }
 
     /// Returns the warning that a restart forgets all leases, if no state is stored.
     pub(in crate::cli) fn warning(&self) -> Option<String> {
-        let Self::Nowhere(longest) = self else { return None };
-        let forgets = "with --state none a restart forgets all leases at once";
-        Some(match longest {
+        let Self::Nowhere { option, hold_off } = self else { return None };
+        let forgets = format!("with {option} a restart forgets all leases at once");
+        Some(match hold_off {
             None => format!(
                 "{forgets}; --grant-at-once: a client that holds a lock from before this start may \
                  meet a second holder"
@@ -136,6 +231,21 @@ impl StorageChoice {
                  from before this start can last; pass --grant-at-once if there is none",
                 Wall::at_boot_time(boot_now() + *longest)
             ),
+        })
+    }
+
+    /// Returns the warning that the data directory is lost with its container: this process runs in
+    /// a container, and the directory is on the container's root file system, not on a volume.
+    pub(super) fn container_warning(&self) -> Option<String> {
+        let Self::Data(dir) = self else { return None };
+        let has_file = || CONTAINER_FILES.iter().any(|file| Path::new(file).exists());
+        let is_container = variable(CONTAINER_VARIABLE).is_some() || has_file();
+        (is_container && mountinfo::is_on_root(dir).unwrap_or(false)).then(|| {
+            format!(
+                "the data directory {} is in the container, not on a volume: all locks are lost \
+                 when the container is removed; mount a volume there",
+                dir.display()
+            )
         })
     }
 
@@ -158,11 +268,10 @@ impl StorageChoice {
                 let node = node.map_err(|error| CliError::unavailable(error.to_string()))?;
                 Ok(LocalBackend::Node(Arc::new(node)))
             }
-            Self::Nowhere(longest) => {
-                let local = Local::afresh(rules, Wall::now(), *longest).map_err(|error| {
+            Self::Nowhere { hold_off, .. } => {
+                let local = Local::afresh(rules, Wall::now(), *hold_off).map_err(|error| {
                     CliError::unavailable(format!(
-                        "the engine can't be started: {error}; set the clock, or keep the tokens \
-                         by --state DIR"
+                        "the engine can't be started: {error}; set the clock"
                     ))
                 })?;
                 Ok(LocalBackend::Local(Arc::new(local)))
@@ -238,7 +347,7 @@ pub(in crate::cli) fn warn(of_state: Option<String>) {
 #[command(next_help_heading = "With other nodes")]
 pub(in crate::cli) struct PeerArgs {
     /// Listen for other nodes, of which a majority decides
-    #[arg(long, value_name = "ADDRESS", requires = "data", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     peer_listen: Option<SocketAddr>,
     /// Where other nodes find this one, if that is another address
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
@@ -298,8 +407,11 @@ impl PeerArgs {
         refused: Option<&Path>,
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
-        if !matches!(kept, StorageChoice::Data { .. }) {
-            return Err(CliError::usage("--peer-listen needs --data DIR"));
+        if !matches!(kept, StorageChoice::Data(_)) {
+            return Err(CliError::usage(
+                "a node of a cluster must keep what it has promised, and --memory keeps nothing; \
+                 leave out --memory, or --peer-listen",
+            ));
         }
         let serves = serves.ok_or_else(|| {
             CliError::usage(

@@ -103,6 +103,21 @@ pub struct Baseline {
     pub hold_off: Option<HoldOff>,
 }
 
+impl Baseline {
+    /// Returns the baseline of an engine without state. Its first token follows from the wall
+    /// clock, so that its tokens are above those of every engine that began so earlier. `None` if
+    /// the clock is not set, or if tokens would reach 2^53.
+    pub fn by_clock(rules: Rules, wall: Wall) -> Option<Self> {
+        if wall.secs < WALL_SECS_MIN {
+            return None;
+        }
+        let micros = u64::from(wall.nanos / 1_000);
+        let from = u64::try_from(wall.secs).ok()?.checked_mul(NUMBERS_A_SECOND)? + micros;
+        let baseline = Self { rules, tokens_from: from, tickets_from: from, hold_off: None };
+        (from < TOKEN_MAX).then_some(baseline)
+    }
+}
+
 impl Engine {
     /// Returns the baseline of the engine that replaces a lost one. `self` is the state of the lost
     /// engine, as read from a backup. `wall_secs` is the start of the new engine in seconds since
@@ -131,18 +146,10 @@ impl Engine {
         engine
     }
 
-    /// Returns an engine without state whose first token is derived from the wall clock, so that
-    /// its tokens are above those of every engine that this function returned earlier. `None` if
-    /// the clock is not set, or if tokens would reach 2^53.
+    /// Returns an engine without state, whose numbers follow from the wall clock
+    /// ([`Baseline::by_clock`]).
     pub fn afresh(rules: Rules, wall: Wall) -> Option<Self> {
-        if wall.secs < WALL_SECS_MIN {
-            return None;
-        }
-        let micros = u64::from(wall.nanos / 1_000);
-        let from = u64::try_from(wall.secs).ok()?.checked_mul(NUMBERS_A_SECOND)? + micros;
-        let mut engine = Self::new(rules);
-        (engine.state.mint, engine.state.next_ticket) = (TokenAllocator::at(from), from);
-        (from < TOKEN_MAX).then_some(engine)
+        Baseline::by_clock(rules, wall).map(|baseline| Self::from_baseline(&baseline))
     }
 
     /// Refuses leases that last longer than `longest` (ttl and grace together) from now on, so that

@@ -103,6 +103,16 @@ pub fn at(dir: &Path) -> io::Result<Option<MountPoint>> {
     Ok(read()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
+/// Whether a directory, or its nearest ancestor that exists, is on the file system that is mounted
+/// at `/`.
+pub(crate) fn is_on_root(dir: &Path) -> io::Result<bool> {
+    let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok());
+    let there = there.unwrap_or_else(|| "/".into());
+    let mounts = read()?;
+    let mut above = there.ancestors().filter(|dir| dir.parent().is_some());
+    Ok(!above.any(|dir| mounts.iter().any(|mount| mount.dir == dir)))
+}
+
 fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
     let mut seen: Vec<MountPoint> = Vec::new();
     for mount in mounts {

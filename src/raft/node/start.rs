@@ -6,7 +6,7 @@ use super::membership::{Members, best};
 use super::node_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::peer_service::PeerService;
 use crate::engine::codec::state_codec::known_version;
-use crate::engine::{EndSession, Op, Rules, SessionEnd};
+use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::raft::leadership::{LeadershipRole, Metrics, alone, metrics};
 use crate::raft::node::cluster_admin::{Gauges, Reporter};
 use crate::raft::node_environment::{NodeEnvironment, SystemEnvironment};
@@ -406,7 +406,12 @@ async fn begin_alone(
         None => {
             let cluster = identity.cluster;
             match inherited {
-                None => write(Proposal::Begin(cluster, Rules::default())).await?,
+                None => {
+                    let wall = Wall::now();
+                    let baseline = Baseline::by_clock(Rules::default(), wall);
+                    let baseline = baseline.ok_or_else(|| stopped(unset_clock(wall)))?;
+                    write(Proposal::Inherit(cluster, baseline)).await?;
+                }
                 Some(inherited) => {
                     for proposal in inherited.proposals(cluster) {
                         write(proposal).await?;
@@ -445,6 +450,12 @@ async fn begin_alone(
         write(Proposal::Commands(Arc::new(Commands { now, commands }))).await?;
     }
     Ok(LeadershipRole::Leads(reign))
+}
+
+/// Returns why a new cluster can't begin at this time of the wall clock. Its first token follows
+/// from the clock, so that a cluster that replaces one whose disk is lost repeats no token.
+fn unset_clock(wall: Wall) -> String {
+    format!("the clock shows {wall}, and the first token of a new data directory follows from it")
 }
 
 /// Waits until this node leads, and has applied all entries of its log.

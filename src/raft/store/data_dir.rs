@@ -294,7 +294,8 @@ impl DataError {
 
 /// The advice in a message about lost or damaged data.
 const BEGIN_ANEW: &str = "put back a backup of the whole directory; or move the directory away and \
-    begin with an empty one, and know that no lock is held then and tokens begin at 1 again";
+    begin with an empty one, and know that no lock is held then; its tokens are higher, unless the \
+    clock was set back";
 
 impl fmt::Display for DataError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -302,8 +303,9 @@ impl fmt::Display for DataError {
             Self::Place(error) => error.fmt(f),
             Self::Foreign(path) => write!(
                 f,
-                "{} is there, so this is no data directory; if it is a state directory, name it \
-                 with --state DIR, else name an empty one with --data DIR",
+                "{} is there, so this is no data directory; name an empty one with --data DIR; the \
+                 locks of a state directory stay where they are, and 'latchfs mount --state DIR' \
+                 finds them",
                 path.display()
             ),
             Self::NotEmpty(path) => write!(

@@ -178,11 +178,12 @@ impl fmt::Display for ClusterId {
 /// The contents of one entry, applied as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proposal {
-    /// Begins a new cluster: its id, and the limits and durations (`Rules`) that all its replicas
-    /// must share.
+    /// Begins a new cluster with tokens from 1, as earlier versions did: its id, and the limits
+    /// and durations (`Rules`) that all its replicas must share.
     Begin(ClusterId, Rules),
-    /// Begins a cluster that replaces a lost one: its id, and what it takes over (limits, the first
-    /// token and queue ticket, and for how long no lock is granted).
+    /// Begins a cluster: its id, and what its engine begins with (limits, the first token and queue
+    /// ticket, and for how long no lock is granted). A new cluster has its numbers from the wall
+    /// clock, and one that replaces a lost one those above the lost ones.
     Inherit(ClusterId, Baseline),
     /// Some of the names that the lost cluster remembered beyond a tenure. Such proposals follow
     /// the one that begins a cluster after another.
@@ -248,8 +249,9 @@ pub type Answers = Vec<Answer>;
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Begin(cluster, _) => write!(f, "the beginning of {cluster}"),
-            Self::Inherit(cluster, _) => write!(f, "the beginning of {cluster}, after another"),
+            Self::Begin(cluster, _) | Self::Inherit(cluster, _) => {
+                write!(f, "the beginning of {cluster}")
+            }
             Self::Remember(names) => write!(f, "{} names of another", names.len()),
             Self::Raise(version) => write!(f, "cluster version {version}"),
             Self::Commands(body) => write!(f, "{} commands at {}", body.commands.len(), body.now),

@@ -101,9 +101,9 @@ fn sh(script: &str) {
     testing::run(std::process::Command::new("sh").args(["-c", script])).ok();
 }
 
-fn run_here(listen: &str, state: std::path::PathBuf) -> Ours {
+fn run_here(listen: &str, data: std::path::PathBuf) -> Ours {
     let mut command = latchfs();
-    command.args(["serve", "--listen", listen, "--state"]).arg(state);
+    command.args(["serve", "--listen", listen, "--data"]).arg(data);
     begun(command, "listening")
 }
 

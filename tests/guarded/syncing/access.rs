@@ -32,7 +32,7 @@ pub(crate) struct LockOnly {
 
 impl LockOnly {
     pub(crate) fn new(folders: &[PathBuf]) -> Self {
-        let server = Server::at("127.0.0.1:0", &["--state", "none", "--grant-at-once"]);
+        let server = Server::at("127.0.0.1:0", &["--memory", "--grant-at-once"]);
         Self { server, folders: folders.to_vec() }
     }
 

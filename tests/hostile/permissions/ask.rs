@@ -179,6 +179,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
             term,
             patch,
             at_once: false,
+            only: None,
         }),
         "open-session" => {
             let (ttl, grace) = (Some(TTL_DEFAULT), GRACE_DEFAULT);

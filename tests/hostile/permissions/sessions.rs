@@ -60,7 +60,15 @@ fn is_denied(sites: &Sites, who: &Who, request: &str, client: &str, lock: &str, 
         }
         "steal" => {
             let reason = StealReason::parse("why").expect("a reason");
-            Op::Steal(Steal { name, client, reason, term: on_session, patch, at_once: false })
+            Op::Steal(Steal {
+                name,
+                client,
+                reason,
+                term: on_session,
+                patch,
+                at_once: false,
+                only: None,
+            })
         }
         other => panic!("say here how {other} is asked"),
     };

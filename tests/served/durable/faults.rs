@@ -13,28 +13,61 @@ fn start(data: &Path) -> Server {
     Server::listen(&["--data", &data.display().to_string()])
 }
 
-/// Acquires locks until one is refused or the server gives no answer. Returns the number of granted
-/// locks, and the last answer.
-fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_json::Value)>) {
-    let mut talk = HttpConnection::to(&server.url).expect("it listens");
-    for number in 0..100_000 {
-        let path = format!("/locks/lock{number}?client=a&ttl=1h&note={note}");
+/// The locks that a server has granted, one token after the other.
+#[derive(Default)]
+struct GrantedLocks {
+    first_token: u64,
+    count: u64,
+}
+
+impl GrantedLocks {
+    /// Acquires the next lock. Returns the answer of the server unless it is a grant.
+    fn acquire(
+        &mut self,
+        talk: &mut HttpConnection,
+        note: &str,
+    ) -> Result<(), Option<(u16, serde_json::Value)>> {
+        let path = format!("/locks/lock{}?client=a&ttl=1h&note={note}", self.count);
         match talk.request("POST", &path) {
-            Some((200, body)) => assert_eq!(body["token"], number + 1, "{body}"),
-            other => return (number, other),
+            Some((200, body)) => {
+                let token = body["token"].as_u64().expect("a token");
+                if self.count == 0 {
+                    self.first_token = token;
+                }
+                assert_eq!(token, self.first_token + self.count, "{body}");
+                self.count += 1;
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
+    /// Fails unless all of them are held.
+    #[track_caller]
+    fn are_held(&self, server: &Server) {
+        let mut talk = HttpConnection::to(&server.url).expect("it listens");
+        for number in 0..self.count {
+            let path = format!("/locks/lock{number}");
+            let (_, body) = talk.request("GET", &path).expect("it answers");
+            assert_eq!(body["token"], self.first_token + number, "{body}");
+        }
+    }
+}
+
+/// Acquires locks until one is refused or the server gives no answer. Returns the granted locks,
+/// and the last answer.
+fn take_until_refused(
+    server: &Server,
+    note: &str,
+) -> (GrantedLocks, Option<(u16, serde_json::Value)>) {
+    let mut talk = HttpConnection::to(&server.url).expect("it listens");
+    let mut granted = GrantedLocks::default();
+    for _ in 0..100_000 {
+        if let Err(other) = granted.acquire(&mut talk, note) {
+            return (granted, other);
         }
     }
     panic!("it never ended");
-}
-
-/// Fails unless the first `count` locks are held.
-#[track_caller]
-fn all_are_there(server: &Server, count: u64) {
-    let mut talk = HttpConnection::to(&server.url).expect("it listens");
-    for number in 0..count {
-        let (_, body) = talk.request("GET", &format!("/locks/lock{number}")).expect("it answers");
-        assert_eq!(body["token"], number + 1, "{body}");
-    }
 }
 
 #[test]
@@ -44,7 +77,7 @@ fn a_full_disk_stops_the_node() {
     let data = disk.path().join("data");
     let mut server = start(&data);
     let (granted, answer) = take_until_refused(&server, &"n".repeat(500));
-    assert!(granted > 100, "{granted}");
+    assert!(granted.count > 100, "{}", granted.count);
     if let Some((code, body)) = answer {
         assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
     }
@@ -58,7 +91,7 @@ fn a_full_disk_stops_the_node() {
     assert_eq!(said.0, UNAVAILABLE, "{}", said.1);
     assert!(said.1.contains("no space left on device"), "{}", said.1);
     disk.remount("size=4m");
-    all_are_there(&start(&data), granted);
+    granted.are_held(&start(&data));
 }
 
 #[test]
@@ -71,6 +104,8 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
     command.arg("mount").arg(&dir).args(["--listen", &socket, "--client", "box", "--data"]);
     let mut server = Server::spawn(command.arg(&data), Scratch::new());
     fs::create_dir(dir.join("build")).expect("it is mounted, and the lock is free");
+    let status = fs::read(dir.join(".latchfs/status/build")).expect("it is mounted");
+    let status: serde_json::Value = serde_json::from_slice(&status).expect("JSON");
     let names = (0..100_000).map(|number| dir.join(format!("{}{number}", "n".repeat(200))));
     let granted = names.take_while(|name| fs::create_dir(name).is_ok()).count();
     assert!((51..100_000).contains(&granted), "{granted}");
@@ -81,7 +116,8 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
     let server = start(&data);
     let mut talk = HttpConnection::to(&server.url).expect("it listens");
     let (_, body) = talk.request("GET", "/locks/build").expect("it answers");
-    assert_eq!((&body["token"], &body["holder"]), (&1.into(), &"box:root".into()), "{body}");
+    let holder = (&body["token"], &body["holder"]);
+    assert_eq!(holder, (&status["token"], &"box:root".into()), "{body}");
 }
 
 #[test]
@@ -91,9 +127,9 @@ fn a_failed_sync_is_not_retried() {
     let shim = Shim::new(&scratch, scratch.path());
     let mut server = shim.serve(&data);
     let mut talk = HttpConnection::to(&server.url).expect("it listens");
-    for number in 0..20 {
-        let path = format!("/locks/lock{number}?client=a&ttl=1h");
-        assert_eq!(talk.request("POST", &path).expect("it answers").1["token"], number + 1);
+    let mut granted = GrantedLocks::default();
+    for _ in 0..20 {
+        granted.acquire(&mut talk, "").expect("it is free");
     }
     fs::write(&shim.fail, "").expect("there is room");
     // When its disk fails, the server either answers 503 or exits before it answers.
@@ -105,7 +141,7 @@ fn a_failed_sync_is_not_retried() {
     assert!(server.log().contains("the log can't be written"), "{}", server.log());
     assert_eq!(fs::read_to_string(&shim.fail).expect("it is there"), "!", "one sync, not more");
     fs::remove_file(&shim.fail).expect("it is there");
-    all_are_there(&start(&data), 20);
+    granted.are_held(&start(&data));
 }
 
 #[test]
@@ -135,6 +171,25 @@ fn two_servers_do_not_share_a_directory() {
     let (code, said) = run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
     assert_eq!(code, UNAVAILABLE, "{said}");
     assert!(said.contains(&format!("is in use by process {}", server.pid())), "{said}");
-    let (code, said) = run_latchfs(&["serve", "--data", &data, "--state", "none"]);
+    let (code, said) = run_latchfs(&["serve", "--data", &data, "--memory"]);
     assert_eq!(code, Some(64), "{said}");
+}
+
+/// A server whose disk was lost begins with an empty directory. It repeats no token of the lost
+/// one, and a resource that knows those tokens still tells old holders from new ones.
+#[test]
+fn tokens_rise_when_the_directory_is_lost() {
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data");
+    let mut last = 1_700_000_000 << 20;
+    for _ in 0..3 {
+        let mut server = start(&data);
+        let granted = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=1h"]).is(200);
+        let token = granted["token"].as_u64().expect("a token");
+        assert!(last < token && token < 1 << 53, "{token} after {last}");
+        last = token;
+        server.signal(libc::SIGKILL);
+        server.wait();
+        fs::remove_dir_all(&data).expect("nobody uses it any more");
+    }
 }

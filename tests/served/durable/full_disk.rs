@@ -88,7 +88,7 @@ impl Drop for MountPoint {
 }
 
 fn serve(disk: &Disk) -> Server {
-    Server::listen(&["--state", &disk.state()])
+    Server::of_own_locks(Path::new(&disk.state()))
 }
 
 fn mount(disk: &Disk, dir: &Path) -> Server {

@@ -1,5 +1,6 @@
-//! The guarantees that only a durable server (`--data`) gives: it has a log on disk.
+//! The guarantees that a durable server gives: it has a log on disk.
 
+mod default_storage;
 mod faults;
 mod full_disk;
 mod killed;

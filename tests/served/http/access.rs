@@ -199,8 +199,7 @@ fn token_file_is_reloaded_unless_it_is_invalid() {
 fn token_file_that_others_may_read_is_refused() {
     let scratch = Scratch::new();
     let path = tokens(scratch.path(), TOKENS, 0o640).display().to_string();
-    let (code, said) =
-        run_latchfs(&["serve", "--state", "none", "--grant-at-once", "--tokens", &path]);
+    let (code, said) = run_latchfs(&["serve", "--memory", "--grant-at-once", "--tokens", &path]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("chmod 600"), "{said}");
 }
@@ -209,13 +208,13 @@ fn token_file_that_others_may_read_is_refused() {
 fn public_address_requires_tokens_and_tls() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let (code, said) =
-            run_latchfs(&["serve", "--state", "none", "--grant-at-once", "--listen", address]);
+            run_latchfs(&["serve", "--memory", "--grant-at-once", "--listen", address]);
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
     // With `--insecure` the server starts on the address 0.0.0.0 although it has neither tokens nor
     // TLS. The harness sends its requests to the loopback address.
-    let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
+    let server = Server::at("0.0.0.0:0", &["--memory", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }
 
@@ -224,7 +223,7 @@ fn public_address_requires_tokens_and_tls() {
 fn insecure_permits_what_it_names_only() {
     let scratch = Scratch::new();
     let path = tokens(scratch.path(), TOKENS, 0o600).display().to_string();
-    let options = ["--state", "none", "--grant-at-once"];
+    let options = ["--memory", "--grant-at-once"];
     for (more, says) in [
         (&["--insecure=no-tls"][..], "--insecure=no-credentials"),
         (&["--insecure=no-credentials"], "--insecure=no-tls"),

@@ -18,7 +18,7 @@ fn words(word: &str) -> Vec<String> {
     serde_json::from_str(said(word)).expect("a list of texts")
 }
 
-/// The server in the image is not root, and owns the directory of its state.
+/// The server in the image is not root, and owns the directory of its locks.
 #[test]
 fn image_has_a_user_of_its_own() {
     let (user, volume) = (said("USER"), said("VOLUME"));
@@ -35,10 +35,8 @@ fn command_of_the_image_grants_locks() {
     let [program] = &words("ENTRYPOINT")[..] else { panic!("one program is started") };
     assert_eq!(said("COPY"), format!("--from=build /src/target/release/latchfs {program}"));
     let (scratch, volume) = (Scratch::new(), said("VOLUME"));
-    let own = scratch.path().join("state").display().to_string();
-    let all = words("CMD");
-    assert!(all.iter().any(|arg| arg == volume), "it keeps its state in {volume}: {all:?}");
-    let args = all.into_iter().map(|arg| if arg == volume { own.clone() } else { arg });
+    let own = scratch.path().join("data");
+    assert_eq!(said("ENV"), format!("LATCHFS_DATA={volume}"), "the locks are on the volume");
     let script = format!(
         "ip link set lo up
         \"$0\" \"$@\" > out 2>&1 & server=$!
@@ -50,8 +48,10 @@ fn command_of_the_image_grants_locks() {
     let mut command = Command::new("unshare");
     command
         .args(["--net", "sh", "-c", &script, latchfs_path()])
-        .args(args)
+        .args(words("CMD"))
+        .env("LATCHFS_DATA", &own)
         .current_dir(scratch.path());
     let said = run(&mut command).ok();
+    assert!(own.join("log").is_dir());
     assert!(said.starts_with(r#"{"holder":"laptop1","expires_at":""#), "{said}");
 }

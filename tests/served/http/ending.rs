@@ -36,12 +36,12 @@ fn draining_server_is_not_ready_and_grants_nothing() {
 #[test]
 fn held_lock_is_still_held_after_a_restart() {
     let scratch = testing::Scratch::new();
-    let state = scratch.path().join("state").display().to_string();
-    let mut server = Server::listen(&["--state", &state]);
+    let data = scratch.path().join("data").display().to_string();
+    let mut server = Server::listen(&["--data", &data]);
     let held = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=1h"]).is(200);
     server.signal(libc::SIGTERM);
     assert_eq!(server.wait(), Some(0));
-    let server = Server::listen(&["--state", &state]);
+    let server = Server::listen(&["--data", &data]);
     assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], held["token"]);
     server.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
 }

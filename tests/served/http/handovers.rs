@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 use testing::{Scratch, Server, run_latchfs};
 
 fn acquire(server: &Server, client: &str) -> Value {
@@ -108,9 +109,9 @@ fn an_administrator_has_a_name_forgotten() {
     };
     fs::write(&path, entry("plain", "") + &entry("admin", "steal = true")).expect("a directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    let state = scratch.path().join("state");
-    let (tokens, state_arg) = (path.display().to_string(), state.display().to_string());
-    let server = Server::listen(&["--tokens", &tokens, "--state", &state_arg]);
+    let data = scratch.path().join("data");
+    let (tokens, data_arg) = (path.display().to_string(), data.display().to_string());
+    let server = Server::listen(&["--tokens", &tokens, "--data", &data_arg]);
     let ask = |who: &str, method: &str, path: &str, code: u16| {
         let bearer = format!("Authorization: Bearer the secret of {who}");
         server.curl(&["-H", &bearer, "-X", method, path]).is(code)
@@ -122,7 +123,7 @@ fn an_administrator_has_a_name_forgotten() {
     ask("plain", "DELETE", "/locks/folder?client=a", 200);
     ask("admin", "DELETE", "/locks/folder/previous?client=root", 200);
     assert_eq!(ask("plain", "GET", "/locks/folder/previous", 200), json!({ "name": "folder" }));
-    let log = fs::read_to_string(state.join("audit.log")).expect("it is written");
+    let log = fs::read_to_string(data.join("audit.log")).expect("it is written");
     assert!(log.contains("\"operation\":\"forget a remembered name\""), "{log}");
     assert!(log.contains("\"actor\":\"admin\"") && log.contains("\"name\":\"folder\""), "{log}");
 }
@@ -130,15 +131,16 @@ fn an_administrator_has_a_name_forgotten() {
 /// A handover is on disk before it is answered: the server is killed right after the answer.
 #[test]
 fn a_handover_survives_a_crash() {
-    let scratch = Scratch::new();
-    let path = |name: &str| scratch.path().join(name).display().to_string();
-    for options in [["--state", &path("state")], ["--data", &path("data")]] {
-        let mut server = Server::listen(&options);
+    let starts: [fn(&Path) -> Server; 2] = [Server::of_own_locks, Server::of_data];
+    for start in starts {
+        let scratch = Scratch::new();
+        let dir = scratch.join("dir");
+        let mut server = start(&dir);
         let granted = acquire(&server, "a");
         hand_over(&server, &granted, "dirty", 1, 200);
         server.signal(9);
         server.wait();
-        let server = Server::listen(&options);
+        let server = start(&dir);
         let known = previous(&server);
         assert_eq!((&known["handover"], &known["end"]), (&json!("dirty"), &json!("open")));
         assert_eq!(known["token"], granted["token"]);

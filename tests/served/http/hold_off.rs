@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use testing::{Scratch, Server, run_latchfs};
 
-const NONE: [&str; 8] = ["--state", "none", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
+const NONE: [&str; 7] = ["--memory", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
 /// The time after a restart in which the server grants no locks, because leases of its previous run
 /// may not be over: the maximum ttl plus the grace period.
 const HOLD_OFF: Span = Span::from_secs(3);
@@ -52,7 +52,7 @@ fn lease_from_before_a_restart_expires_before_the_next_grant() {
 fn grant_at_once_skips_the_hold_off() {
     let mut tokens = vec![];
     for _ in 0..3 {
-        let mut server = Server::listen(&["--state", "none", "--grant-at-once"]);
+        let mut server = Server::listen(&["--memory", "--grant-at-once"]);
         let granted = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=24h"]).is(200);
         assert_eq!(granted["phase"], json!("held"));
         tokens.push(token(&granted));
@@ -65,10 +65,12 @@ fn grant_at_once_skips_the_hold_off() {
 #[test]
 fn options_that_contradict_each_other_are_refused() {
     for (args, why) in [
-        (&["--state", "kept", "--grant-at-once"][..], "are for --state none"),
-        (&["--data", "kept", "--max-ttl", "5m"], "are for --state none"),
-        (&["--state", "none", "--grant-at-once", "--max-ttl", "5m"], "cannot be used with"),
-        (&["--state", "none", "--max-ttl", "5s"], "--ttl 30s is longer than --max-ttl 5s"),
+        (&["--grant-at-once"][..], "are for --memory"),
+        (&["--data", "kept", "--max-ttl", "5m"], "are for --memory"),
+        (&["--data", "kept", "--memory"], "cannot be used with"),
+        (&["--memory", "--peer-listen", "127.0.0.1:0"], "leave out --memory, or --peer-listen"),
+        (&["--memory", "--grant-at-once", "--max-ttl", "5m"], "cannot be used with"),
+        (&["--memory", "--max-ttl", "5s"], "--ttl 30s is longer than --max-ttl 5s"),
     ] {
         let (code, said) = run_latchfs(&[&["serve", "--listen", "127.0.0.1:0"], args].concat());
         assert_eq!(code, Some(64), "{args:?}: {said}");
@@ -77,7 +79,7 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 /// Options of a server that grants nothing for an hour.
-const SHUT: [&str; 4] = ["--state", "none", "--max-ttl", "1h"];
+const SHUT: [&str; 3] = ["--memory", "--max-ttl", "1h"];
 
 /// During a hold-off each view says that nothing is granted, until when and why; and no client of
 /// another name holds a lock.

@@ -147,7 +147,7 @@ fn options_that_are_not_utf8_are_refused() {
 
 #[test]
 fn request_ids_are_returned_and_logged() {
-    let server = Server::listen(&["--state", "none", "-vv", "--log-format", "json"]);
+    let server = Server::listen(&["--memory", "-vv", "--log-format", "json"]);
     let id_of = |arguments: &[&str]| {
         let reply = server.curl(arguments);
         let id = reply.header("x-request-id").expect("each answer has an id").to_owned();
@@ -170,7 +170,7 @@ fn request_ids_are_returned_and_logged() {
 #[test]
 fn hostile_names_forge_no_line_and_secrets_are_not_logged() {
     for format in ["text", "json"] {
-        let mut server = Server::listen(&["--state", "none", "-vvv", "--log-format", format]);
+        let mut server = Server::listen(&["--memory", "-vvv", "--log-format", format]);
         let hostile = "/locks/a%0AINFO%20forged%1b%5b2J?client=b%0Aforged%1b";
         server.curl(&["-H", "Authorization: Bearer secret-1", "-X", "POST", hostile]);
         server.curl(&["-H", "X-Request-Id: forged", "-X", "DELETE", hostile]);
@@ -192,7 +192,7 @@ fn hostile_names_forge_no_line_and_secrets_are_not_logged() {
 #[test]
 fn full_pipe_blocks_no_request() {
     let mut command = latchfs();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none", "--grant-at-once"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--memory", "--grant-at-once"]);
     command.arg("-vv").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program is there");
     let (mut said, mut out) = (String::new(), BufReader::new(child.stdout.take().expect("piped")));
@@ -253,12 +253,12 @@ fn each_line_of_a_json_log_is_one_object() {
     let path = tokens.to_str().expect("text");
     let private = fs::Permissions::from_mode(0o600);
     fs::set_permissions(&tokens, private).expect("our file");
-    let mut server = Server::listen(&["--state", "none", "--log-format", "json", "--tokens", path]);
+    let mut server = Server::listen(&["--memory", "--log-format", "json", "--tokens", path]);
     fs::write(&tokens, "[[nonsense").expect("our directory");
     server.signal(libc::SIGHUP);
     eventually("the reload", || server.log().contains("all stays as it was").then_some(()));
     let mut command = latchfs();
-    command.args(["serve", "--state", "none", "--listen", &server.url["http://".len()..]]);
+    command.args(["serve", "--memory", "--listen", &server.url["http://".len()..]]);
     command.args(["--insecure", "--log-format", "json"]).env("RUST_LOG", "latchfs=nonsense");
     let failed = run(&mut command);
     assert_eq!(failed.code, 69, "{failed:?}");
@@ -343,7 +343,7 @@ fn mount_logs_its_server() {
     server.signal(libc::SIGKILL);
     server.wait();
     assert_eq!(has("connection to the server lost")["server"], server.url);
-    let repeated = ["--state", "none", "--grant-at-once"];
+    let repeated = ["--memory", "--grant-at-once"];
     let _server = Server::at(&server.url["http://".len()..], &repeated);
     eventually("it is connected again", || {
         (lines_in(&log(), "connected to the server").len() == 2).then_some(())

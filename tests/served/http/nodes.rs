@@ -197,6 +197,6 @@ fn doctor_finds_problems_of_nodes() {
     // Without a majority no node can be removed.
     assert!(!found[1].2.contains("cluster remove"), "{found:?}");
     // Doctor has no findings about nodes if the server is not a node of a cluster.
-    let server = Server::listen(&["--state", "none", "--grant-at-once"]);
+    let server = Server::listen(&["--memory", "--grant-at-once"]);
     assert_eq!(doctor(&server.url), []);
 }

@@ -88,7 +88,7 @@ fn page_works_in_a_browser() {
     drop(server);
     browser.resume();
     browser.until("restart");
-    let _server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
+    let _server = Server::at(&address, &["--memory", "--grant-at-once"]);
     browser.resume();
     browser.until("done");
     for name in ["light", "dark", "phone", "steal", "lost"] {
@@ -100,7 +100,7 @@ fn page_works_in_a_browser() {
 /// During a hold-off the page says that nothing is granted.
 #[test]
 fn page_says_that_nothing_is_granted_yet() {
-    let server = Server::listen(&["--state", "none", "--max-ttl", "1h"]);
+    let server = Server::listen(&["--memory", "--max-ttl", "1h"]);
     Browser::start(&server.url, "heldOff").until("done");
 }
 

@@ -19,8 +19,7 @@ fn invalid_address_is_explained() {
         ("localhost:8080", "write 127.0.0.1:8080"),
         (":8080", "write 127.0.0.1:8080 for this machine alone"),
     ] {
-        let served =
-            said(64, &["serve", "--state", "none", "--grant-at-once", "--listen", address]);
+        let served = said(64, &["serve", "--memory", "--grant-at-once", "--listen", address]);
         assert!(served.contains("IP:PORT") && served.contains(next), "{served}");
         let mounted = said(64, &["mount", "/nowhere", "--listen", address]);
         assert!(mounted.contains("IP:PORT") && mounted.contains(next), "{mounted}");
@@ -31,7 +30,7 @@ fn invalid_address_is_explained() {
 fn address_in_use_is_explained() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
-    let taken = said(69, &["serve", "--state", "none", "--grant-at-once", "--listen", address]);
+    let taken = said(69, &["serve", "--memory", "--grant-at-once", "--listen", address]);
     let expected = format!("can't listen on {address}: address already in use; name another");
     assert!(taken.contains(&expected), "{taken}");
 }
@@ -52,10 +51,10 @@ fn unreachable_server_is_explained() {
 fn missing_files_are_explained() {
     let scratch = Scratch::new();
     let none = scratch.path().join("none").display().to_string();
-    let tokens = said(69, &["serve", "--state", "none", "--grant-at-once", "--tokens", &none]);
+    let tokens = said(69, &["serve", "--memory", "--grant-at-once", "--tokens", &none]);
     assert!(tokens.contains("it can't be read: no such file or directory"), "{tokens}");
     let tls = ["--tls-cert", &none, "--tls-key", &none];
-    let tls = said(69, &[&["serve", "--state", "none", "--grant-at-once"][..], &tls].concat());
+    let tls = said(69, &[&["serve", "--memory", "--grant-at-once"][..], &tls].concat());
     assert!(tls.contains(&format!("{none}: it can't be read: no such file")), "{tls}");
     let token = said(69, &["ls", "--server", "http://127.0.0.1:1", "--token-file", &none]);
     let wanted = format!("{none} can't be read: no such file or directory; the command line names");

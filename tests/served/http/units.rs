@@ -203,6 +203,23 @@ fn units_are_exposed_no_more_than_documented() {
     }
 }
 
+/// The options of the units are those of `/etc/default/latchfs`, if it is there.
+#[track_caller]
+fn takes_options_from_a_file(systemd: &Systemd) {
+    let options = "LATCHFS_SERVE_OPTIONS='--listen 127.0.0.1:8081 --memory --grant-at-once'
+        SERVER=http://127.0.0.1:8081
+        LATCHFS_REMOTE_OPTIONS='--client optional'";
+    systemd.run(&format!("mkdir -p /etc/default; echo \"{options}\" > /etc/default/latchfs")).ok();
+    systemd.start("latchfs-server");
+    systemd.start("latchfs-remote");
+    systemd.run("mkdir /locks/from-file").ok();
+    let listed = systemd.run("latchfs ls --server http://127.0.0.1:8081").ok();
+    assert!(listed.contains("optional"), "{listed}");
+    systemd.stops_cleanly("latchfs-remote");
+    systemd.stops_cleanly("latchfs-server");
+    systemd.run("rm /etc/default/latchfs").ok();
+}
+
 #[test]
 fn units_start_serve_restart_and_stop() {
     let systemd = Systemd::boot();
@@ -237,7 +254,9 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!(held().ok(), holder, "it goes on");
     systemd.stops_cleanly("latchfs-remote");
     assert!(!systemd.is_mounted());
+    systemd.run("[ -d /var/lib/latchfs-server/log ]").ok();
     systemd.stops_cleanly("latchfs-server");
+    takes_options_from_a_file(&systemd);
 
     systemd.start("latchfs");
     systemd.run("mkdir /locks/build").ok();

@@ -244,9 +244,9 @@ fn long_queue_with_disconnects_is_served_in_order() {
 fn waiters_of_a_killed_server_leave_the_queue() {
     const WAITERS: usize = 5;
     let scratch = Scratch::new();
-    let dir = scratch.path().join("kept").display().to_string();
-    let options = [if is_durable() { "--data" } else { "--state" }, dir.as_str()];
-    let mut server = Server::listen(&options);
+    let dir = scratch.path().join("kept");
+    let start = if is_durable() { Server::of_data } else { Server::of_own_locks };
+    let mut server = start(&dir);
     server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
     let dead: Vec<_> = (0..WAITERS)
         .map(|number| {
@@ -259,7 +259,7 @@ fn waiters_of_a_killed_server_leave_the_queue() {
     server.signal(libc::SIGKILL);
     server.wait();
     dead.into_iter().for_each(testing::Open::cut);
-    let server = Server::listen(&options);
+    let server = start(&dir);
     server.in_line("build", WAITERS);
     let began = boot_now();
     let live = server.open(&["-X", "POST", "/locks/build?client=live&wait=60s"]);

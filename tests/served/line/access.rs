@@ -94,34 +94,19 @@ fn public_address_requires_credentials() {
         "serve",
         "--listen",
         "127.0.0.1:0",
-        "--state",
-        "none",
+        "--memory",
         "--line-listen",
         "0.0.0.0:0",
     ]);
     assert_eq!(code, Some(64), "{said}");
     assert!(said.contains("can be reached by other machines"), "{said}");
-    let (code, said) = run_latchfs(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--state",
-        "none",
-        "--line-listen",
-        "9000",
-    ]);
+    let (code, said) =
+        run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--memory", "--line-listen", "9000"]);
     assert_eq!(code, Some(64), "{said}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
-    let (code, said) = run_latchfs(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--state",
-        "none",
-        "--line-listen",
-        &address,
-    ]);
+    let (code, said) =
+        run_latchfs(&["serve", "--listen", "127.0.0.1:0", "--memory", "--line-listen", &address]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("--line-listen"), "{said}");
 }

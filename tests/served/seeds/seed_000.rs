@@ -16,7 +16,7 @@ fn post(server: &Server, query: &str) -> Reply {
 // "Single server, in-memory state (no persistence needed)"
 #[test]
 fn state_in_memory_is_gone_with_the_server() {
-    let options = ["--state", "none", "--grant-at-once"];
+    let options = ["--memory", "--grant-at-once"];
     let server = Server::listen(&options);
     post(&server, "client=laptop1").is(200);
     drop(server);
@@ -109,7 +109,7 @@ fn held_lock_is_refused() {
     assert_eq!(refused["expires_at"], held["expires_at"]);
     assert_eq!(refused["token"], held["token"], "the token of the winner");
     // The lease of a session expires with the session.
-    let server = Server::listen(&["--state", "none", "--grant-at-once"]);
+    let server = Server::listen(&["--memory", "--grant-at-once"]);
     let session = server.curl(&["-X", "POST", "/sessions?client=a&ttl=1h"]).is(201);
     let path = format!("/locks/default?client=a&session={}", session["session"]);
     server.curl(&["-X", "POST", &path]).is(200);

@@ -57,13 +57,11 @@ fn a_lock_file_is_made_exclusively() {
 #[test]
 fn a_granted_lock_survives_a_crash() {
     let scratch = Scratch::new();
-    let state = scratch.path().join("state").display().to_string();
-    let options = ["--state", &*state];
-    let server = Server::listen(&options);
+    let server = Server::of(&scratch);
     let granted = post(&server, "/locks/main?client=a&ttl=1h");
     server.signal(libc::SIGKILL);
     drop(server);
-    let repeated = Server::listen(&options).curl(&["/locks/main"]).is(200);
+    let repeated = Server::of(&scratch).curl(&["/locks/main"]).is(200);
     assert_eq!((&repeated["holder"], token(&repeated)), (&"a".into(), token(&granted)));
 }
 
@@ -118,15 +116,15 @@ fn an_expired_lock_is_taken_under_a_higher_token() {
 #[test]
 fn a_steal_is_audited() {
     let scratch = Scratch::new();
-    let state = scratch.path().join("state");
-    let server = Server::listen(&["--state", &state.display().to_string()]);
+    let data = scratch.path().join("data");
+    let server = Server::of_data(&data);
     let first = post(&server, "/locks/main?client=a&ttl=1h");
     let stolen = post(&server, "/locks/main/steal?client=b&reason=laptop-is-gone");
     assert!(token(&stolen) > token(&first), "{first} {stolen}");
     let late = format!("/locks/main?client=a&token={}", token(&first));
     assert_ne!(server.curl(&["-X", "POST", &late]).code, 200, "its lease is over");
     let entry = eventually("the audit event", || {
-        let log = fs::read_to_string(state.join("audit.log")).ok()?;
+        let log = fs::read_to_string(data.join("audit.log")).ok()?;
         log.lines().find(|line| line.contains("laptop-is-gone")).map(str::to_owned)
     });
     let entry: Value = serde_json::from_str(&entry).expect("JSON");

@@ -237,7 +237,7 @@ fn pending_requests_are_listed_with_age_and_place() {
         said.out.contains("has no pending request").then_some(())
     });
     // A server that is no node has no such list.
-    Server::listen(&["--state", "none", "--grant-at-once"]).curl(&["/cluster/pending"]).is(409);
+    Server::listen(&["--memory", "--grant-at-once"]).curl(&["/cluster/pending"]).is(409);
 }
 
 // "Fault Tolerance: The system has a single point of failure (SPOF): the leader. [...] A robust
