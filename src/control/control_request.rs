@@ -449,6 +449,9 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
         }
     };
     if let Some(max) = number_of("max")? {
+        if options.mode.is_some() {
+            return Err("'max' is a mode of its own; leave 'mode' out".to_owned());
+        }
         options.mode = Some(Mode::Seats(Seats::new(max)?));
     }
     Ok(options)
@@ -503,6 +506,8 @@ mod tests {
             r#"{"do":"steal","name":"a"}"#,
             r#"{"do":"renew","name":"a","unbind":"yes"}"#,
             r#"{"do":"acquire","name":"a","remember":1}"#,
+            r#"{"do":"acquire","name":"a","max":0}"#,
+            r#"{"do":"acquire","name":"a","max":2,"mode":"shared"}"#,
             r#"{"do":"release","name":"a","handover":1}"#,
             &format!("{{\"do\":\"release\",\"name\":\"a\",\"handover\":\"{}\"}}", "x".repeat(257)),
         ] {

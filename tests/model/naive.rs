@@ -1214,7 +1214,6 @@ impl Naive {
             self.unqueue(*ticket, LeaveReason::Reset);
         }
         for name in &names {
-            let mode = self.mode(name);
             let (others_until, only) = (self.others_until(name), self.only_holder(name));
             let mut seats = vec![];
             for (_, token) in holds.iter().filter(|(of, _)| of == name) {
@@ -1223,14 +1222,12 @@ impl Naive {
                 seats.push(held.expect("it is held").lease.seat);
                 self.end(*token, TenureEnd::Stolen { by, reason });
             }
-            let shares = self.on(name).next().is_some();
             let begins = (self.now + self.rules.steal_grace).max(others_until);
-            let mode = if shares { mode } else { Mode::Exclusive };
-            if !matches!(mode, Mode::Seats(_)) {
+            if !matches!(self.mode(name), Mode::Seats(_)) {
                 seats = vec![None];
             }
             for seat in seats {
-                self.keep_from_all(name, (mode, seat), &ask.by, begins);
+                self.keep_from_all(name, seat, &ask.by, begins);
             }
             self.stolen.extend(only);
         }
@@ -1250,13 +1247,7 @@ impl Naive {
     }
 
     /// Keeps a lock, or a seat of it, unusable until `begins`.
-    fn keep_from_all(
-        &mut self,
-        name: &LockName,
-        (mode, seat): (Mode, Option<u16>),
-        by: &ClientId,
-        begins: Time,
-    ) {
+    fn keep_from_all(&mut self, name: &LockName, seat: Option<u16>, by: &ClientId, begins: Time) {
         let lease = Lease {
             holder: by.clone(),
             token: Token::named(self.number()),
@@ -1268,7 +1259,7 @@ impl Naive {
             seat,
             details: Arc::default(),
         };
-        self.hold(name, mode, lease, None);
+        self.hold(name, self.mode(name), lease, None);
     }
 
     fn open_session(&mut self, ask: &OpenSession) -> Answer {

@@ -119,7 +119,11 @@ impl AgentEvent {
                 let tool = raw.tool_name.ok_or("the event names no tool")?;
                 let dir = raw.cwd.filter(|dir| dir.is_absolute());
                 let Some(RawToolInput::Files(input)) = raw.tool_input else {
-                    return Err("the tool has no input".to_owned());
+                    return Err(
+                        "the tool has no input that names a file; name only tools that write \
+                                files in the matcher of this hook"
+                            .to_owned(),
+                    );
                 };
                 AgentEventKind::Writes(written(&tool, input, dir.as_deref())?)
             }

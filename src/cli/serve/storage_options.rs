@@ -155,7 +155,7 @@ impl ServerStorageArgs {
     }
 }
 
-/// Returns the error of `serve --state`, which earlier versions had.
+/// Returns the error of `serve --state`: the option is one of mounts.
 fn refused_state() -> CliError {
     let place = match default_data_dir() {
         Ok(dir) => format!(", by default {}", dir.display()),

@@ -15,7 +15,7 @@ use crate::values::command::{
 use crate::values::deadlines::{Due, Session};
 use crate::values::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use crate::values::lease::{
-    Grace, Lease, Lifetime, Mode, Ownership, SessionId, StealReason, TTL_DEFAULT, Ticket, Token,
+    Grace, Lease, Lifetime, Ownership, SessionId, StealReason, TTL_DEFAULT, Ticket, Token,
 };
 use crate::values::lock::Lock;
 use crate::values::name::{ClientId, LockName};
@@ -286,13 +286,12 @@ impl Engine {
         if begins == self.state.clock {
             return;
         }
-        let mode = lock.mode();
         // Other holders may go on: each seat that was taken is kept unusable by itself.
-        if mode.seats().is_none() {
+        if lock.mode().seats().is_none() {
             seats = vec![None];
         }
         for seat in seats {
-            self.state.keep_from_all(lock, name, (mode, seat), &ask.by, begins, events);
+            self.state.keep_from_all(lock, name, seat, &ask.by, begins, events);
         }
         self.state.note_stolen(name, last);
     }
@@ -311,7 +310,7 @@ impl EngineState {
         &mut self,
         lock: &mut Lock,
         name: &LockName,
-        (mode, seat): (Mode, Option<u16>),
+        seat: Option<u16>,
         by: &ClientId,
         begins: Time,
         events: &mut Vec<Event>,
@@ -329,6 +328,7 @@ impl EngineState {
         };
         self.register_lease(name, &lease);
         let (holder, token, hold) = (by.clone(), lease.token, lease.hold);
+        let mode = lock.mode();
         let name = name.clone();
         self.emit(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
         lock.admit(mode, lease);
