@@ -11,7 +11,8 @@
 //!
 //! A presented token is compared by its digest, with all tokens, in constant time.
 
-use super::grant::{ClientPattern, Credential, Grant};
+use super::grant::{ClientPattern, Credential, Grant, all_or_none};
+use super::machine_rights::MachineRights;
 use super::server_tls::{CertifiedCaller, ClientCertPolicy, TlsError, TlsFiles};
 use crate::auth::server_tls::CertificateRights;
 use crate::base::said;
@@ -43,6 +44,9 @@ pub struct Credentials {
     pub tls: Option<TlsFiles>,
     /// The file of the rights of client certificates; `None`: each certificate sees all locks.
     pub rights: Option<PathBuf>,
+    /// The file of the rights of this machine's users, which may be missing; `None`: this is not
+    /// the daemon of the machine's locks.
+    pub machine_rights: Option<PathBuf>,
     /// The list of refused client certificates; `None`: the CA alone decides.
     pub refused: Option<PathBuf>,
     /// The host names by which a server that authenticates nobody may be called.
@@ -56,6 +60,8 @@ pub enum CredentialsError {
     Tokens(PathBuf, TokensError),
     /// The file of the rights of certificates at this path is unreadable or invalid.
     Rights(PathBuf, TokensError),
+    /// The file of the rights of users at this path is unreadable or invalid.
+    MachineRights(PathBuf, TokensError),
     /// A certificate or key is unreadable or invalid.
     Tls(TlsError),
 }
@@ -66,6 +72,9 @@ impl fmt::Display for CredentialsError {
             Self::Tokens(path, error) => write!(f, "the tokens in {}: {error}", path.display()),
             Self::Rights(path, error) => {
                 write!(f, "the rights of certificates in {}: {error}", path.display())
+            }
+            Self::MachineRights(path, error) => {
+                write!(f, "the rights of users in {}: {error}", path.display())
             }
             Self::Tls(error) => error.fmt(f),
         }
@@ -156,6 +165,7 @@ pub struct Authenticator {
 struct LoadedCredentials {
     tokens: Option<Arc<Tokens>>,
     rights: Option<Arc<CertificateRights>>,
+    machine: Option<Arc<MachineRights>>,
     tls: Option<Arc<ServerConfig>>,
     refused: Arc<RefusedSerials>,
 }
@@ -177,6 +187,9 @@ impl Authenticator {
         }
         if let Some(rights) = &known.rights {
             log::info!("the rights of {} certificates were read again", rights.len());
+        }
+        if known.machine.is_some() {
+            log::info!("the rights of users were read again");
         }
         *self.known.write() = known;
         self.reloads.send_modify(|count| *count += 1);
@@ -203,7 +216,11 @@ impl Authenticator {
         certified: Option<&CertifiedCaller>,
     ) -> Result<Arc<Grant>, AuthenticationError> {
         if !self.files.identify() {
-            return Ok(Arc::clone(certified.map_or(&self.anyone, |caller| &caller.grant)));
+            let Some(caller) = certified else { return Ok(Arc::clone(&self.anyone)) };
+            return Ok(match (&self.known.read().machine, &caller.user) {
+                (Some(rights), Some(user)) => rights.widened(&caller.grant, user),
+                _ => Arc::clone(&caller.grant),
+            });
         }
         let LoadedCredentials { tokens, rights, refused, .. } = self.known.read().clone();
         match (tokens, secret, certified) {
@@ -215,7 +232,7 @@ impl Authenticator {
             {
                 Err(AuthenticationError::Refused)
             }
-            (_, _, Some(CertifiedCaller { grant, serial })) => match rights {
+            (_, _, Some(CertifiedCaller { grant, serial, .. })) => match rights {
                 Some(rights) if serial.is_some() => {
                     rights.grant(&grant.name).ok_or(AuthenticationError::Unlisted)
                 }
@@ -259,6 +276,13 @@ impl LoadedCredentials {
                 Some(Arc::new(CertificateRights::read(path).map_err(refused)?))
             }
         };
+        let machine = match &files.machine_rights {
+            None => None,
+            Some(path) => {
+                let refused = |error| CredentialsError::MachineRights(path.clone(), error);
+                Some(Arc::new(MachineRights::read(path).map_err(refused)?))
+            }
+        };
         let certified =
             if tokens.is_some() { ClientCertPolicy::OrToken } else { ClientCertPolicy::Always };
         let tls = match &files.tls {
@@ -271,7 +295,7 @@ impl LoadedCredentials {
                 RefusedSerials::read(path).map_err(|error| CredentialsError::Tls(error.into()))?
             }
         };
-        Ok(Self { tokens, rights, tls, refused: Arc::new(refused) })
+        Ok(Self { tokens, rights, machine, tls, refused: Arc::new(refused) })
     }
 }
 
@@ -475,7 +499,9 @@ impl TokenEntry {
         let clients = self.clients.iter().map(|text| ClientPattern::parse(text)).collect();
         let Self { name, locks: prefixes, steal, cluster, .. } = self;
         let credential = Credential::Token;
-        Ok((digest, Grant { credential, name, clients, prefixes, steal, cluster, user: None }))
+        let steals = all_or_none(steal);
+        let grant = Grant { credential, name, clients, prefixes, steals, ..Grant::nothing() };
+        Ok((digest, Grant { cluster, ..grant }))
     }
 }
 
@@ -554,7 +580,7 @@ mod token_file_tests {
     fn a_token_is_known_by_its_secret_or_digest() {
         let tokens = Tokens::parse(ONE).expect("well formed");
         let laptop = tokens.grant(b"correct horse battery").expect("known");
-        assert_eq!((laptop.name.as_str(), laptop.steal), ("laptop1", false));
+        assert_eq!((laptop.name.as_str(), laptop.steals.len()), ("laptop1", 0));
         let client = |text| ClientId::parse(text).expect("valid");
         assert!(laptop.may_speak_as(&client("laptop1:alice")).is_ok());
         assert!(laptop.may_speak_as(&client("laptop2")).is_err());

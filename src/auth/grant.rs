@@ -21,8 +21,10 @@ pub struct Grant {
     pub clients: Vec<ClientPattern>,
     /// Name prefixes of the locks that the caller may see and change; `""` matches every lock.
     pub prefixes: Vec<String>,
-    /// Whether the caller may take a live lock from its holder.
-    pub steal: bool,
+    /// The name prefix of the caller's own locks at the daemon of a machine, if it has one there.
+    pub own_names: Option<String>,
+    /// Name prefixes of the locks that the caller may take from a live holder.
+    pub steals: Vec<String>,
     /// Whether the caller may add and remove cluster nodes, and transfer leadership.
     pub cluster: bool,
     /// The local user behind the grant, if the kernel has identified it and the user's right to
@@ -160,7 +162,8 @@ impl Grant {
             name: "everybody".to_owned(),
             clients: vec![ClientPattern::Beginning(String::new())],
             prefixes: vec![String::new()],
-            steal: true,
+            own_names: None,
+            steals: vec![String::new()],
             cluster: true,
             user: None,
         }
@@ -173,7 +176,8 @@ impl Grant {
             name: "nobody".to_owned(),
             clients: Vec::new(),
             prefixes: Vec::new(),
-            steal: false,
+            own_names: None,
+            steals: Vec::new(),
             cluster: false,
             user: None,
         }
@@ -198,7 +202,8 @@ impl Grant {
             name: format!("uid {uid}"),
             clients,
             prefixes: vec![String::new()],
-            steal,
+            own_names: None,
+            steals: all_or_none(steal),
             cluster: false,
             user: None,
         }
@@ -215,7 +220,9 @@ impl Grant {
             Right::Public => return Ok(()),
             Right::Peer => return Err(Denial::Peer),
             _ if !is_known => return Err(Denial::Unknown),
-            Right::Steal | Right::Admin if !self.steal => return Err(Denial::Steal),
+            Right::Steal | Right::Admin if !self.may_steal_by(rule.locks) => {
+                return Err(Denial::Steal);
+            }
             Right::Admin if self.credential == Credential::Unneeded => {
                 return Err(Denial::Anybody);
             }
@@ -249,15 +256,29 @@ impl Grant {
         if rule.locks == LockRule::Named {
             request.locks[0].ok_or(Denial::Unnamed)?;
             request.locks.iter().flatten().try_for_each(|lock| self.may_touch(lock))?;
+            let may_steal = |lock: &&LockName| begins_with_one(lock.as_str(), &self.steals);
+            if rule.right == Right::Steal && !request.locks.iter().flatten().all(may_steal) {
+                return Err(Denial::Steal);
+            }
         }
         Ok(())
+    }
+
+    /// Whether the caller may steal some of the locks that a request with this rule concerns.
+    fn may_steal_by(&self, rule: LockRule) -> bool {
+        if rule == LockRule::Named { !self.steals.is_empty() } else { self.may_steal_all() }
+    }
+
+    /// Whether the caller may take every live lock from its holder.
+    pub fn may_steal_all(&self) -> bool {
+        self.steals.iter().any(String::is_empty)
     }
 
     /// Whether the caller may submit every command and every query, except perhaps a reset.
     pub fn may_everything(&self) -> bool {
         let is_known = self.credential != Credential::Missing;
         let speaks_for_all = self.clients.iter().any(ClientPattern::is_for_all);
-        is_known && self.steal && self.may_see_all() && speaks_for_all
+        is_known && self.may_steal_all() && self.may_see_all() && speaks_for_all
     }
 
     /// Whether the caller may see `event`.
@@ -300,7 +321,7 @@ impl Grant {
 
     /// Whether the caller may see names that begin with `name`.
     pub fn may_see(&self, name: &str) -> bool {
-        self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
+        begins_with_one(name, &self.prefixes)
     }
 
     /// Returns how much of the lock `name` the caller may see. A parent of visible locks is visible
@@ -356,6 +377,15 @@ impl Grant {
     pub fn may_submit(&self, op: &Op, owners: &[ClientId]) -> Result<(), Denial> {
         self.may(&AccessRequest::of_op(op), owners)
     }
+}
+
+/// Returns the prefixes of what somebody may steal who may steal everything or nothing.
+pub(super) fn all_or_none(all: bool) -> Vec<String> {
+    if all { vec![String::new()] } else { Vec::new() }
+}
+
+fn begins_with_one(name: &str, prefixes: &[String]) -> bool {
+    prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
 }
 
 /// Returns the sessions and queue places that `op` names without naming the clients that own them.
@@ -432,7 +462,12 @@ impl fmt::Display for Denial {
                 "these credentials are not for the owner of this session or queue place; use those \
                  with which it was opened"
             ),
-            Self::Unknown => write!(f, "this needs credentials"),
+            Self::Unknown => write!(
+                f,
+                "this socket is not for you: a user's own locks are for that user alone, and the \
+                 machine's for its users and not for a process of a container; use a server that \
+                 takes credentials"
+            ),
             Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
             Self::Anybody => write!(
@@ -470,7 +505,8 @@ mod tests {
             name: "laptop1".to_owned(),
             clients: vec![ClientPattern::parse("laptop1"), ClientPattern::parse("laptop1:*")],
             prefixes: vec!["team/".to_owned(), "home".to_owned()],
-            steal: false,
+            own_names: None,
+            steals: Vec::new(),
             cluster: false,
             user: None,
         }
@@ -524,7 +560,12 @@ mod tests {
         let steal =
             Op::Steal(Steal { name, only: None, client, reason, term, patch, at_once: false });
         assert_eq!(laptop().may_submit(&steal, &[]), Err(Denial::Steal));
-        assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
+        let may = |steals: &[&str]| {
+            let steals = steals.iter().map(|prefix| (*prefix).to_owned()).collect();
+            Grant { steals, ..laptop() }.may_submit(&steal, &[])
+        };
+        assert_eq!((may(&[""]), may(&["team/", "home"])), (Ok(()), Ok(())));
+        assert_eq!(may(&["team/"]), Err(Denial::Steal), "the right is for other locks");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! Where to look: `grant` holds the rights that credentials confer, and `permissions` is the table
 //! of the rights that each operation needs, also to a guarded folder. `server_tls` and
-//! `authentication` read certificates and tokens, and map the credentials of a caller to its grant.
+//! `authentication` read certificates and tokens, and map the credentials of a caller to its grant;
+//! `machine_rights` does for users at the socket of the machine's daemon.
 //! `engine_shares` bounds the connections and requests of each peer, and what one credential may
 //! take of the locks, queues and sessions.
 
@@ -12,6 +13,7 @@ mod grant;
 pub(crate) mod server_tls;
 pub(crate) mod engine_shares;
 pub(crate) mod authentication;
+mod machine_rights;
 
 pub use crate::auth::authentication::AllowedHosts;
 pub use crate::auth::authentication::TokensError;
@@ -25,4 +27,5 @@ pub use engine_shares::{EngineShares, PendingCommand};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
+pub use machine_rights::PeerUser;
 pub use server_tls::{TlsError, TlsFiles, grant_of, name_in_certificate};

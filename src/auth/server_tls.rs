@@ -2,7 +2,8 @@
 //!
 //! The file of the rights of client certificates: the clients and lock prefixes of each, by name.
 
-use super::grant::{ClientPattern, Credential, Grant};
+use super::grant::{ClientPattern, Credential, Grant, all_or_none};
+use super::machine_rights::PeerUser;
 use crate::auth::authentication::{NAME_BYTES_MAX, PREFIXES_MAX, TokensError};
 use crate::net::certificates::{CertSerial, PemError, certificates, private_key, roots};
 use rustls::crypto::ring;
@@ -115,13 +116,15 @@ pub(crate) struct CertifiedCaller {
     pub(crate) grant: Arc<Grant>,
     /// The serial number of the certificate.
     pub(crate) serial: Option<CertSerial>,
+    /// The user at the other end of a Unix socket.
+    pub(crate) user: Option<PeerUser>,
 }
 
 /// Returns the caller that a client certificate identifies. `None`: the certificate is malformed or
 /// has no name.
 pub(crate) fn caller_of(certificate: &CertificateDer<'_>) -> Option<CertifiedCaller> {
     let grant = Arc::new(grant_of(certificate)?);
-    Some(CertifiedCaller { grant, serial: Some(CertSerial::of(certificate)?) })
+    Some(CertifiedCaller { grant, serial: Some(CertSerial::of(certificate)?), user: None })
 }
 
 /// Returns the name in the first certificate of a PEM file: the common name, or the first DNS name.
@@ -152,7 +155,7 @@ pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     // request with a certificate that has just one name may then leave its client out.
     let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
-    Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false, user: None })
+    Some(Grant { credential, name, clients, prefixes, ..Grant::nothing() })
 }
 
 /// Maximum number of certificates in the file.
@@ -189,17 +192,7 @@ struct RightsEntry {
 impl CertificateRights {
     /// Reads the file at `path`, which no user but its owner may be able to change.
     pub(super) fn read(path: &Path) -> Result<Self, TokensError> {
-        let file = File::open(path).map_err(TokensError::Read)?;
-        let mode = file.metadata().map_err(TokensError::Read)?.mode() & 0o777;
-        if mode & OTHERS_WRITE != 0 {
-            return Err(TokensError::Writable(mode));
-        }
-        let mut text = String::new();
-        let whole = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-        if whole.map_err(TokensError::Read)? as u64 > FILE_BYTES_MAX {
-            return Err(TokensError::Wrong(format!("it is longer than {FILE_BYTES_MAX} bytes")));
-        }
-        Self::parse(&text).map_err(TokensError::Wrong)
+        Self::parse(&read_rights(path)?).map_err(TokensError::Wrong)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -245,8 +238,24 @@ impl RightsEntry {
         }
         let clients = clients.iter().map(|text| ClientPattern::parse(text)).collect();
         let credential = Credential::Certificate;
-        Ok(Grant { credential, name, clients, prefixes, steal, cluster, user: None })
+        let steals = all_or_none(steal);
+        Ok(Grant { credential, name, clients, prefixes, steals, cluster, ..Grant::nothing() })
     }
+}
+
+/// Reads a file of rights, which no user but its owner may be able to change.
+pub(super) fn read_rights(path: &Path) -> Result<String, TokensError> {
+    let file = File::open(path).map_err(TokensError::Read)?;
+    let mode = file.metadata().map_err(TokensError::Read)?.mode() & 0o777;
+    if mode & OTHERS_WRITE != 0 {
+        return Err(TokensError::Writable(mode));
+    }
+    let mut text = String::new();
+    let whole = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    if whole.map_err(TokensError::Read)? as u64 > FILE_BYTES_MAX {
+        return Err(TokensError::Wrong(format!("it is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -265,7 +274,7 @@ mod tests {
         assert!(grant.may_speak_as(&client("laptop2")).is_err());
         assert!(grant.may_touch(&lock("team/x")).is_ok());
         assert!(grant.may_touch(&lock("other")).is_err());
-        assert!(!grant.steal && !grant.cluster);
+        assert!(grant.steals.is_empty() && !grant.cluster);
         assert!(rights.grant("laptop2").is_none());
     }
 

@@ -9,5 +9,6 @@ mod agent_hook;
 mod durable;
 mod http;
 mod line;
+mod machine_locks;
 mod own_locks;
 mod seeds;

@@ -13,7 +13,11 @@ const SETUP: &str = r#"
 for dir in $(grep -F ' - fuse.latchfs ' /proc/self/mountinfo | cut -d ' ' -f 5); do
     umount -l -c "$dir"
 done
-mount --bind "$1/passwd" /etc/passwd && mount --bind "$2" "$1/latchfs" || exit 99
+mount --bind "$2" "$1/latchfs" || exit 99
+# A machine with a daemon of its own has its own files.
+for pair in etc:/etc run:/run lib:/var/lib passwd:/etc/passwd; do
+    [ ! -e "$1/${pair%%:*}" ] || mount --bind "$1/${pair%%:*}" "${pair#*:}" || exit 99
+done
 [ ! -e /dev/fuse ] || mount --bind /dev/null /dev/fuse
 cd "$1" && shift 2 && exec "$@"
 "#;

@@ -3,6 +3,7 @@
 
 use super::config_file::Config;
 use super::credential_options::{ServerKeyArgs, Sourced};
+use super::machine_locks::{self, MachineLocks};
 use super::own_locks::OwnLocks;
 use super::target::mount_before_server;
 use crate::cli::argument_types::own_client;
@@ -66,14 +67,15 @@ pub(in crate::cli) fn run(args: &ConfigArgs) -> CliResult {
 
 /// Returns the options that have a value.
 fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
-    let own = match OwnLocks::here() {
-        Ok(own) => {
-            let state = if own.is_running()? { "its daemon runs" } else { "no daemon runs" };
-            Some(("own locks", harmless(&own.url()), state.to_owned()))
-        }
-        Err(_) => None,
-    };
-    let Some(server) = key.default_server()? else { return Ok(own.into_iter().collect()) };
+    let mut unnamed = Vec::new();
+    if let Some(machine) = MachineLocks::here()? {
+        unnamed.push(("machine", machine_locks::URL.to_owned(), machine.described()));
+    }
+    if let Ok(own) = OwnLocks::here() {
+        let state = if own.is_running()? { "its daemon runs" } else { "no daemon runs" };
+        unnamed.push(("own locks", harmless(&own.url()), state.to_owned()));
+    }
+    let Some(server) = key.default_server()? else { return Ok(unnamed) };
     let found = key.credentials(&server.value)?;
     let mut rows = vec![row("server", &server, String::clone)];
     for (name, file) in [
@@ -95,7 +97,7 @@ fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
         Some(client) => row("client", client, ToString::to_string),
         None => ("client", own_client()?.to_string(), "host and user".to_owned()),
     });
-    rows.extend(own);
+    rows.extend(unnamed);
     Ok(rows)
 }
 
@@ -108,7 +110,7 @@ fn to_text(config: &Config, rows: &[Row]) -> String {
     if !rows.iter().any(|(name, ..)| *name == "server") {
         lines.push(
             "no server is configured, so commands use the mounts of this machine, and where there \
-             is none your own locks"
+             is none the machine's daemon, or else your own locks"
                 .to_owned(),
         );
     }

@@ -9,6 +9,7 @@
 //! Comma-separated lists of the URLs of servers.
 
 use super::config_file::{Config, NamedProfile, Profile};
+use super::machine_locks::MachineLocks;
 use crate::auth::name_in_certificate;
 use crate::base::said;
 use crate::cli::argument_types::{absolute, own_client, text_variable, variable};
@@ -341,7 +342,11 @@ impl ServerCredentials {
 
     /// Returns the client to ask as, if the command line names none.
     pub(super) fn client_or_own(&self) -> CliResult<ClientId> {
-        self.client.clone().map_or_else(own_client, |client| Ok(client.value))
+        if let Some(client) = &self.client {
+            return Ok(client.value.clone());
+        }
+        let machine = MachineLocks::at(&self.url)?.and_then(|machine| machine.client.clone());
+        machine.map_or_else(own_client, Ok)
     }
 
     /// Returns the client that the client certificate names.

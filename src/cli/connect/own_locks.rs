@@ -205,7 +205,11 @@ impl OwnLocks {
     }
 
     /// Whether this is the first command of its terminal that uses these locks.
-    fn is_new_here(&self) -> bool {
+    pub(super) fn is_new_here(&self) -> bool {
+        // A user of the machine's daemon may have no directory of own locks yet.
+        if self.make_dir().is_err() {
+            return false;
+        }
         let path = self.dir.join("terminals");
         let session = getsid(None).map_or(0, Pid::as_raw_pid);
         // The number of a session is used again, but its terminal is opened anew.
@@ -266,7 +270,7 @@ impl OwnLocks {
 }
 
 /// Returns the user who has called `sudo`, if this process is one of root that `sudo` has started.
-fn caller_of_sudo() -> Option<User> {
+pub(super) fn caller_of_sudo() -> Option<User> {
     let uid = std::env::var("SUDO_UID").ok()?.parse().ok()?;
     if !Uid::effective().is_root() {
         return None;
@@ -276,14 +280,14 @@ fn caller_of_sudo() -> Option<User> {
 
 /// Returns the user at the other end of a socket.
 #[cfg(target_os = "linux")]
-fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
+pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
     let peer = getsockopt(stream.as_raw_fd(), PeerCredentials)?;
     Ok(peer.uid())
 }
 
 /// Returns the user at the other end of a socket.
 #[cfg(not(target_os = "linux"))]
-fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
+pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
     nix::unistd::getpeereid(stream.as_raw_fd()).map(|(uid, _)| uid.as_raw())
 }
 

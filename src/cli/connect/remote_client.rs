@@ -2,6 +2,7 @@
 //! takes by calls to the server's lock service. A lease that lasts as long as this process is bound
 //! to a session of the process, which a keep-alive thread renews.
 
+use super::machine_locks::MachineLocks;
 use super::mount_client::{LockClient, understand};
 use crate::auth::permissions::Operation;
 use crate::cli::connect::credential_options;
@@ -85,7 +86,11 @@ impl RemoteClient {
 
 impl LockClient for RemoteClient {
     fn request(&self, request: &Value) -> CliResult<Value> {
-        let request = ControlRequest::of(request).map_err(CliError::usage)?;
+        let mut request = request.clone();
+        if let Some(machine) = MachineLocks::at(&self.access.url)? {
+            machine.map_request(&mut request);
+        }
+        let request = ControlRequest::of(&request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
         // `execute` returns a future that is complete at its first poll, because each call of this
         // executor blocks the thread instead of waiting asynchronously.

@@ -3,13 +3,14 @@
 //!
 //! The command line comes first (`--dir`, `--server`, `--profile`, a path below a mount), then the
 //! mount that contains the current directory, then the environment, then the configuration file,
-//! then the only mount there is, then the user's own locks. `LATCHFS_DIR` names a mount and so
+//! then the only mount there is, then the locks of the machine, then the user's own locks. `LATCHFS_DIR` names a mount and so
 //! comes before the current directory and before `LATCHFS_SERVER`.
 //!
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
 //! without contacting another node, and so even without a majority.
 
 use super::credential_options::{CREDENTIAL_VARIABLES, PLACE_HEADING, ServerKeyArgs};
+use super::machine_locks::{self, MachineLocks};
 use super::mount_client::{ControlFileClient, LockClient, PAGE, show_place};
 use super::own_locks::OwnLocks;
 use super::remote_client::RemoteClient;
@@ -213,6 +214,16 @@ impl TargetArgs {
         }
     }
 
+    /// Returns what the names of locks begin with at the mount or server of the command, where the
+    /// user has given the beginning `prefix`.
+    pub(in crate::cli) fn full_prefix(&self, prefix: &str) -> CliResult<String> {
+        let machine = match self.server_for(None)? {
+            Some(url) => MachineLocks::at(&url)?,
+            None => None,
+        };
+        Ok(machine.map_or_else(|| prefix.to_owned(), |machine| machine.full_name(prefix)))
+    }
+
     /// Returns the servers for stale reads; the first that answers is used.
     pub(in crate::cli) fn stale(&self) -> CliResult<StaleServers<'_>> {
         let servers = self.server_for(None)?.ok_or_else(|| {
@@ -272,12 +283,7 @@ impl TargetArgs {
             && (self.dir_said().is_some() || names_mount(name)?);
         let configured = if is_mount { None } else { self.key.default_server()? };
         let url = match configured.map(|url| url.value) {
-            None if !is_mount && trusted_mounts()?.is_empty() => {
-                let own = OwnLocks::here()?;
-                let url = own.started()?;
-                own.introduce();
-                Some(url)
-            }
+            None if !is_mount && trusted_mounts()?.is_empty() => Some(unnamed_server()?),
             url => url,
         };
         if url.is_none() && self.client.is_some() {
@@ -330,6 +336,19 @@ impl TargetArgs {
         })?;
         Ok(Some(resolved))
     }
+}
+
+/// Returns the URL of the server of a command that names no place: the machine's daemon, or else
+/// the user's own.
+fn unnamed_server() -> CliResult<String> {
+    if let Some(machine) = MachineLocks::here()? {
+        machine.introduce();
+        return Ok(machine_locks::URL.to_owned());
+    }
+    let own = OwnLocks::here()?;
+    let url = own.started()?;
+    own.introduce();
+    Ok(url)
 }
 
 /// Returns the mount that comes before a configured server, and what names it: `LATCHFS_DIR`, or

@@ -6,6 +6,7 @@ use super::finding::Finding;
 use super::servers;
 use crate::base::said;
 use crate::cli::argument_types::state_dir;
+use crate::cli::connect::machine_locks::{self, MachineLocks};
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::connect::own_locks::OwnLocks;
 use crate::cli::exit::{CliError, CliResult};
@@ -41,6 +42,7 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
         findings.push(Finding::well(check, "no latchfs is mounted here"));
     }
     findings.push(own_locks());
+    findings.extend(machine_locks());
     findings.extend(mounts.iter().filter_map(|mount| hidden(&mount.dir)));
     let all = mountinfo::ours_and_views().unwrap_or_default();
     findings.extend(all.iter().filter_map(synced));
@@ -49,6 +51,21 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
     findings.extend(bare.filter_map(|dir| leftovers(&dir)));
     findings.extend(abouts.iter().flat_map(servers::of_mount));
     (findings, abouts)
+}
+
+/// Returns the finding about the daemon of this machine's locks, if the machine has one.
+fn machine_locks() -> Option<Finding> {
+    let check = "machine's locks";
+    match MachineLocks::here() {
+        Ok(machine) => {
+            let says = format!("{}: {}", machine_locks::URL, machine?.described());
+            Some(Finding::well(check, says))
+        }
+        Err(CliError::Said(_, why)) => {
+            Some(Finding::odd(check, why, "have root start 'latchfs serve --machine'"))
+        }
+        Err(_) => Some(Finding::well(check, "not known")),
+    }
 }
 
 /// Returns the finding about the locks of this user, which need no mount.

@@ -3,7 +3,7 @@
 //!
 //! Refuses mount points in folders that a sync tool carries.
 
-use crate::auth::{Grant, LocalUser};
+use crate::auth::{Grant, LocalUser, PeerUser};
 use crate::base::said;
 use crate::cli::argument_types::{
     DurationArg, ListenArg, default_grace, default_ttl, host, listen_at,
@@ -30,7 +30,7 @@ use crate::fuse::lock_fs::{
 };
 use crate::guard::folder::state_place::synced_by;
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
+use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::service::Locks;
 use clap::ValueEnum;
 use std::io;
@@ -330,10 +330,10 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
 /// Returns the permissions of a user of this machine who connects to the Unix socket of `--listen`;
 /// `None` if no mount serves that user. A user who may steal live locks may ignore the permission
 /// bits of locks.
-fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
+fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: &PeerUser) -> Option<Grant> {
     let mut grant = lock_fs::grant_of_user(mounts, peer.uid)?;
-    if !grant.steal {
-        let PeerUser { uid, groups } = peer;
+    if !grant.may_steal_all() {
+        let (uid, groups) = (peer.uid, peer.groups.clone());
         grant.user = Some(Arc::new(LocalUser { uid, groups, hosts: hosts.to_vec() }));
     }
     Some(grant)

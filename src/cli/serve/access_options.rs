@@ -92,7 +92,7 @@ impl AccessArgs {
         let refused = whole(&self.refuse_serials)?;
         let hosts = AllowedHosts(self.allow_host.clone());
         let (tokens, rights) = (whole(&self.tokens)?, whole(&self.certificate_rights)?);
-        let credentials = Credentials { tokens, tls, rights, refused, hosts };
+        let credentials = Credentials { tokens, tls, rights, machine_rights: None, refused, hosts };
         let share = self.share;
         let insecure = OpenTo {
             readers: matches!(self.insecure, Some(Insecure::NoTls | Insecure::Both)),

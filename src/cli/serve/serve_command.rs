@@ -5,12 +5,13 @@
 
 use super::access_options::AccessArgs;
 use super::storage_options;
-use super::storage_options::{LocalBackend, ServerStorageArgs, StorageChoice};
-use crate::auth::{Authenticator, Grant};
+use super::storage_options::{LocalBackend, ServerRole, ServerStorageArgs, StorageChoice};
+use crate::auth::{Authenticator, Grant, PeerUser};
 use crate::cli::argument_types::{
-    DurationArg, ListenArg, address, default_grace, default_ttl, listen_at, span,
+    DurationArg, ListenArg, address, default_grace, default_ttl, host, listen_at, span,
 };
 use crate::cli::background;
+use crate::cli::connect::machine_locks;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
 use crate::cli::serve::access_options;
@@ -20,7 +21,7 @@ use crate::cli::{output, signals};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{PeerError, Peering, Stop};
-use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen, PeerUser};
+use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::server::line;
 use crate::server::line::{LineConfig, LineServer};
 use crate::service::{AdminAction, AuditEntry, Locks};
@@ -42,6 +43,10 @@ pub(in crate::cli) struct ServeArgs {
     /// the user of the server may do everything without credentials, also reset locks
     #[arg(long, value_name = "ADDRESS", default_value = LISTEN_DEFAULT, value_parser = listen_at)]
     listen: ListenArg,
+    /// Be the daemon of this machine's locks, as root: commands of all users that name no place use
+    /// it, each for names of its own and for those that /etc/latchfs/rights.toml gives
+    #[arg(long, conflicts_with_all = ["listen", "line_listen", "peer_listen", "tokens", "tls_cert"])]
+    machine: bool,
     /// Where to take lines such as LOCK,name,client as well
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     line_listen: Option<SocketAddr>,
@@ -98,8 +103,12 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     if args.print_permissions {
         return output::write(&access_options::table());
     }
-    let kept = args.keep.kept(args.ttl.0, args.grace.0, args.detached)?;
+    if args.machine {
+        machine_locks::make_dir()?;
+    }
+    let kept = args.keep.kept(args.ttl.0, args.grace.0, args.role())?;
     let mut config = args.access.config(args.sockets(), args.ttl.0, args.grace.0)?;
+    config.credentials.machine_rights = args.machine.then(|| machine_locks::RIGHTS.into());
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
@@ -197,11 +206,28 @@ impl ServeArgs {
         if self.detached { background::ready() } else { Ok(()) }
     }
 
+    /// Returns whose locks the server keeps.
+    const fn role(&self) -> ServerRole {
+        match (self.machine, self.detached) {
+            (true, _) => ServerRole::Machine,
+            (false, true) => ServerRole::OwnLocks,
+            (false, false) => ServerRole::Server,
+        }
+    }
+
     /// Returns the sockets on which the server listens.
     fn sockets(&self) -> Vec<Listen> {
+        if self.machine {
+            let at_socket = |peer: &PeerUser| {
+                // A host without a usable name has no client ids for its users.
+                let host = host().ok()?;
+                Grant::on_machine(peer, geteuid().as_raw(), &host)
+            };
+            return vec![Listen::Unix(machine_locks::SOCKET.into(), Arc::new(at_socket))];
+        }
         // Nobody else has anything to do with a user's own locks.
         let requires_credentials = self.detached || self.access.identifies();
-        let at_socket = move |peer: PeerUser| {
+        let at_socket = move |peer: &PeerUser| {
             Grant::at_socket(peer.uid, geteuid().as_raw(), requires_credentials)
         };
         let ListenArg { tcp, socket } = self.listen.clone();

@@ -9,6 +9,7 @@
 use crate::cli::argument_types::{
     absolute, address, default_data_dir, host_name, state_dir, ttl, variable,
 };
+use crate::cli::connect::machine_locks;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::engine::{Grace, Rules, Ttl};
@@ -133,11 +134,26 @@ impl MountStorageArgs {
     }
 }
 
+/// Whose locks a server keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerRole {
+    /// Those of its clients.
+    Server,
+    /// Those of the user that runs it.
+    OwnLocks,
+    /// Those of all users of the machine.
+    Machine,
+}
+
 impl ServerStorageArgs {
     /// Returns the storage that the options or the defaults select. `ttl` and `grace` are the
-    /// defaults of a lease. `own_locks` says that the server is the daemon of a user's own locks,
-    /// which alone keeps a journal.
-    pub(super) fn kept(&self, ttl: Ttl, grace: Grace, own_locks: bool) -> CliResult<StorageChoice> {
+    /// defaults of a lease. The daemon of a user's own locks alone keeps a journal.
+    pub(super) fn kept(
+        &self,
+        ttl: Ttl,
+        grace: Grace,
+        role: ServerRole,
+    ) -> CliResult<StorageChoice> {
         let Self { max_ttl, grant_at_once, .. } = *self;
         let start = StatelessStart { option: "--memory", max_ttl, grant_at_once, ttl, grace };
         if self.memory {
@@ -146,9 +162,10 @@ impl ServerStorageArgs {
         let storage = match &self.state {
             None => StorageChoice::Data(match &self.data {
                 Some(dir) => named_data_dir(dir)?,
+                None if role == ServerRole::Machine => machine_locks::DATA.into(),
                 None => default_data_dir()?,
             }),
-            Some(dir) if own_locks => StorageChoice::State(absolute(dir)?),
+            Some(dir) if role == ServerRole::OwnLocks => StorageChoice::State(absolute(dir)?),
             Some(_) => return Err(refused_state()),
         };
         start.is_unused_by(storage)

@@ -53,12 +53,13 @@ pub(in crate::cli) enum EventSource {
 
 pub(in crate::cli) fn run(args: &EventsArgs) -> CliResult {
     let mut source = EventSource::open(&args.target, args.since)?;
+    let prefix = args.target.full_prefix(&args.names.prefix)?;
     loop {
         let lines = source.take()?;
         if lines.is_empty() {
             source.wait()?;
         }
-        let shown = lines.iter().filter_map(|line| rendered(line, args));
+        let shown = lines.iter().filter_map(|line| rendered(line, args, &prefix));
         let text = shown.fold(String::new(), |text, line| text + &line + "\n");
         if !text.is_empty() {
             output::write(&text)?;
@@ -177,10 +178,9 @@ fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
 }
 
 /// Returns the text to print for a line of the event stream; `None` if there is nothing to print.
-fn rendered(line: &str, args: &EventsArgs) -> Option<String> {
+fn rendered(line: &str, args: &EventsArgs, prefix: &str) -> Option<String> {
     let event: Value = serde_json::from_str(line).ok()?;
-    concerns(&event, &args.names.prefix)
-        .then(|| if args.json { line.to_owned() } else { sentence(&event) })
+    concerns(&event, prefix).then(|| if args.json { line.to_owned() } else { sentence(&event) })
 }
 
 /// Whether an event is about a lock whose name begins with `prefix`. A `lost` event always matches.

@@ -8,7 +8,7 @@ use super::app_state::{AppState, ShutdownPhase, entered};
 use crate::auth::engine_shares::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::server_tls::CertifiedCaller;
-use crate::auth::{Grant, server_tls};
+use crate::auth::{Grant, PeerUser, server_tls};
 use crate::net::connections::{Acceptor, listen};
 use crate::server::lock_log::AuditedCaller;
 use axum::Router;
@@ -19,12 +19,14 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use nix::sys::socket::{UnixAddr, getsockname};
 use std::convert::Infallible;
 use std::fs::Metadata;
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -170,7 +172,7 @@ pub(super) async fn serve(
     router: &Router,
     source: PeerIdentity,
     stream: ServerStream,
-    user: Option<Arc<Grant>>,
+    user: Option<CertifiedCaller>,
 ) {
     let service = |certified| {
         let origin = app.peers.origin(source, certified);
@@ -181,7 +183,6 @@ pub(super) async fn serve(
         ServerStream::Tcp(tcp) => tcp,
         // A Unix socket needs no TLS: the kernel has identified the user, and nobody can eavesdrop.
         ServerStream::Unix(_) => {
-            let user = user.map(|grant| CertifiedCaller { grant, serial: None });
             return Box::pin(serve_one(stream, service(user), phase)).await;
         }
     };
@@ -332,16 +333,7 @@ async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
 }
 
 /// Maps the user at the other end of a Unix socket to its permissions; `None` denies all access.
-pub type UserGrants = Arc<dyn Fn(PeerUser) -> Option<Grant> + Send + Sync>;
-
-/// The user at the other end of a Unix socket, as identified by the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerUser {
-    /// The effective user id of the peer.
-    pub uid: u32,
-    /// All groups of the peer, where the kernel reports them (Linux).
-    pub groups: Option<Vec<u32>>,
-}
+pub type UserGrants = Arc<dyn Fn(&PeerUser) -> Option<Grant> + Send + Sync>;
 
 /// The socket on which a server listens.
 #[derive(Clone)]
@@ -380,13 +372,18 @@ impl Listen {
         }
     }
 
-    /// Binds the socket, and returns the listener with its address or path.
+    /// Binds the socket, and returns the listener with its address or path. A Unix socket that a
+    /// service manager has bound is used as it is.
     pub(super) fn open(&self) -> io::Result<(BoundListener, String)> {
         match self {
             Self::Tcp(address) => {
                 let listener = listen(*address)?;
                 let address = listener.local_addr()?.to_string();
                 Ok((BoundListener::Tcp(listener), address))
+            }
+            Self::Unix(path, users) if is_passed(path) => {
+                let listener = passed_listener()?;
+                Ok((BoundListener::Unix(listener, Arc::clone(users)), path.display().to_string()))
             }
             Self::Unix(path, users) => {
                 // A daemon that was killed leaves its socket file behind; it is removed if nobody
@@ -404,6 +401,30 @@ impl Listen {
             }
         }
     }
+}
+
+/// The first descriptor that a service manager passes, by sd_listen_fds(3).
+const PASSED: RawFd = 3;
+
+/// Whether a service manager has bound the socket at `path` and passed it to this process.
+pub(super) fn is_passed(path: &Path) -> bool {
+    let is = |name, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    is("LISTEN_PID", &std::process::id().to_string())
+        && is("LISTEN_FDS", "1")
+        && getsockname::<UnixAddr>(PASSED).is_ok_and(|address| address.path() == Some(path))
+}
+
+/// Takes over the socket that a service manager has passed. The programs that this one starts do
+/// not inherit it.
+#[allow(unsafe_code)]
+fn passed_listener() -> io::Result<UnixListener> {
+    // SAFETY: the descriptor is open, as its name has shown, and nothing else in this process uses
+    // it: the caller asks for each path once.
+    let passed = unsafe { BorrowedFd::borrow_raw(PASSED) };
+    let listener = UnixListener::from(passed.try_clone_to_owned()?);
+    rustix::io::fcntl_setfd(passed, rustix::io::FdFlags::CLOEXEC)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Whether nobody listens on the Unix socket at `path`.
@@ -447,7 +468,7 @@ impl BoundListener {
 
 /// An accepted connection, the identity of its peer, and the permissions of a peer that the kernel
 /// has identified.
-pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<Arc<Grant>>);
+pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<CertifiedCaller>);
 
 impl Acceptor for HttpListener {
     type Connection = AcceptedConnection;
@@ -467,9 +488,13 @@ impl Acceptor for HttpListener {
                 let peer = stream.peer_cred()?;
                 let uid = peer.uid();
                 let groups = other_groups(&stream).map(|groups| [&[peer.gid()], &*groups].concat());
-                let grant = users(PeerUser { uid, groups }).unwrap_or_else(Grant::nothing);
+                // A process that this one can't see has the number 0.
+                let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+                let user = PeerUser { uid, groups, pid };
+                let grant = Arc::new(users(&user).unwrap_or_else(Grant::nothing));
+                let caller = CertifiedCaller { grant, serial: None, user: Some(user) };
                 let source = PeerIdentity::User(uid);
-                Ok((AcceptedStream::Unix(stream.into_std()?), source, Some(Arc::new(grant))))
+                Ok((AcceptedStream::Unix(stream.into_std()?), source, Some(caller)))
             }
         }
     }

@@ -27,7 +27,7 @@ mod server;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use crate::server::http::connection::{Listen, PeerUser, UserGrants};
+pub use crate::server::http::connection::{Listen, UserGrants};
 pub(crate) use crate::server::http::handlers::batch_endpoint::batch_requests;
 pub(crate) use crate::server::http::routes::route_table::requests;
 pub use server::{HttpConfig, HttpServer, HttpStartError};

@@ -7,13 +7,16 @@ use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
 use super::idle_end::{self, ServerActivity, hidden};
 use crate::auth::engine_shares::{CONNECTIONS_MAX, PeerIdentity};
-use crate::auth::{Authenticator, Credentials, CredentialsError, Grant, OpenTo};
+use crate::auth::server_tls::CertifiedCaller;
+use crate::auth::{Authenticator, Credentials, CredentialsError, OpenTo};
 use crate::base::said;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::net::connections::accept_until;
 use crate::server::http::app_state::RequestCounts;
-use crate::server::http::connection::{AcceptedStream, BoundListener, Listen, ServerStream};
+use crate::server::http::connection::{
+    AcceptedStream, BoundListener, Listen, ServerStream, is_passed,
+};
 use crate::server::http::routes::route_table::counted_endpoints;
 use crate::server::http::routes::router;
 use crate::service::{AuditEntry, Locks};
@@ -165,7 +168,8 @@ impl HttpServer {
         workers.first().spawn(async move { keeping.chronicle.keep().await });
         let path_of = |listen: &Listen| match listen {
             Listen::Tcp(_) => None,
-            Listen::Unix(path, _) => Some(path.clone()),
+            // The socket of a service manager stays.
+            Listen::Unix(path, _) => Some(path.clone()).filter(|path| !is_passed(path)),
         };
         let sockets = config.listen.iter().filter_map(path_of).collect();
         Ok(Self { app, addresses, sockets, workers })
@@ -261,7 +265,7 @@ async fn connect(
     router: Router,
     stream: AcceptedStream,
     source: PeerIdentity,
-    user: Option<Arc<Grant>>,
+    user: Option<CertifiedCaller>,
 ) {
     let served = async {
         if let AcceptedStream::Tcp(stream) = &stream {

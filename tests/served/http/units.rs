@@ -7,16 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use testing::{Scratch, eventually, latchfs_path, run_latchfs, signal};
 
-const UNITS: [&str; 5] = [
+const UNITS: [&str; 6] = [
     "latchfs.service",
     "latchfs-server.service",
     "latchfs-remote.service",
     "latchfs-mount@.service",
     "latchfs-guard@.service",
+    "latchfs-machine.service",
 ];
 
 /// The highest exposure of each unit that `systemd-analyze security` may find, times ten.
-const EXPOSURES: [&str; 5] = ["39", "15", "44", "44", "52"];
+const EXPOSURES: [&str; 6] = ["39", "15", "44", "44", "52", "15"];
 
 /// Time limit in seconds for a container, whatever the test does in it.
 const LIFE_SECS: &str = "300";
@@ -76,7 +77,7 @@ impl Systemd {
         let guard = dir("units/latchfs-guard@.service.d");
         fs::create_dir_all(&guard).expect("ours");
         fs::write(guard.join("watchdog.conf"), WATCHDOG).expect("ours");
-        for unit in UNITS {
+        for unit in UNITS.into_iter().chain(["latchfs-machine.socket"]) {
             fs::copy(units.join(unit), dir("units").join(unit)).expect("it is there");
         }
         let log = fs::File::create(dir("log")).expect("ours");
@@ -130,6 +131,21 @@ impl Systemd {
     pub(crate) fn run(&self, script: &str) -> Output {
         let log = || fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
         self.try_run(script).unwrap_or_else(|| panic!("systemd has ended: {}", log()))
+    }
+
+    /// Runs a command as a service of a user, and returns its exit code and what it printed.
+    #[track_caller]
+    fn run_as_unit(&self, user: &str, command: &str) -> (String, String) {
+        let unit = format!(
+            "[Service]\nType=oneshot\nUser={user}\nExecStart={command}\n\
+             StandardOutput=truncate:/tmp/job\nStandardError=inherit"
+        );
+        let dir = "/run/systemd/system";
+        let written = format!("mkdir -p {dir} && printf '%s\n' '{unit}' > {dir}/job.service");
+        self.run(&format!("{written} && systemctl daemon-reload")).ok();
+        self.run("systemctl start job");
+        let code = self.run("systemctl show -P ExecMainStatus job").ok();
+        (code.trim().to_owned(), self.run("cat /tmp/job").ok())
     }
 
     #[track_caller]
@@ -218,6 +234,55 @@ fn takes_options_from_a_file(systemd: &Systemd) {
     systemd.stops_cleanly("latchfs-remote");
     systemd.stops_cleanly("latchfs-server");
     systemd.run("rm /etc/default/latchfs").ok();
+}
+
+/// The first command starts the daemon of the machine's locks. A service of a user, a command of the
+/// user and one of root mean the same daemon.
+#[test]
+fn a_socket_unit_starts_the_daemon_of_the_machines_locks() {
+    let systemd = Systemd::boot();
+    let verified = systemd.run("systemd-analyze verify --man=no latchfs-machine.socket");
+    assert_eq!((verified.code, verified.said.as_str()), (Some(0), ""));
+    let user = "printf 'alice:x:4711:4711::/home/alice:/bin/sh\n' >> /etc/passwd";
+    systemd.run(&format!("chmod 755 /etc/latchfs && {user}")).ok();
+    let alice = "setpriv --reuid 4711 --regid 4711 --clear-groups latchfs";
+    // Without the socket these are the user's own locks. systemd ends the daemon with the service
+    // that has started it, and the lease goes on.
+    systemd.run("mkdir -m 700 /home/alice && chown 4711 /home/alice").ok();
+    systemd.run_as_unit("alice", "latchfs acquire own --ttl 1h");
+    assert!(systemd.run(&format!("{alice} ls")).ok().contains("own"));
+    systemd.run(&format!("{alice} release --any own")).ok();
+    systemd.run("systemctl start latchfs-machine.socket").ok();
+    assert_eq!(systemd.run("systemctl is-active latchfs-machine").said.trim(), "inactive");
+    systemd.run("latchfs acquire backup --ttl 1h").ok();
+    assert_eq!(systemd.run("systemctl is-active latchfs-machine").ok().trim(), "active");
+    systemd.run(&format!("{alice} acquire build --ttl 1h")).ok();
+    let (code, said) = systemd.run_as_unit("alice", "latchfs run --try build -- true");
+    assert_eq!(code, "75", "{said}");
+    let (_, listed) = systemd.run_as_unit("alice", "latchfs run other -- latchfs ls");
+    assert!(listed.contains("~alice/build") && !listed.contains("backup"), "{listed}");
+
+    systemd.killed("latchfs-machine");
+    let all = systemd.run("latchfs ls").ok();
+    assert!(all.contains("backup") && all.contains("~alice/build"), "{all}");
+    systemd
+        .run(
+            "mkdir -p /etc/latchfs && cat > /etc/latchfs/rights.toml << END\n\
+        [[rights]]\nuser = \"alice\"\nlocks = [\"backup\"]\nEND",
+        )
+        .ok();
+    systemd.run("systemctl reload latchfs-machine").ok();
+    eventually("the rights are read", || {
+        let shown = systemd.run(&format!("{alice} status backup"));
+        shown.said.contains("held").then_some(())
+    });
+    systemd.run("systemctl stop latchfs-machine.socket").ok();
+    systemd.stops_cleanly("latchfs-machine");
+    let refused = systemd.run(&format!("{alice} run build -- true"));
+    assert_eq!(refused.code, Some(69), "{}", refused.said);
+    assert!(refused.said.contains("have root start it"), "{}", refused.said);
+    systemd.start("latchfs-machine");
+    assert!(systemd.run("latchfs ls").ok().contains("~alice/build"), "it starts by itself as well");
 }
 
 #[test]

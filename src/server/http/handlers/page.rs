@@ -60,12 +60,14 @@ pub(in crate::server::http) async fn me(mut call: RequestContext) -> HandlerResu
     let me = json!({
         "name": grant.name,
         "client": grant.only_client(),
-        "steal": grant.steal,
+        "steal": !grant.steals.is_empty(),
         // The field `cluster` is true if the server is a node of a cluster, and the caller may see
         // the cluster's status. Only then does the status page request the nodes of the cluster.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,
+        // The beginning of the names that a user of this machine has at the machine's daemon.
+        "own_names": grant.own_names,
         "server": server_name(&call),
         "version": env!("CARGO_PKG_VERSION"),
     });

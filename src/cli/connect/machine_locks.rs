@@ -1,0 +1,236 @@
+//! The locks of this machine: where nothing is named, and root has started a daemon for all users
+//! (`serve --machine`), it decides instead of one of the user's own.
+//!
+//! Its place is always the same. A user has the names below `~USER/` there, and those that the
+//! machine's file of rights gives; a command maps each other name below `~USER/`. As long as the
+//! directory exists, commands use this place or fail: a user's own locks would be others.
+
+use super::own_locks::{OwnLocks, caller_of_sudo, peer_of};
+use super::remote_client::RemoteClient;
+use crate::base::said;
+use crate::cli::argument_types::own_client;
+use crate::cli::connect::mount_client::LockClient as _;
+use crate::cli::exit::{CliError, CliResult};
+use crate::cli::output;
+use crate::client::api_request::fetch;
+use crate::client::http_transport::ServerAccess;
+use crate::engine::ClientId;
+use crate::time::Span;
+use nix::unistd::Uid;
+use serde_json::Value;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind, IsTerminal as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Once, OnceLock};
+
+/// The directory of the daemon's socket. Root makes it, and nobody else can.
+const DIR: &str = "/run/latchfs";
+/// The daemon's socket.
+pub(in crate::cli) const SOCKET: &str = "/run/latchfs/socket";
+/// The URL of the daemon.
+pub(in crate::cli) const URL: &str = "unix:/run/latchfs/socket";
+/// Where the daemon keeps the locks, unless --data names another place.
+pub(in crate::cli) const DATA: &str = "/var/lib/latchfs/machine";
+/// What users may do beside their own names.
+pub(in crate::cli) const RIGHTS: &str = "/etc/latchfs/rights.toml";
+/// How long the daemon may take to say what the user may do. A service manager may start it first.
+const PATIENCE: Span = Span::from_secs(20);
+
+/// What the user of this process may do at the machine's daemon.
+#[derive(Debug)]
+pub(in crate::cli) struct MachineLocks {
+    /// The client of the user, if the daemon lets it act as one alone.
+    pub(super) client: Option<ClientId>,
+    /// The prefix of the user's own names; `None`: every name is the machine's.
+    own_names: Option<String>,
+    /// The prefixes of all names that the user may use.
+    locks: Vec<String>,
+}
+
+impl MachineLocks {
+    /// Returns what the user of this process may do at the machine's daemon, if the machine has
+    /// one.
+    pub(in crate::cli) fn here() -> CliResult<Option<&'static Self>> {
+        static HERE: OnceLock<Option<MachineLocks>> = OnceLock::new();
+        if let Some(here) = HERE.get() {
+            return Ok(here.as_ref());
+        }
+        let here = Self::ask()?;
+        Ok(HERE.get_or_init(|| here).as_ref())
+    }
+
+    /// Returns what the user may do if `url` is the machine's daemon.
+    pub(super) fn at(url: &str) -> CliResult<Option<&'static Self>> {
+        if url == URL { Self::here() } else { Ok(None) }
+    }
+
+    fn ask() -> CliResult<Option<Self>> {
+        match check_dir() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            checked => checked.map_err(|error| unusable(&error))?,
+        }
+        if Uid::current() != Uid::effective() {
+            return Err(unusable(&io::Error::other(format!(
+                "this program has the rights of user {} and was started by user {}",
+                Uid::effective(),
+                Uid::current()
+            ))));
+        }
+        let peer = UnixStream::connect(SOCKET).and_then(|stream| Ok(peer_of(&stream)?));
+        match peer.map_err(|error| unusable(&error))? {
+            0 => {}
+            uid => {
+                let why = format!("a process of user {uid} listens at its socket");
+                return Err(unusable(&io::Error::other(why)));
+            }
+        }
+        let access = ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None };
+        let asked = fetch(&access, "GET", "/me", PATIENCE);
+        match asked.map_err(|error| CliError::unavailable(error.to_string()))? {
+            (200, me) => Ok(Some(Self::of(&me))),
+            (_, problem) => Err(unusable(&io::Error::other(
+                problem["detail"].as_str().map(output::harmless).unwrap_or_default(),
+            ))),
+        }
+    }
+
+    fn of(me: &Value) -> Self {
+        let locks = me["locks"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Self {
+            client: me["client"].as_str().and_then(|client| ClientId::parse(client).ok()),
+            own_names: me["own_names"].as_str().map(str::to_owned),
+            locks: locks.map(str::to_owned).collect(),
+        }
+    }
+
+    /// Returns the name at the daemon of the lock, or of the beginning of names, that the user has
+    /// called `name`.
+    pub(in crate::cli) fn full_name(&self, name: &str) -> String {
+        let is_given = self.locks.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        match &self.own_names {
+            Some(own) if !is_given && !name.is_empty() && !name.starts_with('~') => {
+                format!("{own}{name}")
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Puts the names at the daemon into a request of a command.
+    pub(super) fn map_request(&self, request: &mut Value) {
+        for field in ["name", "prefix"] {
+            if let Some(name) = request[field].as_str() {
+                request[field] = self.full_name(name).into();
+            }
+        }
+    }
+
+    /// Says once in each terminal which locks a command uses that names no place, and root that the
+    /// locks of the user who called `sudo` are others.
+    pub(in crate::cli) fn introduce(&self) {
+        static INTRODUCED: Once = Once::new();
+        if output::is_silent() {
+            return;
+        }
+        INTRODUCED.call_once(|| {
+            let of_caller = caller_of_sudo().map(|user| format!("~{}/", user.name));
+            if let (None, Some(others)) = (&self.own_names, of_caller)
+                && has_locks(&others)
+            {
+                output::say(&format!(
+                    "these are the machine's locks at {URL}, and those whose names begin with \
+                     {others} are others"
+                ));
+            } else if io::stderr().is_terminal()
+                && !output::is_quiet()
+                && OwnLocks::here().is_ok_and(|own| own.is_new_here())
+            {
+                let own = self.own_names.as_ref();
+                let own = own.map_or_else(String::new, |own| format!(", yours begin with {own}"));
+                output::say(&format!(
+                    "these are the locks of this machine, at {URL}{own}; 'latchfs config show' \
+                     tells of other places"
+                ));
+            }
+        });
+    }
+
+    /// Describes the place for `config show` and `doctor`.
+    pub(in crate::cli) fn described(&self) -> String {
+        match &self.own_names {
+            Some(own) => format!("a daemon of root; your names begin with {own}"),
+            None => "a daemon of root; you have every name".to_owned(),
+        }
+    }
+}
+
+/// Whether the daemon has locks whose names begin with `prefix`.
+fn has_locks(prefix: &str) -> bool {
+    let access = ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None };
+    let listed = own_client().and_then(|client| RemoteClient::new(access, client).list(prefix));
+    listed.is_ok_and(|locks| !locks.is_empty())
+}
+
+/// Makes the directory of the daemon's socket, as root.
+pub(in crate::cli) fn make_dir() -> CliResult {
+    if !Uid::effective().is_root() {
+        return Err(CliError::usage(
+            "--machine is for root alone, because all users trust its daemon; without it commands \
+             use your own locks",
+        ));
+    }
+    let made = match DirBuilder::new().mode(0o755).create(DIR) {
+        // The file mode mask of this process may have kept others out.
+        Ok(()) => fs::set_permissions(DIR, Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    };
+    made.and_then(|()| check_dir()).map_err(|error| unusable(&error))
+}
+
+/// Checks that nobody but root can put anything into the directory of the socket.
+fn check_dir() -> io::Result<()> {
+    let found = fs::symlink_metadata(Path::new(DIR))?;
+    if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
+        return Err(io::Error::other("it must be a directory that root alone may change"));
+    }
+    Ok(())
+}
+
+fn unusable(error: &io::Error) -> CliError {
+    CliError::unavailable(format!(
+        "the daemon of this machine's locks in {DIR} can't be used: {}; have root start it \
+         ('latchfs serve --machine') or remove the directory, or name another place by --server or \
+         --dir",
+        said(error)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_without_a_right_are_below_the_users_own() {
+        let alice = MachineLocks::of(&json!({
+            "client": "box:alice", "own_names": "~alice/", "locks": ["~alice/", "deploy/"],
+        }));
+        for (given, full) in [
+            ("build", "~alice/build"),
+            ("~alice/build", "~alice/build"),
+            ("~bob/build", "~bob/build"),
+            ("deploy/x", "deploy/x"),
+            ("deploy", "~alice/deploy"),
+            ("", ""),
+        ] {
+            assert_eq!(alice.full_name(given), full);
+        }
+        let root = MachineLocks::of(&json!({"client": null, "own_names": null, "locks": [""]}));
+        assert_eq!(root.full_name("build"), "build");
+        let mut request = json!({"do": "list", "prefix": "b"});
+        alice.map_request(&mut request);
+        assert_eq!(request, json!({"do": "list", "prefix": "~alice/b"}));
+    }
+}
