@@ -348,3 +348,43 @@ fn units_start_serve_restart_and_stop() {
     let left = systemd.run("grep ' /notes ' /proc/mounts");
     assert_eq!(left.code, Some(1), "{}", left.said);
 }
+
+/// An ssh session, its shell and a terminal mean the same daemon. A logout ends no job's lease,
+/// whether the login manager kills what the user has started or not.
+#[test]
+fn a_logout_ends_no_lease() {
+    let binds = ["/etc/pam.d", "/etc/security"].map(|dir| format!("{dir}:{dir}"));
+    let systemd = Systemd::boot_with(&binds);
+    let setup = r"
+        printf 'alice:*:4711:4711::/home/alice:/bin/sh\nsshd:*:4712:4712::/run/sshd:/bin/false\n' >> /etc/passwd
+        printf 'alice:*:19000::::::\nroot:*:19000::::::\n' >> /etc/shadow
+        mkdir -p /run/sshd /etc/ssh /home/alice/.ssh
+        ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/key
+        cp /etc/ssh/key.pub /home/alice/.ssh/authorized_keys
+        chown -R 4711 /home/alice && chmod -R go= /home/alice
+        ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host
+        systemctl start dbus systemd-logind systemd-user-sessions
+        /usr/sbin/sshd -f /dev/null -h /etc/ssh/host -o UsePAM=yes -o ListenAddress=127.0.0.1";
+    systemd.run(setup).ok();
+    let ssh = "ssh -i /etc/ssh/key -o StrictHostKeyChecking=no -o LogLevel=ERROR alice@127.0.0.1";
+    let of_alice = "-u alice -f idle-end";
+    for (kill, daemons) in [("no", "1"), ("yes", "0")] {
+        let config = format!("[Login]\\nKillUserProcesses={kill}\\n");
+        let restart = format!("systemctl restart systemd-logind; pkill -KILL {of_alice}; true");
+        systemd.run(&format!("printf '{config}' > /etc/systemd/logind.conf; {restart}")).ok();
+        let held = systemd.run(&format!("{ssh} 'latchfs acquire build --ttl 1h; loginctl | cat'"));
+        assert!(held.said.contains("alice"), "it is a session: {held:?}");
+        eventually("the end of the session", || {
+            let state = "while read id _; do loginctl show-session -P State $id; done";
+            let all = systemd.run(&format!("loginctl --no-legend | {state}")).said;
+            all.lines().all(|state| state == "closing").then_some(())
+        });
+        let count = systemd.run(&format!("pgrep -c {of_alice}")).said;
+        assert_eq!(count.trim(), daemons, "KillUserProcesses={kill}");
+        for again in [ssh, "su alice -s /bin/sh -c"] {
+            let busy = systemd.run(&format!("{again} 'latchfs run --try build -- true'"));
+            assert_eq!(busy.code, Some(75), "{again}: {}", busy.said);
+        }
+        systemd.run(&format!("{ssh} latchfs release --any build")).ok();
+    }
+}
