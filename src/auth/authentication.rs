@@ -13,14 +13,17 @@
 
 use super::grant::{ClientPattern, Credential, Grant, all_or_none};
 use super::machine_rights::MachineRights;
-use super::server_tls::{CertifiedCaller, ClientCertPolicy, TlsError, TlsFiles};
+use super::server_tls::{
+    CertifiedCaller, ClientCertPolicy, NAME_BYTES_MAX, PREFIXES_MAX, TlsError, TlsFiles,
+    TokensError,
+};
 use crate::auth::server_tls::CertificateRights;
-use crate::base::said;
 use crate::net::certificates::RefusedSerials;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
@@ -28,7 +31,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tokio::sync::watch;
 
@@ -352,34 +354,14 @@ fn without_port(authority: &str) -> &str {
 /// Minimum length of a secret in bytes: a shorter one could be guessed by trying.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// Maximum length of a token's name, which is part of audit records and of the idempotency keys
-/// that the engine stores.
-pub(super) const NAME_BYTES_MAX: usize = 255;
-
 /// Maximum number of tokens, because each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
-
-/// Maximum number of lock prefixes of one token, because a listing looks up each of them.
-pub(super) const PREFIXES_MAX: usize = 256;
 
 /// Permission bits of all users but the owner of the file.
 const OTHERS: u32 = 0o077;
 
 /// The digest and grant of each token in the file.
 pub(super) struct Tokens(Vec<([u8; 32], Arc<Grant>)>);
-
-/// Why a token file can't be used.
-#[derive(Debug)]
-pub enum TokensError {
-    /// The file can't be read.
-    Read(io::Error),
-    /// Users other than the owner may read or write the file. The number is the mode of the file.
-    Exposed(u32),
-    /// Users other than the owner may write the file. The number is the mode of the file.
-    Writable(u32),
-    /// The content of the file is invalid; a description of the error.
-    Wrong(String),
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -406,24 +388,6 @@ struct TokenEntry {
 fn all_locks() -> Vec<String> {
     vec![String::new()]
 }
-
-impl fmt::Display for TokensError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => write!(f, "it can't be read: {}", said(error)),
-            Self::Exposed(mode) => write!(
-                f,
-                "others than its owner may read or write it (mode {mode:03o}); 'chmod 600' it"
-            ),
-            Self::Writable(mode) => {
-                write!(f, "others than its owner may write it (mode {mode:03o}); 'chmod go-w' it")
-            }
-            Self::Wrong(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for TokensError {}
 
 impl Tokens {
     /// Reads the token file at `path`, which no user but its owner may be able to access.

@@ -4,9 +4,9 @@
 //! that the file of rights gives, also by a group. Members of the group `latchfs` have all locks.
 //! The kernel says who a user is; a process of a container that might be any user has no rights.
 
-use super::authentication::{PREFIXES_MAX, TokensError};
 use super::grant::{ClientPattern, Credential, Grant};
-use super::server_tls::read_rights;
+use super::permissions::PeerUser;
+use super::server_tls::{PREFIXES_MAX, TokensError, read_rights};
 use crate::engine::{ClientId, LockName};
 use nix::unistd::{Group, Uid, User};
 use serde::Deserialize;
@@ -18,17 +18,6 @@ use std::sync::Arc;
 const ADMINISTRATORS: &str = "latchfs";
 /// Maximum number of entries of the file, because each request of a user is compared with all.
 const ENTRIES_MAX: usize = 1_000;
-
-/// The user at the other end of a Unix socket, as identified by the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerUser {
-    /// The effective user id of the peer.
-    pub uid: u32,
-    /// All groups of the peer, where the kernel reports them (Linux).
-    pub groups: Option<Vec<u32>>,
-    /// The process that has connected, if this process can see it.
-    pub pid: Option<u32>,
-}
 
 /// What the file of rights gives to users and groups.
 #[derive(Debug, Default)]
@@ -204,4 +193,82 @@ fn is_nested(status: &str) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_of_container(_pid: u32) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> ClientId {
+        ClientId::parse("box").expect("valid")
+    }
+
+    fn alice(groups: &[u32]) -> PeerUser {
+        PeerUser { uid: 47_110, groups: Some(groups.to_vec()), pid: Some(std::process::id()) }
+    }
+
+    #[test]
+    fn a_user_has_own_names_and_what_the_file_gives() {
+        let user = alice(&[20]);
+        let own = Arc::new(Grant::on_machine(&user, 0, &host()).expect("it is known"));
+        assert_eq!((&own.prefixes, &own.steals), (&own.steals, &vec!["~47110/".to_owned()]));
+        assert_eq!(own.only_client(), Some("box:47110"));
+        let text = r#"
+            rights = [
+                { group = "20", locks = ["ci/"] },
+                { user = "47110", locks = ["deploy/"], steal = true },
+                { user = "7", locks = [""] },
+            ]"#;
+        let rights = MachineRights::parse(text).expect("well formed");
+        let grant = rights.widened(&own, &user);
+        assert_eq!(grant.prefixes, ["~47110/", "ci/", "deploy/"]);
+        assert_eq!(grant.steals, ["~47110/", "deploy/"]);
+        assert_eq!(rights.widened(&own, &PeerUser { uid: 8, ..alice(&[]) }), own);
+        let root = Arc::new(Grant::on_machine(&PeerUser { uid: 0, ..user }, 0, &host()));
+        assert!(root.as_ref().as_ref().is_some_and(Grant::may_everything));
+        let unseen = PeerUser { pid: None, ..alice(&[]) };
+        assert_eq!(Grant::on_machine(&unseen, 0, &host()), None);
+    }
+
+    #[test]
+    fn the_number_of_rights_is_limited() {
+        let entry = "[[rights]]\nuser = \"7\"\nlocks = [\"a/\"]\n";
+        let parsed = |count| MachineRights::parse(&entry.repeat(count));
+        assert_eq!(parsed(ENTRIES_MAX).map(|rights| rights.0.len()).ok(), Some(ENTRIES_MAX));
+        let why = parsed(ENTRIES_MAX + 1).expect_err("one too many");
+        assert!(why.contains("more than 1000"), "{why}");
+    }
+
+    #[test]
+    fn an_invalid_entry_is_explained() {
+        for (text, says) in [
+            ("locks = []", "either a user or a group"),
+            ("user = \"1\"\ngroup = \"1\"\nlocks = []", "either a user or a group"),
+            ("user = \"no such user\"\nlocks = []", "knows no 'no such user'"),
+            ("user = \"1\"", "locks"),
+            ("user = \"1\"\nlocks = []\nstael = true", "stael"),
+        ] {
+            let why = MachineRights::parse(&format!("[[rights]]\n{text}\n")).expect_err("invalid");
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_others_could_have_is_not_used() {
+        let usable = |name: &str| usable_name(Some(name.to_owned()), &host()).is_some();
+        assert!(usable("alice") && usable("CORP\\alice"));
+        for name in ["", "1001", "a:b", "a/b", "a\nb"] {
+            assert!(!usable(name), "{name:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_container_has_more_than_one_process_table() {
+        assert!(!is_nested("Name:\tsh\nNSpid:\t7\n") && is_nested("NSpid:\t7\t1\n"));
+        assert!(is_nested("Name:\tsh\n"), "a kernel that does not say it");
+        assert!(has_root("0 0 4294967295\n") && has_root("0 100000 9\n9 0 1\n"));
+        assert!(!has_root("0 1000 1\n1 100000 65536\n"));
+        assert!(is_of_container(u32::MAX), "it has ended");
+    }
 }

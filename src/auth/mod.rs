@@ -12,13 +12,13 @@ pub mod permissions;
 mod grant;
 pub(crate) mod server_tls;
 pub(crate) mod engine_shares;
-pub(crate) mod authentication;
 mod machine_rights;
+pub(crate) mod authentication;
 
 pub use crate::auth::authentication::AllowedHosts;
-pub use crate::auth::authentication::TokensError;
 pub(crate) use crate::auth::permissions::{Extent, FolderAct, FolderRule, FolderUser, TenureOf};
-pub use crate::auth::permissions::{LocalUser, depends_on_groups};
+pub use crate::auth::permissions::{LocalUser, PeerUser, depends_on_groups};
+pub use crate::auth::server_tls::TokensError;
 pub(crate) use authentication::WRONG_TOKEN_DELAY;
 pub use authentication::{
     AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
@@ -27,5 +27,4 @@ pub use engine_shares::{EngineShares, PendingCommand};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
-pub use machine_rights::PeerUser;
 pub use server_tls::{TlsError, TlsFiles, grant_of, name_in_certificate};

@@ -244,6 +244,17 @@ impl fmt::Display for Right {
 /// The permission bits for write and search, as they stand for "others".
 const WRITE: u16 = 0o3;
 
+/// The user at the other end of a Unix socket, as identified by the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerUser {
+    /// The effective user id of the peer.
+    pub uid: u32,
+    /// All groups of the peer, where the kernel reports them (Linux).
+    pub groups: Option<Vec<u32>>,
+    /// The process that has connected, if this process can see it.
+    pub pid: Option<u32>,
+}
+
 /// A user of this machine, as identified by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalUser {

@@ -3,8 +3,8 @@
 //! The file of the rights of client certificates: the clients and lock prefixes of each, by name.
 
 use super::grant::{ClientPattern, Credential, Grant, all_or_none};
-use super::machine_rights::PeerUser;
-use crate::auth::authentication::{NAME_BYTES_MAX, PREFIXES_MAX, TokensError};
+use super::permissions::PeerUser;
+use crate::base::said;
 use crate::net::certificates::{CertSerial, PemError, certificates, private_key, roots};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
@@ -157,6 +157,44 @@ pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
     Some(Grant { credential, name, clients, prefixes, ..Grant::nothing() })
 }
+
+/// Maximum length of a token's name, which is part of audit records and of the idempotency keys
+/// that the engine stores.
+pub(super) const NAME_BYTES_MAX: usize = 255;
+
+/// Maximum number of lock prefixes of one token, because a listing looks up each of them.
+pub(super) const PREFIXES_MAX: usize = 256;
+
+/// Why a token file can't be used.
+#[derive(Debug)]
+pub enum TokensError {
+    /// The file can't be read.
+    Read(io::Error),
+    /// Users other than the owner may read or write the file. The number is the mode of the file.
+    Exposed(u32),
+    /// Users other than the owner may write the file. The number is the mode of the file.
+    Writable(u32),
+    /// The content of the file is invalid; a description of the error.
+    Wrong(String),
+}
+
+impl fmt::Display for TokensError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => write!(f, "it can't be read: {}", said(error)),
+            Self::Exposed(mode) => write!(
+                f,
+                "others than its owner may read or write it (mode {mode:03o}); 'chmod 600' it"
+            ),
+            Self::Writable(mode) => {
+                write!(f, "others than its owner may write it (mode {mode:03o}); 'chmod go-w' it")
+            }
+            Self::Wrong(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for TokensError {}
 
 /// Maximum number of certificates in the file.
 const CERTIFICATES_MAX: usize = 10_000;

@@ -637,7 +637,7 @@ fn names_in_certificates() {
     let check = |der: &[u8]| {
         let grant = grant_of(&der.into());
         if let Some(grant) = &grant {
-            assert!(!grant.steal && !grant.cluster && grant.user.is_none());
+            assert!(grant.steals.is_empty() && !grant.cluster && grant.user.is_none());
             assert!(!grant.name.is_empty() && !grant.clients.is_empty());
             for pattern in &grant.clients {
                 let name = match pattern {

@@ -5,25 +5,24 @@
 //! machine's file of rights gives; a command maps each other name below `~USER/`. As long as the
 //! directory exists, commands use this place or fail: a user's own locks would be others.
 
-use super::own_locks::{OwnLocks, caller_of_sudo, peer_of};
-use super::remote_client::RemoteClient;
 use crate::base::said;
-use crate::cli::argument_types::own_client;
-use crate::cli::connect::mount_client::LockClient as _;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::ServerAccess;
 use crate::engine::ClientId;
 use crate::time::Span;
-use nix::unistd::Uid;
+#[cfg(target_os = "linux")]
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{Uid, User};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, ErrorKind, IsTerminal as _};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 
 /// The directory of the daemon's socket. Root makes it, and nobody else can.
 const DIR: &str = "/run/latchfs";
@@ -86,8 +85,7 @@ impl MachineLocks {
                 return Err(unusable(&io::Error::other(why)));
             }
         }
-        let access = ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None };
-        let asked = fetch(&access, "GET", "/me", PATIENCE);
+        let asked = fetch(&access(), "GET", "/me", PATIENCE);
         match asked.map_err(|error| CliError::unavailable(error.to_string()))? {
             (200, me) => Ok(Some(Self::of(&me))),
             (_, problem) => Err(unusable(&io::Error::other(
@@ -126,34 +124,11 @@ impl MachineLocks {
         }
     }
 
-    /// Says once in each terminal which locks a command uses that names no place, and root that the
-    /// locks of the user who called `sudo` are others.
-    pub(in crate::cli) fn introduce(&self) {
-        static INTRODUCED: Once = Once::new();
-        if output::is_silent() {
-            return;
-        }
-        INTRODUCED.call_once(|| {
-            let of_caller = caller_of_sudo().map(|user| format!("~{}/", user.name));
-            if let (None, Some(others)) = (&self.own_names, of_caller)
-                && has_locks(&others)
-            {
-                output::say(&format!(
-                    "these are the machine's locks at {URL}, and those whose names begin with \
-                     {others} are others"
-                ));
-            } else if io::stderr().is_terminal()
-                && !output::is_quiet()
-                && OwnLocks::here().is_ok_and(|own| own.is_new_here())
-            {
-                let own = self.own_names.as_ref();
-                let own = own.map_or_else(String::new, |own| format!(", yours begin with {own}"));
-                output::say(&format!(
-                    "these are the locks of this machine, at {URL}{own}; 'latchfs config show' \
-                     tells of other places"
-                ));
-            }
-        });
+    /// Returns the beginning of the names of the user who has called `sudo`, if root uses the
+    /// machine's names while that user has others.
+    pub(super) fn names_of_caller(&self) -> Option<String> {
+        let names = format!("~{}/", caller_of_sudo()?.name);
+        (self.own_names.is_none() && has_locks(&names)).then_some(names)
     }
 
     /// Describes the place for `config show` and `doctor`.
@@ -167,9 +142,13 @@ impl MachineLocks {
 
 /// Whether the daemon has locks whose names begin with `prefix`.
 fn has_locks(prefix: &str) -> bool {
-    let access = ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None };
-    let listed = own_client().and_then(|client| RemoteClient::new(access, client).list(prefix));
-    listed.is_ok_and(|locks| !locks.is_empty())
+    let path = format!("/locks?limit=1&prefix={prefix}");
+    let listed = fetch(&access(), "GET", &path, PATIENCE);
+    listed.is_ok_and(|(_, page)| page["locks"].as_array().is_some_and(|locks| !locks.is_empty()))
+}
+
+fn access() -> ServerAccess {
+    ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None }
 }
 
 /// Makes the directory of the daemon's socket, as root.
@@ -205,6 +184,28 @@ fn unusable(error: &io::Error) -> CliError {
          --dir",
         said(error)
     ))
+}
+
+/// Returns the user who has called `sudo`, if this process is one of root that `sudo` has started.
+pub(super) fn caller_of_sudo() -> Option<User> {
+    let uid = std::env::var("SUDO_UID").ok()?.parse().ok()?;
+    if !Uid::effective().is_root() {
+        return None;
+    }
+    User::from_uid(Uid::from_raw(uid)).ok()?
+}
+
+/// Returns the user at the other end of a socket.
+#[cfg(target_os = "linux")]
+pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
+    let peer = getsockopt(stream.as_raw_fd(), PeerCredentials)?;
+    Ok(peer.uid())
+}
+
+/// Returns the user at the other end of a socket.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
+    nix::unistd::getpeereid(stream.as_raw_fd()).map(|(uid, _)| uid.as_raw())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! that the user database names, and has the machine's id in its name, because two machines may
 //! share a home.
 
+use super::machine_locks::{self, MachineLocks, caller_of_sudo, peer_of};
 use super::mount_client::LockClient as _;
 use super::remote_client::RemoteClient;
 use crate::base::said;
@@ -17,15 +18,12 @@ use crate::cli::status_table::{Status, held_by, is_finished_slot};
 use crate::client::http_transport::ServerAccess;
 use crate::engine::LockName;
 use crate::time::{Span, boot_now};
-#[cfg(target_os = "linux")]
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, User};
 use rustix::process::{Pid, getsid};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, IsTerminal as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -204,8 +202,36 @@ impl OwnLocks {
         });
     }
 
+    /// Says once in each terminal that a command which names no place uses the machine's locks, and
+    /// root that those of the user who called `sudo` have other names.
+    pub(super) fn introduce_machine(machine: &MachineLocks) {
+        static INTRODUCED: Once = Once::new();
+        if output::is_silent() {
+            return;
+        }
+        INTRODUCED.call_once(|| {
+            if let Some(names) = machine.names_of_caller() {
+                output::say(&format!(
+                    "these are the machine's locks at {}, and those whose names begin with {names} \
+                     are others",
+                    machine_locks::URL
+                ));
+            } else if io::stderr().is_terminal()
+                && !output::is_quiet()
+                && Self::here().is_ok_and(|own| own.is_new_here())
+            {
+                output::say(&format!(
+                    "these are the locks of this machine, at {}: {}; 'latchfs config show' tells \
+                     of other places",
+                    machine_locks::URL,
+                    machine.described()
+                ));
+            }
+        });
+    }
+
     /// Whether this is the first command of its terminal that uses these locks.
-    pub(super) fn is_new_here(&self) -> bool {
+    fn is_new_here(&self) -> bool {
         // A user of the machine's daemon may have no directory of own locks yet.
         if self.make_dir().is_err() {
             return false;
@@ -267,28 +293,6 @@ impl OwnLocks {
             said(error)
         ))
     }
-}
-
-/// Returns the user who has called `sudo`, if this process is one of root that `sudo` has started.
-pub(super) fn caller_of_sudo() -> Option<User> {
-    let uid = std::env::var("SUDO_UID").ok()?.parse().ok()?;
-    if !Uid::effective().is_root() {
-        return None;
-    }
-    User::from_uid(Uid::from_raw(uid)).ok()?
-}
-
-/// Returns the user at the other end of a socket.
-#[cfg(target_os = "linux")]
-pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
-    let peer = getsockopt(stream.as_raw_fd(), PeerCredentials)?;
-    Ok(peer.uid())
-}
-
-/// Returns the user at the other end of a socket.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn peer_of(stream: &UnixStream) -> nix::Result<u32> {
-    nix::unistd::getpeereid(stream.as_raw_fd()).map(|(uid, _)| uid.as_raw())
 }
 
 fn none(why: &str) -> CliError {

@@ -3,8 +3,9 @@
 //!
 //! The command line comes first (`--dir`, `--server`, `--profile`, a path below a mount), then the
 //! mount that contains the current directory, then the environment, then the configuration file,
-//! then the only mount there is, then the locks of the machine, then the user's own locks. `LATCHFS_DIR` names a mount and so
-//! comes before the current directory and before `LATCHFS_SERVER`.
+//! then the only mount there is, then the locks of the machine, then the user's own locks.
+//! `LATCHFS_DIR` names a mount and so comes before the current directory and before
+//! `LATCHFS_SERVER`.
 //!
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
 //! without contacting another node, and so even without a majority.
@@ -342,7 +343,7 @@ impl TargetArgs {
 /// the user's own.
 fn unnamed_server() -> CliResult<String> {
     if let Some(machine) = MachineLocks::here()? {
-        machine.introduce();
+        OwnLocks::introduce_machine(machine);
         return Ok(machine_locks::URL.to_owned());
     }
     let own = OwnLocks::here()?;

@@ -38,6 +38,7 @@ const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 /// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag that somebody types
 pub(in crate::cli) struct ServeArgs {
     /// Where to listen: IP:PORT, unix:PATH, or both with a comma between. At a Unix socket root and
     /// the user of the server may do everything without credentials, also reset locks
@@ -45,7 +46,8 @@ pub(in crate::cli) struct ServeArgs {
     listen: ListenArg,
     /// Be the daemon of this machine's locks, as root: commands of all users that name no place use
     /// it, each for names of its own and for those that /etc/latchfs/rights.toml gives
-    #[arg(long, conflicts_with_all = ["listen", "line_listen", "peer_listen", "tokens", "tls_cert"])]
+    #[arg(long,
+        conflicts_with_all = ["listen", "line_listen", "peer_listen", "tokens", "tls_cert"])]
     machine: bool,
     /// Where to take lines such as LOCK,name,client as well
     #[arg(long, value_name = "ADDRESS", value_parser = address)]

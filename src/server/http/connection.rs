@@ -403,7 +403,7 @@ impl Listen {
     }
 }
 
-/// The first descriptor that a service manager passes, by sd_listen_fds(3).
+/// The first descriptor that a service manager passes to a daemon.
 const PASSED: RawFd = 3;
 
 /// Whether a service manager has bound the socket at `path` and passed it to this process.

@@ -236,8 +236,8 @@ fn takes_options_from_a_file(systemd: &Systemd) {
     systemd.run("rm /etc/default/latchfs").ok();
 }
 
-/// The first command starts the daemon of the machine's locks. A service of a user, a command of the
-/// user and one of root mean the same daemon.
+/// The first command starts the daemon of the machine's locks. A service of a user, a command of
+/// the user and one of root mean the same daemon.
 #[test]
 fn a_socket_unit_starts_the_daemon_of_the_machines_locks() {
     let systemd = Systemd::boot();
@@ -356,7 +356,8 @@ fn a_logout_ends_no_lease() {
     let binds = ["/etc/pam.d", "/etc/security"].map(|dir| format!("{dir}:{dir}"));
     let systemd = Systemd::boot_with(&binds);
     let setup = r"
-        printf 'alice:*:4711:4711::/home/alice:/bin/sh\nsshd:*:4712:4712::/run/sshd:/bin/false\n' >> /etc/passwd
+        printf '%s\n' 'alice:*:4711:4711::/home/alice:/bin/sh' >> /etc/passwd
+        printf '%s\n' 'sshd:*:4712:4712::/run/sshd:/bin/false' >> /etc/passwd
         printf 'alice:*:19000::::::\nroot:*:19000::::::\n' >> /etc/shadow
         mkdir -p /run/sshd /etc/ssh /home/alice/.ssh
         ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/key
