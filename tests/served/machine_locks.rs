@@ -178,6 +178,7 @@ fn each_user_has_names_of_its_own() {
         ("POST", "/locks/backup?client=mallory"),
         ("DELETE", "/locks/backup?client=root&token=1"),
         ("GET", "/locks/backup"),
+        ("PATCH", "/locks/~alice%2Fbuild?client=mallory&note=x"),
         ("POST", "/locks/backup/steal?client=mallory&reason=x"),
         ("POST", "/reset?all=true&client=mallory&reason=x"),
         ("GET", "/metrics"),
@@ -194,6 +195,10 @@ fn each_user_has_names_of_its_own() {
     // What is the user's own, the user may take from itself, and root from everybody.
     machine.alice(&["steal", "build", "--reason", "test"]).ok();
     machine.root(&["steal", "~mallory/build", "--reason", "test"]).ok();
+    let reset = "http://localhost/reset?all=true&client=root&reason=test";
+    let reset = ["curl", "-sSf", "--unix-socket", "/run/latchfs/socket", "-X", "POST", reset];
+    machine.by_root(&reset).ok();
+    assert!(!machine.root(&["ls", "--json"]).ok().contains(r#""phase":"held""#));
     assert!(machine.by(NOBODY, &[], &["latchfs", "acquire", "x"]).ok().contains("acquired"));
     assert_eq!(names(machine.by(NOBODY, &[], &["latchfs", "ls", "--json"])), ["~47119/x"]);
 }

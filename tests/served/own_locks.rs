@@ -319,7 +319,18 @@ fn a_user_without_a_home_is_told_what_to_name() {
         ["setpriv", "--reuid", &other, "--regid", &other, "--clear-groups", "latchfs", "ls"];
     let why = run(&mut user.by_root(&words)).exits(69);
     assert!(why.contains("user 47111 is in no user database; name a place by"), "{why}");
-    fs::remove_dir(user.home()).expect("empty");
+    // A directory service knows a user whom the files of the machine do not name.
+    let (here, home) = (user.home().parent().expect("a directory").to_owned(), user.home());
+    let entry = format!("#!/bin/sh\necho ldap:x:{OTHER}:{OTHER}::{}:/bin/sh\n", home.display());
+    fs::write(here.join("getent"), entry).expect("writable");
+    fs::set_permissions(here.join("getent"), fs::Permissions::from_mode(0o755)).expect("ours");
+    chown(&home, Some(OTHER), Some(OTHER)).expect("root may");
+    let words = words.join(" ").replace(" ls", " run build -- true");
+    let script = format!("mount --bind getent /usr/bin/getent && exec {words}");
+    run(&mut user.by_root(&["sh", "-c", &script])).ok();
+    user.daemon();
+    user.kill_daemons();
+    fs::remove_dir_all(user.home()).expect("ours");
     let why = user.latchfs(&["ls"]).exits(69);
     assert!(why.contains("is missing; name a place by --server or --dir"), "{why}");
 }

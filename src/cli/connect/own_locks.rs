@@ -7,17 +7,17 @@
 //! share a home.
 
 use super::machine_locks::{self, MachineLocks, caller_of_sudo, peer_of};
-use super::mount_client::LockClient as _;
-use super::remote_client::RemoteClient;
 use crate::base::said;
-use crate::cli::argument_types::{host_name, own_client};
+use crate::cli::argument_types::host_name;
 use crate::cli::background;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::cli::status_table::{Status, held_by, is_finished_slot};
+use crate::client::api_request::fetch;
 use crate::client::http_transport::ServerAccess;
 use crate::engine::LockName;
 use crate::time::{Span, boot_now};
+use form_urlencoded::byte_serialize;
 use nix::unistd::{Uid, User};
 use rustix::process::{Pid, getsid};
 use serde_json::Value;
@@ -26,7 +26,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Once;
 use std::thread;
 
@@ -39,6 +40,8 @@ const SOCKET_PATH_MAX: usize = 107;
 const MACHINE_DIGITS: usize = 16;
 /// The maximum number of terminals that are remembered as told which locks these are.
 const TERMINALS_MAX: usize = 64;
+/// The number of locks at which a command looks that uses another place.
+const SHOWN: usize = 100;
 /// How long a command waits while another one starts the daemon.
 const START_PATIENCE: Span = Span::from_secs(20);
 /// The interval at which it looks whether the daemon was started.
@@ -61,20 +64,20 @@ impl OwnLocks {
             )));
         }
         let user = User::from_uid(real).map_err(|error| none(&said(&error)))?;
-        let user = user.ok_or_else(|| none(&format!("user {real} is in no user database")))?;
-        if !user.dir.is_dir() {
-            let home = user.dir.display();
-            return Err(none(&format!("the home {home} of user {} is missing", user.name)));
+        let home = user.map(|user| user.dir).or_else(|| home_in_directory(real));
+        let home = home.ok_or_else(|| none(&format!("user {real} is in no user database")))?;
+        if !home.is_dir() {
+            return Err(none(&format!("the home {} of user {real} is missing", home.display())));
         }
-        let own = Self::of(&user);
+        let own = Self::of(&home, real);
         if own.socket().as_os_str().len() > SOCKET_PATH_MAX {
             return Err(none(&format!("the path {} is too long for a socket", own.dir.display())));
         }
         Ok(own)
     }
 
-    fn of(user: &User) -> Self {
-        Self { dir: user.dir.join(BELOW_HOME).join(machine()), uid: user.uid.as_raw() }
+    fn of(home: &Path, user: Uid) -> Self {
+        Self { dir: home.join(BELOW_HOME).join(machine()), uid: user.as_raw() }
     }
 
     fn socket(&self) -> PathBuf {
@@ -185,7 +188,7 @@ impl OwnLocks {
         }
         INTRODUCED.call_once(|| {
             if let Some(other) = caller_of_sudo().filter(|other| other.uid.as_raw() != self.uid)
-                && Self::of(&other).is_running().unwrap_or(false)
+                && Self::of(&other.dir, other.uid).is_running().unwrap_or(false)
             {
                 output::say(&format!(
                     "these are the locks of user {}, and those of {} are others; name one place \
@@ -260,10 +263,10 @@ impl OwnLocks {
         if !self.is_running().unwrap_or(false) {
             return Ok(());
         }
-        let access = ServerAccess { url: self.url(), token: None, ca: None, identity: None };
-        let held = RemoteClient::new(access, own_client()?).list("")?;
-        let is_it = |status: &&Value| name.is_some_and(|name| status["name"] == name.as_str());
-        if let (Some(status), Some(name)) = (held.iter().find(is_it), name) {
+        if let Some(name) = name
+            && let Some(status) = self.first(name.as_str(), 1)?.first()
+            && status["name"] == name.as_str()
+        {
             return Err(CliError::Said(
                 Exit::Conflict,
                 format!(
@@ -276,13 +279,24 @@ impl OwnLocks {
             ));
         }
         // The lock of a finished slot is kept for an hour, and nobody works under it.
-        if held.iter().any(|status| !is_finished_slot(Status(status))) {
+        if self.first("", SHOWN)?.iter().any(|status| !is_finished_slot(Status(status))) {
             output::say(&format!(
                 "this is about the locks of {other}; you have others at {}",
                 self.url()
             ));
         }
         Ok(())
+    }
+
+    /// Returns the statuses of the first `count` locks whose names begin with `prefix`. Starts no
+    /// thread: it would take the signals for which `run` waits.
+    fn first(&self, prefix: &str, count: usize) -> CliResult<Vec<Value>> {
+        let access = ServerAccess { url: self.url(), token: None, ca: None, identity: None };
+        let prefix: String = byte_serialize(prefix.as_bytes()).collect();
+        let path = format!("/locks?limit={count}&prefix={prefix}");
+        let asked = fetch(&access, "GET", &path, START_PATIENCE);
+        let (_, mut page) = asked.map_err(|error| CliError::unavailable(error.to_string()))?;
+        Ok(page["locks"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
     fn unusable(&self, error: &io::Error) -> CliError {
@@ -293,6 +307,15 @@ impl OwnLocks {
             said(error)
         ))
     }
+}
+
+/// Returns the home of a user whom only a directory service knows, such as LDAP: a static program
+/// asks none itself.
+fn home_in_directory(user: Uid) -> Option<PathBuf> {
+    let mut getent = Command::new("/usr/bin/getent");
+    let output = getent.env_clear().args(["passwd", &user.to_string()]).output().ok()?;
+    let entry = String::from_utf8(output.stdout).ok()?;
+    entry.split(':').nth(5).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }
 
 fn none(why: &str) -> CliError {
