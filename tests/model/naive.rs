@@ -1110,9 +1110,8 @@ impl Naive {
             let name = ask.name.clone();
             match (held, newest) {
                 (Some(held), _) => (mode, seat) = (held.mode, held.lease.seat),
-                (None, None) => return self.no(Reason::Expired { name, token }),
-                (None, Some(current)) => {
-                    return self.no(Reason::StaleToken { name, named: token, current });
+                (None, current) => {
+                    return self.no(Reason::NothingToSteal { name, named: token, current });
                 }
             }
         }

@@ -126,7 +126,7 @@ t=13s x settle
 
 # A steal of one holder takes its seat alone, and nobody uses the seat until it has stopped.
 t=14s d steal cpu only=7 reason=stuck
-  -> refused, E_FENCING_MISMATCH: token 7 of lock 'cpu' is not the current one (12); stop the work that it guarded: another tenure has begun
+  -> refused, E_FENCING_MISMATCH: the tenure of lock 'cpu' with token 7 is over, so nothing was stolen; read the lock's status to see who holds it now
   = cpu: held, seats of 2; b token 11 until t=19s, seat 1; c token 12 until t=43s, seat 0
 t=14s d steal cpu only=12 reason=stuck
   -> stolen token 13 until t=45s, begins t=15s
@@ -154,7 +154,7 @@ t=18s e release cpu
   * cpu: token 14 of e released after 1s
   = all free
 t=18s e steal cpu only=12 reason=late
-  -> refused, E_LOCK_EXPIRED: the tenure of lock 'cpu' with token 12 is over; stop the work that it guarded, and acquire the lock anew
+  -> refused, E_LOCK_EXPIRED: the tenure of lock 'cpu' with token 12 is over, so nothing was stolen; read the lock's status to see who holds it now
   = all free
 
 # A reset of one client keeps its seats unusable, and leaves the others alone.

@@ -71,6 +71,7 @@ wire_enum! {
         18 NeedsClusterVersion { requires, version },
         19 OtherSeats { name, named, has },
         20 SeatsAndHandovers(name),
+        21 NothingToSteal { name, named, current },
     }
     LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared, 5 Handover }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until } }

@@ -456,11 +456,8 @@ impl Engine {
         if let Some(place) = leases.iter().position(|lease| lease.token == token) {
             return Ok(&leases[place..=place]);
         }
-        let name = ask.name.clone();
-        Err(self.state.refuse(match leases.last() {
-            Some(lease) => Reason::StaleToken { name, named: token, current: lease.token },
-            None => Reason::Expired { name, token },
-        }))
+        let (name, current) = (ask.name.clone(), leases.last().map(|lease| lease.token));
+        Err(self.state.refuse(Reason::NothingToSteal { name, named: token, current }))
     }
 }
 

@@ -62,6 +62,15 @@ pub enum Reason {
         /// The current fencing token of the lock.
         current: Token,
     },
+    /// The tenure that a steal names is over.
+    NothingToSteal {
+        /// The name of the lock.
+        name: LockName,
+        /// The token that the caller named.
+        named: Token,
+        /// The current fencing token of the lock, if a client holds it.
+        current: Option<Token>,
+    },
     /// After the acquire that a release names, the holder acquired the lock again under the same
     /// token.
     AcquiredAgain {
@@ -287,10 +296,12 @@ impl Refusal {
                 RefusalKind::LockConflict
             }
             Reason::NotHeld { .. } => RefusalKind::LockNotHeld,
-            Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
-                RefusalKind::LockExpired
-            }
+            Reason::Expired { .. }
+            | Reason::NothingToSteal { current: None, .. }
+            | Reason::NoSession(_)
+            | Reason::NotInLine(_) => RefusalKind::LockExpired,
             Reason::StaleToken { .. }
+            | Reason::NothingToSteal { .. }
             | Reason::AcquiredAgain { .. }
             | Reason::OldHandover { .. } => RefusalKind::FencingMismatch,
             Reason::SameName(_)
@@ -361,6 +372,10 @@ impl Refusal {
                 write!(f, "token {named} of lock '{name}' is not the current one ({current}); ")?;
                 write!(f, "stop the work that it guarded: another tenure has begun")
             }
+            Reason::NothingToSteal { name, named, .. } => {
+                write!(f, "the tenure of lock '{name}' with token {named} is over, so nothing ")?;
+                write!(f, "was stolen; read the lock's status to see who holds it now")
+            }
             Reason::AcquiredAgain { name, token, current } => {
                 write!(f, "lock '{name}' was acquired again under token {token} after the ")?;
                 write!(f, "acquire that this release names, and stays held; name acquisition ")?;
@@ -370,11 +385,8 @@ impl Refusal {
                 write!(f, "session {id} is over, and its leases are lost; open a new one")
             }
             Reason::NotInLine(name) => {
-                write!(
-                    f,
-                    "there is no such waiter in the queue of lock '{name}'; request the lock "
-                )?;
-                write!(f, "anew, under a new request key if there was one")
+                write!(f, "there is no such waiter in the queue of lock '{name}'; request ")?;
+                write!(f, "the lock anew, under a new request key if there was one")
             }
             Reason::LateCopy(id) => {
                 write!(f, "this copy of a request of session {id} came late: a later request ")?;

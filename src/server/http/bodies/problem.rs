@@ -157,7 +157,10 @@ impl Problem {
                 .with("name", name.as_str())
                 .with("waiting", *waiting),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
-            Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
+            Reason::StaleToken { current, .. }
+            | Reason::NothingToSteal { current: Some(current), .. } => {
+                problem.with("token", current.as_u64())
+            }
             Reason::AcquiredAgain { current, .. } => problem.with("acquisition", *current),
             Reason::NotInLine(_) => problem.with("reason", LEFT_QUEUE),
             Reason::KeyReused(_) => problem.under(StatusCode::UNPROCESSABLE_ENTITY),
