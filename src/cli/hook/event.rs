@@ -116,7 +116,10 @@ impl AgentEvent {
         }
         let kind = match raw.hook_event_name.as_str() {
             "PreToolUse" => {
-                let tool = raw.tool_name.ok_or("the event names no tool")?;
+                let tool = raw.tool_name.ok_or(
+                    "the event names no tool; send the tool's name as 'tool_name', as an agent \
+                     does at PreToolUse",
+                )?;
                 let dir = raw.cwd.filter(|dir| dir.is_absolute());
                 let Some(RawToolInput::Files(input)) = raw.tool_input else {
                     return Err(
@@ -243,12 +246,15 @@ mod tests {
         let path = |path: &str| before("Write", &json!({"file_path": path}));
         let mut nowhere = before("Write", &json!({"file_path": "a"}));
         nowhere["cwd"] = "work".into();
+        let mut unnamed = before("Write", &json!({"file_path": "/a"}));
+        unnamed["tool_name"] = Value::Null;
         let many: Vec<_> = (0..65).map(|number| format!("*** Add File: {number}")).collect();
         let many = format!("{PATCH_BEGIN}\n{}", many.join("\n"));
         for (event, why) in [
             (path(""), "empty"),
             (path("/a\0b"), "zero byte"),
             (nowhere, "relative"),
+            (unnamed, "names no tool; send the tool's name as 'tool_name'"),
             (before("Bash", &json!({"command": "rm x"})), "does not know which files"),
             (before("Write", &json!({})), "names no file"),
             (before("Write", &json!(7)), "no input"),
