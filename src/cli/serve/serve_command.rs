@@ -123,7 +123,8 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;
-    warn(kept.warning().or_else(|| kept.container_warning()));
+    warn(kept.warning());
+    let container_warning = kept.container_warning();
     let (send, news) = mpsc::channel();
     let sender = |news: fn() -> ServeEvent| {
         let send = send.clone();
@@ -139,6 +140,9 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         log::info!("server stopped before it had begun");
         return Ok(());
     };
+    if let Some(warning) = container_warning {
+        output::warn(&warning);
+    }
     let end = send.clone();
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use std::process::Command;
-use testing::{LocalUser, Loopback, Scratch, Server, latchfs, latchfs_path, run_latchfs};
+use testing::{LocalUser, Loopback, Scratch, Server, latchfs, latchfs_path, run, run_latchfs};
 
 const UID: u32 = 47_112;
 
@@ -84,19 +84,26 @@ for dir in /bin /lib /lib64 /sbin; do [ ! -L $dir ] || cp -P $dir . || exit 1; d
 mount --rbind /usr usr && mount --rbind /proc proc && mount -t tmpfs tmpfs volume || exit 1
 : > latchfs && mount --bind "$LATCHFS" latchfs || exit 1
 [ -z "$MARK" ] || : > "$MARK"
-exec chroot . /latchfs serve --listen 127.0.0.1:0
+exec chroot --userspec="$USER_OF_SERVER" . /latchfs serve --listen 127.0.0.1:0
 "#;
 
-/// Runs a server in a container, and returns its log.
-fn log_in_container(data: &str, mark: &str, variables: &[(&str, &str)]) -> String {
-    let scratch = Scratch::new();
+/// Returns the command that runs a server in a container.
+fn in_container(scratch: &Scratch, data: &str, mark: &str, user: &str) -> Command {
     let root = scratch.join("root");
     std::fs::create_dir(&root).expect("a fresh directory");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", CONTAINER]);
     command.env("T", root).env("MARK", mark).env("LATCHFS", latchfs_path());
+    command.env("USER_OF_SERVER", user).env("LATCHFS_DATA", data);
+    command
+}
+
+/// Runs a server in a container, and returns its log.
+fn log_in_container(data: &str, mark: &str, variables: &[(&str, &str)]) -> String {
+    let scratch = Scratch::new();
+    let mut command = in_container(&scratch, data, mark, "0:0");
     command.env_remove("KUBERNETES_SERVICE_HOST").envs(variables.iter().copied());
-    let server = Server::spawn(command.env("LATCHFS_DATA", data), scratch);
+    let server = Server::spawn(&mut command, scratch);
     acquire(&server);
     server.log()
 }
@@ -118,4 +125,14 @@ fn a_server_warns_of_a_directory_that_ends_with_its_container() {
         );
         assert_eq!(log.contains(&warning), warns, "{data} {mark:?}: {log}");
     }
+}
+
+/// A server that can't write its data directory says so, and nothing about its container.
+#[test]
+fn a_server_without_its_directory_does_not_warn_of_its_container() {
+    let scratch = Scratch::new();
+    let seen = run(&mut in_container(&scratch, "/data", ".dockerenv", "4242:4242"));
+    let said = seen.fails();
+    assert!(said.contains("/data") && said.contains("permission denied"), "{said}");
+    assert!(!said.contains("in the container"), "{said}");
 }
