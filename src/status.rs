@@ -58,6 +58,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
         put("lasts", lasts.into());
     }
     put("acquired_at", shown(lease.acquired_at));
+    put("held_ms", millis(view.at.since(lease.acquired_at)));
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
     put("grace_ms", millis(ends.grace.span()));
@@ -370,7 +371,7 @@ mod tests {
             r#"{"name":"build","holder":"laptop1:alice","expires_at":"2024-01-15T10:30:00.000Z","#,
             r#""is_expired":false,"grace_until":"2024-01-15T10:30:05.000Z","phase":"held","#,
             r#""mode":"exclusive","token":7,"expires_in_ms":20000,"#,
-            r#""acquired_at":"2024-01-15T10:29:30.000Z","#,
+            r#""acquired_at":"2024-01-15T10:29:30.000Z","held_ms":10000,"#,
             r#""renewed_at":"2024-01-15T10:29:30.000Z","ttl_ms":30000,"grace_ms":5000,"#,
             r#""holder_id":"","note":"hi","waiters":[]}"#
         );

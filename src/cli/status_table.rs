@@ -137,7 +137,7 @@ pub(super) fn is_finished_slot(status: Status<'_>) -> bool {
 }
 
 /// Formats who holds a lock, since when and with which note, as the end of a sentence: `held by
-/// laptop1:alice since 2024-01-15T10:30:00.000Z (note: nightly)`.
+/// laptop1:alice, taken 4m12s ago (note: nightly)`.
 pub(super) fn held_by(status: Status<'_>) -> String {
     let holders = status.holders();
     let (Some(first), phase) = (holders.first(), status.phase()) else {
@@ -148,13 +148,15 @@ pub(super) fn held_by(status: Status<'_>) -> String {
         count => format!(" and {} more", count - 1),
     };
     let by = if phase == "grace" { "in grace for" } else { "held by" };
-    let part = |field: &str, before: &str, after: &str| match status.text(field) {
-        text if text.is_empty() => text,
-        text => format!(" {before}{text}{after}"),
+    let held = status.number("held_ms").map(|ms| (ms.unsigned_abs() / 1_000).max(1));
+    let held =
+        held.map_or_else(String::new, |secs| format!(", taken {} ago", Span::from_secs(secs)));
+    let note = match status.text("note") {
+        note if note.is_empty() => note,
+        note => format!(" (note: {note})"),
     };
-    let (since, note) = (part("acquired_at", "since ", ""), part("note", "(note: ", ")"));
     let taken = status.number("max").map_or_else(String::new, |_| status.mode());
-    format!("{by} {first}{more}{taken}{since}{note}")
+    format!("{by} {first}{more}{taken}{held}{note}")
 }
 
 /// Returns the lines of a table of locks, the head first, with at most `width` columns.
@@ -245,7 +247,7 @@ pub(super) fn page(status: Status<'_>, style: TerminalStyle) -> String {
 
 /// Returns what people want to know of the process that a holder's id names; the id as it is if it
 /// names none.
-fn process_of(holder_id: &str) -> String {
+pub(super) fn process_of(holder_id: &str) -> String {
     match Maker::parse(holder_id) {
         Some(Maker { process, .. }) if process.pid == 0 => "not known".to_owned(),
         Some(maker) if !maker.is_of_this_boot() => {

@@ -28,7 +28,7 @@ fn who_names_the_holder_of_a_folder() {
     assert!(said.starts_with("guarded folder ") && said.contains("'latchfs guard give'"), "{said}");
     // The other machine does not want the lock, so its guard has not heard of the holder.
     let said = who(&two.path("b"), &[]);
-    assert!(said.contains(": held by m1 since "), "{said}");
+    assert!(said.contains(": held by m1, taken "), "{said}");
     let json: serde_json::Value =
         serde_json::from_str(&who(&two.path("b"), &["--json"])).expect("JSON");
     assert_eq!((&json["status"]["holder"], &json["lock"]), (&"m1".into(), &json["guard"]["lock"]));
@@ -36,10 +36,10 @@ fn who_names_the_holder_of_a_folder() {
     let said = who(&machines.first.folder().join("a"), &[]);
     assert!(said.contains(": held by this machine, m1 since "), "{said}");
     let said = who(&machines.second.folder(), &[]);
-    assert!(said.contains(": held by m1 since ") && said.contains("token "), "{said}");
+    assert!(said.contains(": held by m1, taken ") && said.contains("token "), "{said}");
     drop(two);
     let said = who(&machines.second.folder(), &[]);
-    assert!(said.contains(": held by m1 since ") && said.contains("token "), "{said}");
+    assert!(said.contains(": held by m1, taken ") && said.contains("token "), "{said}");
 }
 
 /// Anyone who can write to a folder can name another server there. That server gets no credentials,

@@ -4,7 +4,7 @@
 use testing::*;
 
 /// The names of the fields of a lock's JSON status, in the order in which `cat` shows them.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "name",
     "holder",
     "expires_at",
@@ -15,6 +15,7 @@ const FIELDS: [&str; 16] = [
     "token",
     "expires_in_ms",
     "acquired_at",
+    "held_ms",
     "renewed_at",
     "ttl_ms",
     "grace_ms",

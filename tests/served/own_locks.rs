@@ -66,7 +66,7 @@ fn a_lock_with_seats_lets_so_many_run() {
     let why = user.latchfs(&["run", "gpu", "--max", "3", "--", "true"]).exits(75);
     assert!(why.contains("has 2 seats while somebody holds it"), "{why}");
     let why = user.latchfs(&["run", "gpu", "--max", "2", "--try", "--", "true"]).exits(75);
-    assert!(why.contains("and 1 more (2 of 2 seats) since"), "{why}");
+    assert!(why.contains("and 1 more (2 of 2 seats), taken "), "{why}");
     assert!(user.latchfs(&["ls"]).ok().contains("and 1 more (2 of 2 seats)"));
     let page = user.latchfs(&["status", "gpu"]).ok();
     assert!(

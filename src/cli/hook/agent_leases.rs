@@ -156,7 +156,7 @@ mod tests {
 
     fn held(holder: &str, note: &str) -> Value {
         let status = json!({"phase": "held", "holder": holder, "note": note, "token": 7,
-            "acquired_at": "2026-01-15T10:30:00.000Z"});
+            "held_ms": 252_000});
         json!({"status": status, "you": "pc:ann"})
     }
 
@@ -190,7 +190,7 @@ mod tests {
         {
             let (refused, _) = taken(vec![conflict(), Ok(held(holder, note))]);
             let Err(CliError::Said(Exit::Conflict, why)) = refused else { panic!("{refused:?}") };
-            let says = format!("held by {holder} since 2026-01-15T10:30:00.000Z");
+            let says = format!("held by {holder}, taken 4m12s ago");
             assert!(why.contains(&says) && why.contains(note), "{why}");
             let next = r"latchfs run --wait 10m 'agents/file/a'\''b' -- true";
             assert!(why.contains(next), "{why}");

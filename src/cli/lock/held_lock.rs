@@ -430,6 +430,7 @@ struct QueueWatch {
     /// When the waiter joined the queue, on the boot clock; it distinguishes the waiter from others
     /// of the same client.
     joined: Option<Time>,
+    /// The last line, without for how long the lock was held.
     last_line: String,
 }
 
@@ -493,9 +494,12 @@ impl QueueWatch {
     fn news(&mut self, status: &Value, you: &Value) -> Option<(Option<String>, u64)> {
         let (place, joined) = self.own_place(status, you)?;
         self.joined = self.joined.or(Some(joined));
-        let line = format!("place {place}: it is {}", held_by(Status(status)));
-        let news = (line != self.last_line).then(|| line.clone());
-        self.last_line = line;
+        let line = |status| format!("place {place}: it is {}", held_by(Status(status)));
+        let mut timeless = status.clone();
+        timeless["held_ms"] = Value::Null;
+        let timeless = line(&timeless);
+        let news = (timeless != self.last_line).then(|| line(status));
+        self.last_line = timeless;
         Some((news, place))
     }
 
@@ -577,6 +581,14 @@ mod wait_progress_tests {
         assert_eq!(nearer, "place 2: it is held by h");
         let noted = line(queue(&[("me", 900_100), ("me", 100)], "soon")).expect("it waits");
         assert_eq!(noted, "place 2: it is held by h (note: soon)");
+        let mut held = queue(&[("me", 900_100), ("me", 100)], "");
+        held["held_ms"] = 252_000.into();
+        assert_eq!(
+            line(held.clone()).as_deref(),
+            Some("place 2: it is held by h, taken 4m12s ago")
+        );
+        held["held_ms"] = 256_000.into();
+        assert_eq!(line(held).as_deref(), Some(""), "time alone is no change");
         assert_eq!(line(json!({"phase": "free"})), None);
     }
 }

@@ -15,7 +15,7 @@ use crate::cli::guard::guard_parts::PlaceArgs;
 use crate::cli::lock::held_lock;
 use crate::cli::output;
 use crate::cli::output::{TerminalStyle, harmless};
-use crate::cli::status_table::{Status, held_by, page};
+use crate::cli::status_table::{Status, held_by, page, process_of};
 use crate::engine::{Grace, LockName, RefusalKind, Seats, Ttl};
 use crate::fuse::kernel::machine_facts::is_root;
 use crate::holder_id::Maker;
@@ -675,7 +675,7 @@ fn lines(status: &Value) -> String {
         ("free", Some(said)) => format!("{name}: free; {said}\n"),
         _ => format!("{name}: {}; {}\n", held_by(status), status.terms()),
     };
-    let process = status.text("holder_id");
+    let process = process_of(&status.text("holder_id"));
     if !process.is_empty() {
         let _ = writeln!(text, "process {process}");
     }

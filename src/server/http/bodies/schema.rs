@@ -167,6 +167,7 @@ fn status() -> Value {
         ("lasts?", text()),
         ("age_ms?", number_or_null()),
         ("acquired_at?", time()),
+        ("held_ms?", number()),
         ("renewed_at?", time()),
         ("ttl_ms?", number()),
         ("grace_ms?", number()),
