@@ -72,8 +72,19 @@ fn a_command_runs_under_a_lock() {
     assert!(seen.out.starts_with(&format!("build {}\n", m.dir().display())), "{}", seen.out);
     assert_eq!(m.phase("build"), "free");
     assert_eq!(m.latchfs(&["run", "x", "--", "sh", "-c", "kill -9 $$"]).code, 128 + 9);
-    assert_eq!(m.latchfs(&["run", "x", "--", "/no/such/program"]).code, 127);
+    for (program, code, next) in [
+        ("/no/such/program", 127, "no such file or directory; check the path"),
+        ("no-such-program", 127, "in a directory of PATH; a builtin of the shell needs -c"),
+        ("/etc/passwd", 126, "permission denied; check that it may be executed: chmod +x"),
+    ] {
+        let refused = m.latchfs(&["run", "x", "--", program]);
+        assert_eq!(refused.code, code, "{refused:?}");
+        assert!(refused.err.contains(&format!("{program} can't be run: ")), "{refused:?}");
+        assert!(refused.err.contains(next), "{refused:?}");
+    }
     assert_eq!(m.phase("x"), "free");
+    let grace = ["run", "x", "--grace", "7s", "--", "cat", ".latchfs/status/x"];
+    assert!(m.latchfs(&grace).ok().contains("\"grace_ms\": 7000"));
 }
 
 /// Two `run` commands of the same user exclude each other: the second waits in the queue, `--try`

@@ -18,6 +18,8 @@ use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -410,14 +412,24 @@ impl Watched<'_> {
     }
 }
 
-/// Says that the command can't be run, and exits as a shell does.
-pub(super) fn not_run(command: &Command, error: &std::io::Error) -> ! {
-    let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-    output::say(&format!(
-        "{} can't be run: {}",
-        command.get_program().display(),
-        crate::base::said(error)
-    ));
+/// Says that the command can't be run and what to do, and exits as a shell does.
+pub(super) fn not_run(command: &Command, error: &io::Error) -> ! {
+    let program = command.get_program();
+    let is_path = program.as_bytes().contains(&b'/');
+    let (code, next) = match error.kind() {
+        io::ErrorKind::NotFound if is_path => {
+            (127, "check the path, and the first line of a script")
+        }
+        io::ErrorKind::NotFound => (
+            127,
+            "check that it is installed, and in a directory of PATH; a builtin of the shell needs \
+             -c 'COMMAND'",
+        ),
+        io::ErrorKind::PermissionDenied => (126, "check that it may be executed: chmod +x"),
+        _ => (126, "check that it is a program, or a script with a first line such as #!/bin/sh"),
+    };
+    let said = crate::base::said(error);
+    output::say(&format!("{} can't be run: {said}; {next}", program.display()));
     std::process::exit(code);
 }
 
