@@ -10,7 +10,7 @@ use crate::cli::hook::agent_process::WatchedProcess;
 use crate::cli::hook::event::{AgentEvent, AgentEventKind};
 use crate::cli::hook::file_lock::{canonical, name_of, watcher_of};
 use crate::cli::lock::held_lock::HoldTerms;
-use crate::cli::lock::lock_commands::ModeArgs;
+use crate::cli::lock::lock_commands::{ModeArgs, TermArgs};
 use crate::cli::output;
 use crate::engine::{LockName, Ttl};
 use crate::log_output;
@@ -164,8 +164,7 @@ fn watch(args: &HookArgs, agent: WatchedProcess, session: &str) -> CliResult {
     std::env::set_current_dir("/").map_err(|error| CliError::system("/", &error))?;
     let terms = HoldTerms {
         mode: ModeArgs::default(),
-        ttl: None,
-        note: Some(note_of(session)),
+        term: TermArgs { note: Some(note_of(session)), ..TermArgs::default() },
         wait: Value::Null,
     };
     let dir = place.dir();

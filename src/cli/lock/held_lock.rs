@@ -19,16 +19,16 @@
 //! A thread reads the lock's status while the request waits. A request that is granted at once
 //! costs no read.
 
-use crate::cli::argument_types::{span, ttl};
+use crate::cli::argument_types::span;
 use crate::cli::connect::mount_client::{LockClient, no_answer, own_status};
 use crate::cli::connect::target::{CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
-use crate::cli::lock::lock_commands::{ModeArgs, NameArg};
+use crate::cli::lock::lock_commands::{ModeArgs, NameArg, TermArgs, request};
 use crate::cli::output;
 use crate::cli::run::children::{Signals, is_end, wake};
 use crate::cli::status_table::{Status, held_by};
+use crate::engine::LockName;
 use crate::engine::values::lease::GRACE_OF_PROCESS;
-use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
@@ -43,9 +43,7 @@ use std::{io, thread};
 /// How a lock is requested.
 pub(in crate::cli) struct HoldTerms {
     pub(in crate::cli) mode: ModeArgs,
-    /// The ttl as the request names it; `None` for that of the mount or server.
-    pub(in crate::cli) ttl: Option<String>,
-    pub(in crate::cli) note: Option<String>,
+    pub(in crate::cli) term: TermArgs,
     /// Whether and for how long the request waits in the queue, as the request names it.
     pub(in crate::cli) wait: Value,
 }
@@ -75,17 +73,9 @@ impl HoldTerms {
         dir: Option<&Path>,
         name: &LockName,
     ) -> CliResult<(HeldLock, LeaseWatcher)> {
-        let mut mode = self.mode.json();
-        let request = json!({
-            "do": "acquire",
-            "name": name.as_str(),
-            "mode": mode["mode"].take(),
-            "max": mode["max"].take(),
-            "ttl": self.ttl,
-            "note": self.note,
-            "pid": std::process::id(),
-            "wait": self.wait,
-        });
+        let how = json!({"pid": std::process::id(), "wait": self.wait});
+        let how = [&self.term.json(), &self.mode.json(), &how];
+        let request = request("acquire", name.as_str(), &how);
         let answer = wait(&ctl, name, &request)?;
         let (token, status) = (answer["token"].as_u64(), own_status(answer));
         let number = |field: &str| status[field].as_u64();
@@ -359,12 +349,8 @@ pub(in crate::cli) struct HoldArgs {
     try_only: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// How long the lock stays held when this machine dies [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = ttl)]
-    ttl: Option<Ttl>,
-    /// Note shown to clients that find the lock held
-    #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
+    #[command(flatten)]
+    term: TermArgs,
 }
 
 pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
@@ -373,8 +359,7 @@ pub(in crate::cli) fn run(args: &HoldArgs) -> CliResult {
     let CommandTarget { ask, place, name } = args.target.asking(&args.name.name)?;
     let terms = HoldTerms {
         mode: args.mode,
-        ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())),
-        note: args.note.clone(),
+        term: args.term.clone(),
         wait: if args.try_only { Value::Null } else { HoldTerms::waiting(args.wait) },
     };
     let (held, tenure) =

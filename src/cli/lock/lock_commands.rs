@@ -49,17 +49,18 @@ pub(in crate::cli) struct LockArgs {
 }
 
 /// The options of a lease that a command requests.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct TermArgs {
-    /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
+    /// How long the lock stays held without a renewal, as when this machine dies: 30s, 1m30s, 1.5h
+    /// [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
-    ttl: Option<Ttl>,
+    pub(in crate::cli) ttl: Option<Ttl>,
     /// How long after that only you may take it back [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = grace)]
-    grace: Option<Grace>,
+    pub(in crate::cli) grace: Option<Grace>,
     /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
+    pub(in crate::cli) note: Option<String>,
 }
 
 /// How many may hold the lock at the same time.
@@ -447,7 +448,7 @@ fn change(args: &LockArgs, what: &str, more: &[&Value]) -> CliResult<Value> {
     ask.status(&request(what, name.as_str(), more))
 }
 
-fn request(what: &str, name: &str, more: &[&Value]) -> Value {
+pub(super) fn request(what: &str, name: &str, more: &[&Value]) -> Value {
     let mut request = Map::new();
     request.insert("do".into(), what.into());
     request.insert("name".into(), name.into());
@@ -460,7 +461,7 @@ fn request(what: &str, name: &str, more: &[&Value]) -> Value {
 }
 
 impl TermArgs {
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "ttl": self.ttl.map(|ttl| exact(ttl.span().as_millis())),
             "grace": self.grace.map(|grace| exact(grace.span().as_millis())),

@@ -380,7 +380,7 @@ const UNUSED_TTL_MS: u64 = 0;
 pub(in crate::cli) fn run(args: &RunArgs, path: &Path) -> CliResult {
     let place = PlaceArgs::new(args.target.client(), args.stage.clone());
     // Both this and `split` fork, and must run before any other thread is started.
-    let guard = GuardTarget::of(path, &place, args.ttl, args.target.key_arguments())?;
+    let guard = GuardTarget::of(path, &place, args.term.ttl, args.target.key_arguments())?;
     let front = supervisor::split(|_, step| {
         if step == Inheritance::Release {
             guard.end_and_wait();

@@ -3,15 +3,14 @@
 
 use super::children::{self, Signals, wake};
 use super::supervisor::{self, FrontProcess, Inheritance, SupervisedLease};
-use crate::cli::argument_types::{span, ttl};
+use crate::cli::argument_types::span;
 use crate::cli::connect::mount_client::LockClient;
 use crate::cli::connect::target::{CommandPlace, CommandTarget, TargetArgs};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::lock::held_lock::LeaseRenewal;
 use crate::cli::lock::held_lock::{HeldLock, HoldTerms};
 use crate::cli::lock::held_lock::{LeaseValidity, LeaseWatcher};
-use crate::cli::lock::lock_commands::ModeArgs;
-use crate::cli::lock::lock_commands::completer;
+use crate::cli::lock::lock_commands::{ModeArgs, TermArgs, completer};
 use crate::cli::output;
 use crate::cli::status_table::{SLOT_DONE, Status, held_by};
 use crate::engine::{LockName, Ttl};
@@ -40,7 +39,7 @@ const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
 const ENOUGH_GRACE: Span = Span::from_secs(1);
 /// The default ttl of the lock that `run --slot` takes: for how long, after the command has
 /// succeeded, no other host runs the command for the same slot (the same KEY).
-const SLOT_TTL: &str = "1h";
+const SLOT_TTL: Span = Span::from_secs(3_600);
 /// How often a lock is tried that was refused and is free a moment later: its holder may have
 /// released it in between, and a refusal for another reason comes again.
 const TRIES: usize = 2;
@@ -54,7 +53,7 @@ pub(in crate::cli) struct RunArgs {
     /// Take the lock of the guarded folder that VIEW shows, or of FOLDER itself where it has no
     /// view, and start the command once everything is there
     #[arg(long, value_name = "VIEW|FOLDER", conflicts_with_all = ["dir", "server", "shared",
-        "max", "note", "slot"])]
+        "max", "grace", "note", "slot"])]
     pub(in crate::cli) guard: Option<PathBuf>,
     /// With --guard FOLDER: where the guard keeps its state, on the folder's file system [default:
     /// latchfs in the state directory]
@@ -71,12 +70,8 @@ pub(in crate::cli) struct RunArgs {
     pub(in crate::cli) try_only: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// How long the lock stays held when this machine dies [default: the mount's]
-    #[arg(long, value_name = "DURATION", value_parser = ttl)]
-    pub(in crate::cli) ttl: Option<Ttl>,
-    /// Note shown to clients that find the lock held
-    #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
+    #[command(flatten)]
+    pub(in crate::cli) term: TermArgs,
     /// Command to run with sh -c after the lock was lost and the command has ended
     #[arg(long, value_name = "CMD")]
     on_lost: Option<String>,
@@ -308,12 +303,11 @@ fn acquire(
     dir: Option<&Path>,
     name: &LockName,
 ) -> CliResult<Option<(HeldLock, LeaseWatcher)>> {
-    let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
+    let slot_ttl = args.slot.as_ref().and_then(|_| Ttl::new(SLOT_TTL).ok());
     let never_waits = args.try_only || args.slot.is_some();
     let terms = HoldTerms {
         mode: args.mode,
-        ttl: args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl),
-        note: args.note.clone(),
+        term: TermArgs { ttl: args.term.ttl.or(slot_ttl), ..args.term.clone() },
         wait: if never_waits { Value::Null } else { HoldTerms::waiting(args.wait) },
     };
     let mut tries = 0;
