@@ -19,7 +19,7 @@
 
 pub mod kernel;
 pub mod mount_config;
-mod credentials;
+pub(crate) mod credentials;
 mod refusals;
 mod control_names;
 

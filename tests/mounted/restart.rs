@@ -373,6 +373,29 @@ fn umount_ends_the_daemon() {
     }
 }
 
+/// A directory that nothing could be mounted on is not left: programs would lock in it.
+#[test]
+fn a_mount_that_fails_leaves_no_directory() {
+    let m = mount();
+    let failed = m.sh_as(
+        ALICE,
+        "cd $(mktemp -d) && PATH=$(dirname $(command -v latchfs)) &&
+        latchfs mount locks; echo $?; [ -e locks ] || echo gone; /bin/rmdir $PWD",
+    );
+    assert_eq!(failed.out, "69\ngone\n", "{failed:?}");
+}
+
+/// A user who may not unmount a directory is told who may.
+#[test]
+fn umount_names_the_user_who_has_mounted() {
+    let m = mount();
+    let denied = m.sh_as(ALICE, &format!("latchfs umount {}", m.dir().display()));
+    assert_eq!(denied.code, 77, "{denied:?}");
+    let next = format!("root has mounted it; let root run 'latchfs umount {}'", m.dir().display());
+    assert!(denied.err.contains("can't be unmounted by you") && denied.err.contains(&next));
+    assert!(mounts().contains(&m.dir().to_owned()));
+}
+
 /// umount(8) by root ends the daemon as well.
 #[test]
 fn umount_by_root_ends_the_daemon() {

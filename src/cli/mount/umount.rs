@@ -4,10 +4,11 @@
 use super::daemon_process::DaemonProcess;
 #[cfg(target_os = "linux")]
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
-use crate::cli::exit::{CliError, CliResult};
+use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
+use crate::fuse::credentials::name_of_user;
 use crate::fuse::kernel::device::{self, Gone};
-use crate::fuse::kernel::machine_facts::own_uid;
+use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::fuse::kernel::mount_seal;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
 use std::io;
@@ -111,6 +112,7 @@ fn take_away(dir: &Path) -> CliResult {
             "no latchfs is mounted at {shown}; see where by 'latchfs doctor'"
         )));
     };
+    let cannot = |error| denied(&mount).unwrap_or_else(|| cannot(error));
     match mountinfo::probe(&real) {
         Life::Dead => {
             device::detach(&real).map_err(cannot)?;
@@ -140,6 +142,24 @@ fn take_away(dir: &Path) -> CliResult {
              are served until they close them"
         )),
     }
+}
+
+/// Returns the reason why this user may not unmount `mount`, if another one has mounted it:
+/// fusermount3 says only that the operation is not permitted.
+fn denied(mount: &MountPoint) -> Option<CliError> {
+    if is_root() || mount.mounter == own_uid() {
+        return None;
+    }
+    let (shown, uid) = (mount.dir.display(), mount.mounter);
+    let by = name_of_user(uid).unwrap_or_else(|| format!("user {uid}"));
+    let or_root = if uid == 0 { "" } else { ", or root" };
+    Some(CliError::Said(
+        Exit::Denied,
+        format!(
+            "{shown} can't be unmounted by you, since {by} has mounted it; let {by}{or_root} run \
+             'latchfs umount {shown}'"
+        ),
+    ))
 }
 
 /// Returns the daemon of `mount`, which ends with it, since this mount is its only one. `umount`

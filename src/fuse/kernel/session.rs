@@ -96,7 +96,12 @@ pub(crate) fn mount<F: FileSystem>(
         // point.
         Err(_) => None,
     };
-    let kernel = device::mount(&dir, users, &kind)?;
+    let kernel = device::mount(&dir, users, &kind).inspect_err(|_| {
+        // Programs would take an ordinary directory for a mount. One that is not empty stays.
+        if made_dir {
+            let _ = std::fs::remove_dir(&dir);
+        }
+    })?;
     if let Some(below) = below.as_mut().filter(|_| !nonempty) {
         seal(&dir, below);
     }
