@@ -225,7 +225,9 @@ fn a_copied_folder_becomes_one_of_its_own() {
     run(Command::new("cp").arg("-a").arg(scratch.folder()).arg(&copy)).ok();
     let why = refused(&scratch, &copy, &[]);
     assert!(why.contains("--new-id"), "{why}");
-    run(latchfs().args(["guard", "init", "--alone", "--new-id"]).arg(&copy)).ok();
+    let init = ["guard", "init", "--alone", "--new-id", "--client", "m2"];
+    let said = run(latchfs().args(init).arg(&copy)).ok();
+    assert!(said.contains("/copy VIEW --client m2'"), "{said}");
     assert_ne!(id_of(&copy), id_of(&scratch.folder()));
     let second = Scratch::at(scratch.join("second"));
     fs::create_dir(second.path()).expect("made");

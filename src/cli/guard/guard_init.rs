@@ -4,7 +4,7 @@
 //! Says on standard error how far `guard init` has come, once that takes more than a second.
 
 use super::carry;
-use super::guard_parts::{local_patterns, resolved_folder, unavailable};
+use super::guard_parts::{PlaceArgs, local_patterns, resolved_folder, unavailable};
 use crate::cli::argument_types::{absolute, default_state_dir, host};
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
@@ -121,12 +121,13 @@ pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
         record.id,
         record.lock()
     ))?;
-    let stage = args.stage.as_ref().map(|dir| format!(" --stage {}", dir.display()));
-    let stage = stage.unwrap_or_default();
+    let place = PlaceArgs::new(args.client.clone(), args.stage.clone());
+    let options = place.arguments().into_iter().chain(args.key.arguments());
+    let same = options.fold(String::new(), |same, word| format!("{same} {}", word.display()));
     output::line(&if cfg!(target_os = "linux") {
-        format!("latchfs: show it with 'latchfs guard {shown} VIEW{stage}'")
+        format!("latchfs: show it with 'latchfs guard {shown} VIEW{same}'")
     } else {
-        format!("latchfs: take its lock with 'latchfs guard take {shown}{stage}'")
+        format!("latchfs: take its lock with 'latchfs guard take {shown}{same}'")
     })
 }
 
