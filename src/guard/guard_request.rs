@@ -273,13 +273,14 @@ impl<D: Disk> Tenures<D> {
             ("reading", None) if !self.policy.sees_changes => self.next_without_view(),
             ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
             ("arriving", _) => {
-                "wait with 'latchfs guard wait', or go on with the folder as it stands by 'latchfs \
-                 guard accept --reason WHY'"
+                "wait until the sync tool is done, with 'latchfs guard wait'; if it can't bring \
+                 the rest, go on with the folder as it stands by 'latchfs guard accept --reason \
+                 WHY'"
                     .to_owned()
             }
             ("yielding", _) => "the last marker is being written".to_owned(),
             ("holding", _) => self.next_while_holding(),
-            _ => "the lock service has been asked".to_owned(),
+            _ => "the lock service has been asked; wait with 'latchfs guard wait'".to_owned(),
         };
         let last = self
             .last_end()

@@ -146,7 +146,9 @@ fn a_folder_is_ready_when_the_last_file_has_arrived() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert!(two.why().contains("the marker of m1's tenure"), "{}", two.why());
     let taking = begin_take(&two);
-    not_ready(&two, "the marker of m1's tenure");
+    not_ready(&two, "has not arrived yet; the sync tool may still bring it");
+    let next = two.status()["next"].as_str().expect("a sentence").to_owned();
+    assert!(next.starts_with("wait until the sync tool is done"), "{next}");
     pause(Duration::from_secs(4));
     machines.carry_markers();
     not_ready(&two, "3 of 63 files of m1's tenure");

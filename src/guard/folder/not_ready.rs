@@ -80,11 +80,12 @@ impl fmt::Display for Counted<'_> {
         let MissingFiles { client, token, missing } = self.0;
         if let Some(marker) = &missing.marker {
             let of = marker.name.tenure.token.as_u64();
-            return if of == *token {
-                write!(f, "the marker of {client}'s tenure {of} has not arrived yet")
+            if of == *token {
+                write!(f, "the marker of {client}'s tenure {of} has not arrived yet; ")?;
             } else {
-                write!(f, "the marker of tenure {of} has not arrived yet")
-            };
+                write!(f, "the marker of tenure {of} has not arrived yet; ")?;
+            }
+            return f.write_str("the sync tool may still bring it");
         }
         if missing.count == 0 {
             return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
