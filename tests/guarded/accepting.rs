@@ -54,7 +54,7 @@ fn with_foreign_accept_a_machine_goes_on_with_versions_of_other_programs_alone()
     two.request("give", &[]).ok();
     assert_eq!(fs::read_to_string(old).expect("there"), "by a phone");
     let reason = reason(&machines);
-    assert_eq!(reason, "--foreign accept: other programs have changed 1 files");
+    assert_eq!(reason, "--foreign accept: other programs have changed 1 file");
 }
 
 /// A sync tool has let a phone's change win, and has kept the wanted version as a conflict copy.

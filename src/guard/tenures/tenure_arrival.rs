@@ -50,9 +50,9 @@ impl Arrival {
             }
             Self::NotArrived(it) if accepts.foreign => {
                 let paths = it.missing.all_foreign()?;
-                let files = paths.len();
-                let reason = format!("--foreign accept: other programs have changed {files} files");
-                Some((paths, reason))
+                let (files, s) = (paths.len(), if paths.len() == 1 { "" } else { "s" });
+                let begin = "--foreign accept: other programs have changed";
+                Some((paths, format!("{begin} {files} file{s}")))
             }
             _ => None,
         }
