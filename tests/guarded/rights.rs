@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{Guard, Output, Scratch, Server, latchfs, python, run, shell, signal};
+use testing::{Guard, Output, Scratch, Server, latchfs, python, run, shell, signal, soon};
 
 const ROOT: u32 = 0;
 /// The user who owns the tenure.
@@ -339,6 +339,9 @@ fn every_request_to_a_socket_is_decided_by_the_table() {
             }
         }
         signal(pid, libc::SIGTERM);
+        // Until it has ended, it may write to the directory that is removed now.
+        let words = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        soon("the guard ends", || words().is_empty().then_some(()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
