@@ -21,7 +21,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/cli/lock", 930),
     ("src/cli/mount", 800),
     ("src/cli/run", 1250),
-    ("src/cli/serve", 1400),
+    ("src/cli/serve", 1450),
     ("src/cli/show", 660),
     ("src/client", 3050),
     ("src/control", 650),
