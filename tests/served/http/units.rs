@@ -349,8 +349,8 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!(left.code, Some(1), "{}", left.said);
 }
 
-/// An ssh session, its shell and a terminal mean the same daemon. A logout ends no job's lease,
-/// whether the login manager kills what the user has started or not.
+/// Sessions of ssh, cron, su and sudo mean the same daemon. A logout ends no lease, whether the
+/// login manager kills what the user has started or not.
 #[test]
 fn a_logout_ends_no_lease() {
     let binds = ["/etc/pam.d", "/etc/security"].map(|dir| format!("{dir}:{dir}"));
@@ -364,6 +364,8 @@ fn a_logout_ends_no_lease() {
         cp /etc/ssh/key.pub /home/alice/.ssh/authorized_keys
         chown -R 4711 /home/alice && chmod -R go= /home/alice
         ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host
+        printf 'crontab:*:4713:\n' >> /etc/group
+        echo 'root ALL=(ALL) ALL' > /etc/sudoers && chmod 440 /etc/sudoers
         systemctl start dbus systemd-logind systemd-user-sessions
         /usr/sbin/sshd -f /dev/null -h /etc/ssh/host -o UsePAM=yes -o ListenAddress=127.0.0.1";
     systemd.run(setup).ok();
@@ -382,7 +384,19 @@ fn a_logout_ends_no_lease() {
         });
         let count = systemd.run(&format!("pgrep -c {of_alice}")).said;
         assert_eq!(count.trim(), daemons, "KillUserProcesses={kill}");
-        for again in [ssh, "su alice -s /bin/sh -c"] {
+        // A real cron, whose minute is a second.
+        let cron =
+            "* * * * * alice /usr/local/bin/latchfs run --try build -- true; echo $? > /tmp/cron";
+        let start = "rm -f /tmp/cron; faketime -f '+0 x60' cron -f > /dev/null 2>&1 &";
+        systemd.run(&format!("mkdir -p /etc/cron.d; echo '{cron}' > /etc/cron.d/job")).ok();
+        systemd.run(start).ok();
+        eventually("the job of cron", || {
+            (systemd.run("cat /tmp/cron").said == "75\n").then_some(())
+        });
+        systemd.run("kill $(cat /run/crond.pid)").ok();
+        for again in
+            [ssh, "su alice -s /bin/sh -c", "sudo -u alice sh -c", "sudo -E -u alice sh -c"]
+        {
             let busy = systemd.run(&format!("{again} 'latchfs run --try build -- true'"));
             assert_eq!(busy.code, Some(75), "{again}: {}", busy.said);
         }
