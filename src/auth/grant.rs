@@ -422,8 +422,8 @@ impl fmt::Display for Denial {
         match self {
             Self::Client(client) => write!(
                 f,
-                "these credentials may not act as '{client}'; use those of '{client}', or add \
-                 the client to them"
+                "these credentials may not act as '{client}'; name one of their clients \
+                 (--client), use those of '{client}', or add the client to them"
             ),
             Self::Lock(name) => write!(
                 f,

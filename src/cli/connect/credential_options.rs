@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// The heading of the options by which a command finds the locks that it is about.
 pub(super) const PLACE_HEADING: &str = "Mount or server";
@@ -72,6 +72,9 @@ pub(in crate::cli) enum OptionSource {
     /// The common name, or the first DNS name, of the client certificate.
     Certificate,
 }
+
+/// How long each server may take to say who a token is for.
+const ME_PATIENCE: Span = Span::from_secs(5);
 
 /// The variables that name credentials, or the client to ask as.
 pub(super) const CREDENTIAL_VARIABLES: [&str; 6] = [TOKEN_FILE, PLAIN_TOKEN, CA, CERT, KEY, CLIENT];
@@ -228,7 +231,8 @@ impl ServerKeyArgs {
 
     /// Returns the client as which to ask the server at `url`, if no option names one.
     pub(in crate::cli) fn client_at(&self, url: &str) -> CliResult<ClientId> {
-        self.credentials(url)?.client_or_own()
+        let credentials = self.credentials(url)?;
+        credentials.client_or_own(&credentials.read()?)
     }
 }
 
@@ -340,10 +344,16 @@ impl ServerCredentials {
         Ok(ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity })
     }
 
-    /// Returns the client to ask as, if the command line names none.
-    pub(super) fn client_or_own(&self) -> CliResult<ClientId> {
+    /// Returns the client to ask as, if the command line names none. A bearer token may be for one
+    /// client alone, which only the server knows.
+    pub(super) fn client_or_own(&self, access: &ServerAccess) -> CliResult<ClientId> {
         if let Some(client) = &self.client {
             return Ok(client.value.clone());
+        }
+        if access.token.is_some()
+            && let Some(client) = only_client(access)
+        {
+            return Ok(client);
         }
         let machine = MachineLocks::at(&self.url)?.and_then(|machine| machine.client.clone());
         machine.map_or_else(own_client, Ok)
@@ -356,6 +366,16 @@ impl ServerCredentials {
         let client = name.and_then(|name| ClientId::parse(&name).ok());
         Ok(client.map(|value| Sourced { value, source: OptionSource::Certificate }))
     }
+}
+
+/// Returns the client of credentials that are for one alone. If no server answers, the command
+/// itself says so.
+fn only_client(access: &ServerAccess) -> Option<ClientId> {
+    let me = urls(&access.url).into_iter().find_map(|url| {
+        let access = ServerAccess { url: url.to_owned(), ..access.clone() };
+        fetch(&access, "GET", "/me", ME_PATIENCE).ok().filter(|(code, _)| *code == 200)
+    });
+    ClientId::parse(me?.1["client"].as_str()?).ok()
 }
 
 fn read(path: &Sourced<PathBuf>) -> CliResult<Vec<u8>> {
@@ -371,10 +391,13 @@ fn read(path: &Sourced<PathBuf>) -> CliResult<Vec<u8>> {
 /// Warns if other users can read the token file, because anyone with the token can act as its
 /// owner.
 fn warn_of_readers(path: &Path) {
+    static WARNED: Once = Once::new();
     let others = |mode: u32| mode & 0o077 != 0;
     if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {
         let path = path.display();
-        output::say(&format!("others can read the token in {path}; run 'chmod 600 {path}'"));
+        WARNED.call_once(|| {
+            output::say(&format!("others can read the token in {path}; run 'chmod 600 {path}'"));
+        });
     }
 }
 

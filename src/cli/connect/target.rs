@@ -54,7 +54,7 @@ pub(in crate::cli) struct TargetArgs {
     #[arg(long, help_heading = PLACE_HEADING, value_name = "URL")]
     server: Option<String>,
     /// The client to ask as, at a server [env: `LATCHFS_CLIENT`] [default: the name in the client
-    /// certificate, or else the host's name and the user's]
+    /// certificate, the only client of the token, or else the host's name and the user's]
     #[arg(long, help_heading = PLACE_HEADING, value_name = "CLIENT",
         value_parser = ClientId::parse)]
     client: Option<ClientId>,
@@ -255,7 +255,7 @@ impl TargetArgs {
     fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
         let credentials = self.key.credentials(url)?;
         let access = credentials.read()?;
-        let client = self.client.clone().map_or_else(|| credentials.client_or_own(), Ok)?;
+        let client = self.client.clone().map_or_else(|| credentials.client_or_own(&access), Ok)?;
         Ok(RemoteClient::new(access, client))
     }
 

@@ -73,6 +73,33 @@ fn command_with_rejected_credentials_names_the_option() {
     assert_eq!(ended, Some(77), "{said}");
 }
 
+/// A token for one client needs no --client.
+#[test]
+fn command_acts_as_the_only_client_of_its_token() {
+    let scratch = Scratch::new();
+    let text = r#"
+        token = [
+            { name = "ci", secret = "the secret of the ci", clients = ["ci"] },
+            { name = "two", secret = "the secret of two", clients = ["a", "b"] },
+        ]"#;
+    let path = tokens(scratch.path(), text, 0o600);
+    let server = Server::start(&["--tokens", &path.display().to_string()]);
+    let as_token = |secret: &str, words: &[&str]| {
+        let file = scratch.path().join("secret");
+        fs::write(&file, secret).expect("a fresh directory");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        let file = file.display().to_string();
+        run_latchfs(&[words, &["--server", &server.url, "--token-file", &file]].concat())
+    };
+    let (code, said) = as_token("the secret of the ci", &["acquire", "build"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (_, status) = as_token("the secret of the ci", &["who", "build"]);
+    assert!(status.contains("build: held by ci,"), "{status}");
+    let (code, said) = as_token("the secret of two", &["acquire", "other"]);
+    assert_eq!(code, Some(77), "{said}");
+    assert!(said.contains("--client"), "{said}");
+}
+
 #[test]
 fn only_health_and_document_are_served_without_a_token() {
     let scratch = Scratch::new();
