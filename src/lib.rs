@@ -14,6 +14,7 @@
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
 //! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
+//! - `home` has the codes by which machines join a server, and the list of those that have joined.
 //! - [`service`] is the interface between front ends and the engine, with the local backend.
 //! - [`raft`] is the backend that replicates the engine in a cluster.
 //! - [`client`] is the backend that uses a server.
@@ -34,6 +35,7 @@ pub mod storage;
 mod audit_chain;
 mod shares;
 mod net;
+mod home;
 pub mod service;
 pub mod raft;
 pub mod client;

@@ -100,6 +100,7 @@ documents! {
     tutorial_many_hosts: "contrib/doc/tutorial-many-hosts.md",
     tutorial_one_machine: "contrib/doc/tutorial-one-machine.md",
     tutorial_two_laptops: "contrib/doc/tutorial-two-laptops.md",
+    two_machines: "contrib/doc/two-machines.md",
 }
 
 /// A command in a document, and the output that it should print.

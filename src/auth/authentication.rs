@@ -18,12 +18,13 @@ use super::server_tls::{
     TokensError,
 };
 use crate::auth::server_tls::CertificateRights;
+use crate::base::said;
+use crate::home::devices::DeviceList;
 use crate::net::certificates::RefusedSerials;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
@@ -31,6 +32,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tokio::sync::watch;
 
@@ -51,6 +53,8 @@ pub struct Credentials {
     pub machine_rights: Option<PathBuf>,
     /// The list of refused client certificates; `None`: the CA alone decides.
     pub refused: Option<PathBuf>,
+    /// The list of the devices that have joined; with it, no other client certificate is admitted.
+    pub devices: Option<PathBuf>,
     /// The host names by which a server that authenticates nobody may be called.
     pub hosts: AllowedHosts,
 }
@@ -64,6 +68,8 @@ pub enum CredentialsError {
     Rights(PathBuf, TokensError),
     /// The file of the rights of users at this path is unreadable or invalid.
     MachineRights(PathBuf, TokensError),
+    /// The list of devices at this path is unreadable or invalid.
+    Devices(PathBuf, io::Error),
     /// A certificate or key is unreadable or invalid.
     Tls(TlsError),
 }
@@ -77,6 +83,9 @@ impl fmt::Display for CredentialsError {
             }
             Self::MachineRights(path, error) => {
                 write!(f, "the rights of users in {}: {error}", path.display())
+            }
+            Self::Devices(path, error) => {
+                write!(f, "the devices in {} can't be read: {}", path.display(), said(error))
             }
             Self::Tls(error) => error.fmt(f),
         }
@@ -170,6 +179,9 @@ struct LoadedCredentials {
     machine: Option<Arc<MachineRights>>,
     tls: Option<Arc<ServerConfig>>,
     refused: Arc<RefusedSerials>,
+    devices: Option<Arc<DeviceList>>,
+    /// The names in the server's certificate.
+    names: AllowedHosts,
 }
 
 impl Authenticator {
@@ -193,9 +205,24 @@ impl Authenticator {
         if known.machine.is_some() {
             log::info!("the rights of users were read again");
         }
-        *self.known.write() = known;
+        let mut current = self.known.write();
+        // The server alone changes the list of devices, and may have done so since it was read.
+        let devices = current.devices.take();
+        *current = LoadedCredentials { devices, ..known };
+        drop(current);
         self.reloads.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Returns the devices that have joined; `None` if the server lets none join.
+    pub(crate) fn devices(&self) -> Option<Arc<DeviceList>> {
+        self.known.read().devices.clone()
+    }
+
+    /// Replaces the list of devices. Open requests of a device that was removed end.
+    pub(crate) fn set_devices(&self, devices: DeviceList) {
+        self.known.write().devices = Some(Arc::new(devices));
+        self.reloads.send_modify(|count| *count += 1);
     }
 
     /// Returns a receiver that is notified when the credentials were read again: each grant that
@@ -224,13 +251,16 @@ impl Authenticator {
                 _ => Arc::clone(&caller.grant),
             });
         }
-        let LoadedCredentials { tokens, rights, refused, .. } = self.known.read().clone();
+        let LoadedCredentials { tokens, rights, refused, devices, .. } = self.known.read().clone();
+        let is_refused = |name: &str, serial| {
+            refused.contain(serial) || devices.is_some_and(|list| !list.admits(name, serial))
+        };
         match (tokens, secret, certified) {
             (Some(tokens), Some(secret), _) => {
                 tokens.grant(secret).ok_or(AuthenticationError::Token)
             }
-            (_, _, Some(CertifiedCaller { serial: Some(serial), .. }))
-                if refused.contain(serial) =>
+            (_, _, Some(CertifiedCaller { grant, serial: Some(serial), .. }))
+                if is_refused(&grant.name, serial) =>
             {
                 Err(AuthenticationError::Refused)
             }
@@ -253,7 +283,8 @@ impl Authenticator {
     /// Whether a request with this `Host` may be meant for this server. A server that authenticates
     /// its callers may have any name: a page has no credentials of the user.
     pub(crate) fn admits_host(&self, host: Option<&str>) -> bool {
-        self.files.identify() || self.files.hosts.admit(host)
+        let is_in_certificate = || self.known.read().names.admit(host);
+        self.files.identify() || self.files.hosts.admit(host) || is_in_certificate()
     }
 
     /// Whether the server accepts bearer tokens.
@@ -285,11 +316,23 @@ impl LoadedCredentials {
                 Some(Arc::new(MachineRights::read(path).map_err(refused)?))
             }
         };
+        let devices = match &files.devices {
+            None => None,
+            Some(path) => {
+                let wrong = |error| CredentialsError::Devices(path.clone(), error);
+                Some(Arc::new(DeviceList::read(path).map_err(wrong)?))
+            }
+        };
+        let is_optional = tokens.is_some() || devices.is_some();
         let certified =
-            if tokens.is_some() { ClientCertPolicy::OrToken } else { ClientCertPolicy::Always };
+            if is_optional { ClientCertPolicy::Optional } else { ClientCertPolicy::Always };
         let tls = match &files.tls {
             None => None,
             Some(files) => Some(files.load(certified).map_err(CredentialsError::Tls)?),
+        };
+        let names = match &files.tls {
+            None => AllowedHosts::default(),
+            Some(files) => AllowedHosts(files.names().map_err(CredentialsError::Tls)?),
         };
         let refused = match &files.refused {
             None => RefusedSerials::default(),
@@ -297,7 +340,8 @@ impl LoadedCredentials {
                 RefusedSerials::read(path).map_err(|error| CredentialsError::Tls(error.into()))?
             }
         };
-        Ok(Self { tokens, rights, machine, tls, refused: Arc::new(refused) })
+        let refused = Arc::new(refused);
+        Ok(Self { tokens, rights, machine, tls, refused, devices, names })
     }
 }
 

@@ -11,6 +11,7 @@ use super::grant::{ClientPattern, Credential, Grant};
 use super::server_tls::CertifiedCaller;
 use crate::engine::values::details::REMEMBERED_MAX;
 use crate::engine::{Acquire, Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
+use crate::home::join_code::EXPORTER_BYTES;
 use crate::shares::{
     Identity, LimitName, LoweredLimits, SharePercent, SharedTable, TableFull, TableShare,
 };
@@ -327,6 +328,8 @@ pub(crate) struct ConnectionOrigin {
     requests: SharedTable,
     /// The caller that the client's certificate or the Unix socket identifies.
     pub(crate) certified: Option<CertifiedCaller>,
+    /// The value that both ends of the TLS connection derive from it, by which a machine joins.
+    pub(crate) exporter: Option<[u8; EXPORTER_BYTES]>,
 }
 
 /// A counted connection. Dropping this value ends the count of the connection and frees its slot.
@@ -356,9 +359,10 @@ impl ConnectionLimits {
         &self,
         source: PeerIdentity,
         certified: Option<CertifiedCaller>,
+        exporter: Option<[u8; EXPORTER_BYTES]>,
     ) -> Arc<ConnectionOrigin> {
         let (peer, requests) = (source.identity(), self.requests.clone());
-        Arc::new(ConnectionOrigin { source, peer, requests, certified })
+        Arc::new(ConnectionOrigin { source, peer, requests, certified, exporter })
     }
 
     /// Returns the number of open connections.
@@ -694,11 +698,12 @@ mod connection_limits_tests {
     #[test]
     fn requests_of_one_address_are_counted() {
         let peers = ConnectionLimits::new(CONNECTIONS_MAX, SharePercent::default());
-        let (one, two) = (peers.origin(address(1), None), peers.origin(address(1), None));
+        let (one, two) =
+            (peers.origin(address(1), None, None), peers.origin(address(1), None, None));
         let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| one.count_request().ok()).collect();
         assert!(asked.iter().all(Option::is_some));
         assert!(two.count_request().is_err(), "whichever connection it comes by");
-        assert!(peers.origin(address(2), None).count_request().is_ok());
+        assert!(peers.origin(address(2), None, None).count_request().is_ok());
         drop(asked);
         assert!(two.count_request().is_ok());
     }

@@ -136,12 +136,16 @@ operations! {
     TransferLeader  "transfer leadership"         Any    Any           Cluster;
     PromoteNode     "promote a node"              Any    Any           Cluster;
     RemoveNode      "remove a node"               Any    Any           Cluster;
+    Invite          "invite a device"             Any    Any           Admin;
+    ManageDevices   "list or remove devices"      Any    Any           Admin;
+    RenewDevice     "renew a certificate"         Any    Any           Known;
     ShowCounts      "show counts"                 Any    Visible       Known;
     ShowTime        "show the time"               Any    Any           Known;
     ListNodes       "list the cluster's URLs"     Any    Any           Known;
     ShowCaller      "show the caller's rights"    Any    Any           Known;
     SendBatch       "send a batch"                Any    Any           Known;
     Authenticate    "show a credential"           Any    Any           Public;
+    Join            "join by a code"              Any    Any           Public;
     ShowHealth      "show the server's health"    Any    Any           Public;
     ShowPage        "show the page for people"    Any    Any           Public;
     ShowDocument    "show the API document"       Any    Any           Public;

@@ -63,11 +63,19 @@ impl From<PemError> for TlsError {
 pub(super) enum ClientCertPolicy {
     /// Every client must present a certificate.
     Always,
-    /// A client without a certificate may send a bearer token.
-    OrToken,
+    /// A client without a certificate may send a bearer token, or join by a code.
+    Optional,
 }
 
 impl TlsFiles {
+    /// Returns the DNS names in the server's certificate.
+    pub(super) fn names(&self) -> Result<Vec<String>, TlsError> {
+        let chain = certificates(&self.cert)?;
+        let parsed = chain.first().and_then(|first| X509Certificate::from_der(first).ok());
+        let names = parsed.map(|(_, parsed)| dns_names(&parsed));
+        Ok(names.unwrap_or_default())
+    }
+
     /// Reads the files and builds the rustls configuration.
     pub(super) fn load(&self, certified: ClientCertPolicy) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.cert)?;
@@ -84,7 +92,7 @@ impl TlsFiles {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = match certified {
                     ClientCertPolicy::Always => verifier,
-                    ClientCertPolicy::OrToken => verifier.allow_unauthenticated(),
+                    ClientCertPolicy::Optional => verifier.allow_unauthenticated(),
                 };
                 let verifier =
                     verifier.build().map_err(|error| TlsError::Wrong(error.to_string()))?;
@@ -133,6 +141,15 @@ pub fn name_in_certificate(pem: &[u8]) -> Option<String> {
     Some(grant_of(&certificate)?.name)
 }
 
+/// Returns from when until when the first certificate of a PEM file is valid, in seconds since
+/// 1970.
+pub(crate) fn validity_of_certificate(pem: &[u8]) -> Option<(i64, i64)> {
+    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, parsed) = X509Certificate::from_der(&certificate).ok()?;
+    let validity = parsed.validity();
+    Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
+}
+
 /// Returns the grant of a client certificate: to act for each host named in its common name or DNS
 /// names, and for the users of that host. `None`: the certificate is malformed or has no name.
 pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
@@ -141,12 +158,7 @@ pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     for name in parsed.subject().iter_common_name() {
         names.extend(name.as_str().ok().map(str::to_owned));
     }
-    if let Ok(Some(others)) = parsed.subject_alternative_name() {
-        names.extend(others.value.general_names.iter().filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some((*name).to_owned()),
-            _ => None,
-        }));
-    }
+    names.extend(dns_names(&parsed));
     names.retain(|name| !name.is_empty());
     names.dedup();
     let name = names.first()?.clone();
@@ -195,6 +207,15 @@ impl fmt::Display for TokensError {
 }
 
 impl std::error::Error for TokensError {}
+
+fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let names = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    names.collect()
+}
 
 /// Maximum number of certificates in the file.
 const CERTIFICATES_MAX: usize = 10_000;

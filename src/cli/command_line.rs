@@ -3,7 +3,7 @@
 use super::exit::{CliResult, Exit};
 use super::log_options::{self, LogFormatArg, LogScope};
 use super::{doctor, generate, output};
-use crate::cli::connect::config;
+use crate::cli::connect::{config, join_command};
 #[cfg(target_os = "linux")]
 use crate::cli::guard::folder_snapshot;
 use crate::cli::guard::guard_command;
@@ -13,7 +13,7 @@ use crate::cli::lock::{held_lock, lock_commands};
 use crate::cli::mount::mount_helper;
 use crate::cli::mount::{mount_command, umount};
 use crate::cli::run::run_command;
-use crate::cli::serve::{access_options, cluster_command, serve_command};
+use crate::cli::serve::{access_options, cluster_command, invite_command, serve_command};
 use crate::cli::show::{audit, events, ls, top};
 use crate::log_output;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
@@ -42,7 +42,7 @@ Examples:
 
 const MORE: &str = "\
 More commands, each with its own --help:
-  renew, hook, config, cert, audit, completions, man, version";
+  invite, join, devices, renew, hook, config, cert, audit, completions, man, version";
 
 /// The examples of each command, which its long help ends with: a part for each, after a line with
 /// `== COMMAND`.
@@ -94,6 +94,21 @@ enum CliCommand {
     /// Make a certificate authority, and certificates for a server, clients
     #[command(hide = true)]
     Cert(access_options::CertArgs),
+    /// Let another machine join the server of this one, by a code
+    ///
+    /// Prints a code that can be used once and within 10 minutes, and waits until a machine has
+    /// joined. The server was started by 'latchfs serve --home', and this is for its user and root.
+    #[command(hide = true)]
+    Invite(invite_command::InviteArgs),
+    /// Join a server by a code that 'latchfs invite' shows there
+    ///
+    /// Asks for the code, or reads it from standard input. Makes a key, which stays on this
+    /// machine, and writes a profile by which commands use the server.
+    #[command(hide = true)]
+    Join(join_command::JoinArgs),
+    /// Show the machines that have joined the server of this one, and remove some
+    #[command(hide = true)]
+    Devices(invite_command::DevicesArgs),
     /// Show the nodes of the cluster, and change its members
     Cluster(cluster_command::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
@@ -217,6 +232,9 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Mount(args) => mount_command::run(args),
         CliCommand::Serve(args) => serve_command::run(args),
         CliCommand::Cert(args) => access_options::run(args),
+        CliCommand::Invite(args) => invite_command::invite(args),
+        CliCommand::Join(args) => join_command::run(args),
+        CliCommand::Devices(args) => invite_command::devices(args),
         CliCommand::Cluster(args) => cluster_command::run(args),
         CliCommand::Umount(args) => umount::run(args),
         CliCommand::Ls(args) => ls::run(args),

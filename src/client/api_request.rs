@@ -8,9 +8,10 @@ use crate::client::http_transport::TransportError;
 use crate::net::connections::{dial, start_http, with_causes};
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HOST;
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -27,11 +28,32 @@ pub fn fetch(
     path: &str,
     patience: Span,
 ) -> Result<(u16, Value), TransportError> {
+    fetch_with(access, method, path, Bytes::new(), patience)
+}
+
+/// Sends a POST request with a JSON body like [`fetch`].
+pub(crate) fn post(
+    access: &ServerAccess,
+    path: &str,
+    body: &impl Serialize,
+    patience: Span,
+) -> Result<(u16, Value), TransportError> {
+    let body = serde_json::to_vec(body).map_err(|error| broken(&error))?;
+    fetch_with(access, "POST", path, body.into(), patience)
+}
+
+fn fetch_with(
+    access: &ServerAccess,
+    method: &str,
+    path: &str,
+    body: Bytes,
+    patience: Span,
+) -> Result<(u16, Value), TransportError> {
     let unusable = |error: &dyn ToString| TransportError::Foreign(error.to_string());
     let server = Http::new(access).map_err(|error| unusable(&error))?;
     let method = Method::from_bytes(method.as_bytes()).map_err(|error| unusable(&error))?;
     let asked = async {
-        timeout(patience.as_duration(), request_api(&server.0, method, path))
+        timeout(patience.as_duration(), request_api(&server.0, method, path, body))
             .await
             .unwrap_or_else(|_| Err(TransportError::Silent(format!("no answer within {patience}"))))
     };
@@ -53,8 +75,14 @@ async fn request_api(
     target: &HttpTarget,
     method: Method,
     path: &str,
+    body: Bytes,
 ) -> Result<(u16, Value), TransportError> {
-    let (_sender, response) = target.begin(method, path).await?;
+    let (_sender, response) = target.begin(method, path, body).await?;
+    json_of(response).await
+}
+
+/// Reads a response with a JSON body.
+pub(super) async fn json_of(response: Response<Incoming>) -> Result<(u16, Value), TransportError> {
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let incomplete = |error| TransportError::Silent(format!("incomplete response: {error}"));
@@ -116,7 +144,7 @@ pub fn download(
     runtime()?.block_on(async {
         let patience = PATIENCE.as_duration();
         let opened = async {
-            let (sender, response) = server.0.begin(Method::GET, path).await?;
+            let (sender, response) = server.0.begin(Method::GET, path, Bytes::new()).await?;
             Ok((sender, understood(response).await?))
         };
         let (_sender, mut body) = timeout(patience, opened).await.map_err(|_| silent())??;

@@ -220,7 +220,7 @@ impl Http {
         let runtime = runtime()?;
         let body = runtime.block_on(async {
             let opened = async {
-                let (_sender, response) = self.0.begin(Method::GET, path).await?;
+                let (_sender, response) = self.0.begin(Method::GET, path, Bytes::new()).await?;
                 understood(response).await
             };
             timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
@@ -300,9 +300,10 @@ impl HttpTarget {
         &self,
         method: Method,
         path: &str,
+        body: Bytes,
     ) -> Result<(HttpSender, Response<Incoming>), TransportError> {
         let mut sender = self.connect().await?;
-        let request = self.request(method, path, Bytes::new())?;
+        let request = self.request(method, path, body)?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         Ok((sender, response))
     }

@@ -9,8 +9,8 @@
 //! The modules in reading order:
 //!
 //! - `http_transport` is the connection to a server, by HTTP and TLS; `api_request` makes single
-//!   requests of the command line, `failover` goes on at another server, and `server_events` are
-//!   the events that the command line follows.
+//!   requests of the command line, `join_request` joins a server by a code, `failover` goes on at
+//!   another server, and `server_events` are the events that the command line follows.
 //! - `server_clock` estimates the server's time, `request_queue` holds requests without an answer,
 //!   and `shared_state` is the data that the threads share.
 //! - Three threads, each with its own connection: `request_pipeline` sends requests in order;
@@ -22,6 +22,7 @@
 pub mod line_client;
 pub mod http_transport;
 pub mod api_request;
+pub(crate) mod join_request;
 pub mod server_clock;
 mod failover;
 pub mod server_events;

@@ -86,8 +86,13 @@ impl CertSerial {
         Self::parse(&parsed.raw_serial_as_string())
     }
 
+    /// Returns the digits.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
     /// Parses hex digits, which colons may separate, as `openssl x509 -serial` prints them.
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix("serial=").unwrap_or(text);
         let digits: String = text.chars().filter(|c| *c != ':').collect();
         let is_hex = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit());

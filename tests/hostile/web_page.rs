@@ -3,7 +3,7 @@
 use latchfs::time::{Span, boot_now};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use testing::Server;
+use testing::{Scratch, Server, latchfs, run};
 
 /// The time within which the victim must get its answer during the attack.
 const PROMPT: Span = Span::from_secs(1);
@@ -42,7 +42,7 @@ fn cross_site_requests_change_nothing() {
 /// itself as the origin, also of a request that only reads.
 #[test]
 fn foreign_hosts_and_origins_are_refused() {
-    let server = Server::start(&["--allow-host", "box.lan"]);
+    let server = Server::start(&["--name", "box.lan"]);
     server.curl(&["-X", "POST", "/locks/build?client=victim"]).is(200);
     for host in ["evil.example", "localhost.evil.example", "evil.example:8080"] {
         let host = format!("Host: {host}");
@@ -58,7 +58,11 @@ fn foreign_hosts_and_origins_are_refused() {
         server.curl(&["-H", &origin, "/locks/build"]).is(403);
         server.curl(&["-H", &origin, "-X", "DELETE", "/locks/build?client=victim"]).is(403);
     }
-    for host in ["box.lan", "BOX.lan:1", "localhost:1", "192.0.2.1", "[2001:db8::1]:1"] {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("there is one");
+    let local = format!("{}.local:8080", own.trim());
+    for host in
+        [own.trim(), &local, "box.lan", "BOX.lan:1", "localhost:1", "192.0.2.1", "[2001:db8::1]:1"]
+    {
         let host = format!("Host: {host}");
         assert_eq!(server.curl(&["-H", &host, "/locks/build"]).is(200)["holder"], "victim");
     }
@@ -68,6 +72,23 @@ fn foreign_hosts_and_origins_are_refused() {
     picture("/locks/build").is(200);
     let own = format!("Origin: {}", server.url);
     server.curl(&["-H", &own, "-X", "DELETE", "/locks/build?client=victim"]).is(200);
+}
+
+/// The names in the certificate of a server are its own.
+#[test]
+fn names_in_the_certificate_are_own_hosts() {
+    let scratch = Scratch::new();
+    let certs = scratch.join("certs").display().to_string();
+    for words in [&["ca"][..], &["server", "box.lan", "localhost"]] {
+        run(latchfs().args(["cert", "--dir", &certs]).args(words)).ok();
+    }
+    let (cert, key) = (format!("{certs}/server.pem"), format!("{certs}/server.key"));
+    let server = Server::start(&["--tls-cert", &cert, "--tls-key", &key]);
+    for (host, code) in [("box.lan", 200), ("box.lan:1", 200), ("evil.example", 403)] {
+        let header = format!("Host: {host}");
+        let reply = server.curl(&["-k", "--http1.1", "-H", &header, "/locks/x"]);
+        assert_eq!(reply.code, code, "{host}");
+    }
 }
 
 /// A proxy may check the first of two Host headers, and the server the second one.

@@ -8,6 +8,7 @@
 mod agent_hook;
 mod durable;
 mod http;
+mod joining;
 mod line;
 mod machine_locks;
 mod own_locks;

@@ -397,12 +397,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/audit_chain/", &["storage", "audit_chain"]),
     ("src/service/", &["time", "base", "storage", "audit_chain", "engine", "service"]),
     ("src/net/", &["base", "shares", "net"]),
+    ("src/home/", &["time", "base", "storage", "net", "home"]),
     ("src/raft/", &["time", "base", "shares", "net", "storage", "engine", "service", "raft"]),
-    ("src/client/", &["time", "base", "net", "engine", "service", "client"]),
+    ("src/client/", &["time", "base", "net", "home", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/metrics/", &["time", "engine", "service", "metrics"]),
     // Authorization is decided in src/auth for all front ends.
-    ("src/auth/", &["time", "base", "shares", "net", "engine", "auth"]),
+    ("src/auth/", &["time", "base", "shares", "net", "home", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
@@ -443,8 +444,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "src/server/",
         &[
-            "time", "shares", "base", "net", "engine", "service", "auth", "status", "metrics",
-            "server",
+            "time", "shares", "base", "net", "home", "engine", "service", "auth", "status",
+            "metrics", "server",
         ],
     ),
     // The library uses a mount as any program does, and knows nothing of the server behind the
@@ -462,6 +463,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "audit_chain",
             "engine",
             "service",
+            "home",
             "raft",
             "client",
             "holder_id",

@@ -9,10 +9,12 @@ use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
 use crate::fuse::kernel::machine_facts::{is_root, own_uid};
+use crate::storage::atomic_file::{Durable, make_dir, replace};
+use rustix::fs::{Access, access};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -69,10 +71,91 @@ pub(in crate::cli) struct NamedProfile {
     pub(in crate::cli) profile: Profile,
 }
 
+/// A profile that is added to a configuration file, with the content of its files.
+#[derive(Debug)]
+pub(in crate::cli) struct NewProfile<'a> {
+    pub(in crate::cli) name: &'a str,
+    pub(in crate::cli) server: &'a str,
+    /// The certificate of the server's CA (PEM).
+    pub(in crate::cli) ca: &'a str,
+    /// The key and the certificate of this machine (PEM).
+    pub(in crate::cli) identity: &'a str,
+}
+
+/// The configuration file to which a profile is added.
+#[derive(Debug)]
+pub(in crate::cli) struct ProfilePlace {
+    path: PathBuf,
+    /// Whether a file names a default profile.
+    has_default: bool,
+    /// Whether the profile is there already, as `write` has written it before.
+    has_profile: bool,
+}
+
+impl ProfilePlace {
+    /// Returns the path of the file.
+    pub(in crate::cli) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that the directory of the file can be written, which is made if it is missing.
+    pub(in crate::cli) fn prepare(&self) -> io::Result<()> {
+        let dir = self.dir();
+        make_dir(dir)?;
+        Ok(access(dir, Access::WRITE_OK)?)
+    }
+
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Writes the files of the profile beside the configuration file, and then the profile itself.
+    /// Returns whether it is the default one now. All other lines of the file stay.
+    pub(in crate::cli) fn write(&self, new: &NewProfile<'_>) -> io::Result<bool> {
+        let dir = self.dir();
+        let NewProfile { name, server, ca, identity } = new;
+        let (ca_file, identity_file) = (format!("{name}-ca.pem"), format!("{name}.pem"));
+        replace(&dir.join(&ca_file), &[ca.as_bytes()], Durable::Yes)?;
+        replace(&dir.join(&identity_file), &[identity.as_bytes()], Durable::Yes)?;
+        if self.has_profile {
+            return Ok(!self.has_default);
+        }
+        let before = match read_file(&self.path, own_uid()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            before => before?,
+        };
+        // The line stands before all tables. It names a profile that the lines after it describe.
+        let default =
+            if self.has_default { String::new() } else { format!("profile = \"{name}\"\n") };
+        let gap = if before.is_empty() { "" } else { "\n" };
+        let text = format!(
+            "{default}{before}{gap}[profiles.{name}]\nserver = \"{server}\"\nca = \"{ca_file}\"\n\
+             cert = \"{identity_file}\"\nkey = \"{identity_file}\"\n"
+        );
+        parse(&text, &self.path, Some(dir)).map_err(io::Error::other)?;
+        let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let mode = fs::metadata(&target).map(|found| found.permissions());
+        let written = replace(&target, &[text.as_bytes()], Durable::Yes)?;
+        if let Ok(mode) = mode {
+            written.set_permissions(mode)?;
+        }
+        Ok(!self.has_default)
+    }
+}
+
 impl Config {
     /// Reads the configuration files. One that does not exist, or that belongs to another user and
     /// is out of this user's reach, is left out.
     pub(in crate::cli) fn read() -> CliResult<Self> {
+        Self::read_or(false)
+    }
+
+    /// Reads the configuration files for a command that adds to them, and so may find none.
+    pub(in crate::cli) fn read_to_add() -> CliResult<Self> {
+        Self::read_or(true)
+    }
+
+    fn read_or(may_be_missing: bool) -> CliResult<Self> {
         let home = directory_variable("HOME");
         let mut read = Vec::new();
         let named = variable("LATCHFS_CONFIG");
@@ -86,6 +169,7 @@ impl Config {
                     read.push((path, file));
                 }
                 // HOME may be that of another user, as after 'su'.
+                Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error)
                     if is_out_of_reach(&error) && named.is_none() && !is_own(&path, own_uid()) => {}
                 Err(error) => {
@@ -127,6 +211,39 @@ impl Config {
     /// Returns the paths of the files that were read.
     pub(in crate::cli) fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| path.as_path())
+    }
+
+    /// Returns the file in which the profile of a server is to be written. Fails if there is
+    /// another profile of this name; one that was written for the same server is written again.
+    pub(in crate::cli) fn place_for(&self, name: &str, server: &str) -> CliResult<ProfilePlace> {
+        let path = self.place.clone().ok_or_else(|| {
+            CliError::usage(
+                "there is no place for a configuration file; set HOME, or name one by \
+                 LATCHFS_CONFIG",
+            )
+        })?;
+        let is_file = |file: &Option<PathBuf>, ending: &str| {
+            *file == path.parent().map(|dir| dir.join(format!("{name}{ending}")))
+        };
+        let found = self.find(name);
+        if let Some(NamedProfile { file, profile, .. }) = &found
+            && !(*file == path
+                && profile.server == server
+                && is_file(&profile.ca, "-ca.pem")
+                && is_file(&profile.cert, ".pem")
+                && is_file(&profile.key, ".pem"))
+        {
+            return Err(CliError::usage(format!(
+                "there is another profile '{name}' in {} already; remove it there, or choose \
+                 another name by --profile PROFILE",
+                file.display()
+            )));
+        }
+        let chosen = self.files.iter().find_map(|(_, file)| file.profile.as_deref());
+        let has_profile = found.is_some();
+        let is_chosen = has_profile && chosen == Some(name);
+        let has_default = !is_chosen && (chosen.is_some() || self.find(DEFAULT).is_some());
+        Ok(ProfilePlace { path, has_default, has_profile })
     }
 
     fn find(&self, name: &str) -> Option<NamedProfile> {
@@ -310,18 +427,18 @@ mod tests {
     fn a_file_that_others_may_write_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let path = std::env::temp_dir().join(format!("latchfs-config-{}", std::process::id()));
-        std::fs::write(&path, TEXT).expect("a file");
-        let own = std::fs::metadata(&path).expect("it is there").uid();
+        fs::write(&path, TEXT).expect("a file");
+        let own = fs::metadata(&path).expect("it is there").uid();
         let mode = |mode| {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
             read_file(&path, own).map_err(|error| error.to_string())
         };
         assert_eq!(mode(0o644), Ok(TEXT.to_owned()));
         for writable in [0o664, 0o646] {
             assert!(mode(writable).expect_err("refused").contains("'chmod go-w' it"));
         }
-        std::fs::write(&path, "#".repeat((CONFIG_BYTES_MAX + 1) as usize)).expect("a long file");
+        fs::write(&path, "#".repeat((CONFIG_BYTES_MAX + 1) as usize)).expect("a long file");
         assert!(mode(0o600).expect_err("refused").contains("longer than 64 KiB"));
-        std::fs::remove_file(path).expect("it is there");
+        fs::remove_file(path).expect("it is there");
     }
 }

@@ -9,6 +9,7 @@
 //! Comma-separated lists of the URLs of servers.
 
 use super::config_file::{Config, NamedProfile, Profile};
+use super::join_command;
 use super::machine_locks::MachineLocks;
 use crate::auth::name_in_certificate;
 use crate::base::said;
@@ -341,7 +342,15 @@ impl ServerCredentials {
         }
         let identity = file(&self.cert)?.zip(file(&self.key)?);
         let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
-        Ok(ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity })
+        let mut access =
+            ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity };
+        // `join` has written both into one file.
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key)
+            && cert.value == key.value
+        {
+            join_command::renew_certificate(&cert.value, &mut access);
+        }
+        Ok(access)
     }
 
     /// Returns the client to ask as, if the command line names none. A bearer token may be for one
@@ -424,7 +433,8 @@ pub(in crate::cli) fn ask_first(
     Err(last)
 }
 
-fn refused(code: u16, problem: &Value) -> CliError {
+/// Returns the error for the answer of a server that has refused a request.
+pub(in crate::cli) fn refused(code: u16, problem: &Value) -> CliError {
     let said = problem["detail"].as_str().map(output::harmless);
     let said = said.unwrap_or_else(|| format!("the server answered {code}"));
     let exit = match code {

@@ -6,7 +6,7 @@
 
 use crate::auth::permissions::{Operation, Rule};
 use crate::auth::{AllowedHosts, Credentials, OpenTo, TlsFiles};
-use crate::cli::argument_types::absolute;
+use crate::cli::argument_types::{absolute, host_name};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
 use crate::engine::{Grace, Ttl};
@@ -40,9 +40,10 @@ pub(in crate::cli) struct AccessArgs {
     /// Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP
     #[arg(long, value_name = "FILE")]
     pub(super) refuse_serials: Option<PathBuf>,
-    /// A name by which clients call a server without tokens and certificates
+    /// A name or an address by which clients call this server, besides the host's name and those
+    /// in the certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    allow_host: Vec<String>,
+    name: Vec<String>,
     /// Be open to a network without tokens, without TLS, or without both
     #[arg(long, value_name = "WITHOUT", value_enum, num_args = 0..=1, require_equals = true,
         default_missing_value = "both")]
@@ -74,6 +75,15 @@ impl AccessArgs {
         self.tokens.is_some() || self.client_ca.is_some()
     }
 
+    /// Returns the names and addresses by which clients may call the server.
+    pub(super) fn own_names(&self) -> Vec<String> {
+        let host = host_name().trim().to_owned();
+        let known = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let own =
+            [format!("{host}.local"), host].into_iter().filter(|_| !host_name().trim().is_empty());
+        own.chain(known).chain(self.name.iter().cloned()).collect()
+    }
+
     /// Returns the access configuration of a server that listens at `listen`. Its paths are
     /// absolute, because a daemon may change its working directory.
     pub(in crate::cli) fn config(
@@ -90,9 +100,17 @@ impl AccessArgs {
             _ => None,
         };
         let refused = whole(&self.refuse_serials)?;
-        let hosts = AllowedHosts(self.allow_host.clone());
+        let hosts = AllowedHosts(self.own_names());
         let (tokens, rights) = (whole(&self.tokens)?, whole(&self.certificate_rights)?);
-        let credentials = Credentials { tokens, tls, rights, machine_rights: None, refused, hosts };
+        let credentials = Credentials {
+            tokens,
+            tls,
+            rights,
+            machine_rights: None,
+            refused,
+            devices: None,
+            hosts,
+        };
         let share = self.share;
         let insecure = OpenTo {
             readers: matches!(self.insecure, Some(Insecure::NoTls | Insecure::Both)),
@@ -107,6 +125,7 @@ impl AccessArgs {
             share,
             limits: LoweredLimits::default(),
             release_on_node_removal: false,
+            home: None,
         })
     }
 }
@@ -199,6 +218,8 @@ A server without --tokens and --client-ca knows every caller, who then has all r
 and 'admin'. At its Unix socket, root and the user of the server have 'admin' as well.
 A client certificate sees all locks, and has neither 'steal' nor 'cluster'. With
 --certificate-rights, it has the rights of its entry in that file, and without an entry none.
+With --home, a client certificate is that of a machine that has joined and was not removed; nobody
+but root and the user of the server, at its Unix socket, has 'steal', 'admin' and 'cluster'.
 A user of a mount speaks as that user's client; root, and the user who mounted, speak as any client
 at the mount's socket.
 ";

@@ -6,35 +6,43 @@
 use super::access_options::AccessArgs;
 use super::storage_options;
 use super::storage_options::{LocalBackend, ServerRole, ServerStorageArgs, StorageChoice};
+use crate::auth::permissions::Operation;
 use crate::auth::{Authenticator, Grant, PeerUser};
 use crate::cli::argument_types::{
-    DurationArg, ListenArg, address, default_grace, default_ttl, host, listen_at, span,
+    DurationArg, ListenArg, address, default_grace, default_ttl, host, listen_at, span, variable,
 };
 use crate::cli::background;
 use crate::cli::connect::machine_locks;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
 use crate::cli::serve::access_options;
+use crate::cli::serve::invite_command::{instructions, socket_in};
 use crate::cli::serve::storage_options::{PeerArgs, warn};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{PeerError, Peering, Stop};
-use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
+use crate::server::http::{DEVICES_FILE, HttpConfig, HttpServer, HttpStartError, Listen, ca};
 use crate::server::line;
 use crate::server::line::{LineConfig, LineServer};
 use crate::service::{AdminAction, AuditEntry, Locks};
 use crate::shares::LimitName;
 use crate::time::Span;
 use rustix::process::geteuid;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 /// The default address of the HTTP server, which only this machine can reach.
-const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// The default address of a server that other machines join.
+const LISTEN_HOME: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
+
+/// The directory of the certificate authority of a home, in the data directory.
+const HOME: &str = "home";
 
 /// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
@@ -42,8 +50,14 @@ const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 pub(in crate::cli) struct ServeArgs {
     /// Where to listen: IP:PORT, unix:PATH, or both with a comma between. At a Unix socket root and
     /// the user of the server may do everything without credentials, also reset locks
-    #[arg(long, value_name = "ADDRESS", default_value = LISTEN_DEFAULT, value_parser = listen_at)]
-    listen: ListenArg,
+    /// [default: 127.0.0.1:8080, or 0.0.0.0:8443 with --home]
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_at)]
+    listen: Option<ListenArg>,
+    /// Let other machines join by a code: see 'latchfs invite'. The server makes a certificate
+    /// authority of its own in its data directory, and encrypts
+    #[arg(long, conflicts_with_all = ["memory", "state", "tokens", "tls_cert", "client_ca",
+        "certificate_rights", "insecure", "peer_listen", "line_listen", "machine"])]
+    home: bool,
     /// Be the daemon of this machine's locks, as root: commands of all users that name no place use
     /// it, each for names of its own and for those that /etc/latchfs/rights.toml gives
     #[arg(long,
@@ -109,17 +123,15 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         machine_locks::make_dir()?;
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0, args.role())?;
-    let mut config = args.access.config(args.sockets(), args.ttl.0, args.grace.0)?;
+    let listen = args.listen(&kept);
+    let mut config = args.access.config(args.sockets(&listen), args.ttl.0, args.grace.0)?;
     config.credentials.machine_rights = args.machine.then(|| machine_locks::RIGHTS.into());
+    args.add_home(&kept, &mut config)?;
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
-    let peering = args.peers.peering(
-        &kept,
-        scheme,
-        args.listen.tcp,
-        args.access.refuse_serials.as_deref(),
-    )?;
+    let peering =
+        args.peers.peering(&kept, scheme, listen.tcp, args.access.refuse_serials.as_deref())?;
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;
@@ -148,6 +160,7 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     let served = args.log_locks.start(&decider.locks(), false).and_then(|_log| {
         let server = start(decider.locks(), &config, gate)?;
         let line = line.map(|line| start_line(decider.locks(), line, &server)).transpose()?;
+        announce_home(&server)?;
         args.tell_ready(&server)?;
         if let Some(after) = args.idle_end {
             let watched = server.on_idle(after, move || drop(end.send(ServeEvent::End)));
@@ -221,8 +234,29 @@ impl ServeArgs {
         }
     }
 
+    /// Returns the addresses of the sockets. A server that machines join also listens at a Unix
+    /// socket in its data directory, by which its user invites them.
+    fn listen(&self, kept: &StorageChoice) -> ListenArg {
+        let tcp = Some(if self.home { LISTEN_HOME } else { LISTEN_DEFAULT });
+        let listen = self.listen.clone().unwrap_or(ListenArg { tcp, socket: None });
+        let own = kept.dir().filter(|_| self.home).map(socket_in);
+        ListenArg { socket: own.or(listen.socket), ..listen }
+    }
+
+    /// Makes the certificates of a server that machines join, and has the server use them.
+    fn add_home(&self, kept: &StorageChoice, config: &mut HttpConfig) -> CliResult {
+        let (true, Some(data)) = (self.home, kept.dir()) else { return Ok(()) };
+        let dir = data.join(HOME);
+        let tls = ca::make_home(&dir, &self.access.own_names());
+        let tls = tls.map_err(|error| CliError::unavailable(error.to_string()))?;
+        config.credentials.tls = Some(tls);
+        config.credentials.devices = Some(dir.join(DEVICES_FILE));
+        config.home = Some(dir);
+        Ok(())
+    }
+
     /// Returns the sockets on which the server listens.
-    fn sockets(&self) -> Vec<Listen> {
+    fn sockets(&self, listen: &ListenArg) -> Vec<Listen> {
         if self.machine {
             let at_socket = |peer: &PeerUser| {
                 // A host without a usable name has no client ids for its users.
@@ -232,11 +266,11 @@ impl ServeArgs {
             return vec![Listen::Unix(machine_locks::SOCKET.into(), Arc::new(at_socket))];
         }
         // Nobody else has anything to do with a user's own locks.
-        let requires_credentials = self.detached || self.access.identifies();
+        let requires_credentials = self.detached || self.home || self.access.identifies();
         let at_socket = move |peer: &PeerUser| {
             Grant::at_socket(peer.uid, geteuid().as_raw(), requires_credentials)
         };
-        let ListenArg { tcp, socket } = self.listen.clone();
+        let ListenArg { tcp, socket } = listen.clone();
         let socket = socket.map(|path| Listen::Unix(path, Arc::new(at_socket)));
         tcp.map(Listen::Tcp).into_iter().chain(socket).collect()
     }
@@ -322,6 +356,30 @@ pub(in crate::cli) fn start(
         ))?;
     }
     Ok(server)
+}
+
+/// Tells how another machine joins. The code of the first invitation is not written into a log.
+fn announce_home(server: &HttpServer) -> CliResult {
+    let invited = server.first_invitation();
+    if let Some((Some(_), _)) = &invited {
+        server.audit(&AuditEntry::Act(AdminAction {
+            what: Operation::Invite.rule().name,
+            target: None,
+            by: "start",
+            credential: "none",
+            address: "this machine",
+            outcome: "done",
+        }));
+    }
+    match invited {
+        None => Ok(()),
+        Some((Some(invited), _)) if variable("JOURNAL_STREAM").is_none() => {
+            output::announce(&format!("latchfs: {}", instructions(&invited)))
+        }
+        Some((_, joined)) => output::announce(&format!(
+            "latchfs: {joined} of other machines joined; 'latchfs invite' lets another one join"
+        )),
+    }
 }
 
 fn refused(error: &HttpStartError) -> CliError {

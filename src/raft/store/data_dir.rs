@@ -9,6 +9,8 @@
 //! audit.log  administrative actions such as a steal: the actor, the lock and the reason
 //! expired.log leases that have expired, and the clients that took over
 //! refused.log callers whose requests were refused, and how many
+//! home/      the certificate authority of a server that machines join, and their list
+//! socket     the Unix socket of such a server
 //! lock       locked (flock) by the daemon that uses this directory
 //! ```
 //!
@@ -52,6 +54,8 @@ This is the data of a latchfs node: all that it has promised, on the disk before
   audit.head the last line of audit.log, so that a cut end is found
   expired.log which leases expired, and who took their locks over
   refused.log whose requests were refused, and how many
+  home/      the certificate authority of 'serve --home', and the machines that have joined
+  socket     where root and the server's user invite machines, while 'serve --home' runs
   lock       locked (flock) by the daemon that uses this directory; holds its process id
 
 Don't edit or copy these files while a daemon runs, and never start two nodes from one copy.

@@ -3,6 +3,7 @@
 //! Request counters and durations by endpoint, for the metrics page.
 
 use super::history::EventHistory;
+use super::home::Home;
 use super::server_session::ServerSession;
 use crate::auth::engine_shares::{CONNECTIONS_MAX, ConnectionLimits};
 use crate::auth::{Authenticator, EngineShares};
@@ -87,6 +88,8 @@ pub(super) struct AppState {
     pub(super) instance: String,
     /// The number of connections that were accepted since the start.
     pub(super) accepted: AtomicU64,
+    /// The devices that join by a code, if the server lets any join.
+    pub(super) home: Option<Home>,
     phase: watch::Sender<ShutdownPhase>,
 }
 
@@ -141,6 +144,7 @@ impl AppState {
             more_metrics: Mutex::default(),
             instance,
             accepted: AtomicU64::new(0),
+            home: None,
             phase,
         }
     }

@@ -1,11 +1,15 @@
 //! A small certificate authority: one CA key, which signs the certificates of servers, clients and
 //! nodes (`latchfs cert`).
 
+use crate::auth::TlsFiles;
 use crate::base::said;
+use crate::home::devices::IssuedCertificate;
+use crate::net::certificates::CertSerial;
 use crate::time::Wall;
+use rand_core::{OsRng, RngCore};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
 };
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -20,6 +24,12 @@ const AUTHORITY_DAYS: i64 = 3_650;
 /// Validity of the certificates of servers, clients and peers: the maximum that browsers and phones
 /// accept.
 const CERTIFICATE_DAYS: i64 = 825;
+
+/// Validity of the certificate of a device, which renews it when a third of this is left.
+const DEVICE_DAYS: i64 = 365;
+
+/// Length of the serial number of a device's certificate.
+const SERIAL_BYTES: usize = 16;
 
 /// Validity of the certificate that all nodes of a cluster share: a thousand years, which every
 /// parser accepts.
@@ -131,6 +141,48 @@ pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
     make_dir(dir)?;
     write(&path, &format!("{}{}", key.serialize_pem(), cert.pem()), 0o600)?;
     Ok(path)
+}
+
+/// Makes what is missing in the directory of a server that devices join: a CA, and the certificate
+/// of the server for its names, which each start makes anew.
+pub(crate) fn make_home(dir: &Path, names: &[String]) -> Result<TlsFiles, CaError> {
+    let remove = |name: &str| match fs::remove_file(dir.join(name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CaError::File(dir.join(name), error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    };
+    if !dir.join("ca.pem").exists() {
+        // A key without its certificate has signed nothing.
+        remove("ca.key")?;
+        make(dir, &CertSubject::Authority)?;
+    }
+    remove("server.pem")?;
+    remove("server.key")?;
+    let CertFiles { cert, key } = make(dir, &CertSubject::Server(names.to_vec()))?;
+    Ok(TlsFiles { cert, key, client_ca: Some(dir.join("ca.pem")) })
+}
+
+/// Signs a certificate for the device `name`. Of its certificate request (PEM), only the key is
+/// used.
+pub(crate) fn sign_device(
+    dir: &Path,
+    name: &str,
+    request: &str,
+) -> Result<IssuedCertificate, CaError> {
+    let mut serial = [0; SERIAL_BYTES];
+    OsRng.fill_bytes(&mut serial);
+    // A serial number is positive and has no leading zeros.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    let mut signed = CertificateSigningRequestParams::from_pem(request)?;
+    signed.params = valid(client(name)?, DEVICE_DAYS);
+    signed.params.distinguished_name.push(DnType::CommonName, name);
+    signed.params.serial_number = Some(SerialNumber::from_slice(&serial));
+    let until = signed.params.not_after.unix_timestamp();
+    let certificate = signed.signed_by(&issuer(dir)?)?;
+    let serial = CertSerial::of(certificate.der())
+        .ok_or(CaError::Make(rcgen::Error::CouldNotParseCertificate))?;
+    Ok(IssuedCertificate { pem: certificate.pem(), serial, until })
 }
 
 fn make_dir(dir: &Path) -> Result<(), CaError> {

@@ -9,6 +9,7 @@ use crate::auth::engine_shares::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::server_tls::CertifiedCaller;
 use crate::auth::{Grant, PeerUser, server_tls};
+use crate::home::join_code::{EXPORTER_BYTES, EXPORTER_LABEL};
 use crate::net::connections::{Acceptor, listen};
 use crate::server::lock_log::AuditedCaller;
 use axum::Router;
@@ -20,6 +21,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nix::sys::socket::{UnixAddr, getsockname};
+use rustls::{ProtocolVersion, ServerConnection};
 use std::convert::Infallible;
 use std::fs::Metadata;
 use std::future::{pending, poll_fn};
@@ -175,7 +177,7 @@ pub(super) async fn serve(
     user: Option<CertifiedCaller>,
 ) {
     let service = |certified| {
-        let origin = app.peers.origin(source, certified);
+        let origin = app.peers.origin(source, certified, None);
         RouterService { router: router.clone(), origin }
     };
     let phase = app.follow_phase();
@@ -204,7 +206,7 @@ pub(super) async fn serve(
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             if let Some(why) = server_tls::foreign_certificate(&error) {
-                let (grant, origin) = (&Grant::nothing(), &*app.peers.origin(source, None));
+                let (grant, origin) = (&Grant::nothing(), &*app.peers.origin(source, None, None));
                 let caller = AuditedCaller { grant, origin };
                 caller.refused(&app.locks, Operation::Authenticate, &why);
             }
@@ -214,11 +216,22 @@ pub(super) async fn serve(
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
-    let service = service(certificate.and_then(server_tls::caller_of));
+    let certified = certificate.and_then(server_tls::caller_of);
+    let exporter = app.home.as_ref().and_then(|_| exporter_of(session));
+    let origin = app.peers.origin(source, certified, exporter);
+    let service = RouterService { router: router.clone(), origin };
     match session.alpn_protocol() {
         Some(b"h2") => Box::pin(serve_two(stream, service, phase)).await,
         _ => Box::pin(serve_one(stream, service, phase)).await,
     }
+}
+
+/// Returns the value that both ends of a connection derive from it. A relay that ends TLS has one
+/// value with each side. Before TLS 1.3 two connections could be made to have the same one.
+fn exporter_of(session: &ServerConnection) -> Option<[u8; EXPORTER_BYTES]> {
+    let is_safe = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+    let value = session.export_keying_material([0; EXPORTER_BYTES], EXPORTER_LABEL, None);
+    value.ok().filter(|_| is_safe)
 }
 
 /// Detects the HTTP version from the first bytes of a connection, without consuming them. Returns
@@ -455,6 +468,14 @@ pub(super) enum BoundListener {
 }
 
 impl BoundListener {
+    /// Returns the port of a TCP socket.
+    pub(super) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Unix(..) => None,
+        }
+    }
+
     /// Registers the listener with the event loop of the current thread.
     pub(super) fn here(self) -> io::Result<HttpListener> {
         Ok(match self {

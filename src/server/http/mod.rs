@@ -7,7 +7,8 @@
 //! Where to look: `bodies` has what requests and answers say, and `request_context` is one request.
 //! `handlers` has what each endpoint does, and `routes` the table by which a request finds its
 //! handler. `app_state`, `history`, `server_session` and `access_log` are shared by all requests.
-//! `connection` serves one connection within its limits, and `ca` makes certificates. `server`
+//! `connection` serves one connection within its limits, `ca` makes certificates,
+//! and `home` keeps the invitations and devices of a server that machines join. `server`
 //! starts and stops the server, and `idle_end` ends one that nobody needs. `fuzz` gives
 //! `tests/fuzz` access to the parsers. The rights of callers are the subject of
 //! [`auth`](crate::auth).
@@ -15,12 +16,13 @@
 mod server_session;
 mod bodies;
 mod history;
+pub mod ca;
+mod home;
 mod app_state;
 mod request_context;
 mod handlers;
 mod access_log;
 mod routes;
-pub mod ca;
 mod connection;
 mod idle_end;
 mod server;
@@ -30,4 +32,5 @@ pub mod fuzz;
 pub use crate::server::http::connection::{Listen, UserGrants};
 pub(crate) use crate::server::http::handlers::batch_endpoint::batch_requests;
 pub(crate) use crate::server::http::routes::route_table::requests;
+pub(crate) use home::DEVICES_FILE;
 pub use server::{HttpConfig, HttpServer, HttpStartError};

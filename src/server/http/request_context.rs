@@ -82,7 +82,10 @@ fn grant_of(gate: &Authenticator, caller: &HttpCaller) -> HandlerResult<Arc<Gran
                 for one"
             }
             AuthenticationError::Nothing => "send a header 'Authorization: Bearer TOKEN'",
-            AuthenticationError::Certificate => "use a client certificate",
+            AuthenticationError::Certificate => {
+                "use a client certificate; a server that was started with --home gives one by \
+                'latchfs join HOST'"
+            }
             AuthenticationError::Unlisted => {
                 "this client certificate has no rights here; ask the operator of the server for an \
                 entry in the file of --certificate-rights"

@@ -5,12 +5,14 @@
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
+use super::home::Home;
 use super::idle_end::{self, ServerActivity, hidden};
 use crate::auth::engine_shares::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::server_tls::CertifiedCaller;
 use crate::auth::{Authenticator, Credentials, CredentialsError, OpenTo};
 use crate::base::said;
 use crate::engine::{Grace, Ttl};
+use crate::home::messages::InviteResponse;
 use crate::metrics::MetricsPage;
 use crate::net::connections::accept_until;
 use crate::server::http::app_state::RequestCounts;
@@ -21,7 +23,7 @@ use crate::server::http::routes::route_table::counted_endpoints;
 use crate::server::http::routes::router;
 use crate::service::{AuditEntry, Locks};
 use crate::shares::{LoweredLimits, SharePercent};
-use crate::time::Span;
+use crate::time::{Span, boot_now};
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::future::Future;
@@ -77,6 +79,8 @@ pub struct HttpConfig {
     pub share: SharePercent,
     /// The limits that are lower than usual.
     pub limits: LoweredLimits,
+    /// The directory with the certificate authority of the devices that join by a code.
+    pub home: Option<PathBuf>,
 }
 
 /// A running HTTP server.
@@ -155,6 +159,10 @@ impl HttpServer {
         let (share, limits) = (config.share, config.limits);
         let mut app = AppState::new(locks, ttl, grace, gate, share, limits, requests);
         app.release_on_node_removal = config.release_on_node_removal;
+        if let Some(dir) = &config.home {
+            let port = bound.iter().find_map(|(listener, _)| listener.port());
+            app.home = Some(Home::open(dir, port).map_err(HttpStartError::System)?);
+        }
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
         let router = router::router(&app);
@@ -185,6 +193,15 @@ impl HttpServer {
     /// `after`.
     pub fn on_idle(&self, after: Span, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         idle_end::watch(after, ServerActivity::of(&self.app, &self.sockets), end)
+    }
+
+    /// Returns a new invitation for the first device, and the number of devices that have joined;
+    /// `None` if the server lets none join.
+    pub(crate) fn first_invitation(&self) -> Option<(Option<InviteResponse>, usize)> {
+        let home = self.app.home.as_ref()?;
+        let joined = self.app.gate.devices()?.present_count();
+        let invited = if joined == 0 { home.invite(boot_now(), None) } else { None };
+        Some((invited, joined))
     }
 
     /// Registers a callback that adds metrics to the metrics page.

@@ -223,7 +223,7 @@ enum NextLine {
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(desk: &LineService, source: PeerIdentity, stream: TcpStream) {
-    let origin = |certified| desk.peers.origin(source, certified);
+    let origin = |certified| desk.peers.origin(source, certified, None);
     let ended = match desk.gate.tls() {
         None => talk(desk, stream, &origin(None)).await,
         Some(config) => {

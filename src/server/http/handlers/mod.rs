@@ -4,10 +4,11 @@
 //! shows a lock that was granted. `list` is about many locks and what is remembered of their names,
 //! `sessions` about sessions and about all that a client has, `events` about what happened.
 //! `cluster` and `metrics` are for administrators, `batch_endpoint` for the clients of latchfs
-//! itself, and `page` is the status page.
+//! itself, `devices` for machines that join by a code, and `page` is the status page.
 
 pub(super) mod batch_endpoint;
 pub(super) mod cluster;
+pub(super) mod devices;
 pub(super) mod events;
 pub(super) mod grant_response;
 pub(super) mod list;

@@ -14,7 +14,7 @@ use crate::server::http::bodies::problem::HandlerResult;
 use crate::server::http::bodies::response::text;
 use crate::server::http::bodies::schema::{NAMED, Schema};
 use crate::server::http::handlers::{
-    batch_endpoint, cluster, events, list, lock_resource, metrics, page, sessions,
+    batch_endpoint, cluster, devices, events, list, lock_resource, metrics, page, sessions,
 };
 use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoint};
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -37,12 +37,18 @@ pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoi
     ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
+/// Returns the endpoints that only latchfs uses, with their paths.
+pub(in crate::server::http) fn internal_endpoints()
+-> impl Iterator<Item = (&'static str, &'static Endpoint)> {
+    let internal = batch_endpoint::ENDPOINTS.iter().chain(devices::ENDPOINTS);
+    internal.map(|(path, endpoint)| (*path, endpoint))
+}
+
 /// Returns all endpoints whose requests are counted, in the order of their counters: those of the
 /// table, then the internal ones.
 pub(in crate::server::http) fn counted_endpoints()
 -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
-    let internal = batch_endpoint::ENDPOINTS.iter().map(|(path, endpoint)| (*path, endpoint));
-    endpoints().chain(internal)
+    endpoints().chain(internal_endpoints())
 }
 
 /// Returns the method and path of every endpoint, including internal ones, with the operation whose
@@ -54,8 +60,7 @@ pub(crate) fn requests() -> Vec<(String, Operation)> {
             .iter()
             .map(|endpoint| (format!("{} {}", endpoint.method, route.path), endpoint.operation))
     });
-    let own = batch_endpoint::ENDPOINTS
-        .iter()
+    let own = internal_endpoints()
         .map(|(path, endpoint)| (format!("{} {path}", endpoint.method), endpoint.operation));
     documented.chain(own).collect()
 }

@@ -14,13 +14,14 @@ use crate::server::http::app_state::AppState;
 use crate::server::http::bodies::problem::Problem;
 use crate::server::http::bodies::response;
 use crate::server::http::bodies::response::Response;
-use crate::server::http::handlers::batch_endpoint;
 use crate::server::http::handlers::list;
 use crate::server::http::handlers::lock_resource;
 use crate::server::http::request_context::Endpoint;
 use crate::server::http::request_context::HttpCaller;
 use crate::server::http::request_context::{HandlerFuture, RequestContext, RequestSubject};
-use crate::server::http::routes::route_table::{PREVIOUS, ROUTES, Route, STEAL};
+use crate::server::http::routes::route_table::{
+    PREVIOUS, ROUTES, Route, STEAL, internal_endpoints,
+};
 use crate::server::lock_log::AuditedCaller;
 use crate::shares::{Identity, TableShare};
 use crate::time::{Span, boot_now};
@@ -48,7 +49,7 @@ pub(in crate::server::http) fn router(app: &Arc<AppState>) -> Router {
         let Some(pattern) = route.pattern else { continue };
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
-    for (number, (pattern, endpoint)) in batch_endpoint::ENDPOINTS.iter().enumerate() {
+    for (number, (pattern, endpoint)) in internal_endpoints().enumerate() {
         let endpoints = PathEndpoints::Single(endpoint, first + number);
         router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
@@ -265,7 +266,7 @@ fn check_page(
     // A web page can't make a browser send requests to a Unix socket.
     if matches!(origin.source, PeerIdentity::Address(_)) && !app.gate.admits_host(host) {
         let detail = "this server has another name, so a web page may have sent the request; call \
-                      it by its address, or start it with --allow-host and the name";
+                      it by its address, or start it with --name and the name";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }
     Ok(())

@@ -1,0 +1,233 @@
+//! The `join` command: joins a server by a code, and writes the profile by which commands then use
+//! the server.
+//!
+//! Renewal of the client certificate that `join` has brought: a command that finds less than a
+//! third of its time left has the server make another one, for a new key.
+
+use super::config_file::{Config, NewProfile};
+use crate::auth::{name_in_certificate, validity_of_certificate};
+use crate::base::said;
+use crate::cli::argument_types::host_name;
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::output;
+use crate::client::api_request;
+use crate::client::http_transport::ServerAccess;
+use crate::client::join_request::{
+    JoinError, JoinedServer, certificate_request, check_certificate, join,
+};
+use crate::home::devices::is_device_name;
+use crate::home::join_code::JoinCode;
+use crate::home::messages::{HomeRequest, RENEW};
+use crate::storage::atomic_file::{Durable, replace};
+use crate::time::{Span, Wall};
+use rcgen::KeyPair;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
+use std::path::Path;
+
+/// The port of a server that machines join.
+const PORT: u16 = 8443;
+
+/// Maximum length of the line with the code.
+const CODE_BYTES_MAX: u64 = 64;
+
+/// The arguments of `latchfs join`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct JoinArgs {
+    /// The server: a name or an address, and its port if that is not 8443
+    #[arg(value_name = "HOST", value_parser = host)]
+    host: JoinHost,
+    /// The name of this machine at the server [default: the host's name]
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    name: Option<String>,
+    /// The name of the server in the configuration file of this machine
+    #[arg(long, value_name = "PROFILE", default_value = "home", value_parser = device_name)]
+    profile: String,
+}
+
+/// The address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct JoinHost {
+    name: String,
+    port: u16,
+}
+
+impl JoinHost {
+    fn url(&self) -> String {
+        let Self { name, port } = self;
+        if name.contains(':') {
+            format!("https://[{name}]:{port}")
+        } else {
+            format!("https://{name}:{port}")
+        }
+    }
+}
+
+/// Parses a host with or without a port, and with or without brackets around an IPv6 address.
+fn host(text: &str) -> Result<JoinHost, String> {
+    let wrong = || format!("write a host such as box, box:{PORT} or 192.0.2.1");
+    let text = text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/');
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+            (name, port.parse().map_err(|_| wrong())?)
+        }
+        _ => (text, PORT),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let is_host = !name.is_empty() && !name.contains(['/', '@', ' ', ',']);
+    if is_host { Ok(JoinHost { name, port }) } else { Err(wrong()) }
+}
+
+fn device_name(text: &str) -> Result<String, &'static str> {
+    let wrong = "a name has letters, digits, '-', '_' and '.', 64 at most";
+    if is_device_name(text) { Ok(text.to_owned()) } else { Err(wrong) }
+}
+
+pub(in crate::cli) fn run(args: &JoinArgs) -> CliResult {
+    let JoinArgs { host, name, profile } = args;
+    let place = Config::read_to_add()?.place_for(profile, &host.url())?;
+    place.prepare().map_err(|error| {
+        let (path, why) = (place.path().display(), said(&error));
+        CliError::unavailable(format!(
+            "the profile can't be written to {path}: {why}; mend its directory, or name another \
+             file by LATCHFS_CONFIG"
+        ))
+    })?;
+    let name = match name {
+        Some(name) => name.clone(),
+        None => device_name(host_name().trim()).map_err(|why| {
+            CliError::usage(format!("the name of this host can't be used: {why}; say --name NAME"))
+        })?,
+    };
+    let code = read_code()?;
+    let joined = join(&host.name, host.port, &code, &name).map_err(|why| failed(host, why))?;
+    if name_in_certificate(joined.identity.as_bytes()).as_ref() != Some(&joined.name) {
+        let why = "the certificate has another name".to_owned();
+        return Err(failed(host, JoinError::Unproved(why)));
+    }
+    let JoinedServer { name, ca, identity } = joined;
+    let server = host.url();
+    let new = NewProfile { name: profile, server: &server, ca: &ca, identity: &identity };
+    let is_default = place.write(&new).map_err(|error| {
+        let place = place.path().display();
+        CliError::unavailable(format!(
+            "this machine has joined as '{name}', but {place} can't be written ({}); have the \
+             server forget it by 'latchfs devices remove {name}', and join again",
+            said(&error)
+        ))
+    })?;
+    let how = if is_default { String::new() } else { format!(" with --profile {profile}") };
+    output::line(&format!(
+        "joined {server} as '{name}'; commands{how} use its locks, as {} says",
+        place.path().display()
+    ))
+}
+
+/// Reads the code from the terminal, or from standard input. It is no argument, because other users
+/// can see those.
+fn read_code() -> CliResult<JoinCode> {
+    if io::stdin().is_terminal() {
+        output::say(
+            "type the code that 'latchfs invite' shows at the server, such as 3-k7mq-2xhd:",
+        );
+    }
+    let mut line = String::new();
+    let read = io::stdin().lock().take(CODE_BYTES_MAX).read_line(&mut line);
+    read.map_err(|error| CliError::system("the code can't be read", &error))?;
+    JoinCode::parse(&line).ok_or_else(|| {
+        CliError::usage(
+            "this is no code, which reads like 3-k7mq-2xhd; run 'latchfs invite' at the server for \
+             one, and type it here",
+        )
+    })
+}
+
+fn failed(host: &JoinHost, why: JoinError) -> CliError {
+    let url = host.url();
+    match why {
+        JoinError::Unreachable(why) => CliError::unavailable(format!(
+            "the server {url} can't be reached ({why}); see whether 'latchfs serve --home' runs \
+             there, and try again"
+        )),
+        JoinError::Refused(why) => CliError::Said(Exit::Denied, format!("{url}: {why}")),
+        JoinError::Unproved(why) => CliError::Said(
+            Exit::Denied,
+            format!(
+                "{url} has not proved that it is the server of the code: {why}; nothing was written"
+            ),
+        ),
+    }
+}
+
+/// How long the server may take: the command waits for it.
+const RENEWAL_PATIENCE: Span = Span::from_secs(5);
+
+/// Renews the certificate in the file at `path`, which has the key as well, if less than a third of
+/// its time is left. A failure is a warning: the command goes on with the certificate that it has.
+pub(super) fn renew_certificate(path: &Path, access: &mut ServerAccess) {
+    let Some((present, _)) = &access.identity else { return };
+    let Some((from, until)) = validity_of_certificate(present) else { return };
+    let left = until - Wall::now().secs;
+    if left <= 0 || left > (until - from) / 3 {
+        return;
+    }
+    match renewed(path, access, present) {
+        Ok(Some(identity)) => access.identity = Some((identity.clone(), identity)),
+        Ok(None) => {}
+        Err(why) => output::warn(&format!(
+            "the certificate in {} ends in {} days, and can't be renewed: {why}; without another \
+             one, join the server again",
+            path.display(),
+            left / 86_400
+        )),
+    }
+}
+
+/// Returns the new key and certificate, which are in the file then; `None` if another command
+/// renews them.
+fn renewed(path: &Path, access: &ServerAccess, present: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    // The server knows the certificate of a device and the one before. Of two that were requested
+    // at once, the file would keep one, and perhaps the other one.
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let is_unchanged = || fs::read(path).is_ok_and(|now| now == present);
+    if file.try_lock().is_err() || !is_unchanged() {
+        return Ok(None);
+    }
+    let key = KeyPair::generate().map_err(|error| error.to_string())?;
+    let request = certificate_request(&key).map_err(|error| error.to_string())?;
+    let asked = HomeRequest { request: Some(request), ..HomeRequest::default() };
+    let answer = api_request::post(access, RENEW, &asked, RENEWAL_PATIENCE);
+    let (code, answer) = answer.map_err(|error| error.to_string())?;
+    let certificate = answer["certificate"].as_str().filter(|_| code == 200).ok_or_else(|| {
+        let said = answer["detail"].as_str().map(output::harmless);
+        said.unwrap_or_else(|| format!("the server answered {code}"))
+    })?;
+    let ca = access.ca.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    let key = key.serialize_pem();
+    check_certificate(&ca, certificate, &key)?;
+    let identity = (key + certificate).into_bytes();
+    replace(path, &[&identity], Durable::Yes).map_err(|error| error.to_string())?;
+    Ok(Some(identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_is_a_name_or_an_address_with_or_without_a_port() {
+        for (text, url) in [
+            ("box", "https://box:8443"),
+            ("box.local:9", "https://box.local:9"),
+            ("https://box/", "https://box:8443"),
+            ("192.0.2.1", "https://192.0.2.1:8443"),
+            ("::1", "https://[::1]:8443"),
+            ("[::1]:9", "https://[::1]:9"),
+        ] {
+            assert_eq!(host(text).map(|host| host.url()).as_deref(), Ok(url), "{text}");
+        }
+        for wrong in ["", ":9", "box:x", "a/b", "u@box", "a,b", "http://box"] {
+            assert!(host(wrong).is_err(), "{wrong}");
+        }
+    }
+}

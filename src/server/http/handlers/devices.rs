@@ -1,0 +1,244 @@
+//! The internal endpoints by which a machine joins the server by a code and renews its certificate,
+//! and by which the server's user invites, lists and removes devices.
+//!
+//! `join` and `confirm` need no credentials. Their answers do not tell an invitation that was used,
+//! revoked or never made from a wrong code.
+
+use super::grant_response::serialized;
+use crate::auth::Credential;
+use crate::auth::permissions::Operation;
+use crate::engine::{ClientId, RefusalKind};
+use crate::home::invitations::{InvitationEnd, JoinConfirmation, JoinHello, JoinRefusal};
+use crate::home::messages::{
+    AWAIT, BODY_BYTES_MAX, CONFIRM, ConfirmRequest, ConfirmResponse, DEVICES, HomeRequest,
+    INVITATIONS, INVITE, JOIN, JoinRequest, JoinResponse, REMOVE, RENEW, REVOKE,
+};
+use crate::server::http::app_state::{ShutdownPhase, entered};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::response::json;
+use crate::server::http::bodies::schema::Schema;
+use crate::server::http::home::{Home, check_name, devices, refused_name};
+use crate::server::http::request_context::{
+    Endpoint, HandlerFuture, RequestContext, doc, endpoint,
+};
+use crate::service::ActionTarget;
+use crate::time::{Span, Wall, boot_now};
+use axum::http::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The longest time after which a waiting request looks at the clock: tokio's timers stand still
+/// while the machine sleeps.
+const CLOCK_CHECK: Duration = Duration::from_secs(5);
+
+/// Endpoints for the commands of latchfs itself; internal, so not in the `OpenAPI` document.
+pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
+    (JOIN, post(Operation::Join, "joinByCode", |call| Box::pin(join(call)))),
+    (CONFIRM, post(Operation::Join, "confirmJoin", |call| Box::pin(confirm(call)))),
+    (RENEW, post(Operation::RenewDevice, "renewDevice", |call| Box::pin(renew(call)))),
+    (INVITE, post(Operation::Invite, "inviteDevice", |call| Box::pin(invite(call)))),
+    (INVITATIONS, post(Operation::Invite, "listInvitations", |call| Box::pin(list(call)))),
+    (AWAIT, post(Operation::Invite, "awaitDevice", |call| Box::pin(wait(call)))),
+    (REVOKE, post(Operation::Invite, "revokeInvitation", |call| Box::pin(revoke(call)))),
+    (DEVICES, post(Operation::ManageDevices, "listDevices", |call| Box::pin(show(call)))),
+    (REMOVE, post(Operation::ManageDevices, "removeDevice", |call| Box::pin(remove(call)))),
+];
+
+const fn post(
+    operation: Operation,
+    id: &'static str,
+    run: fn(RequestContext) -> HandlerFuture,
+) -> Endpoint {
+    let doc = doc(id, "For commands of latchfs.", &[], 200, Schema::Text("application/json"), &[]);
+    endpoint(Method::POST, operation, run, doc)
+}
+
+fn home(call: &RequestContext) -> HandlerResult<&Home> {
+    call.app.home.as_ref().ok_or_else(|| {
+        let why = "this server lets no machine join; start it with 'latchfs serve --home'";
+        Problem::plain(StatusCode::NOT_FOUND, why)
+    })
+}
+
+async fn body<T: DeserializeOwned>(call: &mut RequestContext) -> HandlerResult<T> {
+    let (bytes, _memory) = call.bytes(BODY_BYTES_MAX).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid(format!("the body is not that of this request: {error}")))
+}
+
+/// Returns the value that the TLS connection exports.
+fn exporter(call: &RequestContext) -> HandlerResult<&[u8]> {
+    let exporter = call.caller.origin.exporter.as_ref();
+    exporter
+        .map(<[u8; _]>::as_slice)
+        .ok_or_else(|| Problem::invalid("a machine joins over TLS 1.3; use 'latchfs join HOST'"))
+}
+
+fn refused(refusal: JoinRefusal<Problem>) -> Problem {
+    match refusal {
+        JoinRefusal::Malformed => Problem::invalid("this is no message of a machine that joins"),
+        JoinRefusal::Code => Problem::of(
+            RefusalKind::Denied,
+            "the code is wrong, or it was used or revoked, or its 10 minutes are over; run \
+             'latchfs invite' at the server for another one",
+        ),
+        JoinRefusal::Device(problem) => problem,
+    }
+}
+
+/// Records an act in the audit log. `name` is that of a device.
+async fn audit(call: &RequestContext, operation: Operation, name: Option<&str>) {
+    let client = name.and_then(|name| ClientId::parse(name).ok());
+    let target = client.as_ref().map(ActionTarget::Client);
+    call.audited().acts(&call.app.locks, operation, target, "done").await;
+}
+
+/// Answers the first message of a machine that joins.
+async fn join(mut call: RequestContext) -> HandlerResult {
+    home(&call)?;
+    exporter(&call)?;
+    let JoinRequest { slot, name, request, message } = body(&mut call).await?;
+    let home = home(&call)?;
+    let begun = home.begin(boot_now(), JoinHello { slot, name, request, message });
+    let (attempt, message) = begun.map_err(refused)?;
+    let answer = JoinResponse { attempt, message, ca: home.ca().to_owned() };
+    Ok(serialized(StatusCode::OK, &answer))
+}
+
+/// Checks that a machine knows the code, and gives it its certificate.
+async fn confirm(mut call: RequestContext) -> HandlerResult {
+    home(&call)?;
+    let ConfirmRequest { slot, attempt, confirmation } = body(&mut call).await?;
+    let (home, exporter) = (home(&call)?, exporter(&call)?);
+    let (ca, confirmation) = (home.ca(), &*confirmation);
+    let given = JoinConfirmation { slot, attempt, confirmation, ca, exporter };
+    let joined = home.confirm(boot_now(), &call.app.gate, &given);
+    let (device, issued) = joined.map_err(refused)?;
+    audit(&call, Operation::Join, Some(&device.name)).await;
+    let (name, confirmation) = (device.name, device.confirmation);
+    let answer = ConfirmResponse { name, confirmation, certificate: issued.pem };
+    Ok(serialized(StatusCode::OK, &answer))
+}
+
+/// Gives a device a new certificate for the one that it has shown.
+async fn renew(mut call: RequestContext) -> HandlerResult {
+    home(&call)?;
+    let asked: HomeRequest = body(&mut call).await?;
+    let certified = call.caller.origin.certified.as_ref();
+    let serial = certified.and_then(|caller| caller.serial.as_ref());
+    let (Credential::Certificate, Some(serial), Some(request)) =
+        (call.grant.credential, serial, &asked.request)
+    else {
+        return Err(Problem::invalid("a device renews its certificate, by the one that it has"));
+    };
+    let name = &call.grant.name;
+    let issued = home(&call)?.renew(&call.app.gate, name, serial, request)?;
+    audit(&call, Operation::RenewDevice, Some(name)).await;
+    Ok(json(StatusCode::OK, &json!({ "certificate": issued.pem })))
+}
+
+/// Opens an invitation.
+async fn invite(mut call: RequestContext) -> HandlerResult {
+    home(&call)?;
+    let HomeRequest { name, .. } = body(&mut call).await?;
+    let home = home(&call)?;
+    if let Some(name) = &name {
+        let checked = check_name(&call.app.gate, name);
+        checked.map_err(|error| refused_name(&error))?;
+    }
+    let invited = home.invite(boot_now(), name.clone()).ok_or_else(|| {
+        let why = "there are as many invitations as there may be; wait, or revoke one by 'latchfs \
+                   invite --revoke SLOT'";
+        Problem::of(RefusalKind::Limit, why)
+    })?;
+    audit(&call, Operation::Invite, name.as_deref()).await;
+    Ok(serialized(StatusCode::OK, &invited))
+}
+
+/// Lists the invitations that nobody has used yet.
+async fn list(mut call: RequestContext) -> HandlerResult {
+    let HomeRequest { .. } = body(&mut call).await?;
+    let open = home(&call)?.invitations.lock().open(boot_now());
+    let shown = open.iter().map(
+        |open| json!({ "slot": open.slot, "name": open.name, "left_ms": open.left.as_millis() }),
+    );
+    Ok(json(StatusCode::OK, &json!({ "invitations": shown.collect::<Vec<_>>() })))
+}
+
+/// Waits until an invitation has ended.
+async fn wait(mut call: RequestContext) -> HandlerResult {
+    let asked: HomeRequest = body(&mut call).await?;
+    let (home, slot, id) = (home(&call)?, slot_of(&asked)?, asked.id.unwrap_or_default());
+    let (mut changed, mut phase) = (home.changed.subscribe(), call.app.follow_phase());
+    loop {
+        let left = match home.invitations.lock().state(boot_now(), slot, id) {
+            Ok(left) => left.max(Span::from_millis(1)).as_duration(),
+            Err(end) => return Ok(json(StatusCode::OK, &shown_end(&end))),
+        };
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = sleep(left.min(CLOCK_CHECK)) => {}
+            () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
+        }
+    }
+}
+
+fn shown_end(end: &InvitationEnd) -> Value {
+    match end {
+        InvitationEnd::Joined(name) => json!({ "end": "joined", "name": name }),
+        InvitationEnd::WrongCode => json!({ "end": "wrong-code" }),
+        InvitationEnd::Expired => json!({ "end": "expired" }),
+        InvitationEnd::Revoked => json!({ "end": "revoked" }),
+    }
+}
+
+fn slot_of(asked: &HomeRequest) -> HandlerResult<u8> {
+    asked.slot.ok_or_else(|| Problem::invalid("the request names no slot"))
+}
+
+/// Revokes an invitation.
+async fn revoke(mut call: RequestContext) -> HandlerResult {
+    let asked: HomeRequest = body(&mut call).await?;
+    let slot = slot_of(&asked)?;
+    let home = home(&call)?;
+    let was_open = home.invitations.lock().revoke(boot_now(), slot);
+    home.changed.send_replace(());
+    if !was_open {
+        let why = format!("no invitation has the slot {slot}; 'latchfs invite --list' shows all");
+        return Err(Problem::plain(StatusCode::NOT_FOUND, why));
+    }
+    audit(&call, Operation::Invite, None).await;
+    Ok(json(StatusCode::OK, &json!({ "slot": slot, "revoked": true })))
+}
+
+/// Lists the devices that have joined.
+async fn show(mut call: RequestContext) -> HandlerResult {
+    let HomeRequest { .. } = body(&mut call).await?;
+    home(&call)?;
+    let day = |secs| Wall { secs, nanos: 0 }.to_string();
+    let list = devices(&call.app.gate);
+    let shown = list.devices().map(|device| {
+        json!({
+            "name": device.name,
+            "serials": device.serials,
+            "since": day(device.since),
+            "until": day(device.until),
+            "removed": device.removed.map(day),
+        })
+    });
+    Ok(json(StatusCode::OK, &json!({ "devices": shown.collect::<Vec<_>>() })))
+}
+
+/// Removes a device: its requests end, and it can make no others.
+async fn remove(mut call: RequestContext) -> HandlerResult {
+    let HomeRequest { name, .. } = body(&mut call).await?;
+    let name = name.ok_or_else(|| Problem::invalid("the request names no device"))?;
+    if !home(&call)?.remove(&call.app.gate, &name)? {
+        let why = format!("there is no device '{name}'; 'latchfs devices' shows all");
+        return Err(Problem::plain(StatusCode::NOT_FOUND, why));
+    }
+    audit(&call, Operation::ManageDevices, Some(&name)).await;
+    Ok(json(StatusCode::OK, &json!({ "name": name, "removed": true })))
+}
