@@ -16,6 +16,7 @@ use crate::cli::run::run_command;
 use crate::cli::serve::{access_options, cluster_command, invite_command, serve_command};
 use crate::cli::show::{audit, events, ls, top};
 use crate::log_output;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use std::ffi::OsString;
@@ -281,7 +282,11 @@ fn misused(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return Exit::Done.into();
     }
-    let text = error.to_string();
+    let mut text = error.to_string();
+    // `latchfs build make`, as flock(1) would have it.
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        text += "To run a command under a lock: latchfs run NAME -- COMMAND\n";
+    }
     let mut words = std::env::args_os().skip(1);
     let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let is_hook = command.is_some_and(|word| word == "hook");

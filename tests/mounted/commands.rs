@@ -43,7 +43,8 @@ fn errors_have_their_exit_codes() {
     m.latchfs_outside(&["acquire", "bad//name"]).exits(64);
     m.latchfs(&["acquire", ".latchfs"]).exits(64);
     m.latchfs(&["acquire", &"x".repeat(256)]).exits(64);
-    m.latchfs(&["dance"]).exits(64);
+    let said = m.latchfs(&["dance", "--", "make"]).exits(64);
+    assert!(said.contains("'dance'") && said.contains("latchfs run NAME -- COMMAND"), "{said}");
     m.latchfs(&[]).exits(64);
     m.latchfs(&["acquire"]).exits(64);
     m.latchfs(&["ls", "--dir", "/nowhere"]).exits(69);

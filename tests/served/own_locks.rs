@@ -81,6 +81,8 @@ fn a_lock_with_seats_lets_so_many_run() {
     assert!(why.contains("is over, so nothing was stolen; read the lock's status"), "{why}");
     user.latchfs(&["run", "x", "--max", "0", "--", "true"]).exits(64);
     user.latchfs(&["run", "x", "--max", "2", "--shared", "--", "true"]).exits(64);
+    let timed = user.sh("latchfs run x --ttl 9s --grace 7s -- latchfs status x --json").ok();
+    assert!(timed.contains("\"ttl_ms\": 9000") && timed.contains("\"grace_ms\": 7000"), "{timed}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refus
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
-    Ownership, Patch, Process, QueuePolicy, RefusalKind, Token, Ttl,
+    Ownership, Patch, Process, QueuePolicy, RefusalKind, Token,
 };
 use crate::holder_id::Maker;
 use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
@@ -54,14 +54,17 @@ impl RemoteClient {
     }
 
     /// Returns the connection to the server, which the first request opens. If `session` is given,
-    /// the connection also opens a session with that ttl: leases in it last that long after this
-    /// process has ended.
-    fn remote(&self, session: Option<Ttl>) -> CliResult<&Arc<Remote>> {
+    /// the connection also opens a session with that ttl and grace: leases in it last that long
+    /// after this process has ended.
+    fn remote(&self, session: Option<&LeaseOptions>) -> CliResult<&Arc<Remote>> {
         if let Some(remote) = self.remote.get() {
             return Ok(remote);
         }
-        let (client, grace) = (self.client.clone(), GRACE_DEFAULT);
-        let terms = session.map(|ttl| Terms { client, ttl, grace });
+        let terms = session.map(|wanted| Terms {
+            client: self.client.clone(),
+            ttl: wanted.ttl.unwrap_or(TTL_DEFAULT),
+            grace: wanted.grace.unwrap_or(GRACE_DEFAULT),
+        });
         let remote = credential_options::connect(&self.access, terms)?;
         Ok(self.remote.get_or_init(|| remote))
     }
@@ -76,7 +79,7 @@ impl RemoteClient {
     fn host(&self, request: &ControlRequest) -> CliResult<RemoteHost<'_>> {
         let session = match request {
             ControlRequest::Acquire(ask) if ask.options.pid.is_some() || request.waits() => {
-                Some(ask.options.ttl.unwrap_or(TTL_DEFAULT))
+                Some(&ask.options)
             }
             _ => None,
         };
