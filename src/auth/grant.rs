@@ -464,9 +464,9 @@ impl fmt::Display for Denial {
             ),
             Self::Unknown => write!(
                 f,
-                "this socket is not for you: a user's own locks are for that user alone, and the \
-                 machine's for its users and not for a process of a container; use a server that \
-                 takes credentials"
+                "this socket is not for you: it is for root and the user of its server, and that \
+                 of the machine's locks for all users, but not for a process of a container; use a \
+                 server that takes credentials"
             ),
             Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),

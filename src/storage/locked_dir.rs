@@ -47,9 +47,9 @@ enum LockDirError {
     Io(io::Error),
 }
 
-/// The number of attempts to lock a directory, over two seconds in all. A daemon that has just
+/// The number of attempts to lock a directory, over five seconds in all. A daemon that has just
 /// unmounted, or was asked to stop, may still be writing when the next one starts.
-const TAKE_TRIES: u32 = 100;
+const TAKE_TRIES: u32 = 250;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Returns the effective user id of this process.

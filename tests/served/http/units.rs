@@ -248,7 +248,7 @@ fn a_socket_unit_starts_the_daemon_of_the_machines_locks() {
     let alice = "setpriv --reuid 4711 --regid 4711 --clear-groups latchfs";
     // Without the socket these are the user's own locks. systemd ends the daemon with the service
     // that has started it, and the lease goes on.
-    systemd.run("mkdir -m 700 /home/alice && chown 4711 /home/alice").ok();
+    systemd.run("mkdir -p /home/alice && chmod 700 /home/alice && chown 4711 /home/alice").ok();
     systemd.run_as_unit("alice", "latchfs acquire own --ttl 1h");
     assert!(systemd.run(&format!("{alice} ls")).ok().contains("own"));
     systemd.run(&format!("{alice} release --any own")).ok();
