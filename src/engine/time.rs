@@ -406,6 +406,78 @@ mod tests {
         assert_eq!(shown(253_402_300_799), "9999-12-31T23:59:59.000Z");
         assert_eq!(shown(253_402_300_800), "10000-01-01T00:00:00.000Z");
         assert_eq!(Wall { secs: 0, nanos: 7_999_999 }.to_string(), "1970-01-01T00:00:00.007Z");
+        // Of four centuries, three end without a leap day.
+        for (secs, day) in [
+            (4_107_456_000, "2100-02-28"),
+            (4_107_542_400, "2100-03-01"),
+            (7_263_129_600, "2200-02-28"),
+            (10_445_673_600, "2301-01-05"),
+            (13_574_476_800, "2400-02-28"),
+            (13_574_563_200, "2400-02-29"),
+            (13_574_649_600, "2400-03-01"),
+        ] {
+            assert_eq!(shown(secs), format!("{day}T00:00:00.000Z"));
+        }
+    }
+
+    #[test]
+    fn times_are_shown_in_seconds_and_converted() {
+        assert_eq!(Time::from_secs(30).to_string(), "t=30s");
+        assert_eq!(Time::from_nanos(61_005_000_000).to_string(), "t=61.005s");
+        let half = Duration::from_millis(500);
+        assert_eq!(
+            (Span::from(half), Span::from_millis(500).as_duration()),
+            (Span(500_000_000), half)
+        );
+        let (early, late) = (Wall { secs: 1, nanos: 0 }, Wall { secs: 2, nanos: 5_999_999 });
+        assert_eq!((late.millis_ahead_of(early), early.millis_ahead_of(late)), (1_005, -1_005));
+    }
+
+    /// The clocks of this module are those of std and of the kernel.
+    #[test]
+    fn clocks_show_the_time() {
+        let system = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
+        let system = Wall::from_nanos(system.as_nanos() as i64);
+        let (boot, steady) = (boot_now(), steady_now());
+        for wall in [Wall::now(), Wall::at_boot_time(boot)] {
+            assert!((-1_000..60_000).contains(&wall.millis_ahead_of(system)), "{wall} {system}");
+        }
+        assert!(boot_now() >= boot && steady_now() >= steady && steady > Time::from_nanos(1));
+        // A machine that has slept for an hour.
+        let later = Time(read(libc::CLOCK_MONOTONIC)) + Span::from_secs(3_600);
+        assert!((3_500..=3_600).contains(&(slept_at(later).0 / NANOS_PER_SEC)));
+        let worked = thread_work();
+        while thread_work() == worked {}
+        assert!(thread_work() > worked && worked < Duration::from_secs(3_600));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn boot_has_the_id_of_the_kernel() {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+        assert_eq!(format!("{:032x}", this_boot()), id.trim().replace('-', ""));
+    }
+
+    /// Runs itself again with the clock of a test, which a process reads once.
+    #[test]
+    fn test_moves_the_clocks_that_count_a_sleep() {
+        let hours = Span::from_secs(36_000);
+        let system = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as i64;
+        if std::env::var_os("LATCHFS_TEST_CLOCK").is_some() {
+            let slept = slept_at(boot_now()).0 / NANOS_PER_SEC;
+            assert!((35_000..36_000 + 86_400 * 365).contains(&slept), "{slept}");
+            let ahead = Wall::now().millis_ahead_of(Wall::from_nanos(system));
+            assert!((35_999_000..36_060_000).contains(&ahead), "{ahead}");
+            return;
+        }
+        let file = std::env::temp_dir().join(format!("latchfs-clock-{}", std::process::id()));
+        std::fs::write(&file, hours.as_nanos().to_le_bytes()).expect("writable");
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a test"));
+        let name = "time::tests::test_moves_the_clocks_that_count_a_sleep";
+        let ended = again.args(["--exact", name]).env("LATCHFS_TEST_CLOCK", &file).output();
+        std::fs::remove_file(file).expect("it is there");
+        let ended = ended.expect("it starts");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
     }
 
     #[test]

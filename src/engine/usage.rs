@@ -176,3 +176,15 @@ impl Engine {
         usage
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usages_are_added_field_by_field() {
+        let mut sum = Usage { leases: 1, waiters: 2, sessions: 3, remembered: 4 };
+        sum += Usage { leases: 10, waiters: 20, sessions: 30, remembered: 40 };
+        assert_eq!(sum, Usage { leases: 11, waiters: 22, sessions: 33, remembered: 44 });
+    }
+}
