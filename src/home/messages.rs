@@ -4,15 +4,15 @@
 use serde::{Deserialize, Serialize};
 
 /// The paths of the requests.
-pub(crate) const JOIN: &str = "/home/v1/join";
-pub(crate) const CONFIRM: &str = "/home/v1/confirm";
-pub(crate) const RENEW: &str = "/home/v1/renew";
-pub(crate) const INVITE: &str = "/home/v1/invite";
-pub(crate) const INVITATIONS: &str = "/home/v1/invitations";
-pub(crate) const AWAIT: &str = "/home/v1/await";
-pub(crate) const REVOKE: &str = "/home/v1/revoke";
-pub(crate) const DEVICES: &str = "/home/v1/devices";
-pub(crate) const REMOVE: &str = "/home/v1/remove";
+pub(crate) const JOIN: &str = "/devices/v1/join";
+pub(crate) const CONFIRM: &str = "/devices/v1/confirm";
+pub(crate) const RENEW: &str = "/devices/v1/renew";
+pub(crate) const INVITE: &str = "/devices/v1/invite";
+pub(crate) const INVITATIONS: &str = "/devices/v1/invitations";
+pub(crate) const AWAIT: &str = "/devices/v1/await";
+pub(crate) const REVOKE: &str = "/devices/v1/revoke";
+pub(crate) const DEVICES: &str = "/devices/v1/devices";
+pub(crate) const REMOVE: &str = "/devices/v1/remove";
 
 /// Maximum length of a body: a certificate request of a long key, and what belongs to it.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 10;

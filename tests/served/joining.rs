@@ -346,12 +346,12 @@ fn stranger_who_tries_every_slot_stays_outside() {
     let (inviting, _) = home.invite(&[]);
     let zeros = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     for slot in 1..=16 {
-        let begun = home.post(&[], "/home/v1/join", &hello(slot, "stranger")).is(200);
+        let begun = home.post(&[], "/devices/v1/join", &hello(slot, "stranger")).is(200);
         assert_eq!(begun["message"].as_str().map(str::len), Some(44), "{begun}");
         let confirm = json!({ "slot": slot, "attempt": begun["attempt"], "confirmation": zeros });
         // A replay of the confirmation is one of an exchange that is over.
         for _ in 0..2 {
-            let refused = home.post(&[], "/home/v1/confirm", &confirm).is(403);
+            let refused = home.post(&[], "/devices/v1/confirm", &confirm).is(403);
             assert!(refused["detail"].as_str().expect("text").starts_with(REFUSED), "{refused}");
         }
     }
@@ -361,11 +361,11 @@ fn stranger_who_tries_every_slot_stays_outside() {
         json!({ "slot": 1, "name": "a", "request": "", "message": zeros }),
         json!({ "slot": 1 }),
     ] {
-        let code = home.post(&[], "/home/v1/join", &wrong).code;
+        let code = home.post(&[], "/devices/v1/join", &wrong).code;
         assert!(code == 400 || code == 409, "{code}: {wrong}");
     }
     let long = json!({ "slot": 1, "name": "x".repeat(9_000) });
-    home.post(&[], "/home/v1/join", &long).is(413);
+    home.post(&[], "/devices/v1/join", &long).is(413);
     assert_eq!(inviting.ended(), 77);
     assert!(home.devices().is_empty());
     home.audited("refused.log", &["join by a code", "the code is wrong"]);
@@ -379,7 +379,7 @@ fn device_neither_invites_nor_removes_and_others_see_nothing() {
     let identity = laptop.identity();
     let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
     for path in ["invitations", "await", "revoke", "devices", "remove", "invite"] {
-        let path = format!("/home/v1/{path}");
+        let path = format!("/devices/v1/{path}");
         let refused = home.post(&identity, &path, &json!({ "name": "laptop" })).is(403);
         assert_eq!(refused["kind"], "E_DENIED", "{refused}");
         home.post(&[], &path, &json!({})).is(401);
@@ -397,7 +397,7 @@ fn device_neither_invites_nor_removes_and_others_see_nothing() {
     home.audited("refused.log", &["invite a device", "uid 4711"]);
     // A server without --home lets nobody join.
     let plain = Server::start(&[]);
-    plain.curl(&["-X", "POST", "-d", "{}", "/home/v1/join"]).is(404);
+    plain.curl(&["-X", "POST", "-d", "{}", "/devices/v1/join"]).is(404);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
             path.to_owned()
         }
         // None of these servers lets machines join, which a caller with the right to ask is told.
-        ("POST", path) if path.starts_with("/home/v1/") => path.to_owned(),
+        ("POST", path) if path.starts_with("/devices/v1/") => path.to_owned(),
         _ => panic!("say here how {method} {path} is asked"),
     };
     let (code, body) = sites.http(who, method, &asked, &body, until);
