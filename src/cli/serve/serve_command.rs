@@ -50,7 +50,7 @@ const HOME: &str = "home";
 pub(in crate::cli) struct ServeArgs {
     /// Where to listen: IP:PORT, unix:PATH, or both with a comma between. At a Unix socket root and
     /// the user of the server may do everything without credentials, also reset locks
-    /// [default: 127.0.0.1:8080, or 0.0.0.0:8443 with --home]
+    /// [default: 127.0.0.1:8080] [with --home: 0.0.0.0:8443]
     #[arg(long, value_name = "ADDRESS", value_parser = listen_at)]
     listen: Option<ListenArg>,
     /// Let other machines join by a code: see 'latchfs invite'. The server makes a certificate
