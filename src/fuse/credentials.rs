@@ -221,7 +221,7 @@ fn joined(host: &ClientId, part: &str) -> ClientId {
 }
 
 /// Returns the name of a user from the system's user database.
-pub(crate) fn name_of_user(uid: u32) -> Option<String> {
+fn name_of_user(uid: u32) -> Option<String> {
     let name = User::from_uid(Uid::from_raw(uid)).ok()??.name;
     let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
     fits.then_some(name)

@@ -6,11 +6,11 @@ use super::daemon_process::DaemonProcess;
 use crate::cli::connect::mount_client::{ControlFileClient, LockClient};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::fuse::credentials::name_of_user;
 use crate::fuse::kernel::device::{self, Gone};
 use crate::fuse::kernel::machine_facts::{is_root, own_uid};
 use crate::fuse::kernel::mount_seal;
 use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
+use nix::unistd::{Uid, User};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -151,7 +151,8 @@ fn denied(mount: &MountPoint) -> Option<CliError> {
         return None;
     }
     let (shown, uid) = (mount.dir.display(), mount.mounter);
-    let by = name_of_user(uid).unwrap_or_else(|| format!("user {uid}"));
+    let known = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let by = known.map_or_else(|| format!("user {uid}"), |user| user.name);
     let or_root = if uid == 0 { "" } else { ", or root" };
     Some(CliError::Said(
         Exit::Denied,
