@@ -6,7 +6,7 @@
 
 use super::exit::{CliError, CliResult};
 use crate::base::said;
-use crate::engine::values::lease::{TTL_MAX, TTL_MIN, TermError, parse_span};
+use crate::engine::values::lease::{TermError, parse_span};
 use crate::engine::{ClientId, Grace, LockName, NameError, Seats, Ttl};
 use crate::fuse::kernel::machine_facts::is_root;
 use crate::fuse::lock_fs::client_of_user;
@@ -69,6 +69,7 @@ pub(super) fn ttl(text: &str) -> Result<Ttl, TermError> {
 /// Parses a length of time that is no ttl but has the same bounds.
 #[cfg(target_os = "linux")]
 pub(super) fn length(text: &str) -> Result<Ttl, String> {
+    use crate::engine::values::lease::{TTL_MAX, TTL_MIN};
     ttl(text).map_err(|error| match error {
         TermError::NotADuration => error.to_string(),
         TermError::TooShort => format!("the shortest time is {TTL_MIN}"),
