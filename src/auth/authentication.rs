@@ -293,36 +293,24 @@ impl Authenticator {
     }
 }
 
+/// Reads the file at `path`, if there shall be one.
+fn load<T, E>(
+    path: Option<&PathBuf>,
+    read: fn(&Path) -> Result<T, E>,
+    wrong: fn(PathBuf, E) -> CredentialsError,
+) -> Result<Option<Arc<T>>, CredentialsError> {
+    let Some(path) = path else { return Ok(None) };
+    read(path).map(|read| Some(Arc::new(read))).map_err(|error| wrong(path.clone(), error))
+}
+
 impl LoadedCredentials {
     fn load(files: &Credentials) -> Result<Self, CredentialsError> {
-        let tokens = match &files.tokens {
-            None => None,
-            Some(path) => {
-                let refused = |error| CredentialsError::Tokens(path.clone(), error);
-                Some(Arc::new(Tokens::read(path).map_err(refused)?))
-            }
-        };
-        let rights = match &files.rights {
-            None => None,
-            Some(path) => {
-                let refused = |error| CredentialsError::Rights(path.clone(), error);
-                Some(Arc::new(CertificateRights::read(path).map_err(refused)?))
-            }
-        };
-        let machine = match &files.machine_rights {
-            None => None,
-            Some(path) => {
-                let refused = |error| CredentialsError::MachineRights(path.clone(), error);
-                Some(Arc::new(MachineRights::read(path).map_err(refused)?))
-            }
-        };
-        let devices = match &files.devices {
-            None => None,
-            Some(path) => {
-                let wrong = |error| CredentialsError::Devices(path.clone(), error);
-                Some(Arc::new(DeviceList::read(path).map_err(wrong)?))
-            }
-        };
+        use CredentialsError as Wrong;
+        let tokens = load(files.tokens.as_ref(), Tokens::read, Wrong::Tokens)?;
+        let rights = load(files.rights.as_ref(), CertificateRights::read, Wrong::Rights)?;
+        let machine = files.machine_rights.as_ref();
+        let machine = load(machine, MachineRights::read, Wrong::MachineRights)?;
+        let devices = load(files.devices.as_ref(), DeviceList::read, Wrong::Devices)?;
         let is_optional = tokens.is_some() || devices.is_some();
         let certified =
             if is_optional { ClientCertPolicy::Optional } else { ClientCertPolicy::Always };

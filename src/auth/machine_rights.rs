@@ -55,14 +55,21 @@ struct RightsEntry {
 }
 
 impl MachineRights {
-    /// Reads the file at `path`, which nobody but its owner may be able to change. Without a file
-    /// only the administrators have rights to other names than their own.
+    /// Reads the file at `path`, which must be root's, and which nobody else may be able to change.
+    /// Without a file only the administrators have rights to other names than their own.
     pub(super) fn read(path: &Path) -> Result<Self, TokensError> {
         let text = match read_rights(path) {
             Err(TokensError::Read(error)) if error.kind() == io::ErrorKind::NotFound => {
                 String::new()
             }
-            read => read?,
+            read => match read? {
+                (text, 0) => text,
+                (_, uid) => {
+                    let why =
+                        format!("it belongs to user {uid}, who could change it; 'chown root' it");
+                    return Err(TokensError::Wrong(why));
+                }
+            },
         };
         let mut rights = Self::parse(&text).map_err(TokensError::Wrong)?;
         if let Ok(Some(group)) = Group::from_name(ADMINISTRATORS) {

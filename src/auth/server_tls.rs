@@ -251,7 +251,8 @@ struct RightsEntry {
 impl CertificateRights {
     /// Reads the file at `path`, which no user but its owner may be able to change.
     pub(super) fn read(path: &Path) -> Result<Self, TokensError> {
-        Self::parse(&read_rights(path)?).map_err(TokensError::Wrong)
+        let (text, _) = read_rights(path)?;
+        Self::parse(&text).map_err(TokensError::Wrong)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -302,10 +303,12 @@ impl RightsEntry {
     }
 }
 
-/// Reads a file of rights, which no user but its owner may be able to change.
-pub(super) fn read_rights(path: &Path) -> Result<String, TokensError> {
+/// Reads a file of rights, which no user but its owner may be able to change. Returns its text and
+/// its owner.
+pub(super) fn read_rights(path: &Path) -> Result<(String, u32), TokensError> {
     let file = File::open(path).map_err(TokensError::Read)?;
-    let mode = file.metadata().map_err(TokensError::Read)?.mode() & 0o777;
+    let found = file.metadata().map_err(TokensError::Read)?;
+    let mode = found.mode() & 0o777;
     if mode & OTHERS_WRITE != 0 {
         return Err(TokensError::Writable(mode));
     }
@@ -314,7 +317,7 @@ pub(super) fn read_rights(path: &Path) -> Result<String, TokensError> {
     if whole.map_err(TokensError::Read)? as u64 > FILE_BYTES_MAX {
         return Err(TokensError::Wrong(format!("it is longer than {FILE_BYTES_MAX} bytes")));
     }
-    Ok(text)
+    Ok((text, found.uid()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use testing::{LocalUser, Output, poll, run, signal, soon};
+use testing::{LocalUser, Output, Squatter, poll, run, signal, soon};
 
 const ALICE: u32 = 47_110;
 const MALLORY: u32 = 47_111;
@@ -246,13 +246,15 @@ fn rights_are_given_by_a_file_and_by_the_group() {
     machine.set_rights("[[rights]]\nuser = \"nosuch\"\nlocks = []\n");
     ci_runs(&["run", "--try", "ci/x", "--", "true"]).ok();
     machine.kill();
-    for (text, mode, says) in [
-        ("[[rights]]\nuser = \"nosuch\"\nlocks = []\n", 0o644, "knows no 'nosuch'"),
-        (ci, 0o666, "mode 666"),
+    for (text, mode, owner, says) in [
+        ("[[rights]]\nuser = \"nosuch\"\nlocks = []\n", 0o644, 0, "knows no 'nosuch'"),
+        (ci, 0o666, 0, "mode 666"),
+        (ci, 0o644, MALLORY, "it belongs to user 47111"),
     ] {
         let path = machine.path("etc/latchfs/rights.toml");
         fs::write(&path, text).expect("writable");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+        chown(&path, Some(owner), None).expect("root may");
         let why = machine.root(&["serve", "--machine"]).fails();
         assert!(why.contains("rights.toml") && why.contains(says), "{why}");
     }
@@ -345,19 +347,10 @@ fn a_place_that_is_not_roots_is_refused() {
     fs::remove_file(&dir).expect("root may");
     fs::rename(&aside, &dir).expect("root may");
     let _ = fs::remove_file(dir.join("socket"));
-    let listen = "import socket, sys, os, time
-s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1])
-os.setresuid(47111, 47111, 47111); s.listen(); print(flush=True); time.sleep(60)";
-    let mut squatter = Command::new("python3");
-    squatter.args(["-c", listen]).arg(dir.join("socket")).stdout(Stdio::piped());
-    let mut squatter = squatter.spawn().expect("it starts");
-    let mut line = [0];
-    std::io::Read::read_exact(squatter.stdout.as_mut().expect("piped"), &mut line)
-        .expect("it listens");
+    let squatter = Squatter::listen(&dir.join("socket"), MALLORY);
     fs::set_permissions(dir.join("socket"), fs::Permissions::from_mode(0o666)).expect("root may");
     assert!(refused("a socket of another user").contains("a process of user 47111 listens"));
-    signal(squatter.id() as i32, libc::SIGKILL);
-    squatter.wait().expect("our child");
+    drop(squatter);
     fs::remove_file(dir.join("socket")).expect("root may");
     machine.start(&[]);
     let setuid = ["setpriv", "--ruid=47111", "--euid=0", "--clear-groups", "latchfs", "ls"];

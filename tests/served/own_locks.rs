@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::process::Command;
 use std::time::Duration;
-use testing::{LocalUser, Server, pause, poll, rounds, run, signal, soon};
+use testing::{LocalUser, Server, Squatter, pause, poll, rounds, run, signal, soon};
 
 const UID: u32 = 47_110;
 const OTHER: u32 = 47_111;
@@ -289,19 +289,10 @@ fn a_place_of_others_is_refused() {
     fs::rename(&aside, &own).expect("root may");
     let _ = fs::remove_file(own.join("socket"));
     // A process of another user that has got into the directory.
-    let listen = "import socket, sys, os, time
-s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1])
-os.setresuid(47111, 47111, 47111); s.listen(); print(flush=True); time.sleep(60)";
-    let mut squatter = Command::new("python3");
-    squatter.args(["-c", listen]).arg(own.join("socket")).stdout(std::process::Stdio::piped());
-    let mut squatter = squatter.spawn().expect("it starts");
-    let mut line = [0];
-    std::io::Read::read_exact(squatter.stdout.as_mut().expect("piped"), &mut line)
-        .expect("it listens");
+    let squatter = Squatter::listen(&own.join("socket"), OTHER);
     chown(own.join("socket"), Some(UID), Some(UID)).expect("root may");
     refused("a socket of another user");
-    signal(squatter.id() as i32, libc::SIGKILL);
-    squatter.wait().expect("our child");
+    drop(squatter);
     let uids = [format!("--ruid={OTHER}"), format!("--euid={UID}")];
     let setuid =
         run(&mut user.by_root(&["setpriv", &uids[0], &uids[1], "--clear-groups", "latchfs", "ls"]));

@@ -45,7 +45,7 @@ pub use disk::SmallDisk;
 pub use guard::{Guard, Stopped, no_other_stops, pause, python, shell};
 pub use http::HttpConnection;
 pub use line::{LineConnection, Lines};
-pub use local_user::LocalUser;
+pub use local_user::{LocalUser, Squatter};
 pub use loopback::Loopback;
 pub use mount::{ALICE, BOB, Mount, Setup, json, memory_kb, mount, text, tools, users};
 pub use python::{PRELUDE, dedent};

@@ -3,9 +3,10 @@
 use crate::command::{Output, latchfs_path, run, signal, soon};
 use crate::scratch::Scratch;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 /// Makes the mount namespace of a command: the user database of the test, no mount of latchfs, and
 /// no FUSE. The program lies where all users may execute it.
@@ -127,5 +128,32 @@ impl Drop for LocalUser {
         for pid in self.daemons() {
             signal(pid, libc::SIGKILL);
         }
+    }
+}
+
+/// A process of another user that listens at a socket, as if it were the daemon. It ends with this
+/// value.
+pub struct Squatter(Child);
+
+impl Squatter {
+    /// Binds the socket as root, and listens at it as the user `uid`.
+    pub fn listen(socket: &Path, uid: u32) -> Self {
+        let script = "import os, signal, socket, sys
+listener = socket.socket(socket.AF_UNIX); listener.bind(sys.argv[1])
+uid = int(sys.argv[2]); os.setresuid(uid, uid, uid)
+listener.listen(); print(flush=True); signal.pause()";
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(socket).arg(uid.to_string()).stdout(Stdio::piped());
+        let mut squatter = Self(python.spawn().expect("it starts"));
+        let mut said = squatter.0.stdout.take().expect("piped");
+        said.read_exact(&mut [0]).expect("it listens");
+        squatter
+    }
+}
+
+impl Drop for Squatter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

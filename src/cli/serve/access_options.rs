@@ -78,10 +78,9 @@ impl AccessArgs {
     /// Returns the names and addresses by which clients may call the server.
     pub(super) fn own_names(&self) -> Vec<String> {
         let host = host_name().trim().to_owned();
+        let own = if host.is_empty() { vec![] } else { vec![format!("{host}.local"), host] };
         let known = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-        let own =
-            [format!("{host}.local"), host].into_iter().filter(|_| !host_name().trim().is_empty());
-        own.chain(known).chain(self.name.iter().cloned()).collect()
+        own.into_iter().chain(known).chain(self.name.iter().cloned()).collect()
     }
 
     /// Returns the access configuration of a server that listens at `listen`. Its paths are

@@ -409,6 +409,7 @@ impl Schema {
                 ("steal", flag()),
                 ("cluster", flag()),
                 ("locks", list(&text())),
+                ("own_names", json!({ "type": ["string", "null"] })),
                 ("server", text()),
                 ("version", text()),
             ]),
