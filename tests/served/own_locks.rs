@@ -3,9 +3,8 @@
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-use std::process::Command;
 use std::time::Duration;
-use testing::{LocalUser, Server, Squatter, pause, poll, rounds, run, signal, soon};
+use testing::{LocalUser, Server, Squatter, pause, poll, rounds, run, soon};
 
 const UID: u32 = 47_110;
 const OTHER: u32 = 47_111;
