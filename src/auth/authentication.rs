@@ -18,13 +18,13 @@ use super::server_tls::{
     TokensError,
 };
 use crate::auth::server_tls::CertificateRights;
-use crate::base::said;
-use crate::home::devices::DeviceList;
+use crate::home::devices::{Device, DeviceList};
 use crate::net::certificates::RefusedSerials;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
@@ -32,7 +32,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tokio::sync::watch;
 
@@ -53,8 +52,9 @@ pub struct Credentials {
     pub machine_rights: Option<PathBuf>,
     /// The list of refused client certificates; `None`: the CA alone decides.
     pub refused: Option<PathBuf>,
-    /// The list of the devices that have joined; with it, no other client certificate is admitted.
-    pub devices: Option<PathBuf>,
+    /// Whether only certificates of devices that have joined are admitted: see
+    /// [`Authenticator::set_devices`].
+    pub joins: bool,
     /// The host names by which a server that authenticates nobody may be called.
     pub hosts: AllowedHosts,
 }
@@ -68,8 +68,6 @@ pub enum CredentialsError {
     Rights(PathBuf, TokensError),
     /// The file of the rights of users at this path is unreadable or invalid.
     MachineRights(PathBuf, TokensError),
-    /// The list of devices at this path is unreadable or invalid.
-    Devices(PathBuf, io::Error),
     /// A certificate or key is unreadable or invalid.
     Tls(TlsError),
 }
@@ -83,9 +81,6 @@ impl fmt::Display for CredentialsError {
             }
             Self::MachineRights(path, error) => {
                 write!(f, "the rights of users in {}: {error}", path.display())
-            }
-            Self::Devices(path, error) => {
-                write!(f, "the devices in {} can't be read: {}", path.display(), said(error))
             }
             Self::Tls(error) => error.fmt(f),
         }
@@ -206,7 +201,6 @@ impl Authenticator {
             log::info!("the rights of users were read again");
         }
         let mut current = self.known.write();
-        // The server alone changes the list of devices, and may have done so since it was read.
         let devices = current.devices.take();
         *current = LoadedCredentials { devices, ..known };
         drop(current);
@@ -222,6 +216,14 @@ impl Authenticator {
     /// Replaces the list of devices. Open requests of a device that was removed end.
     pub(crate) fn set_devices(&self, devices: DeviceList) {
         self.known.write().devices = Some(Arc::new(devices));
+        self.reloads.send_modify(|count| *count += 1);
+    }
+
+    /// Replaces or removes one device.
+    pub(crate) fn set_device(&self, name: &str, device: Option<Device>) {
+        if let Some(list) = &mut self.known.write().devices {
+            Arc::make_mut(list).set(name, device);
+        }
         self.reloads.send_modify(|count| *count += 1);
     }
 
@@ -310,7 +312,7 @@ impl LoadedCredentials {
         let rights = load(files.rights.as_ref(), CertificateRights::read, Wrong::Rights)?;
         let machine = files.machine_rights.as_ref();
         let machine = load(machine, MachineRights::read, Wrong::MachineRights)?;
-        let devices = load(files.devices.as_ref(), DeviceList::read, Wrong::Devices)?;
+        let devices = files.joins.then(Arc::default);
         let is_optional = tokens.is_some() || devices.is_some();
         let certified =
             if is_optional { ClientCertPolicy::Optional } else { ClientCertPolicy::Always };

@@ -316,7 +316,8 @@ impl Grant {
 
     /// Checks whether the caller may see and change the lock `name`.
     pub fn may_touch(&self, name: &LockName) -> Result<(), Denial> {
-        if self.may_see(name.as_str()) { Ok(()) } else { Err(Denial::Lock(name.clone())) }
+        let may = self.may_see(name.as_str()) && !name.is_own();
+        if may { Ok(()) } else { Err(Denial::Lock(name.clone())) }
     }
 
     /// Whether the caller may see names that begin with `name`.
@@ -487,8 +488,8 @@ mod tests {
     use super::*;
     use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession, Patch,
-        Release, Reset, ResetScope, SessionEnd, Steal, StealReason,
+        Acquire, EndSession, Forget, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession,
+        Patch, Release, Reset, ResetScope, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {
@@ -609,6 +610,15 @@ mod tests {
         );
         assert_eq!(grant.sight("other/"), Visibility::Nothing);
         assert_eq!(Grant::nothing().sight(""), Visibility::Nothing);
+    }
+
+    #[test]
+    fn nobody_may_touch_the_names_that_latchfs_keeps_for_itself() {
+        let own = LockName::parse_own(".latchfs/devices/laptop").expect("valid");
+        let denied = Err(Denial::Lock(own.clone()));
+        assert_eq!(Grant::everything().may_touch(&own), denied);
+        let forget = Op::Forget(Forget { name: own, by: client("root") });
+        assert_eq!(Grant::everything().may_submit(&forget, &[]), denied);
     }
 
     #[test]

@@ -10,12 +10,12 @@
 
 use super::api_request::json_of;
 use super::http_transport::{TransportError, broken, runtime, tls_connector};
-use crate::home::invitations::DEVICE;
+use crate::home::invitations::{INVITATION_SPAN, InvitationKind};
 use crate::home::join_code::{
     EXPORTER_BYTES, EXPORTER_LABEL, Exchange, JoinCode, JoinRole, SharedKey, Transcript,
 };
 use crate::home::messages::{
-    CONFIRM, ConfirmRequest, ConfirmResponse, JOIN, JoinRequest, JoinResponse,
+    CONFIRM, ConfirmRequest, ConfirmResponse, JOIN, JoinRequest, JoinResponse, NodeSecrets,
 };
 use crate::net::connections::{HttpSender, dial, encrypt, start_http};
 use crate::time::Span;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// How long all of it may take.
+/// How long all of it may take, but for the person who allows a node.
 const PATIENCE: Span = Span::from_secs(30);
 
 /// A machine that has joined a server.
@@ -50,8 +50,20 @@ pub(crate) struct JoinedServer {
     pub(crate) name: String,
     /// The certificate of the server's CA (PEM).
     pub(crate) ca: String,
-    /// The key of this machine and its certificate (PEM).
-    pub(crate) identity: String,
+    pub(crate) joined: JoinedAs,
+}
+
+/// What this machine has become.
+pub(crate) enum JoinedAs {
+    /// A device.
+    Device {
+        /// Its key and its certificate (PEM).
+        identity: String,
+        /// The URLs of all nodes of the server.
+        servers: Vec<String>,
+    },
+    /// A node.
+    Node(NodeSecrets),
 }
 
 /// Why this machine has not joined.
@@ -77,11 +89,16 @@ pub(crate) fn join(
     port: u16,
     code: &JoinCode,
     name: &str,
+    kind: InvitationKind,
 ) -> Result<JoinedServer, JoinError> {
+    let patience = match kind {
+        InvitationKind::Device => PATIENCE,
+        InvitationKind::Node => PATIENCE + INVITATION_SPAN,
+    };
     let runtime = runtime()?;
     let joined = runtime.block_on(async {
-        let joined = timeout(PATIENCE.as_duration(), join_by(host, port, code, name)).await;
-        let late = |_| Err(JoinError::Unreachable(format!("no answer within {PATIENCE}")));
+        let joined = timeout(patience.as_duration(), join_by(host, port, code, name, kind)).await;
+        let late = |_| Err(JoinError::Unreachable(format!("no answer within {patience}")));
         joined.unwrap_or_else(late)
     });
     // A look-up of the server's name may take longer than that.
@@ -94,6 +111,7 @@ async fn join_by(
     port: u16,
     code: &JoinCode,
     name: &str,
+    kind: InvitationKind,
 ) -> Result<JoinedServer, JoinError> {
     let key = KeyPair::generate().map_err(local)?;
     let request = certificate_request(&key).map_err(local)?;
@@ -113,7 +131,7 @@ async fn join_by(
     let shared: SharedKey = exchange.end(&answer.message).ok_or_else(malformed)?;
     let exporter = connection.exporter;
     let transcript = Transcript {
-        kind: DEVICE,
+        kind: kind.as_str(),
         slot: code.slot,
         name,
         ca: &ca,
@@ -128,10 +146,15 @@ async fn join_by(
     if !shared.accepts(JoinRole::Server, &transcript, &joined.confirmation) {
         return Err(JoinError::Unproved("it does not know the code".to_owned()));
     }
-    let (key, certificate) = (key.serialize_pem(), joined.certificate);
+    let name = joined.name;
+    if let (InvitationKind::Node, Some(node)) = (kind, joined.node) {
+        return Ok(JoinedServer { name, ca, joined: JoinedAs::Node(node) });
+    }
+    let (key, certificate) = (key.serialize_pem(), joined.certificate.unwrap_or_default());
     check_certificate(&ca, &certificate, &key)
         .map_err(|why| JoinError::Unproved(format!("its certificate can't be used: {why}")))?;
-    Ok(JoinedServer { name: joined.name, ca, identity: key + &certificate })
+    let (identity, servers) = (key + &certificate, joined.servers);
+    Ok(JoinedServer { name, ca, joined: JoinedAs::Device { identity, servers } })
 }
 
 fn local(error: impl Display) -> JoinError {

@@ -1,30 +1,24 @@
-//! The devices that have joined a server: a file in its data directory, which is the list of the
-//! client certificates that it admits. A certificate that is not in it is refused, although the CA
-//! of the server has signed it.
+//! The devices that have joined a server, which its engine remembers: so all nodes of a cluster
+//! have the same ones. A certificate that is not among theirs is refused, although the CA of the
+//! server has signed it.
 
-use crate::base::said;
 use crate::net::certificates::CertSerial;
-use crate::storage::atomic_file::{Durable, replace};
 use crate::time::Wall;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
-use std::{fmt, fs, io};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-/// Maximum number of devices, with those that were removed.
-const DEVICES_MAX: usize = 1_000;
+/// Maximum number of devices.
+pub(crate) const DEVICES_MAX: usize = 1_000;
 
 /// Maximum length of the name of a device.
 const NAME_BYTES_MAX: usize = 64;
-
-/// The version of the file.
-const VERSION: u32 = 1;
 
 /// A machine that has joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Device {
-    /// The client as which the device acts.
-    pub(crate) name: String,
     /// The serial numbers of its certificate, and of the one before: the device may have sent its
     /// request for a new one, and not have received it.
     pub(crate) serials: Vec<String>,
@@ -32,21 +26,11 @@ pub(crate) struct Device {
     pub(crate) since: i64,
     /// Until when its certificate is valid.
     pub(crate) until: i64,
-    /// When it was removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) removed: Option<i64>,
 }
 
-/// All devices of a server.
+/// All devices of a server, by their names: the clients as which they act.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DeviceList(Vec<Device>);
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeviceFile {
-    version: u32,
-    devices: Vec<Device>,
-}
+pub(crate) struct DeviceList(BTreeMap<String, Device>);
 
 /// A new certificate of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,35 +81,46 @@ pub(crate) fn is_device_name(name: &str) -> bool {
     is_short && !name.starts_with(['.', '-']) && name.chars().all(is_known)
 }
 
+impl Device {
+    /// Returns a device that joins with its first certificate.
+    pub(crate) fn new(issued: &IssuedCertificate, now: Wall) -> Self {
+        let serials = vec![issued.serial.text().to_owned()];
+        Self { serials, since: now.secs, until: issued.until }
+    }
+
+    /// Returns the device with a new certificate. The one by which it has asked stays valid.
+    pub(crate) fn renewed(&self, asked_by: &CertSerial, issued: &IssuedCertificate) -> Self {
+        let serials = vec![asked_by.text().to_owned(), issued.serial.text().to_owned()];
+        Self { serials, since: self.since, until: issued.until }
+    }
+
+    /// Returns the text by which the engine remembers the device.
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Parses that text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
 impl DeviceList {
-    /// Reads the file; one that is missing has no devices.
-    pub(crate) fn read(path: &Path) -> io::Result<Self> {
-        let wrong = |why: String| Err(io::Error::other(why));
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(error),
-        };
-        match serde_json::from_str(&text) {
-            Ok(DeviceFile { version: VERSION, devices }) => Ok(Self(devices)),
-            Ok(DeviceFile { version, .. }) => {
-                wrong(format!("it has version {version}, and this program knows {VERSION}"))
-            }
-            Err(error) => wrong(format!("it is not a list of devices: {}", said(&error))),
-        }
+    /// Returns the list of the devices with these names and texts. A text that is not that of a
+    /// device admits nobody.
+    pub(crate) fn of(names: impl Iterator<Item = (String, Arc<str>)>) -> Self {
+        Self(names.filter_map(|(name, text)| Some((name, Device::parse(&text)?))).collect())
     }
 
-    /// Replaces the file atomically, and returns when it is on the disk.
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        let file = DeviceFile { version: VERSION, devices: self.0.clone() };
-        let text = serde_json::to_string_pretty(&file)? + "\n";
-        replace(path, &[text.as_bytes()], Durable::Yes).map(drop)
+    /// Whether a device has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
     }
 
-    /// Whether the list has a device with this certificate that was not removed.
+    /// Whether the list has a device with this certificate.
     pub(crate) fn admits(&self, name: &str, serial: &CertSerial) -> bool {
-        self.present(name)
-            .is_some_and(|device| device.serials.iter().any(|it| *it == serial.text()))
+        let device = self.0.get(name);
+        device.is_some_and(|device| device.serials.iter().any(|it| *it == serial.text()))
     }
 
     /// Checks whether a device may join under this name.
@@ -133,57 +128,37 @@ impl DeviceList {
         if !is_device_name(name) {
             return Err(DeviceError::Name);
         }
-        if self.present(name).is_some() {
+        if self.has(name) {
             return Err(DeviceError::Taken(name.to_owned()));
         }
-        if self.present_count() < DEVICES_MAX { Ok(()) } else { Err(DeviceError::Full) }
+        if self.len() < DEVICES_MAX { Ok(()) } else { Err(DeviceError::Full) }
     }
 
-    /// Adds a device, whose name was checked. The one that was removed first makes room for it.
-    pub(crate) fn add(&mut self, name: &str, issued: &IssuedCertificate, now: Wall) {
-        self.0.retain(|device| device.name != name);
-        if self.0.len() >= DEVICES_MAX
-            && let Some(place) = self.0.iter().position(|device| device.removed.is_some())
-        {
-            self.0.remove(place);
+    /// Returns all devices with their names, in order.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (&str, &Device)> {
+        self.0.iter().map(|(name, device)| (&**name, device))
+    }
+
+    /// Returns the number of devices.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Replaces a device, or removes it.
+    pub(crate) fn set(&mut self, name: &str, device: Option<Device>) {
+        match device {
+            Some(device) => drop(self.0.insert(name.to_owned(), device)),
+            None => drop(self.0.remove(name)),
         }
-        let serials = vec![issued.serial.text().to_owned()];
-        let (name, since, until) = (name.to_owned(), now.secs, issued.until);
-        self.0.push(Device { name, serials, since, until, removed: None });
-    }
-
-    /// Replaces the certificate of a device. The one by which it has asked stays valid.
-    pub(crate) fn renew(&mut self, name: &str, asked_by: &CertSerial, issued: &IssuedCertificate) {
-        if let Some(device) = self.0.iter_mut().find(|it| it.name == name && it.removed.is_none()) {
-            device.serials = vec![asked_by.text().to_owned(), issued.serial.text().to_owned()];
-            device.until = issued.until;
-        }
-    }
-
-    /// Removes a device. Returns whether there was one.
-    pub(crate) fn remove(&mut self, name: &str, now: Wall) -> bool {
-        let mut present = self.0.iter_mut().filter(|it| it.name == name && it.removed.is_none());
-        present.next().map(|device| device.removed = Some(now.secs)).is_some()
-    }
-
-    /// Returns all devices, in the order in which they joined.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.0.iter()
-    }
-
-    /// Returns the number of devices that were not removed.
-    pub(crate) fn present_count(&self) -> usize {
-        self.devices().filter(|device| device.removed.is_none()).count()
-    }
-
-    fn present(&self, name: &str) -> Option<&Device> {
-        self.devices().find(|device| device.name == name && device.removed.is_none())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Maximum length of the text by which the engine remembers a device, which is a handover.
+    const TEXT_BYTES_MAX: usize = 256;
 
     fn issued(serial: &str) -> IssuedCertificate {
         let serial = CertSerial::parse(serial).expect("hex");
@@ -199,50 +174,45 @@ mod tests {
         let mut list = DeviceList::default();
         let (old, new, newest) = (issued("1a"), issued("2b"), issued("3c"));
         assert!(!list.admits("laptop", &old.serial), "nobody has joined");
-        list.add("laptop", &old, at(1));
+        let device = Device::new(&old, at(1));
+        list.set("laptop", Some(device.clone()));
         assert!(list.admits("laptop", &old.serial) && !list.admits("laptop2", &old.serial));
-        list.renew("laptop", &old.serial, &new);
+        let device = device.renewed(&old.serial, &new);
+        list.set("laptop", Some(device.clone()));
         assert!(list.admits("laptop", &old.serial) && list.admits("laptop", &new.serial));
-        list.renew("laptop", &new.serial, &newest);
+        list.set("laptop", Some(device.renewed(&new.serial, &newest)));
         assert!(!list.admits("laptop", &old.serial) && list.admits("laptop", &newest.serial));
         assert_eq!(list.check("laptop"), Err(DeviceError::Taken("laptop".to_owned())));
-        assert!(list.remove("laptop", at(2)) && !list.remove("laptop", at(3)));
+        list.set("laptop", None);
         assert!(!list.admits("laptop", &newest.serial));
         assert_eq!(list.check("laptop"), Ok(()));
-        list.add("laptop", &old, at(4));
-        assert!(!list.admits("laptop", &newest.serial), "of the one that was removed");
-        assert_eq!(list.devices().count(), 1);
     }
 
     #[test]
-    fn list_survives_in_its_file() {
-        let path = std::env::temp_dir().join(format!("latchfs-devices-{}", std::process::id()));
-        assert_eq!(DeviceList::read(&path).expect("none yet"), DeviceList::default());
-        let mut list = DeviceList::default();
-        list.add("laptop", &issued("1a"), at(1));
-        list.add("phone", &issued("2b"), at(1));
-        list.remove("phone", at(2));
-        list.write(&path).expect("our directory");
-        assert_eq!(DeviceList::read(&path).expect("written"), list);
-        for wrong in ["", "{}", "{\"version\":2,\"devices\":[]}"] {
-            fs::write(&path, wrong).expect("our directory");
-            assert!(DeviceList::read(&path).is_err(), "{wrong}");
+    fn device_is_read_from_its_text_and_any_other_text_admits_nobody() {
+        let longest = "f".repeat(2 * 20);
+        let serial = CertSerial::parse(&longest).expect("hex");
+        let issued = IssuedCertificate { pem: String::new(), serial, until: i64::MAX };
+        let device = Device::new(&issued, at(i64::MAX)).renewed(&issued.serial, &issued);
+        let text = device.text();
+        assert!(text.len() <= TEXT_BYTES_MAX, "{text}");
+        let of = |text: &str| DeviceList::of([("laptop".to_owned(), text.into())].into_iter());
+        let list = of(&text);
+        assert_eq!(list.devices().collect::<Vec<_>>(), [("laptop", &device)]);
+        for wrong in ["", "{}", "{\"serials\":[],\"since\":1,\"until\":2,\"more\":3}"] {
+            assert_eq!(of(wrong).len(), 0, "{wrong}");
         }
-        let _ = fs::remove_file(&path);
     }
 
     #[test]
-    fn devices_are_limited_and_removed_ones_make_room() {
+    fn devices_are_limited() {
         let mut list = DeviceList::default();
         for number in 0..DEVICES_MAX {
-            list.add(&format!("d{number}"), &issued("1a"), at(1));
+            list.set(&format!("d{number}"), Some(Device::new(&issued("1a"), at(1))));
         }
         assert_eq!(list.check("one-more"), Err(DeviceError::Full));
-        list.remove("d7", at(2));
+        list.set("d7", None);
         assert_eq!(list.check("one-more"), Ok(()));
-        list.add("one-more", &issued("1a"), at(3));
-        assert_eq!(list.devices().count(), DEVICES_MAX);
-        assert!(list.devices().all(|device| device.name != "d7"));
     }
 
     #[test]

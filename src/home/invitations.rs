@@ -9,6 +9,7 @@ use super::join_code::{
 };
 use crate::time::{Span, Time};
 use rand_core::CryptoRngCore;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Maximum number of exchanges of one slot that are not confirmed. One more ends the oldest.
@@ -20,8 +21,26 @@ pub(crate) const INVITATION_SPAN: Span = Span::from_secs(600);
 /// How long after its first message an exchange must be confirmed.
 const ATTEMPT_SPAN: Span = Span::from_secs(30);
 
-/// The kind of all invitations.
-pub(crate) const DEVICE: &str = "device";
+/// What a machine becomes that uses an invitation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum InvitationKind {
+    /// A client of the server.
+    #[default]
+    Device,
+    /// A node of the server's cluster, with the key of its CA.
+    Node,
+}
+
+impl InvitationKind {
+    /// Returns the name of the kind, which the confirmations cover.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Node => "node",
+        }
+    }
+}
 
 /// The invitations of a server.
 #[derive(Default)]
@@ -39,10 +58,24 @@ struct InvitationSlot {
 
 struct Invitation {
     id: u64,
+    kind: InvitationKind,
     secret: JoinSecret,
     /// The name that the device gets, if the invitation is for one device.
     name: Option<String>,
     until: Time,
+    stage: InvitationStage,
+}
+
+/// How far an invitation is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum InvitationStage {
+    /// Nobody has confirmed the code.
+    Open,
+    /// The machine with this name has confirmed the code of a node, and waits until a person allows
+    /// that.
+    Asks(String),
+    /// A machine has confirmed the code, and is being registered.
+    Joins,
 }
 
 /// An exchange that is not confirmed.
@@ -77,9 +110,12 @@ pub(crate) struct JoinConfirmation<'a> {
     pub(crate) exporter: &'a [u8],
 }
 
-/// A device that has proved that it knows the code.
+/// A machine that has proved that it knows the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfirmedDevice {
+    /// The id of the invitation.
+    pub(crate) invitation: u64,
+    pub(crate) kind: InvitationKind,
     pub(crate) name: String,
     /// Its certificate request (PEM).
     pub(crate) request: String,
@@ -104,19 +140,18 @@ pub(crate) enum InvitationEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OpenInvitation {
     pub(crate) slot: u8,
+    pub(crate) kind: InvitationKind,
     pub(crate) name: Option<String>,
     pub(crate) left: Span,
 }
 
-/// Why a device may not join.
+/// Why a machine may not join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum JoinRefusal<E> {
+pub(crate) enum JoinRefusal {
     /// The message is none of the exchange, or there is no such slot.
     Malformed,
     /// The code is wrong, used up, revoked or expired.
     Code,
-    /// The device could not be registered, for this reason. The invitation stays.
-    Device(E),
 }
 
 impl Invitations {
@@ -124,6 +159,7 @@ impl Invitations {
     pub(crate) fn invite(
         &mut self,
         now: Time,
+        kind: InvitationKind,
         name: Option<String>,
         random: &mut impl CryptoRngCore,
     ) -> Option<(u64, JoinCode)> {
@@ -132,7 +168,8 @@ impl Invitations {
         let (id, secret) = (random.next_u64(), JoinSecret::random(random));
         place.attempts.clear();
         let code = JoinCode { slot, secret: secret.clone() };
-        place.open = Some(Invitation { id, secret, name, until: now + INVITATION_SPAN });
+        let (until, stage) = (now + INVITATION_SPAN, InvitationStage::Open);
+        place.open = Some(Invitation { id, kind, secret, name, until, stage });
         Some((id, code))
     }
 
@@ -143,7 +180,7 @@ impl Invitations {
         now: Time,
         hello: JoinHello,
         random: &mut impl CryptoRngCore,
-    ) -> Result<(u64, Vec<u8>), JoinRefusal<()>> {
+    ) -> Result<(u64, Vec<u8>), JoinRefusal> {
         self.expire(now);
         let slot = self.slot(hello.slot).ok_or(JoinRefusal::Malformed)?;
         let unknown = JoinSecret::random(random);
@@ -158,36 +195,66 @@ impl Invitations {
         Ok((id, message))
     }
 
-    /// Checks the confirmation of a device. If it is right, `register` makes the device known; if
-    /// that succeeds, the invitation is used up.
-    pub(crate) fn confirm<T, E>(
+    /// Checks the confirmation of a machine. If it is right, nobody else can use the invitation,
+    /// and [`Self::finish`] ends it.
+    pub(crate) fn confirm(
         &mut self,
         now: Time,
         given: &JoinConfirmation<'_>,
-        register: impl FnOnce(&ConfirmedDevice) -> Result<T, E>,
-    ) -> Result<(ConfirmedDevice, T), JoinRefusal<E>> {
+    ) -> Result<ConfirmedDevice, JoinRefusal> {
         self.expire(now);
         let slot = self.slot(given.slot).ok_or(JoinRefusal::Code)?;
         let place = slot.attempts.iter().position(|attempt| attempt.id == given.attempt);
         let attempt = place.and_then(|place| slot.attempts.remove(place));
         let attempt = attempt.ok_or(JoinRefusal::Code)?;
-        let wanted = attempt.transcript(&attempt.hello.name, given);
-        let is_right = attempt.key.accepts(JoinRole::Device, &wanted, given.confirmation);
-        let name = match &slot.open {
-            Some(open) if is_right => open.name.clone().unwrap_or(attempt.hello.name.clone()),
-            Some(_) => {
-                slot.end(InvitationEnd::WrongCode);
-                return Err(JoinRefusal::Code);
-            }
-            None => return Err(JoinRefusal::Code),
+        let open = slot.open.as_mut().filter(|open| open.stage == InvitationStage::Open);
+        let open = open.ok_or(JoinRefusal::Code)?;
+        let kind = open.kind;
+        let wanted = attempt.transcript(kind, &attempt.hello.name, given);
+        if !attempt.key.accepts(JoinRole::Device, &wanted, given.confirmation) {
+            slot.end(InvitationEnd::WrongCode);
+            return Err(JoinRefusal::Code);
+        }
+        let name = open.name.clone().unwrap_or(attempt.hello.name.clone());
+        open.stage = match kind {
+            InvitationKind::Device => InvitationStage::Joins,
+            InvitationKind::Node => InvitationStage::Asks(name.clone()),
         };
-        let agreed = attempt.transcript(&name, given);
+        let invitation = open.id;
+        slot.attempts.clear();
+        let agreed = attempt.transcript(kind, &name, given);
         let confirmation = attempt.key.confirmation(JoinRole::Server, &agreed);
-        let request = attempt.hello.request.clone();
-        let device = ConfirmedDevice { name, request, confirmation };
-        let registered = register(&device).map_err(JoinRefusal::Device)?;
-        slot.end(InvitationEnd::Joined(device.name.clone()));
-        Ok((device, registered))
+        let request = attempt.hello.request;
+        Ok(ConfirmedDevice { invitation, kind, name, request, confirmation })
+    }
+
+    /// Ends the invitation that a machine has confirmed, if the machine was registered. Otherwise
+    /// its code can be used again.
+    pub(crate) fn finish(&mut self, slot: u8, device: &ConfirmedDevice, is_registered: bool) {
+        let Some(slot) = self.slot(slot) else { return };
+        match &mut slot.open {
+            Some(open) if open.id != device.invitation => {}
+            None => {}
+            Some(_) if is_registered => slot.end(InvitationEnd::Joined(device.name.clone())),
+            Some(open) => open.stage = InvitationStage::Open,
+        }
+    }
+
+    /// Allows the machine that has confirmed the code of a node to become one, or revokes the
+    /// invitation. Returns whether it waits for that.
+    pub(crate) fn allow(&mut self, now: Time, slot: u8, id: u64, is_allowed: bool) -> bool {
+        self.expire(now);
+        let Some(slot) = self.slot(slot) else { return false };
+        let asking = slot.open.as_mut().filter(|open| open.id == id);
+        let Some(open) = asking.filter(|open| matches!(open.stage, InvitationStage::Asks(_)))
+        else {
+            return false;
+        };
+        open.stage = InvitationStage::Joins;
+        if !is_allowed {
+            slot.end(InvitationEnd::Revoked);
+        }
+        true
     }
 
     /// Revokes the invitation in a slot. Returns whether there was one.
@@ -201,19 +268,25 @@ impl Invitations {
     pub(crate) fn open(&mut self, now: Time) -> Vec<OpenInvitation> {
         self.expire(now);
         let open = (1..).zip(&self.slots).filter_map(|(slot, place)| {
-            let Invitation { name, until, .. } = place.open.as_ref()?;
-            Some(OpenInvitation { slot, name: name.clone(), left: until.since(now) })
+            let Invitation { kind, name, until, .. } = place.open.as_ref()?;
+            let (kind, name, left) = (*kind, name.clone(), until.since(now));
+            Some(OpenInvitation { slot, kind, name, left })
         });
         open.collect()
     }
 
-    /// Returns how an invitation has ended, or for how long it may still be used. An invitation
-    /// that is not known any more counts as expired.
-    pub(crate) fn state(&mut self, now: Time, slot: u8, id: u64) -> Result<Span, InvitationEnd> {
+    /// Returns how an invitation has ended, or for how long it may still be used and how far that
+    /// has come. An invitation that is not known any more counts as expired.
+    pub(crate) fn state(
+        &mut self,
+        now: Time,
+        slot: u8,
+        id: u64,
+    ) -> Result<(Span, InvitationStage), InvitationEnd> {
         self.expire(now);
         let slot = self.slot(slot).ok_or(InvitationEnd::Expired)?;
         match (&slot.open, &slot.ended) {
-            (Some(open), _) if open.id == id => Ok(open.until.since(now)),
+            (Some(open), _) if open.id == id => Ok((open.until.since(now), open.stage.clone())),
             (_, Some((ended, end))) if *ended == id => Err(end.clone()),
             _ => Err(InvitationEnd::Expired),
         }
@@ -242,9 +315,14 @@ impl InvitationSlot {
 }
 
 impl JoinAttempt {
-    fn transcript<'a>(&'a self, name: &'a str, given: &JoinConfirmation<'a>) -> Transcript<'a> {
+    fn transcript<'a>(
+        &'a self,
+        kind: InvitationKind,
+        name: &'a str,
+        given: &JoinConfirmation<'a>,
+    ) -> Transcript<'a> {
         Transcript {
-            kind: DEVICE,
+            kind: kind.as_str(),
             slot: given.slot,
             name,
             ca: given.ca,
@@ -265,6 +343,7 @@ mod tests {
 
     /// A device that has sent its first message, and has the answer.
     struct Joining {
+        kind: InvitationKind,
         slot: u8,
         attempt: u64,
         key: SharedKey,
@@ -279,49 +358,54 @@ mod tests {
         let begun = server.begin(now, hello.clone(), &mut OsRng);
         let (attempt, answer) = begun.expect("a first message is always answered");
         let key = exchange.end(&answer).expect("a message");
-        Joining { slot, attempt, key, hello, answer }
+        Joining { kind: InvitationKind::Device, slot, attempt, key, hello, answer }
     }
 
     impl Joining {
         fn transcript<'a>(&'a self, name: &'a str, exporter: &'a [u8]) -> Transcript<'a> {
             let (slot, request) = (self.slot, &*self.hello.request);
             let messages = [&*self.hello.message, &*self.answer];
-            Transcript { kind: DEVICE, slot, name, ca: "the CA", request, messages, exporter }
+            let kind = self.kind.as_str();
+            Transcript { kind, slot, name, ca: "the CA", request, messages, exporter }
         }
 
         /// Confirms on a connection whose value at the server is `EXPORTER`, and at the device
         /// `exporter`.
-        fn confirm_on(
+        fn confirmed_on(
             &self,
             server: &mut Invitations,
             now: Time,
             exporter: &[u8],
-        ) -> Result<String, JoinRefusal<&'static str>> {
+        ) -> Result<ConfirmedDevice, JoinRefusal> {
             let transcript = self.transcript("laptop", exporter);
             let confirmation = &self.key.confirmation(JoinRole::Device, &transcript);
             let (slot, attempt) = (self.slot, self.attempt);
             let (ca, exporter) = ("the CA", EXPORTER);
             let given = JoinConfirmation { slot, attempt, confirmation, ca, exporter };
-            let (device, ()) = server.confirm(now, &given, |_| Ok(()))?;
+            let device = server.confirm(now, &given)?;
             let agreed = self.transcript(&device.name, EXPORTER);
             assert!(self.key.accepts(JoinRole::Server, &agreed, &device.confirmation));
-            Ok(device.name)
+            Ok(device)
         }
 
-        fn confirm(
-            &self,
-            server: &mut Invitations,
-            now: Time,
-        ) -> Result<String, JoinRefusal<&'static str>> {
-            self.confirm_on(server, now, EXPORTER)
+        /// Confirms and is registered, on a connection as it should be.
+        fn confirm(&self, server: &mut Invitations, now: Time) -> Result<String, JoinRefusal> {
+            let device = self.confirmed_on(server, now, EXPORTER)?;
+            server.finish(self.slot, &device, true);
+            Ok(device.name)
         }
     }
 
     fn invited(name: Option<&str>) -> (Invitations, u64, JoinCode) {
         let mut server = Invitations::default();
-        let invited = server.invite(NOW, name.map(str::to_owned), &mut OsRng);
+        let invited =
+            server.invite(NOW, InvitationKind::Device, name.map(str::to_owned), &mut OsRng);
         let (id, code) = invited.expect("a slot is free");
         (server, id, code)
+    }
+
+    fn invite(server: &mut Invitations) -> Option<(u64, JoinCode)> {
+        server.invite(NOW, InvitationKind::Device, None, &mut OsRng)
     }
 
     /// Returns a code of the same slot with another secret.
@@ -349,7 +433,7 @@ mod tests {
     #[test]
     fn wrong_confirmation_ends_its_slot_alone() {
         let (mut server, id, code) = invited(None);
-        let (other, second) = server.invite(NOW, None, &mut OsRng).expect("a slot is free");
+        let (other, second) = invite(&mut server).expect("a slot is free");
         let right = begun(&mut server, NOW, &code);
         let wrong = begun(&mut server, NOW, &guess(&code));
         assert_eq!(wrong.confirm(&mut server, NOW), Err(JoinRefusal::Code));
@@ -365,7 +449,7 @@ mod tests {
     fn relay_in_the_middle_ends_the_slot() {
         let (mut server, id, code) = invited(None);
         let device = begun(&mut server, NOW, &code);
-        let refused = device.confirm_on(&mut server, NOW, &[8; 32]);
+        let refused = device.confirmed_on(&mut server, NOW, &[8; 32]);
         assert_eq!(refused, Err(JoinRefusal::Code));
         assert_eq!(server.state(NOW, code.slot, id), Err(InvitationEnd::WrongCode));
     }
@@ -375,7 +459,7 @@ mod tests {
         let mut server = Invitations::default();
         let mut invited = Vec::new();
         for _ in 0..SLOTS_MAX / 2 {
-            invited.push(server.invite(NOW, None, &mut OsRng).expect("a slot is free"));
+            invited.push(invite(&mut server).expect("a slot is free"));
         }
         for slot in 1..=SLOTS_MAX as u8 {
             let secret = JoinSecret::random(&mut OsRng);
@@ -421,24 +505,65 @@ mod tests {
     #[test]
     fn device_that_can_not_be_registered_leaves_the_invitation() {
         let (mut server, id, code) = invited(None);
-        let device = begun(&mut server, NOW, &code);
-        let transcript = device.transcript("laptop", EXPORTER);
-        let confirmation = &device.key.confirmation(JoinRole::Device, &transcript);
-        let (slot, attempt, ca) = (device.slot, device.attempt, "the CA");
-        let given = JoinConfirmation { slot, attempt, confirmation, ca, exporter: EXPORTER };
-        let refused = server.confirm(NOW, &given, |_| Err::<(), _>("taken"));
-        assert_eq!(refused, Err(JoinRefusal::Device("taken")));
-        assert!(server.state(NOW, code.slot, id).is_ok());
+        let [first, other] = [(); 2].map(|()| begun(&mut server, NOW, &code));
+        let device = first.confirmed_on(&mut server, NOW, EXPORTER).expect("the code is right");
+        assert_eq!(server.state(NOW, code.slot, id).expect("open").1, InvitationStage::Joins);
+        // Meanwhile nobody else uses the code, and nobody can end it.
+        assert_eq!(other.confirm(&mut server, NOW), Err(JoinRefusal::Code));
+        let wrong = begun(&mut server, NOW, &guess(&code));
+        assert_eq!(wrong.confirm(&mut server, NOW), Err(JoinRefusal::Code));
+        server.finish(code.slot, &device, false);
         assert!(begun(&mut server, NOW, &code).confirm(&mut server, NOW).is_ok());
+        // What becomes of the first machine does not matter to the next invitation of the slot.
+        let (id, code) = invite(&mut server).expect("a slot is free");
+        server.finish(code.slot, &device, true);
+        assert_eq!(server.state(NOW, code.slot, id).expect("open").1, InvitationStage::Open);
+    }
+
+    #[test]
+    fn code_of_one_kind_is_wrong_for_another_kind() {
+        for (invited, joins) in [
+            (InvitationKind::Device, InvitationKind::Node),
+            (InvitationKind::Node, InvitationKind::Device),
+        ] {
+            let mut server = Invitations::default();
+            let opened = server.invite(NOW, invited, None, &mut OsRng);
+            let (id, code) = opened.expect("a slot is free");
+            let machine = Joining { kind: joins, ..begun(&mut server, NOW, &code) };
+            assert_eq!(machine.confirm(&mut server, NOW), Err(JoinRefusal::Code));
+            assert_eq!(server.state(NOW, code.slot, id), Err(InvitationEnd::WrongCode));
+        }
+    }
+
+    #[test]
+    fn node_joins_once_a_person_has_allowed_it() {
+        for is_allowed in [true, false] {
+            let mut server = Invitations::default();
+            let opened = server.invite(NOW, InvitationKind::Node, None, &mut OsRng);
+            let (id, code) = opened.expect("a slot is free");
+            assert!(!server.allow(NOW, code.slot, id, true), "nobody has asked");
+            let machine = begun(&mut server, NOW, &code);
+            let machine = Joining { kind: InvitationKind::Node, ..machine };
+            let device = machine.confirmed_on(&mut server, NOW, EXPORTER).expect("it is right");
+            let asks = InvitationStage::Asks("laptop".to_owned());
+            assert_eq!(server.state(NOW, code.slot, id).expect("open").1, asks);
+            assert!(!server.allow(NOW, code.slot, id + 1, true), "another invitation");
+            assert!(server.allow(NOW, code.slot, id, is_allowed));
+            assert!(!server.allow(NOW, code.slot, id, true), "it was decided");
+            server.finish(code.slot, &device, is_allowed);
+            let joined = InvitationEnd::Joined("laptop".to_owned());
+            let end = if is_allowed { joined } else { InvitationEnd::Revoked };
+            assert_eq!(server.state(NOW, code.slot, id), Err(end));
+        }
     }
 
     #[test]
     fn slots_and_exchanges_are_limited() {
         let (mut server, _, code) = invited(None);
         for _ in 1..SLOTS_MAX {
-            assert!(server.invite(NOW, None, &mut OsRng).is_some());
+            assert!(invite(&mut server).is_some());
         }
-        assert!(server.invite(NOW, None, &mut OsRng).is_none());
+        assert!(invite(&mut server).is_none());
         let first = begun(&mut server, NOW, &code);
         let second = begun(&mut server, NOW, &code);
         for _ in 1..ATTEMPTS_MAX {

@@ -1,7 +1,9 @@
 //! The bodies of the requests by which a machine joins, and by which the server's user invites and
 //! removes devices, and of their answers: JSON.
 
+use super::invitations::InvitationKind;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The paths of the requests.
 pub(crate) const JOIN: &str = "/devices/v1/join";
@@ -10,6 +12,7 @@ pub(crate) const RENEW: &str = "/devices/v1/renew";
 pub(crate) const INVITE: &str = "/devices/v1/invite";
 pub(crate) const INVITATIONS: &str = "/devices/v1/invitations";
 pub(crate) const AWAIT: &str = "/devices/v1/await";
+pub(crate) const ALLOW: &str = "/devices/v1/allow";
 pub(crate) const REVOKE: &str = "/devices/v1/revoke";
 pub(crate) const DEVICES: &str = "/devices/v1/devices";
 pub(crate) const REMOVE: &str = "/devices/v1/remove";
@@ -49,7 +52,8 @@ pub(crate) struct ConfirmRequest {
     pub(crate) confirmation: Vec<u8>,
 }
 
-/// The proof of the server, and the certificate of the device.
+/// The proof of the server, and what the machine gets: a device its certificate, a node what all
+/// nodes share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ConfirmResponse {
     /// The name that the device has now.
@@ -57,15 +61,43 @@ pub(crate) struct ConfirmResponse {
     #[serde(with = "base64_text")]
     pub(crate) confirmation: Vec<u8>,
     /// The certificate (PEM).
-    pub(crate) certificate: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<String>,
+    /// The URLs of all nodes, for a device.
+    #[serde(default)]
+    pub(crate) servers: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<NodeSecrets>,
+}
+
+/// What all nodes of a server share. Only the two ends of a connection whose value the confirmation
+/// of the node covers can read it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NodeSecrets {
+    /// The key of the CA (PEM).
+    pub(crate) ca_key: String,
+    /// The secret by which nodes know each other (PEM).
+    pub(crate) peers: String,
+    /// Where the nodes find each other.
+    pub(crate) seeds: Vec<String>,
+}
+
+impl fmt::Debug for NodeSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeSecrets").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
 }
 
 /// A request for an invitation or for a certificate, or for the removal of a device.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HomeRequest {
     /// The name of the device.
     pub(crate) name: Option<String>,
+    /// The kind of an invitation.
+    pub(crate) kind: InvitationKind,
+    /// Whether a person allows a node.
+    pub(crate) allow: bool,
     pub(crate) slot: Option<u8>,
     /// The id of the invitation.
     pub(crate) id: Option<u64>,
@@ -78,6 +110,7 @@ pub(crate) struct HomeRequest {
 pub(crate) struct InviteResponse {
     pub(crate) slot: u8,
     pub(crate) id: u64,
+    pub(crate) kind: InvitationKind,
     pub(crate) code: String,
     /// What the other machine is told to join: a host name, with the port if it is unusual.
     pub(crate) host: String,

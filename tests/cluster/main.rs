@@ -10,6 +10,7 @@ mod faults;
 mod following;
 mod guards;
 mod histories;
+mod home_nodes;
 mod load;
 mod logs;
 mod machines;

@@ -83,7 +83,6 @@ impl HomeServer {
         let shown: Value =
             serde_json::from_str(&self.run(&["devices", "--json"]).ok()).expect("JSON");
         let present = shown["devices"].as_array().expect("a list").iter();
-        let present = present.filter(|device| device["removed"].is_null());
         present.map(|device| device["name"].as_str().expect("a name").to_owned()).collect()
     }
 

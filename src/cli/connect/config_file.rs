@@ -228,7 +228,7 @@ impl Config {
         let found = self.find(name);
         if let Some(NamedProfile { file, profile, .. }) = &found
             && !(*file == path
-                && profile.server == server
+                && profile.server.split(',').next() == Some(server)
                 && is_file(&profile.ca, "-ca.pem")
                 && is_file(&profile.cert, ".pem")
                 && is_file(&profile.key, ".pem"))

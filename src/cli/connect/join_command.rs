@@ -7,23 +7,27 @@
 use super::config_file::{Config, NewProfile};
 use crate::auth::{name_in_certificate, validity_of_certificate};
 use crate::base::said;
-use crate::cli::argument_types::host_name;
+use crate::cli::argument_types::{absolute, default_data_dir, host_name};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
+use crate::cli::serve::serve_command::HOME;
 use crate::client::api_request;
 use crate::client::http_transport::ServerAccess;
 use crate::client::join_request::{
-    JoinError, JoinedServer, certificate_request, check_certificate, join,
+    JoinError, JoinedAs, JoinedServer, certificate_request, check_certificate, join,
 };
 use crate::home::devices::is_device_name;
+use crate::home::invitations::InvitationKind;
 use crate::home::join_code::JoinCode;
 use crate::home::messages::{HomeRequest, RENEW};
+use crate::server::http::ca::place_home;
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Wall};
 use rcgen::KeyPair;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
-use std::path::Path;
+use std::iter;
+use std::path::{Path, PathBuf};
 
 /// The port of a server that machines join.
 const PORT: u16 = 8443;
@@ -43,6 +47,12 @@ pub(in crate::cli) struct JoinArgs {
     /// The name of the server in the configuration file of this machine
     #[arg(long, value_name = "PROFILE", default_value = "home", value_parser = device_name)]
     profile: String,
+    /// Be a node of the server, which 'latchfs invite --node' invites: so any of three may fail
+    #[arg(long, conflicts_with = "profile")]
+    node: bool,
+    /// With --node: the data directory of the new node [default: that of this user]
+    #[arg(long, value_name = "DIR", requires = "node")]
+    data: Option<PathBuf>,
 }
 
 /// The address of a server.
@@ -53,6 +63,15 @@ struct JoinHost {
 }
 
 impl JoinHost {
+    /// Returns the URLs of all nodes of a server, this one first, as the option --server takes
+    /// them. A server alone has this one, under whatever name it was found.
+    fn with_others(&self, servers: &[String]) -> String {
+        let own = self.url();
+        let urls = servers.iter().filter_map(|url| host(url).ok()).map(|host| host.url());
+        let others = urls.filter(|url| servers.len() > 1 && *url != own);
+        iter::once(own.clone()).chain(others).collect::<Vec<_>>().join(",")
+    }
+
     fn url(&self) -> String {
         let Self { name, port } = self;
         if name.contains(':') {
@@ -74,7 +93,8 @@ fn host(text: &str) -> Result<JoinHost, String> {
         _ => (text, PORT),
     };
     let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let is_host = !name.is_empty() && !name.contains(['/', '@', ' ', ',']);
+    let is_of_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    let is_host = !name.is_empty() && name.chars().all(is_of_host);
     if is_host { Ok(JoinHost { name, port }) } else { Err(wrong()) }
 }
 
@@ -84,8 +104,17 @@ fn device_name(text: &str) -> Result<String, &'static str> {
 }
 
 pub(in crate::cli) fn run(args: &JoinArgs) -> CliResult {
-    let JoinArgs { host, name, profile } = args;
-    let place = Config::read_to_add()?.place_for(profile, &host.url())?;
+    let JoinArgs { host, name, .. } = args;
+    let name = match name {
+        Some(name) => name.clone(),
+        None => device_name(host_name().trim()).map_err(|why| {
+            CliError::usage(format!("the name of this host can't be used: {why}; say --name NAME"))
+        })?,
+    };
+    if args.node {
+        return join_as_node(args, &name);
+    }
+    let place = Config::read_to_add()?.place_for(&args.profile, &host.url())?;
     place.prepare().map_err(|error| {
         let (path, why) = (place.path().display(), said(&error));
         CliError::unavailable(format!(
@@ -93,21 +122,23 @@ pub(in crate::cli) fn run(args: &JoinArgs) -> CliResult {
              file by LATCHFS_CONFIG"
         ))
     })?;
-    let name = match name {
-        Some(name) => name.clone(),
-        None => device_name(host_name().trim()).map_err(|why| {
-            CliError::usage(format!("the name of this host can't be used: {why}; say --name NAME"))
-        })?,
+    let code = read_code("latchfs invite")?;
+    let joined = join(&host.name, host.port, &code, &name, InvitationKind::Device);
+    let JoinedServer { name, ca, joined } = joined.map_err(|why| failed(host, why))?;
+    let (identity, servers) = match joined {
+        JoinedAs::Device { identity, servers }
+            if name_in_certificate(identity.as_bytes()).as_ref() == Some(&name) =>
+        {
+            (identity, servers)
+        }
+        JoinedAs::Device { .. } | JoinedAs::Node(_) => {
+            let why = "the certificate has another name".to_owned();
+            return Err(failed(host, JoinError::Unproved(why)));
+        }
     };
-    let code = read_code()?;
-    let joined = join(&host.name, host.port, &code, &name).map_err(|why| failed(host, why))?;
-    if name_in_certificate(joined.identity.as_bytes()).as_ref() != Some(&joined.name) {
-        let why = "the certificate has another name".to_owned();
-        return Err(failed(host, JoinError::Unproved(why)));
-    }
-    let JoinedServer { name, ca, identity } = joined;
-    let server = host.url();
-    let new = NewProfile { name: profile, server: &server, ca: &ca, identity: &identity };
+    let (profile, server) = (&args.profile, host.url());
+    let all = host.with_others(&servers);
+    let new = NewProfile { name: profile, server: &all, ca: &ca, identity: &identity };
     let is_default = place.write(&new).map_err(|error| {
         let place = place.path().display();
         CliError::unavailable(format!(
@@ -123,13 +154,39 @@ pub(in crate::cli) fn run(args: &JoinArgs) -> CliResult {
     ))
 }
 
+/// Makes this machine a node of the server: its next 'latchfs serve --home' joins the others.
+fn join_as_node(args: &JoinArgs, name: &str) -> CliResult {
+    let (host, data) = (&args.host, args.data.as_deref().map_or_else(default_data_dir, absolute)?);
+    let shown = data.display();
+    if fs::read_dir(&data).is_ok_and(|mut files| files.next().is_some()) {
+        return Err(CliError::usage(format!(
+            "{shown} has the data of a server already, and a new node begins with none; name \
+             another directory by --data DIR"
+        )));
+    }
+    let code = read_code("latchfs invite --node")?;
+    output::say("confirm this machine at the terminal that shows the code");
+    let joined = join(&host.name, host.port, &code, name, InvitationKind::Node);
+    let JoinedServer { ca, joined, .. } = joined.map_err(|why| failed(host, why))?;
+    let JoinedAs::Node(secrets) = joined else {
+        return Err(failed(host, JoinError::Unproved("it knows no nodes".to_owned())));
+    };
+    place_home(&data.join(HOME), &ca, &secrets)
+        .map_err(|error| CliError::unavailable(error.to_string()))?;
+    output::line(&format!(
+        "this machine may be a node of {}: start 'latchfs serve --home' here; the second node only \
+         learns until a third one has joined, since two that decide would be worse than one",
+        host.url()
+    ))
+}
+
 /// Reads the code from the terminal, or from standard input. It is no argument, because other users
 /// can see those.
-fn read_code() -> CliResult<JoinCode> {
+fn read_code(command: &str) -> CliResult<JoinCode> {
     if io::stdin().is_terminal() {
-        output::say(
-            "type the code that 'latchfs invite' shows at the server, such as 3-k7mq-2xhd:",
-        );
+        output::say(&format!(
+            "type the code that '{command}' shows at the server, such as 3-k7mq-2xhd:"
+        ));
     }
     let mut line = String::new();
     let read = io::stdin().lock().take(CODE_BYTES_MAX).read_line(&mut line);
@@ -226,8 +283,19 @@ mod tests {
         ] {
             assert_eq!(host(text).map(|host| host.url()).as_deref(), Ok(url), "{text}");
         }
-        for wrong in ["", ":9", "box:x", "a/b", "u@box", "a,b", "http://box"] {
+        for wrong in ["", ":9", "box:x", "a/b", "u@box", "a,b", "http://box", "a\"", "a b"] {
             assert!(host(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn profile_names_all_nodes_and_a_server_alone_as_it_was_found() {
+        let found = host("box.local").expect("a host");
+        let all = |servers: &[&str]| {
+            found.with_others(&servers.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(all(&["https://box:8443"]), "https://box.local:8443");
+        let nodes = ["https://box.local:8443", "https://nas:8443", "https://a\"b:1"];
+        assert_eq!(all(&nodes), "https://box.local:8443,https://nas:8443");
     }
 }

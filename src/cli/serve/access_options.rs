@@ -75,6 +75,12 @@ impl AccessArgs {
         self.tokens.is_some() || self.client_ca.is_some()
     }
 
+    /// Returns the name by which other nodes find this machine: the first one that was given, or
+    /// the host name.
+    pub(super) fn node_host(&self) -> String {
+        self.name.first().cloned().unwrap_or_else(|| host_name().trim().to_owned())
+    }
+
     /// Returns the names and addresses by which clients may call the server.
     pub(super) fn own_names(&self) -> Vec<String> {
         let host = host_name().trim().to_owned();
@@ -101,15 +107,8 @@ impl AccessArgs {
         let refused = whole(&self.refuse_serials)?;
         let hosts = AllowedHosts(self.own_names());
         let (tokens, rights) = (whole(&self.tokens)?, whole(&self.certificate_rights)?);
-        let credentials = Credentials {
-            tokens,
-            tls,
-            rights,
-            machine_rights: None,
-            refused,
-            devices: None,
-            hosts,
-        };
+        let credentials =
+            Credentials { tokens, tls, rights, machine_rights: None, refused, joins: false, hosts };
         let share = self.share;
         let insecure = OpenTo {
             readers: matches!(self.insecure, Some(Insecure::NoTls | Insecure::Both)),

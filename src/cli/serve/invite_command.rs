@@ -9,16 +9,21 @@ use crate::cli::output::harmless;
 use crate::cli::status_table::aligned;
 use crate::client::api_request;
 use crate::client::http_transport::ServerAccess;
+use crate::home::invitations::InvitationKind;
 use crate::home::messages::{
-    AWAIT, DEVICES, HomeRequest, INVITATIONS, INVITE, InviteResponse, REMOVE, REVOKE,
+    ALLOW, AWAIT, DEVICES, HomeRequest, INVITATIONS, INVITE, InviteResponse, REMOVE, REVOKE,
 };
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
+use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
 /// The Unix socket in the data directory of a server that machines join.
 const SOCKET: &str = "socket";
+
+/// Maximum length of the answer about a node.
+const ANSWER_BYTES_MAX: u64 = 64;
 
 /// How long a request may take.
 const PATIENCE: Span = Span::from_secs(10);
@@ -29,11 +34,14 @@ pub(in crate::cli) struct InviteArgs {
     /// The name that the other machine gets [default: the one that it chooses]
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// Invite a node, which shares all that the server knows, also the key of its certificates
+    #[arg(long, conflicts_with = "name")]
+    node: bool,
     /// Show the invitations that nobody has used yet
-    #[arg(long, conflicts_with_all = ["name", "revoke"])]
+    #[arg(long, conflicts_with_all = ["name", "revoke", "node"])]
     list: bool,
     /// Revoke the invitation with this number, which its code begins with
-    #[arg(long, value_name = "SLOT", conflicts_with = "name")]
+    #[arg(long, value_name = "SLOT", conflicts_with_all = ["name", "node"])]
     revoke: Option<u8>,
     #[command(flatten)]
     at: HomeServerArgs,
@@ -101,7 +109,8 @@ pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
         args.at.request(REVOKE, &asked, PATIENCE)?;
         return output::line(&format!("invitation {slot} is revoked"));
     }
-    let asked = HomeRequest { name: args.name.clone(), ..HomeRequest::default() };
+    let kind = if args.node { InvitationKind::Node } else { InvitationKind::Device };
+    let asked = HomeRequest { name: args.name.clone(), kind, ..HomeRequest::default() };
     let invited = args.at.request(INVITE, &asked, PATIENCE)?;
     let invited: InviteResponse = serde_json::from_value(invited)
         .map_err(|error| CliError::unavailable(format!("the server's answer is none: {error}")))?;
@@ -109,7 +118,13 @@ pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
     let lasts = Span::from_millis(invited.lasts_ms);
     let asked =
         HomeRequest { slot: Some(invited.slot), id: Some(invited.id), ..HomeRequest::default() };
-    let ended = args.at.request(AWAIT, &asked, lasts + PATIENCE)?;
+    let mut ended = args.at.request(AWAIT, &asked, lasts + PATIENCE)?;
+    if ended["end"] == "asks" {
+        let name = ended["name"].as_str().map(harmless).unwrap_or_default();
+        let allow = asks(&name)?;
+        args.at.request(ALLOW, &HomeRequest { allow, ..asked.clone() }, PATIENCE)?;
+        ended = args.at.request(AWAIT, &asked, lasts + PATIENCE)?;
+    }
     let denied = |why: &str| Err(CliError::Said(Exit::Denied, why.to_owned()));
     match ended["end"].as_str() {
         Some("joined") => {
@@ -128,23 +143,37 @@ pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
     }
 }
 
+/// Asks the person at the terminal whether a machine may become a node.
+fn asks(name: &str) -> CliResult<bool> {
+    output::say(&format!(
+        "'{name}' knows the code. As a node it can let machines in, also those that you remove. \
+         May it? Type yes:"
+    ));
+    let mut line = String::new();
+    let read = io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut line);
+    read.map_err(|error| CliError::system("the answer can't be read", &error))?;
+    Ok(line.trim() == "yes")
+}
+
 /// Returns what to do at the other machine.
 pub(super) fn instructions(invited: &InviteResponse) -> String {
-    let InviteResponse { code, host, lasts_ms, .. } = invited;
+    let InviteResponse { code, kind, host, lasts_ms, .. } = invited;
     let lasts = Span::from_millis(*lasts_ms);
+    let node = if *kind == InvitationKind::Node { " --node" } else { "" };
     format!(
-        "run 'latchfs join {host}' on the other machine within {lasts}, and type this code there: \
-         {code}"
+        "run 'latchfs join {host}{node}' on the other machine within {lasts}, and type this code \
+         there: {code}"
     )
 }
 
 fn list(at: &HomeServerArgs) -> CliResult {
     let answer = at.request(INVITATIONS, &HomeRequest::default(), PATIENCE)?;
-    let mut rows = vec![["SLOT", "NAME", "LEFT"].map(str::to_owned)];
+    let mut rows = vec![["SLOT", "KIND", "NAME", "LEFT"].map(str::to_owned)];
     for open in answer["invitations"].as_array().into_iter().flatten() {
         let left = Span::from_secs(open["left_ms"].as_u64().unwrap_or_default() / 1_000);
         let name = open["name"].as_str().map_or_else(|| "-".to_owned(), harmless);
-        rows.push([open["slot"].to_string(), name, left.to_string()]);
+        let kind = open["kind"].as_str().map(harmless).unwrap_or_default();
+        rows.push([open["slot"].to_string(), kind, name, left.to_string()]);
     }
     output::line(&aligned(&rows, None).join("\n"))
 }
@@ -161,13 +190,11 @@ pub(in crate::cli) fn devices(args: &DevicesArgs) -> CliResult {
     if args.json {
         return output::json(&answer);
     }
-    let mut rows = vec![["NAME", "SINCE", "UNTIL", "STATE"].map(str::to_owned)];
+    let mut rows = vec![["NAME", "SINCE", "UNTIL"].map(str::to_owned)];
     for device in answer["devices"].as_array().into_iter().flatten() {
         let text = |key: &str| device[key].as_str().map(harmless).unwrap_or_default();
         let day = |key: &str| text(key).split('T').next().unwrap_or_default().to_owned();
-        let is_removed = device["removed"].is_string();
-        let state = if is_removed { "removed" } else { "joined" };
-        rows.push([text("name"), day("since"), day("until"), state.to_owned()]);
+        rows.push([text("name"), day("since"), day("until")]);
     }
     output::line(&aligned(&rows, None).join("\n"))
 }

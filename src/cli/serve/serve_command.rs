@@ -23,7 +23,7 @@ use crate::cli::{output, signals};
 use crate::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::{PeerError, Peering, Stop};
-use crate::server::http::{DEVICES_FILE, HttpConfig, HttpServer, HttpStartError, Listen, ca};
+use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen, ca};
 use crate::server::line;
 use crate::server::line::{LineConfig, LineServer};
 use crate::service::{AdminAction, AuditEntry, Locks};
@@ -42,7 +42,7 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 const LISTEN_HOME: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 
 /// The directory of the certificate authority of a home, in the data directory.
-const HOME: &str = "home";
+pub(in crate::cli) const HOME: &str = "home";
 
 /// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
@@ -126,12 +126,13 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     let listen = args.listen(&kept);
     let mut config = args.access.config(args.sockets(&listen), args.ttl.0, args.grace.0)?;
     config.credentials.machine_rights = args.machine.then(|| machine_locks::RIGHTS.into());
-    args.add_home(&kept, &mut config)?;
+    let home = args.add_home(&kept, &listen, &mut config)?;
     config.release_on_node_removal = args.release_on_node_removal;
     config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    let peers = home.as_ref().unwrap_or(&args.peers);
     let peering =
-        args.peers.peering(&kept, scheme, listen.tcp, args.access.refuse_serials.as_deref())?;
+        peers.peering(&kept, scheme, listen.tcp, args.access.refuse_serials.as_deref())?;
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;
@@ -152,6 +153,9 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         log::info!("server stopped before it had begun");
         return Ok(());
     };
+    if let Some(home) = &config.home {
+        ca::home_has_begun(home).map_err(|error| CliError::unavailable(error.to_string()))?;
+    }
     if let Some(warning) = container_warning {
         output::warn(&warning);
     }
@@ -243,16 +247,25 @@ impl ServeArgs {
         ListenArg { socket: own.or(listen.socket), ..listen }
     }
 
-    /// Makes the certificates of a server that machines join, and has the server use them.
-    fn add_home(&self, kept: &StorageChoice, config: &mut HttpConfig) -> CliResult {
-        let (true, Some(data)) = (self.home, kept.dir()) else { return Ok(()) };
+    /// Makes the certificates of a server that machines join, and has the server use them. Returns
+    /// the options by which it listens for other nodes.
+    fn add_home(
+        &self,
+        kept: &StorageChoice,
+        listen: &ListenArg,
+        config: &mut HttpConfig,
+    ) -> CliResult<Option<PeerArgs>> {
+        let (true, Some(data)) = (self.home, kept.dir()) else { return Ok(None) };
+        let failed = |error: ca::CaError| CliError::unavailable(error.to_string());
         let dir = data.join(HOME);
-        let tls = ca::make_home(&dir, &self.access.own_names());
-        let tls = tls.map_err(|error| CliError::unavailable(error.to_string()))?;
+        let tls = ca::make_home(&dir, &self.access.own_names()).map_err(failed)?;
         config.credentials.tls = Some(tls);
-        config.credentials.devices = Some(dir.join(DEVICES_FILE));
+        config.credentials.joins = true;
+        let seeds = ca::seeds(&dir).map_err(failed)?;
+        let host = self.access.node_host();
+        let peers = listen.tcp.map(|tcp| self.peers.at_home(tcp, host, seeds, &dir));
         config.home = Some(dir);
-        Ok(())
+        Ok(peers)
     }
 
     /// Returns the sockets on which the server listens.

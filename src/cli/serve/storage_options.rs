@@ -360,7 +360,7 @@ pub(in crate::cli) fn warn(of_state: Option<String>) {
 }
 
 /// The options that make a server a node of a cluster: addresses, seeds and peer credentials.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "With other nodes")]
 pub(in crate::cli) struct PeerArgs {
     /// Listen for other nodes, of which a majority decides
@@ -396,6 +396,9 @@ pub(in crate::cli) struct PeerArgs {
     /// Where clients find this node's server [default: its address]
     #[arg(long, value_name = "URL", requires = "peer_listen")]
     url: Option<String>,
+    /// Whether the server has no data because it was never started.
+    #[arg(skip)]
+    begins: bool,
     /// How long the network may take: 'lan' for servers beside each other, 'wifi' for laptops
     #[arg(long, value_name = "PACE", default_value = "lan", value_parser = pace)]
     pace: ElectionPace,
@@ -414,6 +417,29 @@ fn cluster_name(text: &str) -> Result<ClusterName, &'static str> {
 }
 
 impl PeerArgs {
+    /// Returns the options of a server that machines join. It listens for other nodes at the port
+    /// after that for clients, and others find it as `host` unless it listens at one address alone.
+    pub(super) fn at_home(
+        &self,
+        clients: SocketAddr,
+        host: String,
+        seed: Vec<String>,
+        home: &Path,
+    ) -> Self {
+        let port = if clients.port() == 0 { 0 } else { clients.port().saturating_add(1) };
+        let listen = SocketAddr::new(clients.ip(), port);
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let address = clients.ip().is_unspecified().then(|| format!("{host}:{port}"));
+        Self {
+            peer_listen: Some(listen),
+            peer_address: address,
+            seed,
+            peer_secret_file: Some(home.join(ca::SECRET)),
+            begins: home.join(ca::BEGINS).exists(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the peer configuration of a server that serves clients at `serves`; `None` without
     /// `--peer-listen`.
     pub(in crate::cli) fn peering(
@@ -466,6 +492,7 @@ impl PeerArgs {
             name,
             seeds: words(&self.seed),
             initial: words(&self.initial_cluster),
+            begins: self.begins,
             cluster_name: self.cluster_name.clone(),
             tls,
             pace: self.pace,

@@ -131,7 +131,22 @@ impl LockName {
     /// Parses and validates the name of a lock.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let name = Self::parse_stored(text)?;
-        if name.is_deceptive() { Err(NameError::Invisible) } else { Ok(name) }
+        match name {
+            _ if name.is_own() => Err(NameError::Reserved),
+            _ if name.is_deceptive() => Err(NameError::Invisible),
+            name => Ok(name),
+        }
+    }
+
+    /// Parses one of the names that latchfs keeps for itself, which begin with
+    /// [`RESERVED_PREFIX`].
+    pub fn parse_own(text: &str) -> Result<Self, NameError> {
+        Self::parse_stored(text)
+    }
+
+    /// Whether latchfs keeps the name for itself, so that no client may use it.
+    pub fn is_own(&self) -> bool {
+        self.as_str().starts_with(RESERVED_PREFIX)
     }
 
     /// Whether the name does not look like what it is: see [`NameError::Invisible`].
@@ -139,13 +154,11 @@ impl LockName {
         is_deceptive(self.as_str())
     }
 
-    /// Parses a name that another process may have accepted before deceptive names were refused.
+    /// Parses a name that another process may have accepted before deceptive names were refused, or
+    /// one that latchfs keeps for itself.
     pub(crate) fn parse_stored(text: &str) -> Result<Self, NameError> {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
-        }
-        if text.starts_with(RESERVED_PREFIX) {
-            return Err(NameError::Reserved);
         }
         if !is_plain(text) {
             text.split('/').try_for_each(check_part)?;

@@ -166,10 +166,10 @@ fn begin_or_join(
     match peers {
         Some(peers) if !peers.initial.is_empty() => peers.bootstrap(path),
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        // A new node that has peers but no seeds is refused. It may be a former member that has
-        // lost its data, which must not begin a cluster of its own.
-        Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
-        None => Ok(data_dir::first()),
+        // Any other new node that has peers but no seeds is refused. It may be a former member that
+        // has lost its data, which must not begin a cluster of its own.
+        Some(peers) if !peers.begins => Err(PeerError::Nobody(path.to_path_buf()).into()),
+        Some(_) | None => Ok(data_dir::first()),
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Peering {
     /// The addresses of all nodes with which a declared cluster begins, this one included; empty if
     /// the cluster is not declared.
     pub initial: Vec<String>,
+    /// Whether a node without data, seeds and a declared cluster begins a new cluster: it is
+    /// certain that the node has none yet.
+    pub begins: bool,
     /// The name of the cluster, if it has one.
     pub cluster_name: Option<ClusterName>,
     /// The credentials with which nodes authenticate each other. A node without them does not
@@ -74,6 +77,7 @@ pub(in crate::raft) struct ListeningPeers {
     pub(in crate::raft) seeds: Vec<String>,
     /// The addresses of all declared nodes, sorted.
     pub(in crate::raft) initial: Vec<String>,
+    pub(in crate::raft) begins: bool,
     pub(in crate::raft) name: Option<ClusterName>,
     pub(in crate::raft) tls: PeerTls,
     pub(in crate::raft) pace: ElectionPace,
@@ -101,7 +105,7 @@ impl Peering {
         };
         let station =
             NodeAddress::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
-        let Self { mut seeds, mut initial, cluster_name, pace, .. } = self;
+        let Self { mut seeds, mut initial, begins, cluster_name: name, pace, .. } = self;
         initial.sort_unstable();
         initial.dedup();
         let is_declared = initial.iter().any(|listed| **listed == *station.address);
@@ -111,7 +115,7 @@ impl Peering {
         }
         seeds.extend(initial.iter().cloned());
         seeds.retain(|seed| **seed != *station.address);
-        Ok(ListeningPeers { listener, station, seeds, initial, name: cluster_name, tls, pace })
+        Ok(ListeningPeers { listener, station, seeds, initial, begins, name, tls, pace })
     }
 }
 

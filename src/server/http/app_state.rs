@@ -89,7 +89,7 @@ pub(super) struct AppState {
     /// The number of connections that were accepted since the start.
     pub(super) accepted: AtomicU64,
     /// The devices that join by a code, if the server lets any join.
-    pub(super) home: Option<Home>,
+    pub(super) home: Option<Arc<Home>>,
     phase: watch::Sender<ShutdownPhase>,
 }
 

@@ -4,6 +4,7 @@
 use crate::auth::TlsFiles;
 use crate::base::said;
 use crate::home::devices::IssuedCertificate;
+use crate::home::messages::NodeSecrets;
 use crate::net::certificates::CertSerial;
 use crate::time::Wall;
 use rand_core::{OsRng, RngCore};
@@ -41,6 +42,15 @@ const BEFORE: Duration = Duration::days(1);
 
 /// File name of the CA certificate and key, without the extension.
 pub const AUTHORITY: &str = "ca";
+
+/// File name of the secret that all nodes of a cluster share.
+pub(crate) const SECRET: &str = "peers.pem";
+
+/// File name of the mark of a server that was never started.
+pub(crate) const BEGINS: &str = "begins";
+
+/// File name of the addresses where a node finds the others.
+const SEEDS: &str = "seeds";
 
 /// The DNS name in the certificate that all nodes of a cluster share.
 pub const NODES: &str = "nodes.latchfs.internal";
@@ -137,25 +147,26 @@ pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
     params.not_after = OffsetDateTime::UNIX_EPOCH + Duration::days(SECRET_DAYS);
     let key = KeyPair::generate()?;
     let cert = params.self_signed(&key)?;
-    let path = dir.join("peers.pem");
+    let path = dir.join(SECRET);
     make_dir(dir)?;
     write(&path, &format!("{}{}", key.serialize_pem(), cert.pem()), 0o600)?;
     Ok(path)
 }
 
-/// Makes what is missing in the directory of a server that devices join: a CA, and the certificate
-/// of the server for its names, which each start makes anew.
+/// Makes what is missing in the directory of a server that devices join: a CA, the secret of its
+/// nodes, and the certificate of the server for its names, which each start makes anew.
 pub(crate) fn make_home(dir: &Path, names: &[String]) -> Result<TlsFiles, CaError> {
-    let remove = |name: &str| match fs::remove_file(dir.join(name)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(CaError::File(dir.join(name), error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    };
+    let remove = |name: &str| remove(dir.join(name));
     if !dir.join("ca.pem").exists() {
         // A key without its certificate has signed nothing.
         remove("ca.key")?;
+        remove(BEGINS)?;
+        make_dir(dir)?;
+        write(&dir.join(BEGINS), "", 0o600)?;
         make(dir, &CertSubject::Authority)?;
+    }
+    if !dir.join(SECRET).exists() {
+        make_secret(dir)?;
     }
     remove("server.pem")?;
     remove("server.key")?;
@@ -185,16 +196,62 @@ pub(crate) fn sign_device(
     Ok(IssuedCertificate { pem: certificate.pem(), serial, until })
 }
 
+/// Notes that the server has data: if that is lost, the server must not begin anew beside others.
+pub(crate) fn home_has_begun(dir: &Path) -> Result<(), CaError> {
+    remove(dir.join(BEGINS))
+}
+
+fn remove(path: PathBuf) -> Result<(), CaError> {
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CaError::File(path, error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Reads what another node gets: it finds the others at `seeds`.
+pub(crate) fn node_secrets(dir: &Path, seeds: Vec<String>) -> Result<NodeSecrets, CaError> {
+    let [ca_key, peers] = [read(dir.join("ca.key"))?, read(dir.join(SECRET))?];
+    Ok(NodeSecrets { ca_key, peers, seeds })
+}
+
+/// Makes the directory of a server that is to be a node of others, whose CA has the certificate
+/// `ca`. It is there as a whole, or not at all.
+pub(crate) fn place_home(dir: &Path, ca: &str, node: &NodeSecrets) -> Result<(), CaError> {
+    let new = dir.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(CaError::File(new, error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    make_dir(&new)?;
+    write(&new.join("ca.pem"), ca, 0o644)?;
+    write(&new.join("ca.key"), &node.ca_key, 0o600)?;
+    write(&new.join(SECRET), &node.peers, 0o600)?;
+    write(&new.join(SEEDS), &(node.seeds.join("\n") + "\n"), 0o600)?;
+    issuer(&new)?;
+    fs::rename(&new, dir).map_err(|error| CaError::File(dir.to_owned(), error))
+}
+
+/// Returns where a node finds the others; none if it is the first one.
+pub(crate) fn seeds(dir: &Path) -> Result<Vec<String>, CaError> {
+    let path = dir.join(SEEDS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(read(path)?.lines().map(str::to_owned).collect())
+}
+
+fn read(path: PathBuf) -> Result<String, CaError> {
+    fs::read_to_string(&path).map_err(|error| CaError::File(path, error))
+}
+
 fn make_dir(dir: &Path) -> Result<(), CaError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| CaError::File(dir.to_owned(), error))
 }
 
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, CaError> {
-    let read = |path: PathBuf| match fs::read_to_string(&path) {
-        Ok(text) => Ok(text),
-        Err(error) => Err(CaError::File(path, error)),
-    };
     let key = KeyPair::from_pem(&read(dir.join("ca.key"))?)?;
     Ok(Issuer::from_ca_cert_pem(&read(dir.join("ca.pem"))?, key)?)
 }

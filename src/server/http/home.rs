@@ -1,32 +1,57 @@
 //! The invitations of a server and the devices that have joined it: what the requests of
 //! `handlers::devices` share.
 //!
-//! Invitations are in memory, so that a restart ends them. The list of devices is on the disk
-//! before a device is told that it has joined, or its remover that it is gone.
+//! Invitations are in memory, so that a restart ends them. The devices are remembered by the engine
+//! before a device is told that it has joined, or its remover that it is gone. Each node admits the
+//! devices that its own engine remembers, and looks again when one of their names has an event.
 
-use super::bodies::problem::{HandlerResult, Problem};
-use super::ca::sign_device;
+use super::bodies::problem::{HandlerResult, Problem, service_reply};
+use super::ca::{node_secrets, sign_device};
 use crate::auth::Authenticator;
-use crate::base::said;
-use crate::home::devices::{DeviceError, DeviceList, IssuedCertificate, is_device_name};
-use crate::home::invitations::{
-    ConfirmedDevice, INVITATION_SPAN, Invitations, JoinConfirmation, JoinHello, JoinRefusal,
+use crate::engine::{
+    Acquire, ClientId, Event, EventKind, Forget, Grace, Handover, LeaseKey, LeaseTerms, LockName,
+    LockView, Op, Outcome, Ownership, Reason, RefusalKind, Release, Ttl,
 };
-use crate::home::messages::InviteResponse;
+use crate::home::devices::{
+    DEVICES_MAX, Device, DeviceError, DeviceList, IssuedCertificate, is_device_name,
+};
+use crate::home::invitations::{
+    ConfirmedDevice, INVITATION_SPAN, InvitationKind, InvitationStage, Invitations, JoinHello,
+};
+use crate::home::messages::{InviteResponse, NodeSecrets};
 use crate::net::certificates::CertSerial;
-use crate::time::{Time, Wall};
+use crate::service::backend_status::Member;
+use crate::service::{List, ListedNames, Locks, RequestError, Unavailable};
+use crate::time::{Span, Time, Wall, boot_now};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use rand_core::OsRng;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use std::{fs, io};
-use tokio::sync::watch;
-
-/// The file with the list of devices, in the directory of the certificate authority.
-pub(crate) const DEVICES_FILE: &str = "devices.json";
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::sleep;
 
 /// The port that a machine joins unless it is told another one.
 const PORT: u16 = 8443;
+
+/// For how long nobody else changes a device that a node changes and then dies.
+const CHANGE_SPAN: Span = Span::from_secs(5);
+
+/// The shortest time between two looks at the events of all locks.
+const EVENTS_PAUSE: Duration = Duration::from_secs(1);
+
+/// The number of events that are read at once.
+const EVENTS_BATCH: usize = 1_000;
+
+/// The longest time after which a waiting request looks at the clock: tokio's timers stand still
+/// while the machine sleeps.
+pub(super) const CLOCK_CHECK: Duration = Duration::from_secs(5);
+
+/// The beginning of the names by which the engine remembers devices. Each has the serials of its
+/// certificates as its handover.
+const DEVICE_PREFIX: &str = ".latchfs/devices/";
 
 pub(super) struct Home {
     dir: PathBuf,
@@ -34,10 +59,18 @@ pub(super) struct Home {
     ca: String,
     /// What another machine is told to join.
     host: String,
-    /// Locked while an invitation or the list of devices changes.
+    locks: Locks,
+    gate: Arc<Authenticator>,
     pub(super) invitations: Mutex<Invitations>,
-    /// Notified when an invitation has ended.
+    /// Notified when an invitation has ended, or is used.
     pub(super) changed: watch::Sender<()>,
+}
+
+/// What a machine gets that has joined.
+pub(super) enum JoinedMachine {
+    /// A device, with its certificate and the URLs of all nodes.
+    Device(IssuedCertificate, Vec<String>),
+    Node(NodeSecrets),
 }
 
 /// Returns the problem of a device that can't have its name, or for which there is no room.
@@ -46,8 +79,14 @@ pub(super) fn refused_name(error: &DeviceError) -> Problem {
 }
 
 impl Home {
-    /// Opens the directory of a certificate authority.
-    pub(super) fn open(dir: &Path, port: Option<u16>) -> io::Result<Self> {
+    /// Opens the directory of a certificate authority, and admits the devices that the engine
+    /// remembers.
+    pub(super) fn open(
+        dir: &Path,
+        port: Option<u16>,
+        locks: Locks,
+        gate: Arc<Authenticator>,
+    ) -> io::Result<Self> {
         let ca = fs::read_to_string(dir.join("ca.pem"))?;
         let host = own_name();
         let host = match port {
@@ -55,7 +94,15 @@ impl Home {
             Some(port) => format!("{host}:{port}"),
         };
         let (dir, invitations) = (dir.to_owned(), Mutex::default());
-        Ok(Self { dir, ca, host, invitations, changed: watch::channel(()).0 })
+        let home = Self { dir, ca, host, locks, gate, invitations, changed: watch::channel(()).0 };
+        let (then, known) = mpsc::channel();
+        home.look(move |list| drop(then.send(list)));
+        // The engine drops a request without a reply only while it shuts down.
+        let known = known.recv().unwrap_or(Err(Unavailable::Closing));
+        home.gate.set_devices(
+            known.map_err(|why| io::Error::other(RequestError::Unavailable(why).to_string()))?,
+        );
+        Ok(home)
     }
 
     /// Returns the certificate of the CA (PEM).
@@ -63,72 +110,168 @@ impl Home {
         &self.ca
     }
 
+    /// Returns the devices that have joined.
+    pub(super) fn devices(&self) -> Arc<DeviceList> {
+        self.gate.devices().unwrap_or_default()
+    }
+
+    /// Checks whether a device may join under this name. The name of the server is that of its own
+    /// users.
+    pub(super) fn check_name(&self, name: &str) -> Result<(), DeviceError> {
+        self.devices().check(name)?;
+        let is_own = name.eq_ignore_ascii_case(&own_name());
+        if is_own { Err(DeviceError::Taken(name.to_owned())) } else { Ok(()) }
+    }
+
     /// Opens an invitation. `None`: there are as many as there may be.
-    pub(super) fn invite(&self, now: Time, name: Option<String>) -> Option<InviteResponse> {
-        let (id, code) = self.invitations.lock().invite(now, name, &mut OsRng)?;
+    pub(super) fn invite(
+        &self,
+        now: Time,
+        kind: InvitationKind,
+        name: Option<String>,
+    ) -> Option<InviteResponse> {
+        let (id, code) = self.invitations.lock().invite(now, kind, name, &mut OsRng)?;
         let (slot, lasts_ms) = (code.slot, INVITATION_SPAN.as_millis());
-        Some(InviteResponse { slot, id, code: code.to_string(), host: self.host.clone(), lasts_ms })
+        let (code, host) = (code.to_string(), self.host.clone());
+        Some(InviteResponse { slot, id, kind, code, host, lasts_ms })
     }
 
     /// Answers the first message of a device.
-    pub(super) fn begin(
-        &self,
-        now: Time,
-        hello: JoinHello,
-    ) -> Result<(u64, Vec<u8>), JoinRefusal<Problem>> {
+    pub(super) fn begin(&self, now: Time, hello: JoinHello) -> HandlerResult<(u64, Vec<u8>)> {
         if !is_device_name(&hello.name) {
-            return Err(JoinRefusal::Device(refused_name(&DeviceError::Name)));
+            return Err(refused_name(&DeviceError::Name));
         }
         let begun = self.invitations.lock().begin(now, hello, &mut OsRng);
-        begun.map_err(|_| JoinRefusal::Malformed)
+        begun.map_err(|_| Problem::invalid("this is no message of a machine that joins"))
     }
 
-    /// Checks the confirmation of a device, and registers it. Returns the device and its
-    /// certificate.
-    pub(super) fn confirm(
-        &self,
-        now: Time,
-        gate: &Authenticator,
-        given: &JoinConfirmation<'_>,
-    ) -> Result<(ConfirmedDevice, IssuedCertificate), JoinRefusal<Problem>> {
-        let register = |device: &ConfirmedDevice| {
-            check_name(gate, &device.name).map_err(|error| refused_name(&error))?;
-            let issued = self.sign(&device.name, &device.request)?;
-            let mut list = devices(gate);
-            list.add(&device.name, &issued, Wall::now());
-            self.store(gate, list)?;
-            Ok(issued)
+    /// Registers a machine that has confirmed the code of a slot, and ends its invitation.
+    pub(super) async fn register(
+        self: Arc<Self>,
+        slot: u8,
+        device: ConfirmedDevice,
+    ) -> HandlerResult<JoinedMachine> {
+        self.changed.send_replace(());
+        let joined = match device.kind {
+            InvitationKind::Device => self.add(&device).await,
+            InvitationKind::Node => self.add_node(slot, &device).await.map(JoinedMachine::Node),
         };
-        let joined = self.invitations.lock().confirm(now, given, register);
+        self.invitations.lock().finish(slot, &device, joined.is_ok());
         self.changed.send_replace(());
         joined
     }
 
+    async fn add(&self, device: &ConfirmedDevice) -> HandlerResult<JoinedMachine> {
+        let name = &device.name;
+        self.check_name(name).map_err(|error| refused_name(&error))?;
+        let issued = self.sign(name, &device.request)?;
+        let joins = |known: Option<Device>| match known {
+            None => Ok(Device::new(&issued, Wall::now())),
+            Some(_) => Err(refused_name(&DeviceError::Taken(name.clone()))),
+        };
+        let urls = self.nodes().await?.iter().map(|node| node.url.to_string()).collect();
+        self.change(name, true, joins).await?;
+        Ok(JoinedMachine::Device(issued, urls))
+    }
+
+    /// Waits until a person has allowed a node, and returns what it gets.
+    async fn add_node(&self, slot: u8, device: &ConfirmedDevice) -> HandlerResult<NodeSecrets> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            let state = self.invitations.lock().state(boot_now(), slot, device.invitation);
+            let left = match state {
+                Ok((left, InvitationStage::Asks(_))) => left,
+                Ok((_, InvitationStage::Joins)) => break,
+                Ok((_, InvitationStage::Open)) | Err(_) => {
+                    let why = "nobody has allowed this machine to be a node; run 'latchfs invite \
+                               --node' again";
+                    return Err(Problem::of(RefusalKind::Denied, why));
+                }
+            };
+            // Whichever ends the wait: the loop looks at the invitation again.
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sleep(left.max(Span::from_millis(1)).as_duration().min(CLOCK_CHECK)) => {}
+            }
+        }
+        let seeds = self.nodes().await?.iter().map(|node| node.address.to_string()).collect();
+        node_secrets(&self.dir, seeds)
+            .map_err(|error| Problem::plain(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
+    }
+
+    /// Returns all nodes of the server.
+    async fn nodes(&self) -> HandlerResult<Vec<Member>> {
+        let no_cluster = || Problem::invalid("this server has no log that others could share");
+        let admin = self.locks.cluster_admin().ok_or_else(no_cluster)?;
+        let (then, report) = oneshot::channel();
+        admin.report(false, Box::new(|report| drop(then.send(Ok(report)))));
+        let nodes = service_reply(report.await)?.nodes;
+        Ok(nodes.into_iter().map(|node| node.member).collect())
+    }
+
     /// Signs a new certificate for a device that has shown its present one.
-    pub(super) fn renew(
+    pub(super) async fn renew(
         &self,
-        gate: &Authenticator,
         name: &str,
         asked_by: &CertSerial,
         request: &str,
     ) -> HandlerResult<IssuedCertificate> {
-        let _changing = self.invitations.lock();
         let issued = self.sign(name, request)?;
-        let mut list = devices(gate);
-        list.renew(name, asked_by, &issued);
-        self.store(gate, list)?;
+        let renews = |known: Option<Device>| match known {
+            Some(device) => Ok(device.renewed(asked_by, &issued)),
+            None => Err(unknown_device(name)),
+        };
+        self.change(name, false, renews).await?;
         Ok(issued)
     }
 
-    /// Removes a device. Returns whether there was one.
-    pub(super) fn remove(&self, gate: &Authenticator, name: &str) -> HandlerResult<bool> {
-        let _changing = self.invitations.lock();
-        let mut list = devices(gate);
-        let was_there = list.remove(name, Wall::now());
-        if was_there {
-            self.store(gate, list)?;
+    /// Removes a device: its requests end, and it can make no others.
+    pub(super) async fn remove(&self, name: &str) -> HandlerResult<()> {
+        let own = name_of_device(name).ok_or_else(|| unknown_device(name))?;
+        if !self.devices().has(name) {
+            return Err(unknown_device(name));
         }
-        Ok(was_there)
+        self.decide(Op::Forget(Forget { name: own, by: server_client()? })).await?;
+        self.gate.set_device(name, None);
+        Ok(())
+    }
+
+    /// Replaces a device by what `decide` makes of the present one, while no other node does so.
+    async fn change(
+        &self,
+        name: &str,
+        joins: bool,
+        decide: impl FnOnce(Option<Device>) -> HandlerResult<Device>,
+    ) -> HandlerResult<()> {
+        let own = name_of_device(name).ok_or_else(|| refused_name(&DeviceError::Name))?;
+        let ttl = Ttl::new(CHANGE_SPAN).map_err(|error| Problem::invalid(error.to_string()))?;
+        let (client, term) = (server_client()?, LeaseTerms::Own(ttl, Grace::NONE));
+        let hold = Ownership::Exclusive(None);
+        let acquire = Acquire::new(own.clone(), client.clone(), term);
+        let acquire = Acquire { hold, remember: joins, ..acquire };
+        let Outcome::Granted(tenure) = self.decide(Op::Acquire(acquire)).await? else {
+            return Err(busy_device());
+        };
+        let last = tenure.previous.as_ref().and_then(|previous| previous.last.as_ref());
+        let known = last.and_then(|last| Device::parse(&last.handover.text));
+        let decided = decide(known);
+        let handover =
+            decided.as_ref().ok().map(|device| Handover { text: device.text().into(), counter: 1 });
+        let key = LeaseKey { name: own, client, token: Some(tenure.token) };
+        let released = self.decide(Op::Release(Release { handover, ..Release::of(key) })).await;
+        let device = decided?;
+        released?;
+        self.gate.set_device(name, Some(device));
+        Ok(())
+    }
+
+    async fn decide(&self, op: Op) -> HandlerResult<Outcome> {
+        let (then, answer) = oneshot::channel();
+        self.locks.submit(op, |answer| drop(then.send(answer)));
+        service_reply(answer.await)?.map_err(|refusal| match &*refusal.reason {
+            Reason::Conflict(_) => busy_device(),
+            _ => RequestError::Refused(refusal).into(),
+        })
     }
 
     fn sign(&self, name: &str, request: &str) -> HandlerResult<IssuedCertificate> {
@@ -136,32 +279,74 @@ impl Home {
             .map_err(|error| Problem::plain(StatusCode::BAD_REQUEST, error.to_string()))
     }
 
-    /// Writes the list, and then puts it into force.
-    fn store(&self, gate: &Authenticator, list: DeviceList) -> HandlerResult<()> {
-        list.write(&self.dir.join(DEVICES_FILE)).map_err(|error| {
-            let why = format!(
-                "the server can't keep its list of devices ({}); make room on its disk, and try \
-                 again",
-                said(&error)
-            );
-            Problem::plain(StatusCode::SERVICE_UNAVAILABLE, why)
-        })?;
-        gate.set_devices(list);
-        Ok(())
+    /// Passes the devices that the engine of this node remembers to `then`.
+    fn look(&self, then: impl FnOnce(Result<DeviceList, Unavailable>) + Send + 'static) {
+        let (prefix, limit) = (DEVICE_PREFIX.to_owned(), 2 * DEVICES_MAX);
+        let query = List { prefix: prefix.clone(), after: None, limit };
+        self.locks.known_list(ListedNames::Remembered, vec![prefix], query, |known| {
+            let handover = |view: &LockView| {
+                let name = view.name.as_str().strip_prefix(DEVICE_PREFIX)?.to_owned();
+                let last = view.previous.as_ref()?.last.as_ref()?;
+                Some((name, Arc::clone(&last.handover.text)))
+            };
+            then(known.map(|known| DeviceList::of(known.it.items.iter().filter_map(handover))));
+        });
+    }
+
+    /// Admits the devices that the engine of this node remembers from now on, in an endless loop:
+    /// other nodes change them as well.
+    pub(super) async fn follow(&self) {
+        let (wake, mut watch) = (Arc::new(Notify::new()), self.locks.subscribe(None));
+        let waker = Arc::clone(&wake);
+        watch.wake_by(Arc::new(move || waker.notify_one()));
+        loop {
+            wake.notified().await;
+            let mut is_changed = false;
+            loop {
+                let each = |_, event: &Event| is_changed |= is_of_device(event);
+                let visit = watch.visit(EVENTS_BATCH, each);
+                is_changed |= visit.has_gap;
+                if !visit.more {
+                    break;
+                }
+            }
+            if is_changed {
+                let (then, known) = oneshot::channel();
+                self.look(|list| drop(then.send(list)));
+                if let Ok(Ok(list)) = known.await {
+                    self.gate.set_devices(list);
+                }
+            }
+            sleep(EVENTS_PAUSE).await;
+        }
     }
 }
 
-/// Returns the devices that have joined.
-pub(super) fn devices(gate: &Authenticator) -> DeviceList {
-    gate.devices().map(|list| DeviceList::clone(&list)).unwrap_or_default()
+/// Whether an event may come from a change of a device.
+fn is_of_device(event: &Event) -> bool {
+    match &event.what {
+        EventKind::Ended { name, .. } | EventKind::Annotated { name, .. } => name.is_own(),
+        _ => false,
+    }
 }
 
-/// Checks whether a device may join under this name. The name of the server is that of its own
-/// users.
-pub(super) fn check_name(gate: &Authenticator, name: &str) -> Result<(), DeviceError> {
-    devices(gate).check(name)?;
-    let is_own = name.eq_ignore_ascii_case(&own_name());
-    if is_own { Err(DeviceError::Taken(name.to_owned())) } else { Ok(()) }
+/// Returns the name by which the engine remembers a device; `None` if no device is named so.
+fn name_of_device(name: &str) -> Option<LockName> {
+    is_device_name(name).then(|| LockName::parse_own(&format!("{DEVICE_PREFIX}{name}")).ok())?
+}
+
+fn server_client() -> HandlerResult<ClientId> {
+    ClientId::parse("latchfs").map_err(|error| Problem::invalid(error.to_string()))
+}
+
+fn busy_device() -> Problem {
+    let why = "another request changes this device just now; try again";
+    Problem::plain(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+fn unknown_device(name: &str) -> Problem {
+    let why = format!("there is no device '{name}'; 'latchfs devices' shows all");
+    Problem::plain(StatusCode::NOT_FOUND, why)
 }
 
 /// Returns the host name of this machine.

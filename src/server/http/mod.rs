@@ -32,5 +32,4 @@ pub mod fuzz;
 pub use crate::server::http::connection::{Listen, UserGrants};
 pub(crate) use crate::server::http::handlers::batch_endpoint::batch_requests;
 pub(crate) use crate::server::http::routes::route_table::requests;
-pub(crate) use home::DEVICES_FILE;
 pub use server::{HttpConfig, HttpServer, HttpStartError};

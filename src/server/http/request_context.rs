@@ -18,12 +18,12 @@ use crate::engine::{
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::http::bodies::parameters::Param;
-use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
 use crate::server::http::bodies::schema::Schema;
 use crate::server::lock_log::AuditedCaller;
 use crate::service::audit::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::paging::StaleRead;
-use crate::service::{ParentCheck, RequestError, Unavailable};
+use crate::service::{ParentCheck, RequestError};
 use crate::shares::{Identity, SharedTable, TableShare};
 use crate::status::previous_of;
 use axum::body::Body;
@@ -415,15 +415,6 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
             user.may_make(name, client, holders).map_err(|denial| denial.to_string().into())
         }
     })
-}
-
-/// Converts what the lock service sent, a reply or nothing, to the result of a handler.
-pub(super) fn service_reply<T>(
-    answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
-) -> HandlerResult<T> {
-    // The lock service drops a request without a reply only while it shuts down.
-    let answer = answer.unwrap_or(Err(Unavailable::Closing));
-    answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
 }
 
 /// One method at a path: its handler, the operation whose permissions it needs, and its

@@ -12,6 +12,7 @@ use crate::auth::server_tls::CertifiedCaller;
 use crate::auth::{Authenticator, Credentials, CredentialsError, OpenTo};
 use crate::base::said;
 use crate::engine::{Grace, Ttl};
+use crate::home::invitations::InvitationKind;
 use crate::home::messages::InviteResponse;
 use crate::metrics::MetricsPage;
 use crate::net::connections::accept_until;
@@ -161,7 +162,9 @@ impl HttpServer {
         app.release_on_node_removal = config.release_on_node_removal;
         if let Some(dir) = &config.home {
             let port = bound.iter().find_map(|(listener, _)| listener.port());
-            app.home = Some(Home::open(dir, port).map_err(HttpStartError::System)?);
+            let (locks, gate) = (app.locks.clone(), Arc::clone(&app.gate));
+            let home = Home::open(dir, port, locks, gate).map_err(HttpStartError::System)?;
+            app.home = Some(Arc::new(home));
         }
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
@@ -174,6 +177,9 @@ impl HttpServer {
         }
         let keeping = Arc::clone(&app);
         workers.first().spawn(async move { keeping.chronicle.keep().await });
+        if let Some(home) = app.home.clone() {
+            workers.first().spawn(async move { home.follow().await });
+        }
         let path_of = |listen: &Listen| match listen {
             Listen::Tcp(_) => None,
             // The socket of a service manager stays.
@@ -199,9 +205,9 @@ impl HttpServer {
     /// `None` if the server lets none join.
     pub(crate) fn first_invitation(&self) -> Option<(Option<InviteResponse>, usize)> {
         let home = self.app.home.as_ref()?;
-        let joined = self.app.gate.devices()?.present_count();
-        let invited = if joined == 0 { home.invite(boot_now(), None) } else { None };
-        Some((invited, joined))
+        let joined = home.devices().len();
+        let invite = || home.invite(boot_now(), InvitationKind::Device, None);
+        Some((if joined == 0 { invite() } else { None }, joined))
     }
 
     /// Registers a callback that adds metrics to the metrics page.

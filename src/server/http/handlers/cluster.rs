@@ -8,14 +8,12 @@ use crate::server::http::bodies::options::{RequestOptions, request_id};
 use crate::server::http::bodies::parameters::{
     ALL, CLIENT, FORCE, IDEMPOTENCY_KEY, KEEP, NODE_ID, OF, REASON, STATE, TO,
 };
-use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::bodies::schema::Schema;
 use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::unexpected;
-use crate::server::http::request_context::{
-    Endpoint, RequestContext, doc, endpoint, service_reply,
-};
+use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoint};
 use crate::service::backend_status::{
     ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };

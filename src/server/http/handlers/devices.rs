@@ -8,16 +8,18 @@ use super::grant_response::serialized;
 use crate::auth::Credential;
 use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, RefusalKind};
-use crate::home::invitations::{InvitationEnd, JoinConfirmation, JoinHello, JoinRefusal};
+use crate::home::invitations::{
+    InvitationEnd, InvitationKind, InvitationStage, JoinConfirmation, JoinHello,
+};
 use crate::home::messages::{
-    AWAIT, BODY_BYTES_MAX, CONFIRM, ConfirmRequest, ConfirmResponse, DEVICES, HomeRequest,
+    ALLOW, AWAIT, BODY_BYTES_MAX, CONFIRM, ConfirmRequest, ConfirmResponse, DEVICES, HomeRequest,
     INVITATIONS, INVITE, JOIN, JoinRequest, JoinResponse, REMOVE, RENEW, REVOKE,
 };
 use crate::server::http::app_state::{ShutdownPhase, entered};
 use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
 use crate::server::http::bodies::schema::Schema;
-use crate::server::http::home::{Home, check_name, devices, refused_name};
+use crate::server::http::home::{CLOCK_CHECK, Home, JoinedMachine, refused_name};
 use crate::server::http::request_context::{
     Endpoint, HandlerFuture, RequestContext, doc, endpoint,
 };
@@ -26,12 +28,8 @@ use crate::time::{Span, Wall, boot_now};
 use axum::http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::sync::Arc;
 use tokio::time::sleep;
-
-/// The longest time after which a waiting request looks at the clock: tokio's timers stand still
-/// while the machine sleeps.
-const CLOCK_CHECK: Duration = Duration::from_secs(5);
 
 /// Endpoints for the commands of latchfs itself; internal, so not in the `OpenAPI` document.
 pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
@@ -41,21 +39,20 @@ pub(in crate::server::http) static ENDPOINTS: &[(&str, Endpoint)] = &[
     (INVITE, post(Operation::Invite, "inviteDevice", |call| Box::pin(invite(call)))),
     (INVITATIONS, post(Operation::Invite, "listInvitations", |call| Box::pin(list(call)))),
     (AWAIT, post(Operation::Invite, "awaitDevice", |call| Box::pin(wait(call)))),
+    (ALLOW, post(Operation::Invite, "allowNode", |call| Box::pin(allow(call)))),
     (REVOKE, post(Operation::Invite, "revokeInvitation", |call| Box::pin(revoke(call)))),
     (DEVICES, post(Operation::ManageDevices, "listDevices", |call| Box::pin(show(call)))),
     (REMOVE, post(Operation::ManageDevices, "removeDevice", |call| Box::pin(remove(call)))),
 ];
 
-const fn post(
-    operation: Operation,
-    id: &'static str,
-    run: fn(RequestContext) -> HandlerFuture,
-) -> Endpoint {
+type Run = fn(RequestContext) -> HandlerFuture;
+
+const fn post(operation: Operation, id: &'static str, run: Run) -> Endpoint {
     let doc = doc(id, "For commands of latchfs.", &[], 200, Schema::Text("application/json"), &[]);
     endpoint(Method::POST, operation, run, doc)
 }
 
-fn home(call: &RequestContext) -> HandlerResult<&Home> {
+fn home(call: &RequestContext) -> HandlerResult<&Arc<Home>> {
     call.app.home.as_ref().ok_or_else(|| {
         let why = "this server lets no machine join; start it with 'latchfs serve --home'";
         Problem::plain(StatusCode::NOT_FOUND, why)
@@ -76,23 +73,28 @@ fn exporter(call: &RequestContext) -> HandlerResult<&[u8]> {
         .ok_or_else(|| Problem::invalid("a machine joins over TLS 1.3; use 'latchfs join HOST'"))
 }
 
-fn refused(refusal: JoinRefusal<Problem>) -> Problem {
-    match refusal {
-        JoinRefusal::Malformed => Problem::invalid("this is no message of a machine that joins"),
-        JoinRefusal::Code => Problem::of(
-            RefusalKind::Denied,
-            "the code is wrong, or it was used or revoked, or its 10 minutes are over; run \
-             'latchfs invite' at the server for another one",
-        ),
-        JoinRefusal::Device(problem) => problem,
-    }
+fn wrong_code() -> Problem {
+    Problem::of(
+        RefusalKind::Denied,
+        "the code is wrong, or it was used or revoked, or its 10 minutes are over; run 'latchfs \
+         invite' at the server for another one",
+    )
 }
 
-/// Records an act in the audit log. `name` is that of a device.
-async fn audit(call: &RequestContext, operation: Operation, name: Option<&str>) {
+/// Records an act in the audit log. `name` is that of a machine.
+async fn audit(
+    call: &RequestContext,
+    operation: Operation,
+    name: Option<&str>,
+    kind: InvitationKind,
+) {
     let client = name.and_then(|name| ClientId::parse(name).ok());
     let target = client.as_ref().map(ActionTarget::Client);
-    call.audited().acts(&call.app.locks, operation, target, "done").await;
+    let outcome = match kind {
+        InvitationKind::Device => "done",
+        InvitationKind::Node => "done, as a node",
+    };
+    call.audited().acts(&call.app.locks, operation, target, outcome).await;
 }
 
 /// Answers the first message of a machine that joins.
@@ -102,23 +104,31 @@ async fn join(mut call: RequestContext) -> HandlerResult {
     let JoinRequest { slot, name, request, message } = body(&mut call).await?;
     let home = home(&call)?;
     let begun = home.begin(boot_now(), JoinHello { slot, name, request, message });
-    let (attempt, message) = begun.map_err(refused)?;
+    let (attempt, message) = begun?;
     let answer = JoinResponse { attempt, message, ca: home.ca().to_owned() };
     Ok(serialized(StatusCode::OK, &answer))
 }
 
-/// Checks that a machine knows the code, and gives it its certificate.
+/// Checks that a machine knows the code, and gives it its certificate, or the secrets of a node.
 async fn confirm(mut call: RequestContext) -> HandlerResult {
     home(&call)?;
     let ConfirmRequest { slot, attempt, confirmation } = body(&mut call).await?;
     let (home, exporter) = (home(&call)?, exporter(&call)?);
     let (ca, confirmation) = (home.ca(), &*confirmation);
     let given = JoinConfirmation { slot, attempt, confirmation, ca, exporter };
-    let joined = home.confirm(boot_now(), &call.app.gate, &given);
-    let (device, issued) = joined.map_err(refused)?;
-    audit(&call, Operation::Join, Some(&device.name)).await;
+    let confirmed = home.invitations.lock().confirm(boot_now(), &given);
+    home.changed.send_replace(());
+    let device = confirmed.map_err(|_| wrong_code())?;
+    // A machine that has gone meanwhile leaves no invitation half used.
+    let registered = tokio::spawn(Arc::clone(home).register(slot, device.clone()));
+    let joined = registered.await.unwrap_or_else(|_| Err(Problem::closing()))?;
+    audit(&call, Operation::Join, Some(&device.name), device.kind).await;
     let (name, confirmation) = (device.name, device.confirmation);
-    let answer = ConfirmResponse { name, confirmation, certificate: issued.pem };
+    let (certificate, servers, node) = match joined {
+        JoinedMachine::Device(issued, urls) => (Some(issued.pem), urls, None),
+        JoinedMachine::Node(secrets) => (None, Vec::new(), Some(secrets)),
+    };
+    let answer = ConfirmResponse { name, confirmation, certificate, servers, node };
     Ok(serialized(StatusCode::OK, &answer))
 }
 
@@ -134,26 +144,25 @@ async fn renew(mut call: RequestContext) -> HandlerResult {
         return Err(Problem::invalid("a device renews its certificate, by the one that it has"));
     };
     let name = &call.grant.name;
-    let issued = home(&call)?.renew(&call.app.gate, name, serial, request)?;
-    audit(&call, Operation::RenewDevice, Some(name)).await;
+    let issued = home(&call)?.renew(name, serial, request).await?;
+    audit(&call, Operation::RenewDevice, Some(name), InvitationKind::Device).await;
     Ok(json(StatusCode::OK, &json!({ "certificate": issued.pem })))
 }
 
 /// Opens an invitation.
 async fn invite(mut call: RequestContext) -> HandlerResult {
     home(&call)?;
-    let HomeRequest { name, .. } = body(&mut call).await?;
+    let HomeRequest { name, kind, .. } = body(&mut call).await?;
     let home = home(&call)?;
     if let Some(name) = &name {
-        let checked = check_name(&call.app.gate, name);
-        checked.map_err(|error| refused_name(&error))?;
+        home.check_name(name).map_err(|error| refused_name(&error))?;
     }
-    let invited = home.invite(boot_now(), name.clone()).ok_or_else(|| {
+    let invited = home.invite(boot_now(), kind, name.clone()).ok_or_else(|| {
         let why = "there are as many invitations as there may be; wait, or revoke one by 'latchfs \
                    invite --revoke SLOT'";
         Problem::of(RefusalKind::Limit, why)
     })?;
-    audit(&call, Operation::Invite, name.as_deref()).await;
+    audit(&call, Operation::Invite, name.as_deref(), kind).await;
     Ok(serialized(StatusCode::OK, &invited))
 }
 
@@ -161,20 +170,24 @@ async fn invite(mut call: RequestContext) -> HandlerResult {
 async fn list(mut call: RequestContext) -> HandlerResult {
     let HomeRequest { .. } = body(&mut call).await?;
     let open = home(&call)?.invitations.lock().open(boot_now());
-    let shown = open.iter().map(
-        |open| json!({ "slot": open.slot, "name": open.name, "left_ms": open.left.as_millis() }),
-    );
+    let shown = open.iter().map(|open| {
+        let left_ms = open.left.as_millis();
+        json!({ "slot": open.slot, "kind": open.kind, "name": open.name, "left_ms": left_ms })
+    });
     Ok(json(StatusCode::OK, &json!({ "invitations": shown.collect::<Vec<_>>() })))
 }
 
-/// Waits until an invitation has ended.
+/// Waits until an invitation has ended, or a node asks to join.
 async fn wait(mut call: RequestContext) -> HandlerResult {
     let asked: HomeRequest = body(&mut call).await?;
     let (home, slot, id) = (home(&call)?, slot_of(&asked)?, asked.id.unwrap_or_default());
     let (mut changed, mut phase) = (home.changed.subscribe(), call.app.follow_phase());
     loop {
         let left = match home.invitations.lock().state(boot_now(), slot, id) {
-            Ok(left) => left.max(Span::from_millis(1)).as_duration(),
+            Ok((_, InvitationStage::Asks(name))) => {
+                return Ok(json(StatusCode::OK, &json!({ "end": "asks", "name": name })));
+            }
+            Ok((left, _)) => left.max(Span::from_millis(1)).as_duration(),
             Err(end) => return Ok(json(StatusCode::OK, &shown_end(&end))),
         };
         tokio::select! {
@@ -198,6 +211,21 @@ fn slot_of(asked: &HomeRequest) -> HandlerResult<u8> {
     asked.slot.ok_or_else(|| Problem::invalid("the request names no slot"))
 }
 
+/// Allows the machine that has used an invitation to become a node, or refuses it.
+async fn allow(mut call: RequestContext) -> HandlerResult {
+    let asked: HomeRequest = body(&mut call).await?;
+    let (slot, id) = (slot_of(&asked)?, asked.id.unwrap_or_default());
+    let home = home(&call)?;
+    let was_asked = home.invitations.lock().allow(boot_now(), slot, id, asked.allow);
+    home.changed.send_replace(());
+    if !was_asked {
+        let why = "no machine waits for that: the invitation has ended";
+        return Err(Problem::plain(StatusCode::CONFLICT, why));
+    }
+    audit(&call, Operation::Invite, None, InvitationKind::Node).await;
+    Ok(json(StatusCode::OK, &json!({ "slot": slot, "allowed": asked.allow })))
+}
+
 /// Revokes an invitation.
 async fn revoke(mut call: RequestContext) -> HandlerResult {
     let asked: HomeRequest = body(&mut call).await?;
@@ -209,23 +237,21 @@ async fn revoke(mut call: RequestContext) -> HandlerResult {
         let why = format!("no invitation has the slot {slot}; 'latchfs invite --list' shows all");
         return Err(Problem::plain(StatusCode::NOT_FOUND, why));
     }
-    audit(&call, Operation::Invite, None).await;
+    audit(&call, Operation::Invite, None, InvitationKind::Device).await;
     Ok(json(StatusCode::OK, &json!({ "slot": slot, "revoked": true })))
 }
 
 /// Lists the devices that have joined.
 async fn show(mut call: RequestContext) -> HandlerResult {
     let HomeRequest { .. } = body(&mut call).await?;
-    home(&call)?;
+    let list = home(&call)?.devices();
     let day = |secs| Wall { secs, nanos: 0 }.to_string();
-    let list = devices(&call.app.gate);
-    let shown = list.devices().map(|device| {
+    let shown = list.devices().map(|(name, device)| {
         json!({
-            "name": device.name,
+            "name": name,
             "serials": device.serials,
             "since": day(device.since),
             "until": day(device.until),
-            "removed": device.removed.map(day),
         })
     });
     Ok(json(StatusCode::OK, &json!({ "devices": shown.collect::<Vec<_>>() })))
@@ -235,10 +261,7 @@ async fn show(mut call: RequestContext) -> HandlerResult {
 async fn remove(mut call: RequestContext) -> HandlerResult {
     let HomeRequest { name, .. } = body(&mut call).await?;
     let name = name.ok_or_else(|| Problem::invalid("the request names no device"))?;
-    if !home(&call)?.remove(&call.app.gate, &name)? {
-        let why = format!("there is no device '{name}'; 'latchfs devices' shows all");
-        return Err(Problem::plain(StatusCode::NOT_FOUND, why));
-    }
-    audit(&call, Operation::ManageDevices, Some(&name)).await;
+    home(&call)?.remove(&name).await?;
+    audit(&call, Operation::ManageDevices, Some(&name), InvitationKind::Device).await;
     Ok(json(StatusCode::OK, &json!({ "name": name, "removed": true })))
 }

@@ -8,11 +8,11 @@ use crate::engine::{
     Annotate, Forget, Handover, LeaseKey, LockName, LockView, Op, Outcome, Patch, Phase, Token,
 };
 use crate::server::http::bodies::options::{Consistency, RequestOptions, name_in, request_id};
-use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
 use crate::server::http::bodies::response::json;
 use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::unexpected;
-use crate::server::http::request_context::{RequestContext, service_reply};
+use crate::server::http::request_context::RequestContext;
 use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::{List, ListPage, locks};
 use crate::status::{kind_of_end, previous_of, status_of, with_end};

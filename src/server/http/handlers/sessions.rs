@@ -15,11 +15,11 @@ use crate::engine::{
     Token, Ttl,
 };
 use crate::server::http::bodies::options::{RequestOptions, request_id};
-use crate::server::http::bodies::problem::{HandlerResult, Problem};
+use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
 use crate::server::http::bodies::response::json;
 use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::unexpected;
-use crate::server::http::request_context::{RequestContext, service_reply};
+use crate::server::http::request_context::RequestContext;
 use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::{List, RequestError, locks};
 use crate::time::Time;
