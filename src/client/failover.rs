@@ -340,8 +340,7 @@ mod tests {
     #[test]
     fn a_client_learns_a_limited_number_of_servers() {
         let server = |url: &str| -> Option<Arc<dyn Transport>> {
-            let (url, token, ca, identity) = (url.to_owned(), None, None, None);
-            let access = ServerAccess { url, token, ca, identity };
+            let access = ServerAccess { url: url.to_owned(), ..ServerAccess::default() };
             Http::new(&access).ok().map(|http| Arc::new(http) as _)
         };
         let first = server("http://node0:8080").expect("a URL");

@@ -48,6 +48,8 @@ pub struct ServerAccess {
     pub ca: Option<Vec<u8>>,
     /// Client certificate and its key (PEM).
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The file with both, if the client has the server renew the certificate in time.
+    pub renewed_in: Option<PathBuf>,
 }
 
 /// Why no server can be reached with this [`ServerAccess`]: the URL or a credential is invalid.

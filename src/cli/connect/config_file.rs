@@ -5,7 +5,6 @@
 
 use crate::base::said;
 use crate::cli::argument_types::{absolute, directory_variable, variable};
-use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
 use crate::fuse::kernel::machine_facts::{is_root, own_uid};
@@ -357,6 +356,17 @@ impl Profile {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the URLs of a comma-separated list, without duplicates.
+pub(in crate::cli) fn urls(list: &str) -> Vec<&str> {
+    let mut urls: Vec<&str> = Vec::new();
+    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
+    urls
 }
 
 #[cfg(test)]

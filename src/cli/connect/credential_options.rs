@@ -8,7 +8,7 @@
 //!
 //! Comma-separated lists of the URLs of servers.
 
-use super::config_file::{Config, NamedProfile, Profile};
+use super::config_file::{Config, NamedProfile, Profile, urls};
 use super::join_command;
 use super::machine_locks::MachineLocks;
 use crate::auth::name_in_certificate;
@@ -212,7 +212,7 @@ impl ServerKeyArgs {
         let layers = Layers { reads_environment: self.profile.is_none(), profile: None };
         let ca = layers.file(self.ca.as_ref(), CA, |_| &None)?;
         let ca = ca.as_ref().map(read).transpose()?;
-        Ok(ServerAccess { url: url.to_owned(), token: None, ca, identity: None })
+        Ok(ServerAccess { url: url.to_owned(), ca, ..ServerAccess::default() })
     }
 
     /// Returns the access to a server that a folder names. Anyone who can write to the folder can
@@ -342,14 +342,13 @@ impl ServerCredentials {
         }
         let identity = file(&self.cert)?.zip(file(&self.key)?);
         let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
-        let mut access =
-            ServerAccess { url: self.url.clone(), token, ca: file(&self.ca)?, identity };
         // `join` has written both into one file.
-        if let (Some(cert), Some(key)) = (&self.cert, &self.key)
-            && cert.value == key.value
-        {
-            join_command::renew_certificate(&cert.value, &mut access);
-        }
+        let both = self.cert.as_ref().zip(self.key.as_ref());
+        let both = both.filter(|(cert, key)| cert.value == key.value);
+        let renewed_in = both.map(|(cert, _)| cert.value.clone());
+        let (url, ca) = (self.url.clone(), file(&self.ca)?);
+        let mut access = ServerAccess { url, token, ca, identity, renewed_in };
+        join_command::renew_certificate(&mut access);
         Ok(access)
     }
 
@@ -507,21 +506,12 @@ pub(in crate::cli) fn connect(
     let server = server(access)?;
     let remote = Remote::connect(server, terms)
         .map_err(|error| CliError::system("no connection can be made", &error))?;
-    match remote.connection_error() {
-        None => Ok(Arc::new(remote)),
-        Some((kind, sentence)) => Err(CliError::Said(Exit::of(kind), sentence)),
+    if let Some((kind, sentence)) = remote.connection_error() {
+        return Err(CliError::Said(Exit::of(kind), sentence));
     }
-}
-
-/// Returns the URLs of a comma-separated list, without duplicates.
-pub(in crate::cli) fn urls(list: &str) -> Vec<&str> {
-    let mut urls: Vec<&str> = Vec::new();
-    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-        if !urls.contains(&url) {
-            urls.push(url);
-        }
-    }
-    urls
+    let remote = Arc::new(remote);
+    join_command::renew_while_connected(access, &remote)?;
+    Ok(remote)
 }
 
 /// Whether the list `known` has all URLs of the list `url`.

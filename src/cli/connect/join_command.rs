@@ -4,18 +4,18 @@
 //! Renewal of the client certificate that `join` has brought: a command that finds less than a
 //! third of its time left has the server make another one, for a new key.
 
-use super::config_file::{Config, NewProfile};
+use super::config_file::{Config, NewProfile, urls};
 use crate::auth::{name_in_certificate, validity_of_certificate};
 use crate::base::said;
 use crate::cli::argument_types::{absolute, default_data_dir, host_name};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::cli::serve::serve_command::HOME;
-use crate::client::api_request;
 use crate::client::http_transport::ServerAccess;
 use crate::client::join_request::{
     JoinError, JoinedAs, JoinedServer, certificate_request, check_certificate, join,
 };
+use crate::client::{Remote, api_request};
 use crate::home::devices::is_device_name;
 use crate::home::invitations::InvitationKind;
 use crate::home::join_code::JoinCode;
@@ -26,8 +26,11 @@ use crate::time::{Span, Wall};
 use rcgen::KeyPair;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
-use std::iter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+use std::{iter, thread};
 
 /// The port of a server that machines join.
 const PORT: u16 = 8443;
@@ -219,10 +222,10 @@ fn failed(host: &JoinHost, why: JoinError) -> CliError {
 /// How long the server may take: the command waits for it.
 const RENEWAL_PATIENCE: Span = Span::from_secs(5);
 
-/// Renews the certificate in the file at `path`, which has the key as well, if less than a third of
-/// its time is left. A failure is a warning: the command goes on with the certificate that it has.
-pub(super) fn renew_certificate(path: &Path, access: &mut ServerAccess) {
-    let Some((present, _)) = &access.identity else { return };
+/// Renews the client certificate of a machine that has joined, if less than a third of its time is
+/// left. A failure is a warning: the command goes on with the certificate that it has.
+pub(super) fn renew_certificate(access: &mut ServerAccess) {
+    let (Some(path), Some((present, _))) = (&access.renewed_in, &access.identity) else { return };
     let Some((from, until)) = validity_of_certificate(present) else { return };
     let left = until - Wall::now().secs;
     if left <= 0 || left > (until - from) / 3 {
@@ -240,6 +243,32 @@ pub(super) fn renew_certificate(path: &Path, access: &mut ServerAccess) {
     }
 }
 
+/// How often a connection looks whether its certificate is to be renewed.
+const LOOK_EVERY: Duration = Duration::from_secs(86_400);
+
+/// Renews the client certificate of a connection while that is used, however long: a mount or a
+/// guard may run for years.
+pub(super) fn renew_while_connected(access: &ServerAccess, remote: &Arc<Remote>) -> CliResult {
+    let Some(path) = access.renewed_in.clone() else { return Ok(()) };
+    let (mut access, remote) = (access.clone(), Arc::downgrade(remote));
+    let look = move || {
+        loop {
+            sleep(LOOK_EVERY);
+            let Some(remote) = remote.upgrade() else { return };
+            // Another command may have renewed it.
+            if let Ok(identity) = fs::read(&path) {
+                access.identity = Some((identity.clone(), identity));
+            }
+            renew_certificate(&mut access);
+            if let Err(error) = remote.renew_keys(&access) {
+                output::warn(&format!("{} can't be used: {error}", path.display()));
+            }
+        }
+    };
+    let started = thread::Builder::new().name("certificate".to_owned()).spawn(look);
+    started.map(drop).map_err(|error| CliError::system("a thread can't be started", &error))
+}
+
 /// Returns the new key and certificate, which are in the file then; `None` if another command
 /// renews them.
 fn renewed(path: &Path, access: &ServerAccess, present: &[u8]) -> Result<Option<Vec<u8>>, String> {
@@ -253,7 +282,13 @@ fn renewed(path: &Path, access: &ServerAccess, present: &[u8]) -> Result<Option<
     let key = KeyPair::generate().map_err(|error| error.to_string())?;
     let request = certificate_request(&key).map_err(|error| error.to_string())?;
     let asked = HomeRequest { request: Some(request), ..HomeRequest::default() };
-    let answer = api_request::post(access, RENEW, &asked, RENEWAL_PATIENCE);
+    // Any node renews it.
+    let mut answers = urls(&access.url).into_iter().map(|url| {
+        let access = ServerAccess { url: url.to_owned(), ..access.clone() };
+        api_request::post(&access, RENEW, &asked, RENEWAL_PATIENCE)
+    });
+    let first = answers.next().ok_or("no server is named")?;
+    let answer = first.or_else(|why| answers.find_map(Result::ok).ok_or(why));
     let (code, answer) = answer.map_err(|error| error.to_string())?;
     let certificate = answer["certificate"].as_str().filter(|_| code == 200).ok_or_else(|| {
         let said = answer["detail"].as_str().map(output::harmless);

@@ -148,7 +148,7 @@ fn has_locks(prefix: &str) -> bool {
 }
 
 fn access() -> ServerAccess {
-    ServerAccess { url: URL.to_owned(), token: None, ca: None, identity: None }
+    ServerAccess { url: URL.to_owned(), ..ServerAccess::default() }
 }
 
 /// Makes the directory of the daemon's socket, as root.

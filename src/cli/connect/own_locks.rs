@@ -291,7 +291,7 @@ impl OwnLocks {
     /// Returns the statuses of the first `count` locks whose names begin with `prefix`. Starts no
     /// thread: it would take the signals for which `run` waits.
     fn first(&self, prefix: &str, count: usize) -> CliResult<Vec<Value>> {
-        let access = ServerAccess { url: self.url(), token: None, ca: None, identity: None };
+        let access = ServerAccess { url: self.url(), ..ServerAccess::default() };
         let prefix: String = byte_serialize(prefix.as_bytes()).collect();
         let path = format!("/locks?limit={count}&prefix={prefix}");
         let asked = fetch(&access, "GET", &path, START_PATIENCE);

@@ -8,7 +8,8 @@
 //! tenure of the folder. It is asked without a session, so that nothing changes.
 
 use crate::cli::argument_types::host;
-use crate::cli::connect::credential_options::{ServerKeyArgs, connect, urls};
+use crate::cli::connect::config_file::urls;
+use crate::cli::connect::credential_options::{ServerKeyArgs, connect};
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::carry::{FolderSettings, folder_settings, tool_patterns};
 use crate::cli::guard::decider::check_engine;

@@ -5,8 +5,8 @@ use super::strict::{self, StrictArgs};
 use super::{machine, mounts, servers};
 use crate::cli::doctor::strict::FixedFinding;
 
+use crate::cli::connect::config_file::urls;
 use crate::cli::connect::credential_options::ServerKeyArgs;
-use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 //! backup`, `cluster restore` and `cluster recover`.
 
 use crate::cli::argument_types::span;
+use crate::cli::connect::config_file::urls;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
-use crate::cli::connect::credential_options::urls;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::client::api_request::download;
