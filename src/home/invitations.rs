@@ -260,7 +260,8 @@ impl Invitations {
     /// Revokes the invitation in a slot. Returns whether there was one.
     pub(crate) fn revoke(&mut self, now: Time, slot: u8) -> bool {
         self.expire(now);
-        let slot = self.slot(slot).filter(|slot| slot.open.is_some());
+        let is_open = |open: &Invitation| !open.is_joining();
+        let slot = self.slot(slot).filter(|slot| slot.open.as_ref().is_some_and(is_open));
         slot.map(|slot| slot.end(InvitationEnd::Revoked)).is_some()
     }
 
@@ -298,11 +299,19 @@ impl Invitations {
 
     fn expire(&mut self, now: Time) {
         for slot in &mut self.slots {
-            if slot.open.as_ref().is_some_and(|open| open.until <= now) {
+            let is_over = |open: &Invitation| open.until <= now && !open.is_joining();
+            if slot.open.as_ref().is_some_and(is_over) {
                 slot.end(InvitationEnd::Expired);
             }
             slot.attempts.retain(|attempt| attempt.until > now);
         }
+    }
+}
+
+impl Invitation {
+    /// Whether a machine is being registered, which nobody stops any more.
+    fn is_joining(&self) -> bool {
+        self.stage == InvitationStage::Joins
     }
 }
 
@@ -508,7 +517,9 @@ mod tests {
         let [first, other] = [(); 2].map(|()| begun(&mut server, NOW, &code));
         let device = first.confirmed_on(&mut server, NOW, EXPORTER).expect("the code is right");
         assert_eq!(server.state(NOW, code.slot, id).expect("open").1, InvitationStage::Joins);
-        // Meanwhile nobody else uses the code, and nobody can end it.
+        // Meanwhile nobody else uses the code, and nothing ends it.
+        assert!(!server.revoke(NOW, code.slot));
+        assert!(server.state(NOW + INVITATION_SPAN, code.slot, id).is_ok());
         assert_eq!(other.confirm(&mut server, NOW), Err(JoinRefusal::Code));
         let wrong = begun(&mut server, NOW, &guess(&code));
         assert_eq!(wrong.confirm(&mut server, NOW), Err(JoinRefusal::Code));

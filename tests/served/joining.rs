@@ -446,6 +446,24 @@ fn removed_device_ends_on_open_connections_and_may_join_again() {
     ask(&laptop).exits(77);
 }
 
+/// A thief has the rights of the device, and no others, until it is removed.
+#[test]
+fn stolen_configuration_is_refused_with_its_device() {
+    let home = HomeServer::start();
+    let (laptop, thief) = (Laptop::new(), Laptop::new());
+    laptop.join(&home.host(), "laptop", &home.code).ok();
+    for name in ["config.toml", "home.pem", "home-ca.pem"] {
+        fs::copy(laptop.0.join(name), thief.0.join(name)).expect("both are ours");
+    }
+    laptop.run(&["acquire", "x", "--ttl", "10m"]).ok();
+    thief.run(&["steal", "x", "--reason", "to try"]).exits(77);
+    thief.run(&["acquire", "y", "--client", "box"]).exits(77);
+    home.run(&["devices", "remove", "laptop"]).ok();
+    let refused = thief.run(&["acquire", "y"]).exits(77);
+    assert!(refused.contains("this client certificate is refused"), "{refused}");
+    home.audited("refused.log", &["\"laptop\"", "is refused"]);
+}
+
 /// A machine between a device and a server, which ends the TLS of both.
 struct Relay {
     port: u16,

@@ -299,9 +299,9 @@ impl Home {
         let (wake, mut watch) = (Arc::new(Notify::new()), self.locks.subscribe(None));
         let waker = Arc::clone(&wake);
         watch.wake_by(Arc::new(move || waker.notify_one()));
+        // A device may have changed since the start of the server.
+        let mut is_changed = true;
         loop {
-            wake.notified().await;
-            let mut is_changed = false;
             loop {
                 let each = |_, event: &Event| is_changed |= is_of_device(event);
                 let visit = watch.visit(EVENTS_BATCH, each);
@@ -316,8 +316,10 @@ impl Home {
                 if let Ok(Ok(list)) = known.await {
                     self.gate.set_devices(list);
                 }
+                is_changed = false;
             }
             sleep(EVENTS_PAUSE).await;
+            wake.notified().await;
         }
     }
 }
