@@ -90,9 +90,8 @@ impl HomeNode {
     /// Waits until this many voters and learners answer.
     #[track_caller]
     fn nodes(&self, voters: usize, learners: usize) {
-        let socket = format!("unix:{}", self.data().join("socket").display());
         eventually_in_cluster("the nodes", || {
-            let shown = self.run(&["cluster", "status", "--json", "--server", &socket]);
+            let shown = self.run(&["cluster", "status", "--json"]);
             let shown: Value = serde_json::from_str(&shown.out).ok()?;
             let nodes = shown["nodes"].as_array()?.clone();
             let learns = |node: &&Value| node["role"] == "learner";

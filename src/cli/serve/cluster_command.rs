@@ -2,6 +2,8 @@
 //! leadership.
 
 use super::backup_restore;
+use super::invite_command::socket_in;
+use crate::cli::argument_types::default_data_dir;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::{CliError, CliResult, Exit};
@@ -37,8 +39,8 @@ pub(in crate::cli) struct ClusterArgs {
     #[command(subcommand)]
     what: ClusterCommand,
     /// A node's server; of several, separated by commas, the first that answers [env:
-    /// `LATCHFS_SERVER`] [default: that of the configuration file, or else port
-    /// 8080 of this machine]
+    /// `LATCHFS_SERVER`] [default: that of the configuration file, or else this machine's: the one
+    /// of 'serve --home', or port 8080]
     #[arg(long, value_name = "URL", global = true)]
     server: Option<String>,
     #[command(flatten)]
@@ -164,8 +166,13 @@ impl ClusterArgs {
         if let Some(server) = &self.server {
             return Ok(server.clone());
         }
-        let configured = self.key.default_server()?.map(|server| server.value);
-        Ok(configured.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
+        if let Some(configured) = self.key.default_server()? {
+            return Ok(configured.value);
+        }
+        let socket = default_data_dir().map(|data| socket_in(&data));
+        let socket = socket.ok().filter(|socket| socket.exists());
+        let own = socket.map(|socket| format!("unix:{}", socket.display()));
+        Ok(own.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
     }
 
     fn change(&self, method: &str, path: &str, done: &str) -> CliResult {
