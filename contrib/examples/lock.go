@@ -1,10 +1,13 @@
 // Runs a command while it holds a lock of a latchfs server, with Go's own library, on Unix.
 // usage: go build lock.go; LATCHFS_SERVER=http://box:8080 ./lock NAME CLIENT COMMAND...
+// LATCHFS_CA names the certificate of the server's CA, LATCHFS_TOKEN_FILE the file with a token.
 // Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 package main
 
 import (
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -13,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,6 +25,9 @@ import (
 const wait = 4 * time.Minute // in the queue, at most
 
 var ttl = 30 * time.Second
+var server = "http://127.0.0.1:8080"
+var key string // the Authorization header
+var transport = &http.Transport{TLSClientConfig: &tls.Config{}}
 var token atomic.Int64 // of the lock, once it is granted
 
 type answer struct {
@@ -31,11 +38,14 @@ type answer struct {
 }
 
 func ask(method, path string, limit time.Duration) (said answer, err error) {
-	request, err := http.NewRequest(method, os.Getenv("LATCHFS_SERVER")+path, nil)
+	request, err := http.NewRequest(method, server+path, nil)
 	if err != nil {
 		return said, err
 	}
-	response, err := (&http.Client{Timeout: limit}).Do(request)
+	if key != "" {
+		request.Header.Set("Authorization", key)
+	}
+	response, err := (&http.Client{Timeout: limit, Transport: transport}).Do(request)
 	if err != nil {
 		return said, err
 	}
@@ -116,7 +126,29 @@ func run(words []string, lost <-chan struct{}) int {
 	return code
 }
 
+// configure reads the address of the server, and the files of its CA and of the token.
+func configure() {
+	if url := os.Getenv("LATCHFS_SERVER"); url != "" {
+		server = url
+	}
+	read := func(name string) []byte {
+		text, err := os.ReadFile(os.Getenv(name))
+		if err != nil && os.Getenv(name) != "" {
+			log.Fatal(err)
+		}
+		return text
+	}
+	if ca := read("LATCHFS_CA"); ca != nil {
+		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(ca)
+	}
+	if token := read("LATCHFS_TOKEN_FILE"); token != nil {
+		key = "Bearer " + strings.TrimSpace(string(token))
+	}
+}
+
 func main() {
+	configure()
 	if seconds, err := time.ParseDuration(os.Getenv("LATCHFS_TTL") + "s"); err == nil {
 		ttl = seconds
 	}

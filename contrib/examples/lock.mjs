@@ -1,24 +1,36 @@
 // Runs a command while it holds a lock of a latchfs server, with Node's own library.
 // usage: LATCHFS_SERVER=http://box:8080 node lock.mjs NAME CLIENT COMMAND...
+// LATCHFS_CA names the certificate of the server's CA, LATCHFS_TOKEN_FILE the file with a token.
 // Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { constants, uptime } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const server = process.env.LATCHFS_SERVER ?? 'http://127.0.0.1:8080';
+const { request } = await import(server.startsWith('https:') ? 'node:https' : 'node:http');
+const { LATCHFS_CA, LATCHFS_TOKEN_FILE } = process.env;
+const ca = LATCHFS_CA && readFileSync(LATCHFS_CA);
+const key = LATCHFS_TOKEN_FILE && `Bearer ${readFileSync(LATCHFS_TOKEN_FILE, 'utf8').trim()}`;
 const ttl = Number(process.env.LATCHFS_TTL ?? 30); // seconds
-const wait = 240; // seconds in the queue, at most; fetch gives up after 300
+const wait = 240; // seconds in the queue, at most
 const [name, base, program, ...words] = process.argv.slice(2);
 const client = `${base}-${randomBytes(4).toString('hex')}`; // two programs are two clients
 
 const ask = async (method, path, options, timeout = ttl / 10) => {
-  const body = options && new URLSearchParams(options);
   const signal = AbortSignal.timeout(timeout * 1000);
-  const answer = await fetch(server + path, { method, body, signal });
-  const json = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(json.detail), { status: answer.status });
+  const headers = options ? { 'content-type': 'application/x-www-form-urlencoded' } : {};
+  if (key) headers.authorization = key;
+  const question = request(server + path, { method, headers, ca, signal });
+  question.end(options && String(new URLSearchParams(options)));
+  const [answer] = await once(question, 'response');
+  let body = '';
+  for await (const part of answer) body += part;
+  const json = JSON.parse(body);
+  const status = answer.statusCode;
+  if (status >= 300) throw Object.assign(new Error(json.detail), { status });
   return json;
 };
 

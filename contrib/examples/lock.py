@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # Runs a command while it holds a lock of a latchfs server, with Python's own library.
 # usage: LATCHFS_SERVER=http://box:8080 python3 lock.py NAME CLIENT COMMAND...
+# LATCHFS_CA names the certificate of the server's CA, LATCHFS_TOKEN_FILE the file with a token.
 # Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
-import json, os, secrets, signal, subprocess, sys, threading, time
+import json, os, secrets, signal, ssl, subprocess, sys, threading, time
 from contextlib import suppress
+from pathlib import Path
 from urllib import error, parse, request
 
 SERVER = os.environ.get("LATCHFS_SERVER", "http://127.0.0.1:8080")
+TLS = ssl.create_default_context(cafile=os.environ.get("LATCHFS_CA"))
+KEY = os.environ.get("LATCHFS_TOKEN_FILE")
+HEADERS = {"Authorization": "Bearer " + Path(KEY).read_text().strip()} if KEY else {}
 TTL = int(os.environ.get("LATCHFS_TTL", "30"))  # seconds
 WAIT = 240  # seconds in the queue, at most
 # Like the server's clock it counts the time in suspend; on a Mac CLOCK_MONOTONIC does.
@@ -15,8 +20,8 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def ask(method, path, timeout=TTL / 10, **options):
     body = parse.urlencode(options).encode() if options else None
-    question = request.Request(SERVER + path, body, method=method)
-    with request.urlopen(question, timeout=timeout) as answer:
+    question = request.Request(SERVER + path, body, HEADERS, method=method)
+    with request.urlopen(question, timeout=timeout, context=TLS) as answer:
         return json.load(answer)
 
 

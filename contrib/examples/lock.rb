@@ -1,5 +1,6 @@
 # Runs a command while it holds a lock of a latchfs server, with Ruby's own library.
 # usage: LATCHFS_SERVER=http://box:8080 ruby lock.rb NAME CLIENT COMMAND...
+# LATCHFS_CA names the certificate of the server's CA, LATCHFS_TOKEN_FILE the file with a token.
 # Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 require 'erb'
 require 'json'
@@ -7,7 +8,9 @@ require 'net/http'
 require 'securerandom'
 
 SERVER = URI(ENV.fetch('LATCHFS_SERVER', 'http://127.0.0.1:8080'))
-TLS = SERVER.scheme == 'https'
+TLS = { use_ssl: SERVER.scheme == 'https', ca_file: ENV['LATCHFS_CA'] }.freeze
+KEY = ENV['LATCHFS_TOKEN_FILE'] && "Bearer #{File.read(ENV['LATCHFS_TOKEN_FILE']).strip}"
+HEADERS = { 'Content-Type' => 'application/x-www-form-urlencoded', 'Authorization' => KEY }.compact
 TTL = Integer(ENV.fetch('LATCHFS_TTL', '30')) # seconds
 WAIT = 240 # seconds in the queue, at most
 # Like the server's clock it counts the time in suspend; on a Mac CLOCK_MONOTONIC does.
@@ -20,8 +23,8 @@ def now = Process.clock_gettime(CLOCK)
 def ask(method, path, timeout: TTL / 10.0, **options)
   body = URI.encode_www_form(options) unless options.empty?
   limits = { open_timeout: timeout, read_timeout: timeout, max_retries: 0 }
-  answer = Net::HTTP.start(SERVER.host, SERVER.port, use_ssl: TLS, **limits) do |http|
-    http.send_request(method, path, body, 'Content-Type' => 'application/x-www-form-urlencoded')
+  answer = Net::HTTP.start(SERVER.host, SERVER.port, **TLS, **limits) do |http|
+    http.send_request(method, path, body, HEADERS)
   end
   return JSON.parse(answer.body) if answer.is_a?(Net::HTTPSuccess)
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs a command while it holds a lock of a latchfs server: with curl alone, on Linux.
 # usage: LATCHFS_SERVER=http://box:8080 sh lock.sh NAME CLIENT COMMAND...
+# LATCHFS_CA names the certificate of the server's CA, LATCHFS_TOKEN_FILE the file with a token.
 # Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 set -eu
 server=${LATCHFS_SERVER:-http://127.0.0.1:8080}
@@ -10,12 +11,16 @@ tenth=$((ttl / 10)).$((ttl % 10))
 name=$1
 client=$2-$(od -An -N4 -tx4 /dev/urandom | tr -d ' ') # two programs are two clients
 shift 2
+# curl reads the token from a pipe: others can see its arguments.
+key=
+[ -z "${LATCHFS_TOKEN_FILE-}" ] || key="oauth2-bearer = \"$(cat "$LATCHFS_TOKEN_FILE")\""
 
 # ask METHOD PATH [CURL OPTION...]
 ask() {
     method=$1 url=$server$2
     shift 2
-    curl -fsS --max-time "$tenth" -X "$method" "$url" "$@"
+    echo "$key" | curl -fsS -K - ${LATCHFS_CA:+--cacert "$LATCHFS_CA"} --max-time "$tenth" \
+        -X "$method" "$url" "$@"
 }
 
 # Hundredths of a second since boot; like the server's clock it counts the time in suspend.

@@ -1,10 +1,11 @@
 //! The example programs of `contrib`, each run by its own interpreter. Each runs a command under a
 //! lock, and stops the command before the lock can be granted to another client.
 
+use crate::http::tls::Certs;
 use latchfs::time::{Span, Time, boot_now};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -185,6 +186,40 @@ fn start_nothing_without_the_lock(program: fn(&Scratch) -> Command) {
     assert!(!dir.path().join("ran").exists());
 }
 
+/// The secret of a token, which is in a file of its own.
+const SECRET: &str = "a-secret-of-32-characters-at-least-ab";
+
+/// Checks that the example trusts the CA of a server alone, and sends a token that no argument of a
+/// process has.
+fn use_tls_and_a_token(program: fn(&Scratch) -> Command) {
+    let (certs, dir) = (Certs::make(), scratch());
+    let [tokens, token] = ["tokens.toml", "token"].map(|name| dir.join(name));
+    let text = format!("[[token]]\nname = 'ci'\nsecret = '{SECRET}'\nclients = ['ci-*']\n");
+    for (path, text) in [(&tokens, text), (&token, format!("{SECRET}\n"))] {
+        fs::write(path, text).expect("a fresh directory");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    }
+    let mut server = certs.serve(&["--tokens", &tokens.display().to_string()]);
+    server.url = server.url.replace("127.0.0.1", "localhost");
+    let script = "grep -als 'a-secret-of-[3]2' /proc/[0-9]*/cmdline > seen; exit 7";
+    let with = |ca: Option<&str>, key: Option<&Path>| {
+        let mut program = program(&dir);
+        ca.map(|ca| program.env("LATCHFS_CA", certs.path(ca)));
+        key.map(|key| program.env("LATCHFS_TOKEN_FILE", key));
+        Example::start(program, &server, &dir, script).ends()
+    };
+    let (code, errors) = with(Some("ca.pem"), Some(&token));
+    assert_eq!(code, Some(7), "{errors}");
+    let seen = fs::read_to_string(dir.join("seen")).expect("it ran");
+    assert!(seen.is_empty(), "{seen}");
+    for (ca, key) in [(None, Some(&*token)), (Some("ca.pem"), None)] {
+        fs::remove_file(dir.join("seen")).unwrap_or_default();
+        let (code, errors) = with(ca, key);
+        assert!(code.is_some_and(|code| code != 0 && code != 7), "{code:?}: {errors}");
+        assert!(!dir.join("seen").exists(), "{errors}");
+    }
+}
+
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples").join(file)
 }
@@ -235,6 +270,11 @@ macro_rules! checked {
             #[test]
             fn command_does_not_run_without_the_lock() {
                 start_nothing_without_the_lock($program);
+            }
+
+            #[test]
+            fn tls_and_a_token_are_used() {
+                use_tls_and_a_token($program);
             }
 
             #[test]
