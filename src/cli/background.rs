@@ -189,6 +189,15 @@ pub(in crate::cli) fn notify_manager() {
     }
 }
 
+/// Tells the service manager that has started this command why it fails, if one has.
+pub(in crate::cli) fn tell_manager_why(failure: &CliError) {
+    if let (CliError::Said(_, why), Some(socket)) = (failure, std::env::var_os("NOTIFY_SOCKET")) {
+        let status = format!("STATUS={}", output::harmless(why));
+        // The log has the error as well.
+        let _ = send_to_manager(socket.as_bytes(), status.as_bytes());
+    }
+}
+
 /// The watchdog of a daemon, which ends when this value is dropped.
 #[cfg(target_os = "linux")]
 pub(in crate::cli) struct Watchdog {

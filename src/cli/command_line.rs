@@ -2,7 +2,7 @@
 
 use super::exit::{CliResult, Exit};
 use super::log_options::{self, LogFormatArg, LogScope};
-use super::{doctor, generate, output};
+use super::{background, doctor, generate, output};
 use crate::cli::connect::{config, join_command};
 #[cfg(target_os = "linux")]
 use crate::cli::guard::folder_snapshot;
@@ -222,7 +222,10 @@ pub fn main() -> ExitCode {
     }
     let done = match run(&cli.command) {
         Ok(()) => Exit::Done.into(),
-        Err(failure) => output::report_failure(&failure).into(),
+        Err(failure) => {
+            background::tell_manager_why(&failure);
+            output::report_failure(&failure).into()
+        }
     };
     log_output::flush();
     done

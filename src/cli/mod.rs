@@ -5,8 +5,8 @@
 //! `mount`, `serve` for servers and clusters, `guard` for guarded folders, and `doctor`. `connect`
 //! finds the mount or the server that a command is about. `exit` and `output` define how a command
 //! ends and what it prints, `status_table` formats locks, `argument_types` and `log_options` are
-//! shared arguments, and `background` starts daemons, which `signals` ends. `generate` writes
-//! completions and the manual.
+//! shared arguments, and `background` starts daemons, which `signals` ends; those that `at_login`
+//! installs start at login. `generate` writes completions and the manual.
 
 mod exit;
 mod output;
@@ -16,6 +16,7 @@ mod argument_types;
 mod log_options;
 mod status_table;
 mod connect;
+mod at_login;
 mod serve;
 mod mount;
 mod guard;

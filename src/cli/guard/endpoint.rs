@@ -71,6 +71,14 @@ fn views() -> CliResult<Vec<MountPoint>> {
     Ok(mounts.into_iter().filter(MountPoint::is_view).collect())
 }
 
+/// Returns the views of root and of this user: any user can show a view that tells anything.
+#[cfg(target_os = "linux")]
+fn own_views() -> CliResult<Vec<MountPoint>> {
+    let mut views = views()?;
+    views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
+    Ok(views)
+}
+
 /// Returns the view in which a path lies. One that lies in a view as it stands is not resolved,
 /// because a guard that hangs would not answer.
 #[cfg(target_os = "linux")]
@@ -81,17 +89,14 @@ fn view_around(path: &Path) -> CliResult<Option<GuardEndpoint>> {
     Ok(found.map(|at| GuardEndpoint::View(views.swap_remove(at))))
 }
 
-/// Returns the view of a folder, if root or this user shows it: any user can show a view that tells
-/// anything.
+/// Returns the view of a folder, if root or this user shows it.
 #[cfg(target_os = "linux")]
 fn view_of(folder: &Path) -> CliResult<Option<GuardEndpoint>> {
-    let mut views = views()?;
-    views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
     let shows = |view: &MountPoint| {
         let status = view_requests::request(view, &json!({"do": "status"}), AnswerWait::Never);
         status.is_ok_and(|status| status["folder"].as_str().map(Path::new) == Some(folder))
     };
-    Ok(views.into_iter().find(shows).map(GuardEndpoint::View))
+    Ok(own_views()?.into_iter().find(shows).map(GuardEndpoint::View))
 }
 
 /// Returns `None`: this system has no views.
@@ -109,16 +114,21 @@ fn view_around(_path: &Path) -> CliResult<Option<GuardEndpoint>> {
 /// Returns the only view.
 #[cfg(target_os = "linux")]
 fn only_view() -> CliResult<GuardEndpoint> {
-    let mut views = views()?;
-    // Any user can show a view; a command that names none means one of root or of its own user.
-    views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
+    let mut views = own_views()?;
     match views.len() {
         1 => Ok(GuardEndpoint::View(views.swap_remove(0))),
         0 => Err(CliError::unavailable(
             "no guarded folder is shown on this machine; show one with 'latchfs guard FOLDER \
              VIEW', or name a folder that has no view",
         )),
-        _ => Err(CliError::usage("several guarded folders are shown here; name one of them")),
+        _ => {
+            let dirs = views.iter().map(|view| output::harmless(&view.dir.to_string_lossy()));
+            Err(CliError::usage(format!(
+                "several guarded folders are shown here, so name one of {}; 'latchfs guard ls' \
+                 shows their states",
+                dirs.collect::<Vec<_>>().join(", ")
+            )))
+        }
     }
 }
 
@@ -129,6 +139,16 @@ fn only_view() -> CliResult<GuardEndpoint> {
 }
 
 impl GuardEndpoint {
+    /// Returns the guards of all views that this user sees: for root, those of all users.
+    pub(super) fn of_views() -> CliResult<Vec<Self>> {
+        #[cfg(target_os = "linux")]
+        let views = if own_uid() == 0 { views() } else { own_views() };
+        #[cfg(target_os = "linux")]
+        return Ok(views?.into_iter().map(Self::View).collect());
+        #[cfg(not(target_os = "linux"))]
+        Ok(Vec::new())
+    }
+
     /// Returns the guard of the view or folder in which a path lies, or without one the current
     /// directory; else that of the only view.
     pub(in crate::cli) fn find(given: Option<&Path>, place: &PlaceArgs) -> CliResult<Self> {
@@ -452,6 +472,19 @@ pub(super) fn progress_of(status: &Value) -> String {
         .unwrap_or_default()
 }
 
+/// Returns the directories of machines in a state directory, one for each folder.
+pub(super) fn hosts(state: &Path) -> impl Iterator<Item = PathBuf> {
+    let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    below(state).flat_map(move |id| below(&id.path())).map(|host| host.path())
+}
+
+/// Returns the state of the guard without a view that has this directory, if it answers.
+pub(super) fn status_at(host: &Path) -> Option<Value> {
+    let connection = FolderConnection(UnixStream::connect(socket_path(host)).ok()?);
+    connection.send(&json!({"do": "status"})).ok()?;
+    parsed(&connection.receive(ANSWER_PATIENCE).ok()??).ok()
+}
+
 /// The file name of the record of a view.
 const NAME: &str = "view";
 
@@ -498,9 +531,7 @@ impl ViewRecord {
     /// Returns the record of a view, with the directory of its machine, from those in a state
     /// directory.
     pub(in crate::cli) fn of_view(state: &Path, view: &Path) -> Option<(Self, PathBuf)> {
-        let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-        let mut hosts = below(state).flat_map(|id| below(&id.path())).map(|host| host.path());
-        hosts.find_map(|host| {
+        hosts(state).find_map(|host| {
             let record = Self::read(&host).filter(|record| record.view == view)?;
             Some((record, host))
         })

@@ -41,6 +41,9 @@ enum GuardCommand {
     Wait(guard_requests::GuardWaitArgs),
     /// Show the state of a guard
     Status(guard_requests::GuardStatusArgs),
+    /// List all guards of this machine, those that run and those that start at login
+    #[command(visible_alias = "list")]
+    Ls(guard_requests::GuardListArgs),
     /// Print which user may make which request
     Permissions(PermissionsArgs),
     /// List, restore or drop what was kept out of the folder
@@ -69,6 +72,7 @@ pub(in crate::cli) fn run(args: &GuardArgs) -> CliResult {
         Some(GuardCommand::Give(args)) => guard_requests::give(args),
         Some(GuardCommand::Wait(args)) => guard_requests::wait(args),
         Some(GuardCommand::Status(args)) => guard_requests::status(args),
+        Some(GuardCommand::Ls(args)) => guard_requests::list(args),
         Some(GuardCommand::Permissions(args)) => permissions(args),
         #[cfg(target_os = "linux")]
         Some(GuardCommand::Lost(args)) => guard_requests::lost(args),

@@ -1,15 +1,16 @@
 //! Requests to a guard that runs: `guard take`, `accept`, `give`, `wait`, `status` and `lost`.
+//!
+//! The list of all guards of this machine: `guard ls`.
 
-use crate::cli::argument_types::absolute;
-use crate::cli::argument_types::ttl;
-#[cfg(target_os = "linux")]
-use crate::cli::exit::CliError;
-use crate::cli::exit::CliResult;
+use crate::cli::argument_types::{absolute, default_state_dir, ttl};
+use crate::cli::at_login;
+use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::endpoint::AnswerWait;
-use crate::cli::guard::endpoint::{EndpointArgs, GuardEndpoint};
+use crate::cli::guard::endpoint::{EndpointArgs, GuardEndpoint, hosts, progress_of, status_at};
 use crate::cli::guard::guard_parts;
 use crate::cli::guard::guard_parts::{PlaceArgs, StartArgs};
 use crate::cli::output;
+use crate::cli::status_table::aligned;
 use crate::engine::Ttl;
 use crate::engine::values::lease::{TTL_MAX, TermError};
 use crate::time::Span;
@@ -250,6 +251,60 @@ fn ignored_lines(ignored: &Value) -> CliResult {
         output::line(&format!("ignored  {count} paths {says}{names}{next}"))?;
     }
     Ok(())
+}
+
+/// The arguments of `latchfs guard ls`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct GuardListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn list(args: &GuardListArgs) -> CliResult {
+    let guards = guards()?;
+    if args.json {
+        return output::json(&json!({"guards": guards}));
+    }
+    let mut rows = vec![["FOLDER", "VIEW", "STATE", "UNIT", "WAITS FOR"].map(str::to_owned)];
+    for guard in &guards {
+        let text = |key: &str| guard[key].as_str().map_or_else(|| "-".to_owned(), output::harmless);
+        rows.push(["folder", "view", "state", "unit", "waits_for"].map(text));
+    }
+    output::line(&aligned(&rows, None).join("\n"))
+}
+
+/// Returns the guards of this user, for root those of all users.
+fn guards() -> CliResult<Vec<Value>> {
+    let mut guards = Vec::new();
+    for endpoint in GuardEndpoint::of_views()? {
+        let view = endpoint.dir().to_string_lossy();
+        guards.push(match endpoint.status() {
+            Ok(status) => running(&status, Some(&view)),
+            Err(CliError::Said(_, why)) => {
+                json!({"view": view, "state": "unknown", "waits_for": why, "unit": null})
+            }
+            Err(error) => return Err(error),
+        });
+    }
+    let state = default_state_dir()?;
+    let without_view = hosts(&state).filter_map(|host| status_at(&host));
+    guards.extend(without_view.map(|status| running(&status, None)));
+    for mut unit in at_login::guards() {
+        if let Some(guard) = guards.iter_mut().find(|guard| guard["view"] == unit["view"]) {
+            guard["unit"] = unit["unit"].take();
+        } else {
+            unit["state"] = json!("ended");
+            guards.push(unit);
+        }
+    }
+    Ok(guards)
+}
+
+fn running(status: &Value, view: Option<&str>) -> Value {
+    let waits_for = Some(progress_of(status)).filter(|text| !text.is_empty());
+    let (folder, state) = (&status["folder"], &status["state"]);
+    json!({"folder": folder, "view": view, "state": state, "waits_for": waits_for, "unit": null})
 }
 
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ use super::guard_parts::{self, resolved_folder, unavailable};
 use crate::base::said;
 use crate::cli::argument_types::{DurationArg, default_ttl, length};
 use crate::cli::argument_types::{absolute, default_state_dir, directory_variable, host};
+use crate::cli::at_login::{AtLoginArgs, LoginService};
 use crate::cli::background;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::guard::decider;
@@ -40,6 +41,7 @@ use crate::guard::write_policy::{
 };
 use crate::time::Span;
 use clap::ValueEnum;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -156,6 +158,8 @@ pub(in crate::cli) struct ViewArgs {
     /// Return as soon as the view can be used
     #[arg(long)]
     background: bool,
+    #[command(flatten)]
+    login: AtLoginArgs,
     /// Report on standard output when the view is ready, to the process that started it
     #[arg(long, hide = true)]
     pub(in crate::cli) detached: bool,
@@ -248,14 +252,25 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
             "name the folder: 'latchfs guard FOLDER [VIEW]'; see 'latchfs guard --help'",
         ));
     };
-    let folder = resolved_folder(folder)?;
+    // A unit can be removed after its folder.
+    let find = if args.login.no_at_login { absolute } else { resolved_folder };
+    let folder = find(folder)?;
     let view = args.view.as_deref().map_or_else(|| default_view(&folder), absolute)?;
+    let about = json!({"folder": folder, "view": view});
+    let service = LoginService::new("guard", vec![view.clone()], about);
+    if args.login.no_at_login {
+        return service.remove();
+    }
     check_apart(&folder, &view)?;
     let record = FolderRecord::read(&folder).map_err(|error| unavailable(&error))?;
     let state = match &args.stage {
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,
     };
+    if args.login.at_login {
+        check_storage(args, &record)?;
+        return service.install::<ViewArgs>();
+    }
     if args.background && !args.detached {
         return background::start(Some(&state));
     }

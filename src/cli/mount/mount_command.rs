@@ -6,8 +6,9 @@
 use crate::auth::{Grant, LocalUser, PeerUser};
 use crate::base::said;
 use crate::cli::argument_types::{
-    DurationArg, ListenArg, default_grace, default_ttl, host, listen_at,
+    DurationArg, ListenArg, absolute, default_grace, default_ttl, host, listen_at,
 };
+use crate::cli::at_login::{AtLoginArgs, LoginService};
 use crate::cli::background;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::{ServerCredentials, ServerKeyArgs, Sourced};
@@ -33,6 +34,7 @@ use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::service::Locks;
 use clap::ValueEnum;
+use serde_json::Value;
 use std::io;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -102,6 +104,8 @@ pub(in crate::cli) struct MountArgs {
     #[arg(long)]
     pub(in crate::cli) background: bool,
     #[command(flatten)]
+    login: AtLoginArgs,
+    #[command(flatten)]
     pub(in crate::cli) log_locks: LogLocksArgs,
     /// Report on standard output when the mount is ready, to the process that started it
     #[arg(long, hide = true)]
@@ -147,12 +151,21 @@ enum MountEvent {
 }
 
 pub(in crate::cli) fn run(args: &MountArgs) -> CliResult {
+    let dirs = args.dirs.iter().map(|dir| absolute(dir)).collect::<CliResult<_>>()?;
+    let service = LoginService::new("mount", dirs, Value::Null);
+    if args.login.no_at_login {
+        return service.remove();
+    }
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
     let clients = clients(args, server.as_deref())?;
     // A mount of a server's locks stores no state, so the warning that no state is stored does not
     // apply to it.
     let warning = kept.warning().filter(|_| server.is_none());
+    if args.login.at_login {
+        warn(warning);
+        return service.install::<MountArgs>();
+    }
     if args.background && !args.detached {
         warn(warning);
         return background::start(kept.dir());

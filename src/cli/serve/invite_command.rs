@@ -83,6 +83,14 @@ pub(super) fn socket_in(data: &Path) -> PathBuf {
 }
 
 impl HomeServerArgs {
+    /// Has the server make an invitation.
+    fn invited(&self, name: Option<String>, kind: InvitationKind) -> CliResult<InviteResponse> {
+        let asked = HomeRequest { name, kind, ..HomeRequest::default() };
+        let invited = self.request(INVITE, &asked, PATIENCE)?;
+        serde_json::from_value(invited)
+            .map_err(|error| CliError::unavailable(format!("the server's answer is none: {error}")))
+    }
+
     /// Sends a request, and returns the answer.
     fn request(&self, path: &str, body: &HomeRequest, patience: Span) -> CliResult<Value> {
         let data = self.data.as_deref().map_or_else(default_data_dir, absolute)?;
@@ -100,6 +108,13 @@ impl HomeServerArgs {
     }
 }
 
+/// Prints how another machine joins the server with this data directory.
+pub(super) fn print_invitation(data: &Path) -> CliResult {
+    let server = HomeServerArgs { data: Some(data.to_owned()) };
+    let invited = server.invited(None, InvitationKind::Device)?;
+    output::line(&format!("latchfs: {}", instructions(&invited)))
+}
+
 pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
     if args.list {
         return list(&args.at);
@@ -110,10 +125,7 @@ pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
         return output::line(&format!("invitation {slot} is revoked"));
     }
     let kind = if args.node { InvitationKind::Node } else { InvitationKind::Device };
-    let asked = HomeRequest { name: args.name.clone(), kind, ..HomeRequest::default() };
-    let invited = args.at.request(INVITE, &asked, PATIENCE)?;
-    let invited: InviteResponse = serde_json::from_value(invited)
-        .map_err(|error| CliError::unavailable(format!("the server's answer is none: {error}")))?;
+    let invited = args.at.invited(args.name.clone(), kind)?;
     output::line(&instructions(&invited))?;
     let lasts = Span::from_millis(invited.lasts_ms);
     let asked =

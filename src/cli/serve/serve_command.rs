@@ -11,12 +11,13 @@ use crate::auth::{Authenticator, Grant, PeerUser};
 use crate::cli::argument_types::{
     DurationArg, ListenArg, address, default_grace, default_ttl, host, listen_at, span, variable,
 };
+use crate::cli::at_login::{AtLoginArgs, LoginService, has_manager};
 use crate::cli::background;
 use crate::cli::connect::machine_locks;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
 use crate::cli::serve::access_options;
-use crate::cli::serve::invite_command::{instructions, socket_in};
+use crate::cli::serve::invite_command::{self, instructions, socket_in};
 use crate::cli::serve::storage_options::{PeerArgs, warn};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
@@ -30,6 +31,8 @@ use crate::service::{AdminAction, AuditEntry, Locks};
 use crate::shares::LimitName;
 use crate::time::Span;
 use rustix::process::geteuid;
+use serde_json::Value;
+use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, mpsc};
@@ -87,6 +90,8 @@ pub(in crate::cli) struct ServeArgs {
     keep: ServerStorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
+    #[command(flatten)]
+    login: AtLoginArgs,
     /// When a node leaves or is removed, end the holds and waits of the client of its name
     #[arg(long, requires = "peer_listen")]
     release_on_node_removal: bool,
@@ -123,6 +128,9 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
         machine_locks::make_dir()?;
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0, args.role())?;
+    if args.starts_at_login(&kept)? {
+        return Ok(());
+    }
     let listen = args.listen(&kept);
     let mut config = args.access.config(args.sockets(&listen), args.ttl.0, args.grace.0)?;
     config.credentials.machine_rights = args.machine.then(|| machine_locks::RIGHTS.into());
@@ -218,6 +226,27 @@ fn open(
 }
 
 impl ServeArgs {
+    /// Has the service manager start the server, if that is wanted: with `--home`, in a terminal,
+    /// because the server must go on without it.
+    fn starts_at_login(&self, kept: &StorageChoice) -> CliResult<bool> {
+        let AtLoginArgs { at_login, no_at_login } = self.login;
+        let (true, Some(data)) = (self.home, kept.dir()) else {
+            let refused = "--at-login is for --home; contrib/systemd has units for other servers";
+            return if at_login { Err(CliError::usage(refused)) } else { Ok(false) };
+        };
+        let service = LoginService::new("serve", Vec::new(), Value::Null);
+        if no_at_login {
+            return service.remove().map(|()| false);
+        }
+        if !at_login && (!has_manager() || !io::stdout().is_terminal()) {
+            return Ok(false);
+        }
+        service.install::<Self>()?;
+        output::line("latchfs: 'latchfs serve --home --no-at-login' ends this server")?;
+        invite_command::print_invitation(data)?;
+        Ok(true)
+    }
+
     /// Tells the log, a service manager, and the command that has started this daemon, that the
     /// server can be used.
     fn tell_ready(&self, server: &HttpServer) -> CliResult {
@@ -373,7 +402,8 @@ pub(in crate::cli) fn start(
 
 /// Tells how another machine joins. The code of the first invitation is not written into a log.
 fn announce_home(server: &HttpServer) -> CliResult {
-    let invited = server.first_invitation();
+    let may_show = variable("JOURNAL_STREAM").is_none();
+    let invited = server.first_invitation(may_show);
     if let Some((Some(_), _)) = &invited {
         server.audit(&AuditEntry::Act(AdminAction {
             what: Operation::Invite.rule().name,
@@ -386,10 +416,10 @@ fn announce_home(server: &HttpServer) -> CliResult {
     }
     match invited {
         None => Ok(()),
-        Some((Some(invited), _)) if variable("JOURNAL_STREAM").is_none() => {
+        Some((Some(invited), _)) => {
             output::announce(&format!("latchfs: {}", instructions(&invited)))
         }
-        Some((_, joined)) => output::announce(&format!(
+        Some((None, joined)) => output::announce(&format!(
             "latchfs: {joined} of other machines joined; 'latchfs invite' lets another one join"
         )),
     }

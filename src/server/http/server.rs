@@ -203,11 +203,14 @@ impl HttpServer {
 
     /// Returns a new invitation for the first device, and the number of devices that have joined;
     /// `None` if the server lets none join.
-    pub(crate) fn first_invitation(&self) -> Option<(Option<InviteResponse>, usize)> {
+    pub(crate) fn first_invitation(
+        &self,
+        may_show: bool,
+    ) -> Option<(Option<InviteResponse>, usize)> {
         let home = self.app.home.as_ref()?;
         let joined = home.devices().len();
         let invite = || home.invite(boot_now(), InvitationKind::Device, None);
-        Some((if joined == 0 { invite() } else { None }, joined))
+        Some((if may_show && joined == 0 { invite() } else { None }, joined))
     }
 
     /// Registers a callback that adds metrics to the metrics page.

@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod at_login;
 mod docker;
 mod doctor;
 mod ending;

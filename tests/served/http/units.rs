@@ -34,6 +34,7 @@ pub(crate) struct Systemd {
     outermost: Child,
     host: String,
     pub(crate) scratch: Scratch,
+    binds: Vec<String>,
 }
 
 /// The result of a command that ran in the container.
@@ -80,6 +81,22 @@ impl Systemd {
         for unit in UNITS.into_iter().chain(["latchfs-machine.socket"]) {
             fs::copy(units.join(unit), dir("units").join(unit)).expect("it is there");
         }
+        let outermost = Self::launch(scratch.path(), &host, binds);
+        let booted = Self { outermost, host, scratch, binds: binds.to_vec() };
+        booted.prepare();
+        booted
+    }
+
+    /// Boots the container again. What is in memory is lost, and the directories stay.
+    pub(crate) fn reboot(&mut self) {
+        signal(self.outermost.id().cast_signed(), libc::SIGTERM);
+        self.outermost.wait().expect("it ends");
+        self.outermost = Self::launch(self.scratch.path(), &self.host, &self.binds);
+        self.prepare();
+    }
+
+    fn launch(scratch: &Path, host: &str, binds: &[String]) -> Child {
+        let (dir, units) = (|name: &str| scratch.join(name), units());
         let log = fs::File::create(dir("log")).expect("ours");
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10", LIFE_SECS, "systemd-nspawn", "--quiet"]);
@@ -88,23 +105,26 @@ impl Systemd {
         command.args(["--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
         command.args(["--bind=/dev/fuse", "--console=pipe"]).arg(format!("--machine={host}"));
         command.arg(format!("--bind-ro={}:/usr/local/bin/latchfs", latchfs_path()));
-        command.arg(format!("--bind={etc}:/etc/latchfs"));
+        command.arg(format!("--bind={}:/etc/latchfs", dir("etc").display()));
         let sysusers = units.join("latchfs.sysusers");
         command.arg(format!("--bind-ro={}:/etc/sysusers.d/latchfs.conf", sysusers.display()));
-        command.arg(format!("--bind-ro={}:/etc/systemd/system", dir("units").display()));
+        command.arg(format!("--bind={}:/etc/systemd/system", dir("units").display()));
         command.args(binds.iter().map(|bind| format!("--bind={bind}")));
         command.args(["--boot", "systemd.unit=sysinit.target"]);
+        // No units of this machine are enabled.
+        command.arg("systemd.condition-first-boot=no");
         command.stdin(Stdio::null()).stderr(log.try_clone().expect("ours")).stdout(log);
-        let outermost = command.spawn().expect("contrib/test installs systemd-container");
-        let booted = Self { outermost, host, scratch };
+        command.spawn().expect("contrib/test installs systemd-container")
+    }
+
+    fn prepare(&self) {
         eventually("systemd is up", || {
-            let is_up = booted.try_run("systemctl is-active sysinit.target")?.code == Some(0);
+            let is_up = self.try_run("systemctl is-active sysinit.target")?.code == Some(0);
             is_up.then_some(())
         });
         // As the head of the server's unit says.
-        booted.run("systemd-sysusers && chmod 711 /etc/latchfs").ok();
-        booted.run("chown latchfs /etc/latchfs/server.key").ok();
-        booted
+        self.run("systemd-sysusers && chmod 711 /etc/latchfs").ok();
+        self.run("chown latchfs /etc/latchfs/server.key").ok();
     }
 
     /// Returns the pid on the host of the container's process 1.
