@@ -51,6 +51,7 @@ mod doctoring_snapshots;
 mod dormant;
 mod faulty_markers;
 mod file_systems;
+mod first_record;
 mod foreign;
 mod frozen;
 mod hanging;

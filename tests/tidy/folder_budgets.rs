@@ -16,7 +16,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/cli", 1750),
     ("src/cli/connect", 2300),
     ("src/cli/doctor", 1550),
-    ("src/cli/guard", 2950),
+    ("src/cli/guard", 3250),
     ("src/cli/hook", 550),
     ("src/cli/lock", 930),
     ("src/cli/mount", 850),

@@ -13,7 +13,7 @@ use super::join_command;
 use super::machine_locks::MachineLocks;
 use crate::auth::name_in_certificate;
 use crate::base::said;
-use crate::cli::argument_types::{absolute, own_client, text_variable, variable};
+use crate::cli::argument_types::{absolute, host, own_client, text_variable, variable};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::client::api_request::{fetch, no_answer};
@@ -228,6 +228,18 @@ impl ServerKeyArgs {
             )));
         }
         Ok(access)
+    }
+
+    /// Returns the name of this machine at the server at `url`: `given`, or that of its
+    /// certificate, or else that of the host.
+    pub(in crate::cli) fn machine_at(
+        &self,
+        url: &str,
+        given: Option<&ClientId>,
+    ) -> CliResult<ClientId> {
+        let own = self.credentials(url)?.client;
+        let own = own.filter(|own| own.source == OptionSource::Certificate).map(|own| own.value);
+        given.cloned().or(own).map_or_else(host, Ok)
     }
 
     /// Returns the client as which to ask the server at `url`, if no option names one.

@@ -226,8 +226,8 @@ const CARRIED: &str = ".latchfs/markers/0000000000000000-1-1-00000000.json";
 
 /// Returns a finding for each setting.
 pub(super) fn findings(site: &FolderSite) -> Vec<FolderFinding> {
-    let Some(settings) = folder_settings(&site.folder) else { return Vec::new() };
-    let FolderSettings { kind, max_conflicts, is_watched, is_paused } = &settings;
+    let Some(settings) = folder_settings(None, &site.folder) else { return Vec::new() };
+    let FolderSettings { id: _, kind, max_conflicts, is_watched, is_paused } = &settings;
     let finding = |says: String, fix: &str| {
         FolderFinding::new(FindingKind::SyncSettings, format!("Syncthing: {says}"), fix)
     };

@@ -48,6 +48,14 @@ impl Carry {
         }
     }
 
+    /// Returns the directory with Syncthing's configuration, if it is named.
+    pub(super) fn syncthing(&self) -> Option<&Path> {
+        match self {
+            Self::Syncthing(dir) => dir.as_deref(),
+            Self::Command(_) => None,
+        }
+    }
+
     /// Starts the thread that notifies the tool. Returns the call after each marker.
     pub(in crate::cli) fn start(self, folder: &Path) -> CliResult<OnMarked> {
         if let Self::Syncthing(dir) = &self {
@@ -89,10 +97,7 @@ pub(in crate::cli) fn connect<D: Disk>(
     if let Some(carry) = carry {
         barrier.on_marked(carry.clone().start(folder)?);
     }
-    let dir = match carry {
-        Some(Carry::Syncthing(dir)) => dir.clone(),
-        Some(Carry::Command(_)) | None => None,
-    };
+    let dir = carry.and_then(Carry::syncthing).map(Path::to_owned);
     let folder = folder.to_owned();
     barrier.ask_tool_by(Box::new(move || tool_patterns(dir.as_deref(), &folder)));
     Ok(())
@@ -256,6 +261,8 @@ impl Syncthing {
 /// The settings of a folder in the Syncthing of this machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct FolderSettings {
+    /// The id of the folder, which is the same on all machines.
+    pub(in crate::cli) id: String,
     /// The type of the folder, such as `sendreceive`.
     pub(in crate::cli) kind: String,
     /// How many conflict copies of a file are kept; -1 for all.
@@ -265,9 +272,10 @@ pub(in crate::cli) struct FolderSettings {
     pub(in crate::cli) is_paused: bool,
 }
 
-/// Returns the settings of a folder, if a Syncthing of the user who runs this process shares it.
-pub(in crate::cli) fn folder_settings(folder: &Path) -> Option<FolderSettings> {
-    let dirs = config_dirs(None);
+/// Returns the settings of a folder, if a Syncthing of the user who runs this process shares it:
+/// the one with its configuration in `dir`, or in one of the usual directories.
+pub(in crate::cli) fn folder_settings(dir: Option<&Path>, folder: &Path) -> Option<FolderSettings> {
+    let dirs = config_dirs(dir);
     let mut texts = dirs.iter().filter_map(|dir| read_config(dir));
     texts.find_map(|text| settings_in(&text, folder))
 }
@@ -283,6 +291,7 @@ fn settings_in(text: &str, folder: &Path) -> Option<FolderSettings> {
         child.and_then(|node| node.text()).map(str::trim)
     };
     Some(FolderSettings {
+        id: shared.attribute("id")?.to_owned(),
         kind: shared.attribute("type").unwrap_or("sendreceive").to_owned(),
         max_conflicts: part("maxConflicts").and_then(|text| text.parse().ok()),
         is_watched: shared.attribute("fsWatcherEnabled") != Some("false"),
@@ -325,7 +334,7 @@ fn is_same(path: &str, folder: &Path) -> bool {
 }
 
 /// Returns a text as it stands in a query.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut query = String::new();
     for byte in text.bytes() {
         match byte {

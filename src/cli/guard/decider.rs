@@ -36,7 +36,7 @@ pub(in crate::cli) struct DeciderArgs {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[command(flatten)]
-    key: ServerKeyArgs,
+    pub(super) key: ServerKeyArgs,
 }
 
 /// The lock service that decides about a folder's lock.
@@ -52,6 +52,24 @@ fn unavailable(error: &impl ToString) -> CliError {
 }
 
 impl DeciderArgs {
+    /// Returns the server that the command line names.
+    fn named(&self) -> CliResult<Option<String>> {
+        let server = self.dir.as_deref().map(server_of_mount).transpose()?;
+        self.key.named_server(server.as_ref().or(self.server.as_ref()))
+    }
+
+    /// Returns the server of a folder: the one that the options or its record name, and for a
+    /// folder without a record the configured one.
+    #[cfg(target_os = "linux")]
+    pub(super) fn server_of(&self, record: Option<&FolderRecord>) -> CliResult<Option<String>> {
+        match (self.named()?, record.map(|record| &record.server)) {
+            (Some(named), _) => Ok(Some(named)),
+            (None, Some(None)) => Ok(None),
+            (None, Some(Some(url))) => Ok(Some(self.key.access_of_folder(url)?.url)),
+            (None, None) => Ok(self.key.default_server()?.map(|server| server.value)),
+        }
+    }
+
     /// Opens the lock service that the options, or else the folder's record, name.
     pub(in crate::cli) fn open(
         &self,
@@ -59,8 +77,7 @@ impl DeciderArgs {
         host_dir: &Path,
         terms: Terms,
     ) -> CliResult<Decider> {
-        let server = self.dir.as_deref().map(server_of_mount).transpose()?;
-        let named = self.key.named_server(server.as_ref().or(self.server.as_ref()))?;
+        let named = self.named()?;
         check_known_server(record, host_dir, named.is_some())?;
         let server = named.clone().or_else(|| record.server.clone());
         match (server, &self.state) {

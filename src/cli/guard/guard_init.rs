@@ -5,6 +5,7 @@
 
 use super::carry;
 use super::guard_parts::{PlaceArgs, local_patterns, resolved_folder, unavailable};
+use super::shared_id::{FolderAtServer, shared_name};
 use crate::cli::argument_types::{absolute, default_state_dir, host};
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
@@ -60,6 +61,10 @@ pub(in crate::cli) struct InitArgs {
     /// that of the folder's record]
     #[arg(long)]
     new_id: bool,
+    /// The name by which the folder's machines ask the server for its id [default: the folder's id
+    /// in Syncthing]
+    #[arg(long, value_name = "NAME", conflicts_with = "alone")]
+    name: Option<String>,
     /// Several machines change the same storage, not copies of it
     #[arg(long, conflicts_with = "alone")]
     shared_storage: bool,
@@ -75,6 +80,23 @@ pub(in crate::cli) struct InitArgs {
 }
 
 impl InitArgs {
+    /// Returns the arguments by which a guard makes the record of its folder.
+    #[cfg(target_os = "linux")]
+    pub(super) fn of_guard(folder: &Path, at: &FolderAtServer<'_>, stage: Option<PathBuf>) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            server: Some(at.url.to_owned()),
+            dir: None,
+            alone: false,
+            new_id: false,
+            name: Some(at.name.clone()),
+            shared_storage: false,
+            client: Some(at.client.clone()),
+            stage,
+            key: at.key.clone(),
+        }
+    }
+
     /// Returns the access to the server at `url`, which an option or the copied folder names.
     fn access(&self, url: &str) -> CliResult<ServerAccess> {
         if self.key.named_server(self.server.as_ref())?.is_some() || self.dir.is_some() {
@@ -85,13 +107,27 @@ impl InitArgs {
 }
 
 pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
+    let shown = make(args)?;
+    let shown = shown.display();
+    let place = PlaceArgs::new(args.client.clone(), args.stage.clone());
+    let options = place.arguments().into_iter().chain(args.key.arguments());
+    let same = options.fold(String::new(), |same, word| format!("{same} {}", word.display()));
+    output::line(&if cfg!(target_os = "linux") {
+        format!("latchfs: show it with 'latchfs guard {shown} VIEW{same}'")
+    } else {
+        format!("latchfs: take its lock with 'latchfs guard take {shown}{same}'")
+    })
+}
+
+/// Makes a folder a guarded one, and returns its path.
+pub(super) fn make(args: &InitArgs) -> CliResult<PathBuf> {
     let folder = resolved_folder(&args.folder)?;
     let (server, is_shared) = lock_service(args, &folder)?;
     let engine = match &server {
         None => 0,
         Some(url) => decider::engine_of(&args.access(url)?)?,
     };
-    let record = FolderRecord::new(server, engine, is_shared);
+    let mut record = FolderRecord::new(server, engine, is_shared);
     // A guard that runs would go on under the id that it knows.
     let locked = match &args.stage {
         _ if record.has_copies() => None,
@@ -107,8 +143,9 @@ pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
     };
     let _locked = locked.transpose().map_err(|error| unavailable(&error))?;
     FolderRecord::make_dir(&folder, args.new_id).map_err(|error| unavailable(&error))?;
-    if let Some(url) = record.server.as_ref().filter(|_| record.has_copies()) {
-        write_checkpoint(args, url, &folder, &record)?;
+    if let Some(url) = record.server.clone().filter(|_| record.has_copies()) {
+        record.id = id_at_server(args, &url, &folder, record.id)?;
+        write_checkpoint(args, &url, &folder, &record)?;
     }
     // Only now other machines guard the folder: until here nobody knows what should be in it.
     record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
@@ -121,14 +158,17 @@ pub(in crate::cli) fn init(args: &InitArgs) -> CliResult {
         record.id,
         record.lock()
     ))?;
-    let place = PlaceArgs::new(args.client.clone(), args.stage.clone());
-    let options = place.arguments().into_iter().chain(args.key.arguments());
-    let same = options.fold(String::new(), |same, word| format!("{same} {}", word.display()));
-    output::line(&if cfg!(target_os = "linux") {
-        format!("latchfs: show it with 'latchfs guard {shown} VIEW{same}'")
-    } else {
-        format!("latchfs: take its lock with 'latchfs guard take {shown}{same}'")
-    })
+    Ok(folder)
+}
+
+/// Returns the id of a folder that its machines call by a name: the one that the server has, or
+/// `own`, which the server has from then on. Of an id that the server has, another machine may have
+/// made the first checkpoint; the folder is guarded then once all that it names is here.
+fn id_at_server(args: &InitArgs, url: &str, folder: &Path, own: String) -> CliResult<String> {
+    let Some(name) = shared_name(folder, None, args.name.as_deref())? else { return Ok(own) };
+    let client = args.key.machine_at(url, args.client.as_ref())?;
+    let at = FolderAtServer { name, url, key: &args.key, client };
+    Ok(at.claim(&own, args.new_id)?.id)
 }
 
 /// Removes the markers of the folder of which this one was a copy.
@@ -151,6 +191,9 @@ fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bo
             let is_shared = args.shared_storage || copied.storage.is_some();
             Ok((copied.server, is_shared))
         }
+        (None, None, false) if let Some(server) = args.key.default_server()? => {
+            Ok((Some(server.value), args.shared_storage))
+        }
         (None, None, false) => Err(CliError::usage(
             "say who decides about the lock of the folder: --alone if only this machine changes \
              it, or --server URL, --profile NAME or --dir MOUNT if several do",
@@ -160,7 +203,7 @@ fn lock_service(args: &InitArgs, folder: &Path) -> CliResult<(Option<String>, bo
 
 /// Takes the lock, writes a checkpoint of the whole folder, and hands over.
 fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRecord) -> CliResult {
-    let client = args.client.clone().map_or_else(host, Ok)?;
+    let client = args.key.machine_at(url, args.client.as_ref())?;
     let state = match &args.stage {
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,

@@ -1,6 +1,7 @@
 //! `latchfs guard FOLDER [VIEW]`: shows a guarded folder through a view.
 
 use super::carry::{self, Carry};
+use super::first_record::GuardedFolder;
 use super::guard_parts::{self, resolved_folder, unavailable};
 use crate::base::said;
 use crate::cli::argument_types::{DurationArg, default_ttl, length};
@@ -60,6 +61,10 @@ pub(in crate::cli) struct ViewArgs {
     /// home directory, and for root in /mnt]
     #[arg(value_name = "VIEW")]
     view: Option<PathBuf>,
+    /// The name by which the folder's machines ask the server for its id, the same on each of them
+    /// [default: the folder's id in Syncthing]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     #[command(flatten)]
     decider: DeciderArgs,
     /// How this machine is named to the server [default: the host's name]
@@ -262,7 +267,15 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         return service.remove();
     }
     check_apart(&folder, &view)?;
-    let record = FolderRecord::read(&folder).map_err(|error| unavailable(&error))?;
+    let guarded = GuardedFolder {
+        dir: &folder,
+        decider: &args.decider,
+        name: args.name.as_deref(),
+        client: args.client.as_ref(),
+        stage: args.stage.as_ref(),
+        carry: args.carry.as_ref(),
+    };
+    let record = guarded.record()?;
     let state = match &args.stage {
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,
@@ -349,6 +362,14 @@ fn take_rights(args: &ViewArgs) -> CliResult {
     })
 }
 
+/// Returns the name of this machine at the server of a folder.
+fn client_of(args: &ViewArgs, record: &FolderRecord) -> CliResult<ClientId> {
+    match args.decider.server_of(Some(record))? {
+        Some(url) => args.decider.key.machine_at(&url, args.client.as_ref()),
+        None => args.client.clone().map_or_else(host, Ok),
+    }
+}
+
 fn serve(
     args: &ViewArgs,
     folder: &Path,
@@ -362,7 +383,7 @@ fn serve(
     signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     check_view(args, view)?;
-    let client = args.client.clone().map_or_else(host, Ok)?;
+    let client = client_of(args, record)?;
     let place = StatePlace::open(folder, record, state, client.as_str(), ChangedThrough::View);
     let place = place.map_err(|error| unavailable(&error))?;
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
@@ -485,6 +506,11 @@ fn not_a_view(error: &MountError) -> CliError {
         MountError::Entries { dir, .. } => CliError::unavailable(format!(
             "{} is not empty, and a view would hide what is there; name an empty directory, or a \
              path where one can be made",
+            dir.display()
+        )),
+        MountError::Already(dir) => CliError::unavailable(format!(
+            "{0} is a view already, of this folder or of another one ('latchfs guard status {0}'); \
+             name another directory, or run 'latchfs umount {0}' first",
             dir.display()
         )),
         error => refused(error),

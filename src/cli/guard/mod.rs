@@ -1,6 +1,7 @@
 //! Guarded folders.
 //!
-//! `guard_command` lists the commands. `guard_init` makes a folder a guarded one; `decider` is the
+//! `guard_command` lists the commands. `guard_init` makes a folder a guarded one under the id
+//! that its server has (`shared_id`), and `first_record` has a guard do so. `decider` is the
 //! lock service that decides about its lock, and `guard_parts` puts a guard together from it, from
 //! the sync barrier and from the folder, and guards a folder without a view. `guard_view` shows a
 //! folder through a view. `endpoint` finds the guard that a command is about, and `guard_requests`
@@ -12,7 +13,10 @@ pub(super) mod carry;
 pub(super) mod decider;
 pub(super) mod guard_parts;
 pub(super) mod endpoint;
+mod shared_id;
 pub(super) mod guard_init;
+#[cfg(target_os = "linux")]
+mod first_record;
 pub(super) mod guard_requests;
 #[cfg(target_os = "linux")]
 pub(crate) mod sleep_inhibitor;

@@ -123,6 +123,11 @@ fn is_id(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// Whether a text can be the id of a folder.
+pub(crate) fn is_folder_id(text: &str) -> bool {
+    is_id(text, 32)
+}
+
 /// Opens the folder itself.
 fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -212,7 +217,7 @@ impl FolderRecord {
             return Err(RecordError::Damaged(path, why));
         }
         let storage = record.storage.as_deref().unwrap_or_default();
-        if !is_id(&record.id, 32)
+        if !is_folder_id(&record.id)
             || !is_id(&record.engine, 16)
             || !(storage.is_empty() || is_id(storage, 32))
         {
