@@ -3,7 +3,8 @@
 //!
 //! In a `console` block, a line that begins with `$ ` or `# ` is a command, which lines that begin
 //! with `> ` continue. The lines after it are its output; `[..]` stands for anything within a
-//! line. Other blocks are checked by their language:
+//! line, and a line `[...]` for any lines. A block below `<!-- on NAME -->` is run on the machine
+//! with this name (`tests/readme/machines.rs`). Other blocks are checked by their language:
 //!
 //! - `sh` and `bash`: never run, so `<!-- not run: WHY -->` must stand above the block.
 //! - `rust`: the lines are part of the doc test of `src/mutex/mod.rs`, which `cargo test --doc`
@@ -21,6 +22,10 @@
 #[path = "readme/markdown.rs"]
 mod markdown;
 
+#[path = "readme/machines.rs"]
+mod machines;
+
+use machines::Machines;
 use markdown::{Block, anchors, blocks, code_spans, links};
 use std::fmt::Write as _;
 use std::fs;
@@ -107,6 +112,8 @@ documents! {
 #[derive(Debug, PartialEq)]
 struct Step {
     line: usize,
+    /// The machine on which it is run, if not on that of the document.
+    machine: Option<String>,
     command: String,
     output: Vec<String>,
 }
@@ -126,6 +133,9 @@ fn steps(blocks: &[Block]) -> Vec<Step> {
         let first = steps.len();
         for (number, line) in &block.lines {
             add(&mut steps, first, *number, line);
+            if let Some(step) = steps.last_mut() {
+                step.machine.clone_from(&block.machine);
+            }
         }
     }
     steps
@@ -134,7 +144,7 @@ fn steps(blocks: &[Block]) -> Vec<Step> {
 fn add(steps: &mut Vec<Step>, first: usize, number: usize, line: &str) {
     if let Some(command) = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")) {
         let command = command.to_owned();
-        return steps.push(Step { line: number, command, output: vec![] });
+        return steps.push(Step { line: number, machine: None, command, output: vec![] });
     }
     let step = steps.get_mut(first..).and_then(<[_]>::last_mut);
     let step = step.unwrap_or_else(|| panic!("line {number}: no command yet"));
@@ -160,6 +170,19 @@ fn fits(pattern: &str, line: &str) -> bool {
         }
     }
     rest.ends_with(last)
+}
+
+/// Whether output is as a document shows it: a line `[...]` stands for any lines.
+fn are_alike(patterns: &[String], seen: &[String]) -> bool {
+    match patterns.split_first() {
+        None => seen.is_empty(),
+        Some((any, rest)) if any == "[...]" => {
+            (0..=seen.len()).any(|skipped| are_alike(rest, &seen[skipped..]))
+        }
+        Some((first, rest)) => seen
+            .split_first()
+            .is_some_and(|(line, more)| fits(first, line) && are_alike(rest, more)),
+    }
 }
 
 /// Unmounts the latchfs mounts of other programs in the mount namespace of the shell, so that the
@@ -198,9 +221,17 @@ impl Shell {
             .env("PATH", format!("{own}:{path}"))
             .env("LC_ALL", "C.UTF-8")
             .env_remove("LATCHFS_DIR")
-            .env_remove("LATCHFS_SERVER")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .env_remove("LATCHFS_SERVER");
+        let mut shell = Self::start(command, dir);
+        assert_eq!(shell.run(UNMOUNT_OTHERS), [""; 0], "unmounting in the namespace");
+        assert_eq!(shell.run(OWN_LOCKS), [""; 0], "a place for own locks");
+        assert_eq!(shell.run("ip link set lo up"), [""; 0], "a loopback of its own");
+        shell
+    }
+
+    /// Starts a shell by `command`. Its directory is removed at its end.
+    fn start(mut command: Command, dir: PathBuf) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("there is a shell");
         let out = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
@@ -212,9 +243,6 @@ impl Shell {
         });
         let mut shell = Self { child, lines, dir };
         shell.run("exec 2>&1");
-        assert_eq!(shell.run(UNMOUNT_OTHERS), [""; 0], "unmounting in the namespace");
-        assert_eq!(shell.run(OWN_LOCKS), [""; 0], "a place for own locks");
-        assert_eq!(shell.run("ip link set lo up"), [""; 0], "a loopback of its own");
         shell
     }
 
@@ -264,15 +292,20 @@ fn run_document(path: &str) {
         return;
     }
     let mut shell = Shell::new();
+    let mut machines = None;
     for step in &steps {
-        let command = if step.command == MOUNT { MOUNT_HERE } else { &step.command };
-        let seen = shell.run(command);
-        let alike = seen.len() == step.output.len()
-            && seen.iter().zip(&step.output).all(|(line, pattern)| fits(pattern, line));
+        let seen = match (&step.machine, step.command == MOUNT) {
+            (Some(_), _) => machines.get_or_insert_with(|| Machines::of(&steps)).run(step),
+            (None, true) => shell.run(MOUNT_HERE),
+            (None, false) => shell.run(&step.command),
+        };
         assert!(
-            alike,
+            are_alike(&step.output, &seen),
             "{path}:{}: $ {}\nsays {:#?}\nprints {:#?}",
-            step.line, step.command, step.output, seen
+            step.line,
+            step.command,
+            step.output,
+            seen
         );
     }
 }
@@ -308,7 +341,8 @@ fn check_rust(block: &Block) -> Result<(), String> {
     let source = read("src/mutex/mod.rs");
     let example = source.lines().filter_map(|line| line.strip_prefix("//! ")).map(code);
     let lines = block.lines.iter().map(|(number, line)| (*number, code(line))).collect();
-    let block = Block { language: block.language.clone(), lines, ..*block };
+    let (language, machine) = (block.language.clone(), None);
+    let block = Block { language, machine, lines, ..*block };
     is_part_of(&block, &example.collect::<Vec<_>>().join("\n"))
 }
 
@@ -553,14 +587,17 @@ fn each_chapter_is_in_the_book() {
 #[test]
 fn blocks_are_read_as_written() {
     let text = "text\n```console\n$ one \\\n> two\nout\n\n$ three\n```\n\
-                <!-- not run: no -->\n```console\n$ four\n```\n```\n$ five\n```\n";
+                <!-- not run: no -->\n```console\n$ four\n```\n```\n$ five\n```\n\
+                <!-- on box -->\n```console\n$ six\n```\n";
     let blocks = blocks(text);
     let steps = steps(&blocks);
     let said: Vec<_> = steps.iter().map(|step| (step.line, step.command.as_str())).collect();
-    assert_eq!(said, [(3, "one \\\ntwo"), (7, "three")]);
+    assert_eq!(said, [(3, "one \\\ntwo"), (7, "three"), (18, "six")]);
+    let machines: Vec<_> = steps.iter().map(|step| step.machine.as_deref()).collect();
+    assert_eq!(machines, [None, None, Some("box")]);
     assert_eq!(steps[0].output, ["out", ""]);
     let not_run: Vec<_> = blocks.iter().map(|block| block.not_run).collect();
-    assert_eq!(not_run, [false, true, false]);
+    assert_eq!(not_run, [false, true, false, false]);
 }
 
 #[test]
@@ -588,4 +625,11 @@ fn anything_fits_the_dots_only() {
     assert!(fits("[..]", "") && fits("a[..]", "a") && fits("[..]a", "ba") && fits("", ""));
     assert!(!fits("a", "ab") && !fits("a[..]c", "ab") && !fits("", "a"));
     assert!(!fits("ab[..]bc", "abc"), "parts do not overlap");
+    let alike = |patterns: &[&str], seen: &[&str]| {
+        let [patterns, seen] = [patterns, seen]
+            .map(|lines| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+        are_alike(&patterns, &seen)
+    };
+    assert!(alike(&["a", "[...]", "d"], &["a", "b", "c", "d"]) && alike(&["[...]"], &[]));
+    assert!(!alike(&["[...]", "d"], &["d", "e"]) && !alike(&["a"], &[]) && !alike(&[], &["a"]));
 }

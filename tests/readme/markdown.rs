@@ -10,17 +10,20 @@ pub(crate) struct Block {
     pub(crate) language: String,
     /// Whether the comment `<!-- not run: WHY -->` stands above the block.
     pub(crate) not_run: bool,
+    /// The machine that the comment `<!-- on NAME -->` above the block names.
+    pub(crate) machine: Option<String>,
     pub(crate) lines: Vec<(usize, String)>,
 }
 
 /// Returns the fenced blocks of a document.
 pub(crate) fn blocks(text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = vec![];
-    let (mut inside, mut not_run) = (false, false);
+    let (mut inside, mut not_run, mut machine) = (false, false, None);
     for (number, line) in (1..).zip(text.lines()) {
         if let Some(language) = line.strip_prefix("```").filter(|_| !inside) {
             let language = language.to_owned();
-            blocks.push(Block { line: number, language, not_run, lines: vec![] });
+            let machine = machine.take();
+            blocks.push(Block { line: number, language, not_run, machine, lines: vec![] });
             (inside, not_run) = (true, false);
         } else if line == "```" {
             inside = false;
@@ -30,6 +33,8 @@ pub(crate) fn blocks(text: &str) -> Vec<Block> {
         } else {
             assert!(!line.trim_start().starts_with("```"), "line {number}: an indented block");
             not_run |= line.starts_with("<!-- not run: ");
+            let named = line.strip_prefix("<!-- on ").and_then(|it| it.strip_suffix(" -->"));
+            machine = named.map(str::to_owned).or(machine);
         }
     }
     assert!(!inside, "the last block has no end");
