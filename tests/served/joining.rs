@@ -689,6 +689,31 @@ fn server_has_its_own_names() {
     assert_ne!(Laptop::new().join(&elsewhere, "laptop", &home.code).code, 0, "nobody listens");
 }
 
+/// The default server and the name of the machine are those of the certificate, and the folder
+/// needs no other right than that of a device.
+#[test]
+fn folder_gets_its_id_from_the_server_that_the_machine_has_joined() {
+    let (home, laptop) = (HomeServer::start(), Laptop::new());
+    laptop.join(&home.host(), "laptop", &home.code).ok();
+    fs::create_dir(laptop.0.join("notes")).expect("a fresh directory");
+    let stage = laptop.0.join("stage").display().to_string();
+    let init = ["guard", "init", "notes", "--name", "my notes", "--stage", &stage];
+    let said = laptop.run(&init).ok();
+    let record = fs::read(laptop.0.join("notes/.latchfs/folder")).expect("a record");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    let id = record["id"].as_str().expect("an id");
+    assert!(said.contains(id), "{said}");
+    let own = laptop.identity();
+    let path = "/locks/folders/my%20notes/previous";
+    let known = home.server.curl(&[&own.each_ref().map(String::as_str)[..], &[path]].concat());
+    let known = known.is(200);
+    assert_eq!(
+        (&known["previous"]["handover"], &known["previous"]["client"]),
+        (&json!(id), &json!("laptop"))
+    );
+    assert!(laptop.run(&init).exits(69).contains("is guarded already"));
+}
+
 /// A command renews the certificate when less than a third of its time is left, and two commands at
 /// once lose neither.
 #[test]

@@ -275,7 +275,16 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         stage: args.stage.as_ref(),
         carry: args.carry.as_ref(),
     };
-    let record = guarded.record()?;
+    // The rights are given up before other threads start, because a thread inherits the rights of
+    // this one.
+    let record = take_rights(args).and_then(|()| {
+        if args.detached {
+            // The process that has started this one has waited for the record.
+            FolderRecord::read(&folder).map_err(|error| unavailable(&error))
+        } else {
+            guarded.record()
+        }
+    });
     let state = match &args.stage {
         Some(dir) => absolute(dir)?,
         None => default_state_dir()?,
@@ -285,16 +294,16 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         return service.install::<ViewArgs>();
     }
     if args.background && !args.detached {
+        record?;
         return background::start(Some(&state));
     }
     if args.detached {
         background::take_name();
     }
-    // The rights are given up before other threads start, because a thread inherits the rights of
-    // this one.
-    let done = take_rights(args)
-        .and_then(|()| check_storage(args, &record))
-        .and_then(|()| serve(args, &folder, &view, &record, &state));
+    let done = record.and_then(|record| {
+        check_storage(args, &record)?;
+        serve(args, &folder, &view, &record, &state)
+    });
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         output::line(sentence)?;
     }
