@@ -290,7 +290,7 @@ pub(in crate::cli) fn run(args: &ViewArgs) -> CliResult {
         None => default_state_dir()?,
     };
     if args.login.at_login {
-        check_storage(args, &record)?;
+        check_storage(args, &record?)?;
         return service.install::<ViewArgs>();
     }
     if args.background && !args.detached {
