@@ -6,6 +6,7 @@ use super::carry;
 use crate::cli::connect::credential_options::{ServerKeyArgs, ask_first};
 use crate::cli::exit::{CliError, CliResult};
 use crate::engine::ClientId;
+#[cfg(target_os = "linux")]
 use crate::guard::barrier::handover::Handover;
 use crate::guard::folder::folder_record::is_folder_id;
 use crate::time::Span;
@@ -77,6 +78,7 @@ impl FolderAtServer<'_> {
     }
 
     /// Whether the folder with this id has a marker, so that its record was made or is lost.
+    #[cfg(target_os = "linux")]
     pub(super) fn is_marked(&self, id: &str) -> CliResult<bool> {
         let answer = self.request("GET", &format!("/locks/folder-{id}/previous"))?;
         let handover = answer["previous"]["handover"].as_str();
