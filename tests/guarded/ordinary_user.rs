@@ -122,11 +122,15 @@ fn a_view_has_a_default_place() {
          rmdir home/.stfolder
          user latchfs guard folder --background >&2 || exit 3
          user sh -c 'echo saved >home/latchfs/folder/a' && cat folder/a
+         # Another folder with the same name.
+         mkdir -p other/folder && chown 54321 other/folder
+         user latchfs guard init other/folder --alone >&2 || exit 6
+         user latchfs guard other/folder 2>&1 | grep -o 'folder is a view already'
          user latchfs umount home/latchfs/folder >&2 || exit 4
          user env -u HOME XDG_STATE_HOME=$T/home/state latchfs guard folder 2>&1 | grep -o 'no HOME'
          latchfs guard folder --stage $T/kept --background >&2 || exit 5
          cat /mnt/folder/a; latchfs umount /mnt/folder >&2",
     );
-    let expected = "home/latchfs/folder lies in\nsaved\nno HOME\nsaved\n";
+    let expected = "home/latchfs/folder lies in\nsaved\nfolder is a view already\nno HOME\nsaved\n";
     assert_eq!((seen.out.as_str(), seen.code), (expected, 0), "{seen:?}");
 }
