@@ -17,7 +17,7 @@ use super::server_tls::{
     CertifiedCaller, ClientCertPolicy, NAME_BYTES_MAX, PREFIXES_MAX, TlsError, TlsFiles,
     TokensError,
 };
-use crate::auth::server_tls::CertificateRights;
+use crate::auth::server_tls::{CertificateRights, validity_of_certificate};
 use crate::home::devices::{Device, DeviceList};
 use crate::net::certificates::RefusedSerials;
 use parking_lot::RwLock;
@@ -25,7 +25,7 @@ use rustls::ServerConfig;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -55,6 +55,8 @@ pub struct Credentials {
     /// Whether only certificates of devices that have joined are admitted: see
     /// [`Authenticator::set_devices`].
     pub joins: bool,
+    /// Other certificates whose end is told: those for peers, each with its use.
+    pub watched: Vec<(&'static str, PathBuf)>,
     /// The host names by which a server that authenticates nobody may be called.
     pub hosts: AllowedHosts,
 }
@@ -90,6 +92,17 @@ impl fmt::Display for CredentialsError {
 impl std::error::Error for CredentialsError {}
 
 impl Credentials {
+    /// Returns when each certificate expires, in seconds since 1970.
+    fn expiries(&self) -> Vec<(&'static str, i64)> {
+        let of_clients = self.tls.as_ref().and_then(|files| Some(("CA", files.client_ca.clone()?)));
+        let own = self.tls.as_ref().map(|files| ("server", files.cert.clone()));
+        let all = own.into_iter().chain(of_clients).chain(self.watched.iter().cloned());
+        all.filter_map(|(name, path)| {
+            Some((name, validity_of_certificate(&fs::read(path).ok()?)?.1))
+        })
+        .collect()
+    }
+
     /// Returns what a server with these credentials lacks that accepts connections from other
     /// machines, apart from what the operator has permitted it to lack.
     pub const fn lack(&self, permitted: OpenTo) -> OpenTo {
@@ -177,6 +190,8 @@ struct LoadedCredentials {
     devices: Option<Arc<DeviceList>>,
     /// The names in the server's certificate.
     names: AllowedHosts,
+    /// When each certificate expires.
+    expiries: Vec<(&'static str, i64)>,
 }
 
 impl Authenticator {
@@ -225,6 +240,11 @@ impl Authenticator {
             Arc::make_mut(list).set(name, device);
         }
         self.reloads.send_modify(|count| *count += 1);
+    }
+
+    /// Returns when each certificate expires that was read last, in seconds since 1970.
+    pub(crate) fn expiries(&self) -> Vec<(&'static str, i64)> {
+        self.known.read().expiries.clone()
     }
 
     /// Returns a receiver that is notified when the credentials were read again: each grant that
@@ -331,7 +351,8 @@ impl LoadedCredentials {
             }
         };
         let refused = Arc::new(refused);
-        Ok(Self { tokens, rights, machine, tls, refused, devices, names })
+        let expiries = files.expiries();
+        Ok(Self { tokens, rights, machine, tls, refused, devices, names, expiries })
     }
 }
 
@@ -488,8 +509,11 @@ impl TokenEntry {
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Err(format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if self.clients.is_empty() || self.clients.iter().any(String::is_empty) {
-            return Err("clients names at least one, such as \"laptop1:*\"".to_owned());
+        if self.clients.iter().any(String::is_empty) {
+            return Err("clients names each, such as \"laptop1:*\"; [] is a right to read".into());
+        }
+        if self.clients.is_empty() && (self.steal || self.cluster) {
+            return Err("with clients = [] it may only read: leave steal and cluster out".into());
         }
         if self.locks.len() > PREFIXES_MAX {
             return Err(format!("locks names at most {PREFIXES_MAX} beginnings of names"));
@@ -598,7 +622,8 @@ mod token_file_tests {
             (entry("secret = \"short\"\nclients = [\"a\"]"), "16 bytes"),
             (entry("sha256 = \"xyz\"\nclients = [\"a\"]"), "hexadecimal"),
             (entry("clients = [\"a\"]"), "either a secret"),
-            (entry("secret = \"0123456789abcdef\"\nclients = []"), "at least one"),
+            (entry("secret = \"0123456789abcdef\"\nclients = [\"\"]"), "names each"),
+            (entry("secret = \"0123456789abcdef\"\nclients = []\nsteal = true"), "only read"),
             (entry("secret = \"0123456789abcdef\"\nclients = [\"a\"]\nstael = true"), "stael"),
         ] {
             let why = Tokens::parse(&text).err().unwrap_or_default();

@@ -97,6 +97,8 @@ pub enum Denial {
     Unknown,
     /// The operation acts for a client or on a lock, and the request names none.
     Unnamed,
+    /// The grant may only read.
+    ReadOnly,
     /// The grant may not act for this client.
     Client(ClientId),
     /// The session or queue place that the request names belongs to a client for which the grant
@@ -231,6 +233,12 @@ impl Grant {
             }
             Right::Known | Right::Steal | Right::Admin | Right::Cluster => {}
         }
+        // A follower is registered for no client, and is a change.
+        if self.is_read_only()
+            && (rule.client != ClientRule::Any || operation == Operation::FollowAll)
+        {
+            return Err(Denial::ReadOnly);
+        }
         match rule.locks {
             LockRule::All if !self.may_see_all() => Err(Denial::AllLocks),
             LockRule::AllOrCluster if !self.may_see_all() && !self.cluster => Err(Denial::Nodes),
@@ -359,6 +367,11 @@ impl Grant {
         sorted
     }
 
+    /// Whether the caller may see locks, and change nothing.
+    pub fn is_read_only(&self) -> bool {
+        self.credential == Credential::Token && self.clients.is_empty()
+    }
+
     /// Whether the caller may see every lock.
     pub fn may_see_all(&self) -> bool {
         self.prefixes.iter().any(String::is_empty)
@@ -425,6 +438,11 @@ impl fmt::Display for Denial {
                 f,
                 "these credentials may not act as '{client}'; name one of their clients \
                  (--client), use those of '{client}', or add the client to them"
+            ),
+            Self::ReadOnly => write!(
+                f,
+                "these credentials may read, and change nothing; use others, or name clients in \
+                 their entry in the file of --tokens"
             ),
             Self::Lock(name) => write!(
                 f,
@@ -551,6 +569,35 @@ mod tests {
         let open = Op::OpenSession(ask);
         assert_eq!(laptop().may_submit(&open, &[]), Err(Denial::Client(client("x"))));
         assert!(Grant::nothing().may_submit(&acquire("a", "a", own), &[]).is_err());
+    }
+
+    #[test]
+    fn a_token_without_clients_reads_and_changes_nothing() {
+        let grant = Grant { clients: vec![], prefixes: vec![String::new()], ..laptop() };
+        let reads: Vec<_> = Operation::ALL
+            .iter()
+            .filter(|it| it.rule().right != Right::Public && grant.may_begin(**it).is_ok())
+            .map(|it| it.rule().name)
+            .collect();
+        let allowed = [
+            "show a lock",
+            "look up a lock",
+            "list locks",
+            "follow events",
+            "show ended tenures",
+            "check a fencing token",
+            "show metrics",
+            "show the cluster",
+            "show pending requests",
+            "renew a certificate",
+            "show counts",
+            "show the time",
+            "list the cluster's URLs",
+            "show the caller's rights",
+            "send a batch",
+        ];
+        assert_eq!(reads, allowed, "a batch is checked entry by entry, and a token renews nothing");
+        assert_eq!(grant.may_begin(Operation::Acquire), Err(Denial::ReadOnly));
     }
 
     #[test]

@@ -27,5 +27,5 @@ pub use engine_shares::{EngineShares, PendingCommand};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
-pub(crate) use server_tls::validity_of_certificate;
+pub(crate) use server_tls::{EXPIRY_NOTICE_SECS, validity_of_certificate};
 pub use server_tls::{TlsError, TlsFiles, grant_of, name_in_certificate};

@@ -141,6 +141,9 @@ pub fn name_in_certificate(pem: &[u8]) -> Option<String> {
     Some(grant_of(&certificate)?.name)
 }
 
+/// How long before its end the end of a certificate is told.
+pub(crate) const EXPIRY_NOTICE_SECS: i64 = 30 * 86_400;
+
 /// Returns from when until when the first certificate of a PEM file is valid, in seconds since
 /// 1970.
 pub(crate) fn validity_of_certificate(pem: &[u8]) -> Option<(i64, i64)> {

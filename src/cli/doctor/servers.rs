@@ -4,17 +4,19 @@
 //! of voters.
 
 use super::finding::Finding;
+use crate::auth::{EXPIRY_NOTICE_SECS, validity_of_certificate};
 use crate::cli::connect::credential_options::ServerKeyArgs;
 use crate::cli::exit::CliResult;
 use crate::cli::output::harmless;
 use crate::cli::serve::cluster_command::votes;
 use crate::client::api_request::fetch;
-use crate::client::http_transport::Http;
+use crate::client::http_transport::{Http, ServerAccess};
 use crate::client::server_clock::{Stuck, probe};
 use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
-use crate::time::Span;
+use crate::time::{Span, Wall};
 use serde_json::Value;
+use std::fs;
 
 /// The difference of wall clocks above which `doctor` reports it, since displayed times are wrong
 /// by the difference.
@@ -45,6 +47,8 @@ pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
             let mut findings = vec![Finding::well(check, says)];
             findings.extend(of_answers(url, heard));
             findings.extend(not_ready(url, key)?);
+            findings.extend(metrics_token(url, key)?);
+            findings.extend(expiring(url, key)?);
             findings
         }
         Err(stuck) => vec![stuck_at(check, url, &stuck)],
@@ -57,6 +61,60 @@ fn not_ready(url: &str, key: &ServerKeyArgs) -> CliResult<Option<Finding>> {
         Ok((503, problem)) => Some(of_problem(url, &problem)),
         // Another check reports a server that does not answer.
         Ok(_) | Err(_) => None,
+    })
+}
+
+/// Returns a finding for each certificate that expires soon: those with which the command connects,
+/// and those of the server.
+fn expiring(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
+    let access = key.access(url)?;
+    let me = fetch(&access, "GET", "/me", PATIENCE).map(|(_, me)| me).unwrap_or_default();
+    let of_server = me["certificates"].as_object().into_iter().flatten();
+    let of_server = of_server.filter_map(|(name, end)| {
+        Some((format!("the {} certificate of {url}", harmless(name)), end.as_i64()?))
+    });
+    let own = [
+        (access.identity.as_ref().map(|(own, _)| own), "your client certificate for"),
+        (access.ca.as_ref(), "the CA certificate by which you verify"),
+    ];
+    let own = own.into_iter().filter_map(|(pem, name)| {
+        Some((format!("{name} {url}"), validity_of_certificate(pem?)?.1))
+    });
+    Ok(own.chain(of_server).filter_map(|(name, end)| of_expiry(&name, end, Wall::now())).collect())
+}
+
+fn of_expiry(name: &str, end: i64, now: Wall) -> Option<Finding> {
+    if end - now.secs > EXPIRY_NOTICE_SECS {
+        return None;
+    }
+    let at = Wall { secs: end, nanos: 0 };
+    let fix = "make another one by 'latchfs cert', and send SIGHUP to the server if it is one of \
+               the server's; a server with --home makes its own one at each start";
+    let says = if end < now.secs { "has expired at" } else { "expires at" };
+    Some(Finding::wrong("certificate", format!("{name} {says} {at}"), fix))
+}
+
+/// The token with which Prometheus reads metrics, as contrib/prometheus has it.
+const METRICS_TOKEN: &str = "/etc/prometheus/latchfs.token";
+
+/// Returns a finding if the token of Prometheus on this machine may do more than read. A server
+/// that does not know the token does not know what it may do.
+fn metrics_token(url: &str, key: &ServerKeyArgs) -> CliResult<Option<Finding>> {
+    let Ok(token) = fs::read_to_string(METRICS_TOKEN) else { return Ok(None) };
+    let access = key.access(url)?;
+    let access = ServerAccess { token: Some(token.trim().to_owned()), identity: None, ..access };
+    Ok(match fetch(&access, "GET", "/me", PATIENCE) {
+        Ok((200, me)) => of_metrics_token(url, &me),
+        Ok(_) | Err(_) => None,
+    })
+}
+
+fn of_metrics_token(url: &str, me: &Value) -> Option<Finding> {
+    (me["read_only"] == false).then(|| {
+        let says = format!("the token in {METRICS_TOKEN} may change locks of {url}");
+        let fix = "write 'clients = []' into its entry in the file of --tokens, so that it reads \
+                   alone";
+        Finding::odd("metrics token", says, fix)
     })
 }
 
@@ -378,6 +436,24 @@ mod tests {
         let held_off = json!({"dir": "/locks", "hold_off": {"detail": "nothing is granted"}});
         let [found] = &of_mount(&held_off)[..] else { panic!("one finding") };
         assert!(found.is_wrong() && found.says == "/locks: nothing is granted", "{found:?}");
+    }
+
+    #[test]
+    fn a_token_of_prometheus_that_does_more_than_read_is_odd() {
+        assert_eq!(of_metrics_token("u", &json!({"read_only": true})), None);
+        // An older server does not say it.
+        assert_eq!(of_metrics_token("u", &json!({})), None);
+        let found = of_metrics_token("u", &json!({"read_only": false})).expect("a finding");
+        assert!(found.fix.is_some_and(|fix| fix.contains("clients = []")));
+    }
+
+    #[test]
+    fn a_certificate_is_a_finding_thirty_days_before_its_end() {
+        let now = Wall { secs: 1_800_000_000, nanos: 0 };
+        let found = |days: i64| of_expiry("c", now.secs + days * 86_400, now);
+        assert_eq!(found(31), None);
+        assert_eq!(found(29).expect("soon").says, "c expires at 2027-02-13T08:00:00.000Z");
+        assert!(found(-1).expect("over").says.contains("has expired at"));
     }
 
     /// No lock depends on wall clocks, so a difference between them is reported as odd and not as a

@@ -107,8 +107,16 @@ impl AccessArgs {
         let refused = whole(&self.refuse_serials)?;
         let hosts = AllowedHosts(self.own_names());
         let (tokens, rights) = (whole(&self.tokens)?, whole(&self.certificate_rights)?);
-        let credentials =
-            Credentials { tokens, tls, rights, machine_rights: None, refused, joins: false, hosts };
+        let credentials = Credentials {
+            tokens,
+            tls,
+            rights,
+            machine_rights: None,
+            refused,
+            joins: false,
+            watched: Vec::new(),
+            hosts,
+        };
         let share = self.share;
         let insecure = OpenTo {
             readers: matches!(self.insecure, Some(Insecure::NoTls | Insecure::Both)),
@@ -212,6 +220,7 @@ RIGHT     none     anybody; no credentials are needed
           cluster  the token, or the entry of the certificate, has 'cluster = true'
           node     the certificate of a node, or the secret that the nodes share
 
+A token with 'clients = []' may do what needs no client, and registers no follower: it reads.
 A server without --tokens and --client-ca knows every caller, who then has all rights but 'node'
 and 'admin'. At its Unix socket, root and the user of the server have 'admin' as well.
 A client certificate sees all locks, and has neither 'steal' nor 'cluster'. With

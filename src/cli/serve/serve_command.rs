@@ -141,6 +141,9 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> CliResult {
     let peers = home.as_ref().unwrap_or(&args.peers);
     let peering =
         peers.peering(&kept, scheme, listen.tcp, args.access.refuse_serials.as_deref())?;
+    if let Some(files) = peering.as_ref().and_then(|peering| peering.tls.clone()) {
+        config.credentials.watched = vec![("peer", files.cert), ("peer CA", files.ca)];
+    }
     // All files are read before anything is bound or begun.
     let gate = authenticator(&config)?;
     let line = args.line_config(&config, &gate)?;

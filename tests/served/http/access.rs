@@ -266,3 +266,29 @@ fn insecure_permits_what_it_names_only() {
     server.curl(&["/healthz"]).is(200);
     server.curl(&["/locks"]).is(401);
 }
+
+/// A token for monitoring reads statuses, metrics and events, and changes nothing.
+#[test]
+fn token_without_clients_reads_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let reads = "\n[[token]]\nname = \"prometheus\"\nsecret = \"the secret of metrics\"\n\
+                 clients = []\n";
+    let path = tokens(scratch.path(), &format!("{TOKENS}{reads}"), 0o600);
+    let server = Server::start(&["--tokens", &path.display().to_string()]);
+    let reader = "Authorization: Bearer the secret of metrics";
+    server.curl(&["-H", LAPTOP, "-X", "POST", "/locks/team/a?client=laptop1"]).is(200);
+    for path in ["/locks/team/a", "/locks", "/metrics", "/me"] {
+        assert_eq!(server.curl(&["-H", reader, path]).code, 200, "{path}");
+    }
+    for (method, path) in [
+        ("POST", "/locks/team/b?client=laptop1"),
+        ("POST", "/locks/team/a?client=laptop1&wait=1s"),
+        ("DELETE", "/locks/team/a?client=laptop1"),
+        ("POST", "/sessions?client=laptop1"),
+        ("DELETE", "/locks?client=laptop1"),
+        ("POST", "/reset?client=laptop1&reason=x"),
+    ] {
+        let refused = server.curl(&["-H", reader, "-X", method, path]).is(403);
+        assert!(refused.to_string().contains("may"), "{method} {path}: {refused}");
+    }
+}

@@ -5,8 +5,9 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::thread;
-use testing::{Scratch, Server, run_latchfs};
+use testing::{Scratch, Server, latchfs_path, run_latchfs};
 
 /// Returns doctor's findings about the servers at `url`: level, text and advice of each.
 #[track_caller]
@@ -125,6 +126,14 @@ fn missing_credentials_are_explained() {
     stuck(&plain, &[], "does not answer", "https server");
     let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);
     assert_eq!((found.len(), found[0].0.as_str()), (3, "ok"), "{found:?}");
+    let later = Command::new("faketime")
+        .args(["-f", "+800d", latchfs_path(), "doctor", "--server", url])
+        .args(["--ca", &certs.ca(), "--token-file", &certs.path("token")])
+        .output()
+        .expect("contrib/test installs faketime");
+    let said = String::from_utf8_lossy(&later.stdout);
+    let expires = format!("wrong  certificate: the server certificate of {url} expires at ");
+    assert!(said.contains(&expires) && !said.contains("CA certificate"), "{said}");
     // The server requires client certificates instead of bearer tokens.
     let server = Server::start(&[&tls[..], &["--client-ca", &certs.ca()]].concat());
     let url = &server.url;

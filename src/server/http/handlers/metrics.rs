@@ -51,6 +51,12 @@ fn page(
     ] {
         page.gauge(name, help, value as u64);
     }
+    let help = "When each certificate expires, in seconds since 1970.";
+    page.family("latchfs_certificate_expiry_timestamp_seconds", help, MetricKind::Gauge);
+    for (certificate, expires) in app.gate.expiries() {
+        let label = vec![("certificate", certificate.to_owned())];
+        page.sample(label, expires.unsigned_abs());
+    }
     if let Some(council) = app.locks.cluster_admin() {
         of_node(&mut page, &council.own());
         of_nodes(&mut page, &council.outlook());

@@ -1,17 +1,20 @@
 //! The status page at `/`: one HTML file that loads no other resources, with a content security
 //! policy that forbids any.
 
+use crate::auth::EXPIRY_NOTICE_SECS;
 use crate::auth::permissions::Operation;
 use crate::server::http::bodies::options::RequestOptions;
 use crate::server::http::bodies::problem::HandlerResult;
 use crate::server::http::bodies::response::{json, text};
 use crate::server::http::request_context::RequestContext;
+use crate::time::Wall;
 use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// The page as it is served: without the comments of its script, which stand in lines of their own.
@@ -57,9 +60,16 @@ pub(in crate::server::http) async fn get_page(mut call: RequestContext) -> Handl
 pub(in crate::server::http) async fn me(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let grant = &call.grant;
+    let expiries = call.app.gate.expiries();
+    let first = expiries.iter().copied().min_by_key(|(_, end)| *end);
+    let soon = first.filter(|(_, end)| end - Wall::now().secs < EXPIRY_NOTICE_SECS);
+    let warning = soon.map(|(name, secs)| {
+        format!("the {name} certificate expires at {}", Wall { secs, nanos: 0 })
+    });
     let me = json!({
         "name": grant.name,
         "client": grant.only_client(),
+        "read_only": grant.is_read_only(),
         "steal": !grant.steals.is_empty(),
         // The field `cluster` is true if the server is a node of a cluster, and the caller may see
         // the cluster's status. Only then does the status page request the nodes of the cluster.
@@ -68,6 +78,8 @@ pub(in crate::server::http) async fn me(mut call: RequestContext) -> HandlerResu
         "locks": grant.prefixes,
         // The beginning of the names that a user of this machine has at the machine's daemon.
         "own_names": grant.own_names,
+        "certificates": expiries.into_iter().collect::<BTreeMap<_, _>>(),
+        "warning": warning,
         "server": server_name(&call),
         "version": env!("CARGO_PKG_VERSION"),
     });
