@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
-use testing::{Scratch, Server, latchfs_path, run_latchfs};
+use testing::{Scratch, Server, latchfs_path, run, run_latchfs};
 
 /// Returns doctor's findings about the servers at `url`: level, text and advice of each.
 #[track_caller]
@@ -141,4 +141,29 @@ fn missing_credentials_are_explained() {
     let (cert, key) = (certs.path("laptop1.pem"), certs.path("laptop1.key"));
     let shows = ["--ca", &certs.ca(), "--cert", &cert, "--key", &key];
     assert_eq!(doctor(url, &shows)[0].0, "ok");
+}
+
+/// The server tells its page and `/metrics` when a certificate of its own ends.
+#[test]
+fn server_with_a_certificate_of_ten_days_warns() {
+    let scratch = Scratch::new();
+    let file = |name: &str| scratch.path().join(name).display().to_string();
+    let (cert, key) = (file("own.pem"), file("own.key"));
+    let mut made = Command::new("openssl");
+    made.args("req -x509 -nodes -days 10 -newkey ec -pkeyopt ec_paramgen_curve:P-256".split(' '));
+    made.args(["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    run(made.args(["-keyout", &key, "-out", &cert])).ok();
+    let server = Server::start(&["--tls-cert", &cert, "--tls-key", &key]);
+    let get = |path: &str| {
+        let url = format!("{}{path}", server.url);
+        run(Command::new("curl").args(["-sS", "--cacert", &cert, &url])).ok()
+    };
+    let me: Value = serde_json::from_str(&get("/me")).expect("JSON");
+    let warning = me["warning"].as_str().unwrap_or_default();
+    assert!(warning.starts_with("the server certificate expires at "), "{me}");
+    let sample = format!(
+        "latchfs_certificate_expiry_timestamp_seconds{{certificate=\"server\"}} {}",
+        me["certificates"]["server"]
+    );
+    assert!(get("/metrics").contains(&sample), "{sample}");
 }
