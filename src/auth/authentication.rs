@@ -165,6 +165,8 @@ pub enum AuthenticationError {
     Certificate,
     /// The certificate of the connection is on the list of refused ones.
     Refused,
+    /// The certificate of the connection is that of no device, or of one that was removed.
+    Removed,
     /// The file of the rights of certificates has no entry for the certificate of the connection.
     Unlisted,
 }
@@ -274,15 +276,19 @@ impl Authenticator {
             });
         }
         let LoadedCredentials { tokens, rights, refused, devices, .. } = self.known.read().clone();
-        let is_refused = |name: &str, serial| {
-            refused.contain(serial) || devices.is_some_and(|list| !list.admits(name, serial))
-        };
+        let is_removed =
+            |name: &str, serial| devices.is_some_and(|list| !list.admits(name, serial));
         match (tokens, secret, certified) {
             (Some(tokens), Some(secret), _) => {
                 tokens.grant(secret).ok_or(AuthenticationError::Token)
             }
             (_, _, Some(CertifiedCaller { grant, serial: Some(serial), .. }))
-                if is_refused(&grant.name, serial) =>
+                if is_removed(&grant.name, serial) =>
+            {
+                Err(AuthenticationError::Removed)
+            }
+            (_, _, Some(CertifiedCaller { serial: Some(serial), .. }))
+                if refused.contain(serial) =>
             {
                 Err(AuthenticationError::Refused)
             }

@@ -229,6 +229,17 @@ pub(super) fn default_data_dir() -> CliResult<PathBuf> {
     })
 }
 
+/// Returns the directory in a data directory with the certificate authority of a server that other
+/// machines join.
+pub(super) fn home_in(data: &Path) -> PathBuf {
+    data.join("home")
+}
+
+/// Returns the Unix socket in the data directory of such a server.
+pub(super) fn socket_in(data: &Path) -> PathBuf {
+    data.join("socket")
+}
+
 fn own_state_dir() -> Option<PathBuf> {
     if is_root() {
         return Some("/var/lib/latchfs".into());

@@ -53,6 +53,7 @@ impl HomeNode {
         let inviting = Program::start(command.env("LATCHFS_DATA", self.data()));
         let line = inviting.line();
         let code = line.rsplit_once(": ").expect("a code").1.to_owned();
+        assert!(inviting.line().contains("the code stays valid without this command"));
         (inviting, code)
     }
 
@@ -189,6 +190,29 @@ fn machine_that_nobody_allows_is_no_node() {
         refused.contains("\"count\":3,\"last\":\"join by a code\"").then_some(())
     });
     assert!(one.devices().is_empty());
+}
+
+/// The mount has an old certificate, and learns of the new one.
+#[test]
+fn mount_goes_on_once_its_machine_has_joined_again() {
+    let mut net = Net::new();
+    let [mut one, laptop] = [(); 2].map(|()| HomeNode::new(&mut net));
+    one.serve();
+    let join = || {
+        let (inviting, code) = one.invite(&[]);
+        let joining = laptop.join(&one, &code, &["--name", "laptop"]);
+        assert_eq!((joining.ended(), inviting.ended()), (0, 0));
+    };
+    join();
+    let dir = laptop.machine.path("locks");
+    let at = dir.display().to_string();
+    laptop.run(&["mount", &at, "--background"]).ok();
+    fs::create_dir(dir.join("a")).expect("it is joined");
+    one.run(&["devices", "remove", "laptop"]).ok();
+    eventually_in_cluster("a refusal", || fs::create_dir(dir.join("b")).err());
+    join();
+    eventually_in_cluster("a lock", || fs::create_dir(dir.join("c")).ok());
+    laptop.run(&["umount", &at]).ok();
 }
 
 /// The first node has lost its log: if it began another one, two servers would grant the same lock.

@@ -65,6 +65,7 @@ impl HomeServer {
         command.args(["-c", "exec \"$0\" invite \"$@\" 2>&1", latchfs_path()]).args(more);
         let inviting = Program::start(command.env("LATCHFS_DATA", &self.data));
         let code = code_in(&inviting.line()).expect("a code");
+        assert!(inviting.line().contains("the code stays valid without this command"));
         (inviting, code)
     }
 
@@ -444,6 +445,25 @@ fn removed_device_ends_on_open_connections_and_may_join_again() {
     assert_eq!(identity.len(), 6);
     ask(&again).ok();
     ask(&laptop).exits(77);
+}
+
+/// A job on the machine of the server and one on a laptop use the same lock.
+#[test]
+fn commands_at_the_machine_of_the_server_use_its_locks() {
+    let home = HomeServer::start();
+    let laptop = Laptop::new();
+    laptop.join(&home.host(), "laptop", &home.code).ok();
+    laptop.run(&["acquire", "backup", "--ttl", "10m"]).ok();
+    let busy = home.run(&["run", "backup", "--try", "--", "true"]).exits(75);
+    assert!(busy.contains("is held by laptop"), "{busy}");
+    let shown = home.run(&["config", "show"]).ok();
+    assert!(shown.contains("'latchfs serve --home' of this user"), "{shown}");
+    // While the server is down, they do not use other locks.
+    let HomeServer { server, data, _scratch, .. } = home;
+    drop(server);
+    let mut run_job = latchfs();
+    run_job.args(["run", "backup", "--try", "--", "true"]).env("LATCHFS_DATA", &data);
+    run(&mut run_job).exits(69);
 }
 
 /// A thief has the rights of the device, and no others, until it is removed.

@@ -5,7 +5,7 @@ use super::config_file::Config;
 use super::credential_options::{ServerKeyArgs, Sourced};
 use super::machine_locks::{self, MachineLocks};
 use super::own_locks::OwnLocks;
-use super::target::mount_before_server;
+use super::target::{home_server, mount_before_server};
 use crate::cli::argument_types::own_client;
 use crate::cli::exit::CliResult;
 use crate::cli::output;
@@ -68,6 +68,9 @@ pub(in crate::cli) fn run(args: &ConfigArgs) -> CliResult {
 /// Returns the options that have a value.
 fn rows(key: &ServerKeyArgs) -> CliResult<Vec<Row>> {
     let mut unnamed = Vec::new();
+    if let Some(home) = home_server() {
+        unnamed.push(("home", harmless(&home), "'latchfs serve --home' of this user".to_owned()));
+    }
     if let Some(machine) = MachineLocks::here()? {
         unnamed.push(("machine", machine_locks::URL.to_owned(), machine.described()));
     }

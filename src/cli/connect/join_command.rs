@@ -7,10 +7,9 @@
 use super::config_file::{Config, NewProfile, urls};
 use crate::auth::{name_in_certificate, validity_of_certificate};
 use crate::base::said;
-use crate::cli::argument_types::{absolute, default_data_dir, host_name};
+use crate::cli::argument_types::{absolute, default_data_dir, home_in, host_name};
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
-use crate::cli::serve::serve_command::HOME;
 use crate::client::http_transport::ServerAccess;
 use crate::client::join_request::{
     JoinError, JoinedAs, JoinedServer, certificate_request, check_certificate, join,
@@ -22,14 +21,13 @@ use crate::home::join_code::JoinCode;
 use crate::home::messages::{HomeRequest, RENEW};
 use crate::server::http::ca::place_home;
 use crate::storage::atomic_file::{Durable, replace};
-use crate::time::{Span, Wall};
+use crate::time::{Span, Wall, boot_now};
 use rcgen::KeyPair;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
 use std::{iter, thread};
 
 /// The port of a server that machines join.
@@ -174,7 +172,7 @@ fn join_as_node(args: &JoinArgs, name: &str) -> CliResult {
     let JoinedAs::Node(secrets) = joined else {
         return Err(failed(host, JoinError::Unproved("it knows no nodes".to_owned())));
     };
-    place_home(&data.join(HOME), &ca, &secrets)
+    place_home(&home_in(&data), &ca, &secrets)
         .map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!(
         "this machine may be a node of {}: start 'latchfs serve --home' here; the second node only \
@@ -243,24 +241,33 @@ pub(super) fn renew_certificate(access: &mut ServerAccess) {
     }
 }
 
+/// How often a connection looks whether its certificate is another one: after another command has
+/// renewed it, or after this machine was removed and has joined again.
+const LOOK_EVERY: Span = Span::from_secs(5);
 /// How often a connection looks whether its certificate is to be renewed.
-const LOOK_EVERY: Duration = Duration::from_secs(86_400);
+const RENEW_EVERY: Span = Span::from_secs(86_400);
 
-/// Renews the client certificate of a connection while that is used, however long: a mount or a
-/// guard may run for years.
+/// Uses the present client certificate of this machine while a connection lasts, and renews it in
+/// time, however long that is: a mount or a guard may run for years.
 pub(super) fn renew_while_connected(access: &ServerAccess, remote: &Arc<Remote>) -> CliResult {
     let Some(path) = access.renewed_in.clone() else { return Ok(()) };
     let (mut access, remote) = (access.clone(), Arc::downgrade(remote));
     let look = move || {
+        let mut renewal = boot_now() + RENEW_EVERY;
         loop {
-            sleep(LOOK_EVERY);
+            sleep(LOOK_EVERY.as_duration());
             let Some(remote) = remote.upgrade() else { return };
-            // Another command may have renewed it.
+            let before = access.identity.clone();
             if let Ok(identity) = fs::read(&path) {
                 access.identity = Some((identity.clone(), identity));
             }
-            renew_certificate(&mut access);
-            if let Err(error) = remote.renew_keys(&access) {
+            if boot_now() >= renewal {
+                renewal = boot_now() + RENEW_EVERY;
+                renew_certificate(&mut access);
+            }
+            if access.identity != before
+                && let Err(error) = remote.renew_keys(&access)
+            {
                 output::warn(&format!("{} can't be used: {error}", path.display()));
             }
         }

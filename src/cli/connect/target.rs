@@ -15,7 +15,9 @@ use super::machine_locks::{self, MachineLocks};
 use super::mount_client::{ControlFileClient, LockClient, PAGE, show_place};
 use super::own_locks::OwnLocks;
 use super::remote_client::RemoteClient;
-use crate::cli::argument_types::{not_a_name, own_client, parsed, variable};
+use crate::cli::argument_types::{
+    default_data_dir, home_in, not_a_name, own_client, parsed, socket_in, variable,
+};
 use crate::cli::connect::credential_options::ask_first;
 use crate::cli::exit::{CliError, CliResult};
 use crate::cli::output;
@@ -339,9 +341,20 @@ impl TargetArgs {
     }
 }
 
-/// Returns the URL of the server of a command that names no place: the machine's daemon, or else
-/// the user's own.
+/// Returns the URL of the server that other machines join and that this user has started here, if
+/// there is one, whether or not it runs: its locks are those of the user on all these machines.
+pub(in crate::cli) fn home_server() -> Option<String> {
+    let data = default_data_dir().ok()?;
+    let is_home = home_in(&data).join("ca.pem").exists();
+    is_home.then(|| format!("unix:{}", socket_in(&data).display()))
+}
+
+/// Returns the URL of the server of a command that names no place: the one that other machines
+/// join, the machine's daemon, or else the user's own.
 fn unnamed_server() -> CliResult<String> {
+    if let Some(home) = home_server() {
+        return Ok(home);
+    }
     if let Some(machine) = MachineLocks::here()? {
         OwnLocks::introduce_machine(machine);
         return Ok(machine_locks::URL.to_owned());

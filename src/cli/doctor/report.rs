@@ -7,6 +7,7 @@ use crate::cli::doctor::strict::FixedFinding;
 
 use crate::cli::connect::config_file::urls;
 use crate::cli::connect::credential_options::ServerKeyArgs;
+use crate::cli::connect::target::home_server;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output::{self, TerminalStyle};
 use serde_json::{Value, json};
@@ -54,7 +55,7 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
 fn all(args: &DoctorArgs) -> CliResult<Vec<Finding>> {
     let (of_mounts, abouts) = mounts::mounts();
     let server = match &args.server {
-        None => args.key.default_server()?.map(|server| server.value),
+        None => args.key.default_server()?.map(|server| server.value).or_else(home_server),
         named => named.clone(),
     };
     let mut findings = Vec::new();

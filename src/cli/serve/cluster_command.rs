@@ -2,10 +2,9 @@
 //! leadership.
 
 use super::backup_restore;
-use super::invite_command::socket_in;
-use crate::cli::argument_types::default_data_dir;
 use crate::cli::connect::credential_options;
 use crate::cli::connect::credential_options::ServerKeyArgs;
+use crate::cli::connect::target::home_server;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::cli::status_table::aligned;
@@ -169,10 +168,7 @@ impl ClusterArgs {
         if let Some(configured) = self.key.default_server()? {
             return Ok(configured.value);
         }
-        let socket = default_data_dir().map(|data| socket_in(&data));
-        let socket = socket.ok().filter(|socket| socket.exists());
-        let own = socket.map(|socket| format!("unix:{}", socket.display()));
-        Ok(own.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
+        Ok(home_server().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
     }
 
     fn change(&self, method: &str, path: &str, done: &str) -> CliResult {

@@ -1,7 +1,7 @@
 //! The commands `invite` and `devices`, for the user of a server that other machines join: both use
 //! the Unix socket in its data directory.
 
-use crate::cli::argument_types::{absolute, default_data_dir};
+use crate::cli::argument_types::{absolute, default_data_dir, socket_in};
 use crate::cli::connect::credential_options::refused;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
@@ -18,9 +18,6 @@ use clap::Subcommand;
 use serde_json::Value;
 use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
-
-/// The Unix socket in the data directory of a server that machines join.
-const SOCKET: &str = "socket";
 
 /// Maximum length of the answer about a node.
 const ANSWER_BYTES_MAX: u64 = 64;
@@ -77,11 +74,6 @@ struct HomeServerArgs {
     data: Option<PathBuf>,
 }
 
-/// Returns the Unix socket in a data directory.
-pub(super) fn socket_in(data: &Path) -> PathBuf {
-    data.join(SOCKET)
-}
-
 impl HomeServerArgs {
     /// Has the server make an invitation.
     fn invited(&self, name: Option<String>, kind: InvitationKind) -> CliResult<InviteResponse> {
@@ -99,8 +91,9 @@ impl HomeServerArgs {
         let asked = api_request::post(&access, path, body, patience);
         let (code, answer) = asked.map_err(|_| {
             CliError::unavailable(format!(
-                "no server that machines join answers in {}; start it by 'latchfs serve --home' \
-                 as this user, or name its data directory by --data DIR",
+                "no server that machines join answers in {}; run this at the machine of 'latchfs \
+                 serve --home', as the user of that server, or name its data directory by --data \
+                 DIR",
                 data.display()
             ))
         })?;
@@ -127,6 +120,7 @@ pub(in crate::cli) fn invite(args: &InviteArgs) -> CliResult {
     let kind = if args.node { InvitationKind::Node } else { InvitationKind::Device };
     let invited = args.at.invited(args.name.clone(), kind)?;
     output::line(&instructions(&invited))?;
+    output::say("waiting for that machine; the code stays valid without this command");
     let lasts = Span::from_millis(invited.lasts_ms);
     let asked =
         HomeRequest { slot: Some(invited.slot), id: Some(invited.id), ..HomeRequest::default() };

@@ -9,7 +9,8 @@ use super::storage_options::{LocalBackend, ServerRole, ServerStorageArgs, Storag
 use crate::auth::permissions::Operation;
 use crate::auth::{Authenticator, Grant, PeerUser};
 use crate::cli::argument_types::{
-    DurationArg, ListenArg, address, default_grace, default_ttl, host, listen_at, span, variable,
+    DurationArg, ListenArg, address, default_grace, default_ttl, home_in, host, listen_at,
+    socket_in, span, variable,
 };
 use crate::cli::at_login::{AtLoginArgs, LoginService, has_manager};
 use crate::cli::background;
@@ -17,7 +18,7 @@ use crate::cli::connect::machine_locks;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::log_options::LogLocksArgs;
 use crate::cli::serve::access_options;
-use crate::cli::serve::invite_command::{self, instructions, socket_in};
+use crate::cli::serve::invite_command::{self, instructions};
 use crate::cli::serve::storage_options::{PeerArgs, warn};
 use crate::cli::signals::Hangup;
 use crate::cli::{output, signals};
@@ -43,9 +44,6 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 
 /// The default address of a server that other machines join.
 const LISTEN_HOME: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
-
-/// The directory of the certificate authority of a home, in the data directory.
-pub(in crate::cli) const HOME: &str = "home";
 
 /// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
@@ -289,7 +287,7 @@ impl ServeArgs {
     ) -> CliResult<Option<PeerArgs>> {
         let (true, Some(data)) = (self.home, kept.dir()) else { return Ok(None) };
         let failed = |error: ca::CaError| CliError::unavailable(error.to_string());
-        let dir = data.join(HOME);
+        let dir = home_in(data);
         let tls = ca::make_home(&dir, &self.access.own_names()).map_err(failed)?;
         config.credentials.tls = Some(tls);
         config.credentials.joins = true;

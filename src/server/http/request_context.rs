@@ -93,6 +93,10 @@ fn grant_of(gate: &Authenticator, caller: &HttpCaller) -> HandlerResult<Arc<Gran
             AuthenticationError::Refused => {
                 "this client certificate is refused; ask the operator of the server for another"
             }
+            AuthenticationError::Removed => {
+                "this client certificate is refused, because its machine was removed; run 'latchfs \
+                 invite' at the server for a code, and 'latchfs join' here"
+            }
         })
     })
 }
