@@ -119,17 +119,20 @@ async fn confirm(mut call: RequestContext) -> HandlerResult {
     let confirmed = home.invitations.lock().confirm(boot_now(), &given);
     home.changed.send_replace(());
     let device = confirmed.map_err(|_| wrong_code())?;
-    // A machine that has gone meanwhile leaves no invitation half used.
-    let registered = tokio::spawn(Arc::clone(home).register(slot, device.clone()));
-    let joined = registered.await.unwrap_or_else(|_| Err(Problem::closing()))?;
-    audit(&call, Operation::Join, Some(&device.name), device.kind).await;
-    let (name, confirmation) = (device.name, device.confirmation);
-    let (certificate, servers, node) = match joined {
-        JoinedMachine::Device(issued, urls) => (Some(issued.pem), urls, None),
-        JoinedMachine::Node(secrets) => (None, Vec::new(), Some(secrets)),
+    let home = Arc::clone(home);
+    let registering = async move {
+        let joined = home.register(slot, device.clone()).await?;
+        audit(&call, Operation::Join, Some(&device.name), device.kind).await;
+        let (name, confirmation) = (device.name, device.confirmation);
+        let (certificate, servers, node) = match joined {
+            JoinedMachine::Device(issued, urls) => (Some(issued.pem), urls, None),
+            JoinedMachine::Node(secrets) => (None, Vec::new(), Some(secrets)),
+        };
+        let answer = ConfirmResponse { name, confirmation, certificate, servers, node };
+        Ok(serialized(StatusCode::OK, &answer))
     };
-    let answer = ConfirmResponse { name, confirmation, certificate, servers, node };
-    Ok(serialized(StatusCode::OK, &answer))
+    // A machine that has gone meanwhile leaves no invitation half used, and no act unrecorded.
+    tokio::spawn(registering).await.unwrap_or_else(|_| Err(Problem::closing()))
 }
 
 /// Gives a device a new certificate for the one that it has shown.
