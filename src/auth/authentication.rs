@@ -52,8 +52,7 @@ pub struct Credentials {
     pub machine_rights: Option<PathBuf>,
     /// The list of refused client certificates; `None`: the CA alone decides.
     pub refused: Option<PathBuf>,
-    /// Whether only certificates of devices that have joined are admitted: see
-    /// [`Authenticator::set_devices`].
+    /// Whether only certificates of devices that have joined are admitted.
     pub joins: bool,
     /// Other certificates whose end is told: those for peers, each with its use.
     pub watched: Vec<(&'static str, PathBuf)>,
