@@ -194,8 +194,8 @@ fn read_code(command: &str) -> CliResult<JoinCode> {
     read.map_err(|error| CliError::system("the code can't be read", &error))?;
     JoinCode::parse(&line).ok_or_else(|| {
         CliError::usage(
-            "this is no code: one reads like 3-k7mq-2xhd; run 'latchfs invite' at the server for one, \
-             and type it here",
+            "this is no code: one reads like 3-k7mq-2xhd; run 'latchfs invite' at the server for \
+             one, and type it here",
         )
     })
 }
