@@ -18,7 +18,7 @@ use super::server_tls::{
     TokensError,
 };
 use crate::auth::server_tls::{CertificateRights, validity_of_certificate};
-use crate::home::devices::{Device, DeviceList};
+use crate::home::devices::DeviceList;
 use crate::net::certificates::RefusedSerials;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
@@ -232,14 +232,6 @@ impl Authenticator {
     /// Replaces the list of devices. Open requests of a device that was removed end.
     pub(crate) fn set_devices(&self, devices: DeviceList) {
         self.known.write().devices = Some(Arc::new(devices));
-        self.reloads.send_modify(|count| *count += 1);
-    }
-
-    /// Replaces or removes one device.
-    pub(crate) fn set_device(&self, name: &str, device: Option<Device>) {
-        if let Some(list) = &mut self.known.write().devices {
-            Arc::make_mut(list).set(name, device);
-        }
         self.reloads.send_modify(|count| *count += 1);
     }
 

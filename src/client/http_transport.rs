@@ -171,6 +171,12 @@ pub fn is_exposed(url: &str) -> bool {
     url.scheme() == Some(&Scheme::HTTP) && !url.host().is_some_and(is_here)
 }
 
+/// Whether the server at `url` is on this machine.
+pub fn is_on_this_machine(url: &str) -> bool {
+    let is_at_host = || url.parse::<Uri>().is_ok_and(|url| url.host().is_some_and(is_here));
+    url.starts_with("unix:") || is_at_host()
+}
+
 /// Whether a host of a URL is this machine.
 fn is_here(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address_of(host).is_some_and(|ip| ip.is_loopback())

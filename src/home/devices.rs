@@ -88,10 +88,19 @@ impl Device {
         Self { serials, since: now.secs, until: issued.until }
     }
 
-    /// Returns the device with a new certificate. The one by which it has asked stays valid.
-    pub(crate) fn renewed(&self, asked_by: &CertSerial, issued: &IssuedCertificate) -> Self {
+    /// Returns the device with a new certificate. The one by which it has asked stays valid. `None`
+    /// if that is not one of this device: another machine has joined under the name meanwhile.
+    pub(crate) fn renewed(
+        &self,
+        asked_by: &CertSerial,
+        issued: &IssuedCertificate,
+    ) -> Option<Self> {
         let serials = vec![asked_by.text().to_owned(), issued.serial.text().to_owned()];
-        Self { serials, since: self.since, until: issued.until }
+        self.has(asked_by).then_some(Self { serials, since: self.since, until: issued.until })
+    }
+
+    fn has(&self, serial: &CertSerial) -> bool {
+        self.serials.iter().any(|own| *own == serial.text())
     }
 
     /// Returns the text by which the engine remembers the device.
@@ -119,8 +128,7 @@ impl DeviceList {
 
     /// Whether the list has a device with this certificate.
     pub(crate) fn admits(&self, name: &str, serial: &CertSerial) -> bool {
-        let device = self.0.get(name);
-        device.is_some_and(|device| device.serials.iter().any(|it| *it == serial.text()))
+        self.0.get(name).is_some_and(|device| device.has(serial))
     }
 
     /// Checks whether a device may join under this name.
@@ -142,14 +150,6 @@ impl DeviceList {
     /// Returns the number of devices.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Replaces a device, or removes it.
-    pub(crate) fn set(&mut self, name: &str, device: Option<Device>) {
-        match device {
-            Some(device) => drop(self.0.insert(name.to_owned(), device)),
-            None => drop(self.0.remove(name)),
-        }
     }
 }
 
@@ -175,15 +175,18 @@ mod tests {
         let (old, new, newest) = (issued("1a"), issued("2b"), issued("3c"));
         assert!(!list.admits("laptop", &old.serial), "nobody has joined");
         let device = Device::new(&old, at(1));
-        list.set("laptop", Some(device.clone()));
+        list.0.insert("laptop".to_owned(), device.clone());
         assert!(list.admits("laptop", &old.serial) && !list.admits("laptop2", &old.serial));
-        let device = device.renewed(&old.serial, &new);
-        list.set("laptop", Some(device.clone()));
+        let device = device.renewed(&old.serial, &new).expect("its certificate");
+        list.0.insert("laptop".to_owned(), device.clone());
         assert!(list.admits("laptop", &old.serial) && list.admits("laptop", &new.serial));
-        list.set("laptop", Some(device.renewed(&new.serial, &newest)));
+        let device = device.renewed(&new.serial, &newest).expect("its certificate");
+        // By then the first certificate is that of no device.
+        assert_eq!(device.renewed(&old.serial, &new), None);
+        list.0.insert("laptop".to_owned(), device);
         assert!(!list.admits("laptop", &old.serial) && list.admits("laptop", &newest.serial));
         assert_eq!(list.check("laptop"), Err(DeviceError::Taken("laptop".to_owned())));
-        list.set("laptop", None);
+        list.0.remove("laptop");
         assert!(!list.admits("laptop", &newest.serial));
         assert_eq!(list.check("laptop"), Ok(()));
     }
@@ -194,6 +197,7 @@ mod tests {
         let serial = CertSerial::parse(&longest).expect("hex");
         let issued = IssuedCertificate { pem: String::new(), serial, until: i64::MAX };
         let device = Device::new(&issued, at(i64::MAX)).renewed(&issued.serial, &issued);
+        let device = device.expect("its certificate");
         let text = device.text();
         assert!(text.len() <= TEXT_BYTES_MAX, "{text}");
         let of = |text: &str| DeviceList::of([("laptop".to_owned(), text.into())].into_iter());
@@ -208,10 +212,10 @@ mod tests {
     fn devices_are_limited() {
         let mut list = DeviceList::default();
         for number in 0..DEVICES_MAX {
-            list.set(&format!("d{number}"), Some(Device::new(&issued("1a"), at(1))));
+            list.0.insert(format!("d{number}"), Device::new(&issued("1a"), at(1)));
         }
         assert_eq!(list.check("one-more"), Err(DeviceError::Full));
-        list.set("d7", None);
+        list.0.remove("d7");
         assert_eq!(list.check("one-more"), Ok(()));
     }
 

@@ -10,7 +10,7 @@ use crate::cli::exit::CliResult;
 use crate::cli::output::harmless;
 use crate::cli::serve::cluster_command::votes;
 use crate::client::api_request::fetch;
-use crate::client::http_transport::{Http, ServerAccess};
+use crate::client::http_transport::{Http, ServerAccess, is_on_this_machine};
 use crate::client::server_clock::{Stuck, probe};
 use crate::service::lock_service::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
@@ -98,8 +98,12 @@ fn of_expiry(name: &str, end: i64, now: Wall) -> Option<Finding> {
 const METRICS_TOKEN: &str = "/etc/prometheus/latchfs.token";
 
 /// Returns a finding if the token of Prometheus on this machine may do more than read. A server
-/// that does not know the token does not know what it may do.
+/// that does not know the token does not know what it may do. The token is sent to no other
+/// machine: the server there may not be the one that Prometheus reads.
 fn metrics_token(url: &str, key: &ServerKeyArgs) -> CliResult<Option<Finding>> {
+    if !is_on_this_machine(url) {
+        return Ok(None);
+    }
     let Ok(token) = fs::read_to_string(METRICS_TOKEN) else { return Ok(None) };
     let access = key.access(url)?;
     let access = ServerAccess { token: Some(token.trim().to_owned()), identity: None, ..access };
@@ -445,6 +449,16 @@ mod tests {
         assert_eq!(of_metrics_token("u", &json!({})), None);
         let found = of_metrics_token("u", &json!({"read_only": false})).expect("a finding");
         assert!(found.fix.is_some_and(|fix| fix.contains("clients = []")));
+    }
+
+    #[test]
+    fn the_token_of_prometheus_is_sent_to_no_other_machine() {
+        for here in ["unix:/run/x", "http://127.0.0.1:1", "https://localhost:1", "http://[::1]:1"] {
+            assert!(is_on_this_machine(here), "{here}");
+        }
+        for there in ["https://box:8443", "http://192.0.2.1:1", "https://localhost.evil:1", "x"] {
+            assert!(!is_on_this_machine(there), "{there}");
+        }
     }
 
     #[test]

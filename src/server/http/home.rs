@@ -64,6 +64,8 @@ pub(super) struct Home {
     pub(super) invitations: Mutex<Invitations>,
     /// Notified when an invitation has ended, or is used.
     pub(super) changed: watch::Sender<()>,
+    /// Locked while the devices that the engine remembers become those that are admitted.
+    refreshing: tokio::sync::Mutex<()>,
 }
 
 /// What a machine gets that has joined.
@@ -94,7 +96,8 @@ impl Home {
             Some(port) => format!("{host}:{port}"),
         };
         let (dir, invitations) = (dir.to_owned(), Mutex::default());
-        let home = Self { dir, ca, host, locks, gate, invitations, changed: watch::channel(()).0 };
+        let (changed, refreshing) = (watch::channel(()).0, tokio::sync::Mutex::default());
+        let home = Self { dir, ca, host, locks, gate, invitations, changed, refreshing };
         let (then, known) = mpsc::channel();
         home.look(move |list| drop(then.send(list)));
         // The engine drops a request without a reply only while it shuts down.
@@ -218,7 +221,7 @@ impl Home {
     ) -> HandlerResult<IssuedCertificate> {
         let issued = self.sign(name, request)?;
         let renews = |known: Option<Device>| match known {
-            Some(device) => Ok(device.renewed(asked_by, &issued)),
+            Some(device) => device.renewed(asked_by, &issued).ok_or_else(|| unknown_device(name)),
             None => Err(unknown_device(name)),
         };
         self.change(name, false, renews).await?;
@@ -232,8 +235,7 @@ impl Home {
             return Err(unknown_device(name));
         }
         self.decide(Op::Forget(Forget { name: own, by: server_client()? })).await?;
-        self.gate.set_device(name, None);
-        Ok(())
+        self.refresh().await
     }
 
     /// Replaces a device by what `decide` makes of the present one, while no other node does so.
@@ -259,10 +261,9 @@ impl Home {
             decided.as_ref().ok().map(|device| Handover { text: device.text().into(), counter: 1 });
         let key = LeaseKey { name: own, client, token: Some(tenure.token) };
         let released = self.decide(Op::Release(Release { handover, ..Release::of(key) })).await;
-        let device = decided?;
+        decided?;
         released?;
-        self.gate.set_device(name, Some(device));
-        Ok(())
+        self.refresh().await
     }
 
     async fn decide(&self, op: Op) -> HandlerResult<Outcome> {
@@ -293,6 +294,17 @@ impl Home {
         });
     }
 
+    /// Admits the devices that the engine of this node remembers now. An answer to a command comes
+    /// once this engine has applied it.
+    async fn refresh(&self) -> HandlerResult<()> {
+        // One at a time: an older list never replaces a newer one.
+        let _refreshing = self.refreshing.lock().await;
+        let (then, known) = oneshot::channel();
+        self.look(|list| drop(then.send(list)));
+        self.gate.set_devices(service_reply(known.await)?);
+        Ok(())
+    }
+
     /// Admits the devices that the engine of this node remembers from now on, in an endless loop:
     /// other nodes change them as well.
     pub(super) async fn follow(&self) {
@@ -311,12 +323,7 @@ impl Home {
                 }
             }
             if is_changed {
-                let (then, known) = oneshot::channel();
-                self.look(|list| drop(then.send(list)));
-                if let Ok(Ok(list)) = known.await {
-                    self.gate.set_devices(list);
-                }
-                is_changed = false;
+                is_changed = self.refresh().await.is_err();
             }
             sleep(EVENTS_PAUSE).await;
             wake.notified().await;
