@@ -4,11 +4,12 @@ use super::exit::{CliError, CliResult};
 use super::output;
 use crate::log_output::{self, LogConfig, LogFormat};
 use crate::server::lock_log::LockLog;
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::service::audit::refusal_log::LOCKS_LOG;
 use clap::ValueEnum;
 use log::LevelFilter;
 use std::env::VarError;
+use std::sync::Arc;
 
 /// The value of `--log-format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,7 +45,11 @@ impl LogLocksArgs {
     }
 
     /// Starts to log what happens to locks and sessions, unless that is switched off.
-    pub(super) fn start(&self, locks: &Locks, is_detached: bool) -> CliResult<Option<LockLog>> {
+    pub(super) fn start(
+        &self,
+        locks: &Arc<dyn LockService>,
+        is_detached: bool,
+    ) -> CliResult<Option<LockLog>> {
         let started = self.is_on(is_detached).then(|| LockLog::start(locks)).transpose();
         started.map_err(|error| CliError::system("the log of locks can't be started", &error))
     }

@@ -11,13 +11,13 @@ use crate::engine::{
     Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
     SessionId, Token,
 };
-use crate::service::batch::batch_messages::{BatchItem, ItemReply, Submission};
+use crate::service::batch::batch_messages::{BatchItem, ItemReply, Stamp, Submission};
 use crate::service::counters::Count;
 use crate::service::event_log::EventWatch;
 use crate::service::paging::StaleReads;
 use crate::service::{
-    About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService,
-    RemoteStatus, Retry, SessionOwner, Then, Unavailable,
+    About, BackendStatus, CacheableView, Call, Children, Contact, List, ListPage, ListedNames,
+    LockService, RemoteStatus, Retry, SessionOwner, Unavailable,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use tokio::sync::oneshot;
 
 /// The lock service of a remote engine.
 pub struct Remote {
@@ -99,21 +100,8 @@ impl Remote {
     /// Waits until the requests that are queued so far have been sent, for at most
     /// [`REPLY_DEADLINE`].
     fn flush(&self) {
-        let (send, done) = std::sync::mpsc::channel();
-        self.submit_item(BatchItem::Now, Retry::Never, move |_| {
-            // The send fails only if the caller of `flush` has timed out and dropped the receiver.
-            let _ = send.send(());
-        });
-        let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
-    }
-
-    fn submit_item(
-        &self,
-        ask: BatchItem,
-        retry: Retry,
-        then: impl FnOnce(ItemResult) + Send + 'static,
-    ) {
-        ask_of(&self.hub, ask, retry, then);
+        let sent = self.hub.ask(BatchItem::Now, Retry::Never);
+        let _ = Call::translated(sent).wait_at_most(REPLY_DEADLINE);
     }
 
     /// Returns the command in the form in which it is sent to the server, with an idempotency key
@@ -173,109 +161,114 @@ fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
     Some((&key.name, key.token?))
 }
 
-/// Queues a request.
-fn ask_of(
-    hub: &ClientState,
-    ask: BatchItem,
-    retry: Retry,
-    then: impl FnOnce(ItemResult) + Send + 'static,
-) {
-    let until = boot_now() + reply_deadline(&ask);
-    let insists = retry == Retry::UntilAnswered;
-    hub.enqueue(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
-}
+impl ClientState {
+    /// Queues a request, and returns the future of its reply.
+    fn ask(
+        &self,
+        ask: BatchItem,
+        retry: Retry,
+    ) -> impl Future<Output = ItemResult> + Send + 'static + use<> {
+        let (replier, reply) = oneshot::channel();
+        let until = boot_now() + reply_deadline(&ask);
+        let insists = retry == Retry::UntilAnswered;
+        self.enqueue(QueuedRequest { ask, until, replier: Some(replier), insists });
+        async move { reply.await.unwrap_or(Err(Unavailable::Closing)) }
+    }
 
-/// Sends a command to the server.
-fn submit_to(
-    hub: &Arc<ClientState>,
-    command: Submission,
-    retry: Retry,
-    then: Then<Result<Answer, Unavailable>>,
-) {
-    let (own, op) = (Arc::clone(hub), command.op.clone());
-    ask_of(hub, BatchItem::Submit(command), retry, move |got| {
-        then(match got {
-            Ok((ItemReply::Answered(answer), _)) => Ok(answer),
-            Ok((reply, _)) => Err(odd(&own, reply)),
-            // The server has not answered. If the client knows that the lease with this token has
-            // expired, it returns that refusal itself, because the server could only refuse the
-            // command too.
-            Err(why) => match tenure_named(&op) {
-                Some((name, token)) if own.is_lost(name, token) => {
-                    let (at, name) = (own.clock.lock().now(), name.clone());
-                    let reason = Box::new(Reason::Expired { name, token });
-                    Ok(Err(Refusal { at, reason }))
-                }
-                _ => Err(why),
-            },
-        });
-    });
+    /// Queues a read, and returns a call with the part of the reply that `read` finds.
+    fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: BatchItem,
+        retry: Retry,
+        read: impl FnOnce(&Self, ItemReply, Stamp) -> Result<T, ItemReply> + Send + 'static,
+    ) -> Call<T> {
+        let (own, reply) = (Arc::clone(self), self.ask(ask, retry));
+        Call::translated(async move {
+            let (reply, stamp) = reply.await?;
+            read(&own, reply, stamp).map_err(|other| odd(&own, other))
+        })
+    }
+
+    /// Sends a command to the server.
+    fn submit(self: &Arc<Self>, command: Submission, retry: Retry) -> Call<Answer> {
+        let (own, op) = (Arc::clone(self), command.op.clone());
+        let reply = self.ask(BatchItem::Submit(command), retry);
+        Call::translated(async move {
+            match reply.await {
+                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
+                Ok((reply, _)) => Err(odd(&own, reply)),
+                // The server has not answered. If the client knows that the lease with this token
+                // has expired, it returns that refusal itself, because the server could only refuse
+                // the command too.
+                Err(why) => match tenure_named(&op) {
+                    Some((name, token)) if own.is_lost(name, token) => {
+                        let (at, name) = (own.clock.lock().now(), name.clone());
+                        let reason = Box::new(Reason::Expired { name, token });
+                        Ok(Err(Refusal { at, reason }))
+                    }
+                    _ => Err(why),
+                },
+            }
+        })
+    }
 }
 
 impl LockService for Remote {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
         let command = self.named(command);
         if !matches!(command.op, Op::Steal(_)) {
-            return submit_to(&self.hub, command, retry, then);
+            return self.hub.submit(command, retry);
         }
         // The clocks are compared by an answer that arrives right before the steal.
         let hub = Arc::clone(&self.hub);
-        self.submit_item(BatchItem::Now, Retry::Never, move |_| match hub.far().refuses_steal() {
-            Some(why) => then(Err(Unavailable::ClockSkew { why: why.into() })),
-            None => submit_to(&hub, command, retry, then),
-        });
+        let now = self.hub.ask(BatchItem::Now, Retry::Never);
+        Call::of_steps(async move {
+            // Without an answer, an earlier one counts.
+            let _ = now.await;
+            match hub.far().refuses_steal() {
+                Some(why) => Err(Unavailable::ClockSkew { why: why.into() }),
+                None => hub.submit(command, retry).await,
+            }
+        })
     }
 
-    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.submit_item(BatchItem::View(name.clone()), retry, move |got| {
-            then(match got {
-                Ok((ItemReply::Viewed(view), stamp)) => {
-                    let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
-                    Ok(CacheableView { view, as_of })
-                }
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
+    fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {
+        self.hub.read(BatchItem::View(name.clone()), retry, |hub, reply, stamp| match reply {
+            ItemReply::Viewed(view) => {
+                let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
+                Ok(CacheableView { view, as_of })
+            }
+            other => Err(other),
+        })
     }
 
     fn leases(
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
-        let hub = Arc::clone(&self.hub);
-        self.submit_item(BatchItem::Leases(session, after), Retry::UntilAnswered, move |got| {
-            then(match got {
-                Ok((ItemReply::Leases(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
+    ) -> Call<ListPage<(LockName, Token)>> {
+        let ask = BatchItem::Leases(session, after);
+        self.hub.read(ask, Retry::UntilAnswered, |_, reply, _| match reply {
+            ItemReply::Leases(page) => Ok(page),
+            other => Err(other),
+        })
     }
 
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.submit_item(BatchItem::List(query), Retry::Never, move |got| {
-            then(match got {
-                Ok((ItemReply::Listed(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
+    fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>> {
+        if names == ListedNames::Remembered {
+            return Call::answered(Ok(ListPage { items: Vec::new(), next: None }));
+        }
+        self.hub.read(BatchItem::List(query), Retry::Never, |_, reply, _| match reply {
+            ItemReply::Listed(page) => Ok(page),
+            other => Err(other),
+        })
     }
 
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.submit_item(BatchItem::Children(query), Retry::Never, move |got| {
-            then(match got {
-                Ok((ItemReply::Found(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
+    fn children(&self, query: Children) -> Call<ListPage<Child>> {
+        self.hub.read(BatchItem::Children(query), Retry::Never, |_, reply, _| match reply {
+            ItemReply::Found(page) => Ok(page),
+            other => Err(other),
+        })
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {

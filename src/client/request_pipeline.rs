@@ -66,7 +66,7 @@ impl Lane {
             let now = QueuedRequest {
                 ask: BatchItem::Now,
                 until: Time::ZERO,
-                then: None,
+                replier: None,
                 insists: false,
             };
             return self.carry_out(vec![now]);
@@ -126,7 +126,7 @@ impl Lane {
                     // The server has another engine than the one that these requests were meant
                     // for, so each of them fails.
                     for asked in batch {
-                        self.hub.refuse(asked.then);
+                        self.hub.refuse(asked.replier);
                     }
                     return self.hub.pause(jittered(PAUSE_MIN));
                 }
@@ -208,28 +208,29 @@ impl Lane {
     /// waits for this server until it answers again.
     fn expire(&self, batch: &mut [QueuedRequest]) {
         let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
-        let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
+        let nobody_waits = !batch.iter().any(|asked| asked.replier.is_some());
         let is_over = |asked: &QueuedRequest| lost || asked.until <= now;
-        let is_late = batch.iter().any(|asked| asked.then.is_some() && is_over(asked));
+        let is_late = batch.iter().any(|asked| asked.replier.is_some() && is_over(asked));
         if !is_late && !nobody_waits {
             return;
         }
         self.hub.asks_work(false);
         let over = batch.iter_mut().filter(|asked| asked.is_impatient() && is_over(asked));
-        let late: Vec<_> = over.filter_map(|asked| asked.then.take()).collect();
+        let late: Vec<_> = over.filter_map(|asked| asked.replier.take()).collect();
         let given_up = self.hub.queue.lock().give_up();
-        for then in late.into_iter().chain(given_up) {
-            self.hub.refuse(Some(then));
+        for replier in late.into_iter().chain(given_up) {
+            self.hub.refuse(Some(replier));
         }
     }
 
     /// Tells all waiting callers that the server denied access.
     fn deny(&self, batch: &mut [QueuedRequest], why: &Arc<str>) {
         let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
-        let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
+        let mut denied: Vec<_> = impatient.filter_map(|asked| asked.replier.take()).collect();
         denied.extend(self.hub.queue.lock().give_up());
-        for then in denied {
-            then(Err(Unavailable::Denied { why: Arc::clone(why) }));
+        for replier in denied {
+            // Sending fails only if the caller does not need the answer.
+            let _ = replier.send(Err(Unavailable::Denied { why: Arc::clone(why) }));
         }
     }
 
@@ -284,5 +285,5 @@ pub(super) fn is_over(reply: &ItemReply, session: Option<SessionId>) -> bool {
 /// Whether the request `asked` is a reason to send its batch again: a caller waits for the reply,
 /// or the outcome must be known.
 fn is_wanted(asked: &QueuedRequest) -> bool {
-    asked.then.is_some() || asked.leaves_traces()
+    asked.replier.is_some() || asked.leaves_traces()
 }

@@ -18,6 +18,7 @@ use crate::service::batch::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stam
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// How long a call waits for its answer: after a longer time a user thinks that the program hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
@@ -40,19 +41,19 @@ const PAUSE_MAX: Span = Span::from_millis(500);
 /// is no reply.
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
-/// The callback that receives the reply to a request.
-pub(super) type Then = Box<dyn FnOnce(ItemResult) + Send>;
+/// The sender of the reply to a request.
+pub(super) type ItemReplier = oneshot::Sender<ItemResult>;
 
 /// A request in the queue.
 pub(super) struct QueuedRequest {
     pub(super) ask: BatchItem,
     /// The deadline until which the caller waits for the reply.
     pub(super) until: Time,
-    /// The callback for the reply. `None` if no caller waits for the reply, or the caller has timed
+    /// The sender of the reply. `None` if no caller waits for the reply, or the caller has timed
     /// out.
-    pub(super) then: Option<Then>,
+    pub(super) replier: Option<ItemReplier>,
     /// Whether the request is repeated until the server answers, however long that takes, and the
-    /// callback `then` gets the answer.
+    /// caller gets the answer.
     pub(super) insists: bool,
 }
 
@@ -167,7 +168,7 @@ impl QueuedRequest {
     /// Whether a caller waits for the reply to this request and gets a failure when its deadline
     /// passes.
     pub(super) fn is_impatient(&self) -> bool {
-        self.then.is_some() && !self.insists
+        self.replier.is_some() && !self.insists
     }
 
     /// Whether `reply` leaves the outcome of this request open, so that the request must be sent
@@ -176,7 +177,8 @@ impl QueuedRequest {
         let ItemReply::Unavailable(why) = reply else { return false };
         // If the request was certainly not executed, a caller that still waits gets the error, and
         // decides itself how to continue.
-        let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
+        let is_unknown =
+            why.kind() == RefusalKind::ConsistencyUnavailable || self.replier.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
 
@@ -269,16 +271,17 @@ impl BatchRemainder {
     /// Delivers a reply to its caller, or keeps the request for a repetition.
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if self.is_late_copy(&asked, &reply) {
-            if asked.then.is_some() || asked.leaves_traces() {
+            if asked.replier.is_some() || asked.leaves_traces() {
                 self.resend.push(asked);
             }
             return;
         }
         if asked.is_unconfirmed_by(&reply) {
-            let then = if asked.insists { None } else { asked.then.take() };
+            let replier = if asked.insists { None } else { asked.replier.take() };
             self.unconfirmed.push(asked);
-            if let Some(then) = then {
-                then(Ok((reply, stamp)));
+            if let Some(replier) = replier {
+                // As below.
+                let _ = replier.send(Ok((reply, stamp)));
             }
             return;
         }
@@ -291,10 +294,11 @@ impl BatchRemainder {
             }
             self.released.push(token);
         }
-        match asked.then.take() {
-            Some(then) => {
+        match asked.replier.take() {
+            Some(replier) => {
                 self.delivered.extend(Delivered::of(&asked.ask, &reply));
-                then(Ok((reply, stamp)));
+                // Sending fails only if the caller does not need the answer.
+                let _ = replier.send(Ok((reply, stamp)));
             }
             None => self.undo.extend(asked.undone_by(&reply)),
         }
@@ -371,7 +375,7 @@ impl RequestQueue {
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
             log::info!("a grant arrived after the caller's deadline and is released: {op:?}");
             let ask = BatchItem::Submit(op.into());
-            let asked = QueuedRequest { ask, until: Time::ZERO, then: None, insists: true };
+            let asked = QueuedRequest { ask, until: Time::ZERO, replier: None, insists: true };
             self.unconfirmed.push_front(asked);
             self.due = Time::ZERO;
         }
@@ -386,21 +390,20 @@ impl RequestQueue {
         self.due = boot_now() + jittered(self.pause);
     }
 
-    /// Empties the queue, and returns the callbacks of the waiting callers, to which the client
-    /// must report that the server has not answered.
-    pub(super) fn clear(&mut self) -> Vec<Then> {
+    /// Empties the queue, and returns the senders to the waiting callers, to which the client must
+    /// report that the server has not answered.
+    pub(super) fn clear(&mut self) -> Vec<ItemReplier> {
         let all = self.unconfirmed.drain(..).chain(self.new.drain(..));
-        all.filter_map(|asked| asked.then).collect()
+        all.filter_map(|asked| asked.replier).collect()
     }
 
-    /// Drops the new requests that need not be carried out, and returns the callbacks of all
-    /// callers that do not insist on an answer: the client must report to them that the server has
+    /// Drops the new requests that need not be carried out, and returns the senders to all callers that do not insist on an answer: the client must report to them that the server has
     /// not answered.
-    pub(super) fn give_up(&mut self) -> Vec<Then> {
+    pub(super) fn give_up(&mut self) -> Vec<ItemReplier> {
         let mut abandoned = Vec::new();
         self.new.retain_mut(|asked| {
             if !asked.insists {
-                abandoned.extend(asked.then.take());
+                abandoned.extend(asked.replier.take());
             }
             asked.is_owed()
         });
@@ -483,7 +486,12 @@ mod tests {
     };
 
     fn asked(ask: BatchItem) -> QueuedRequest {
-        QueuedRequest { ask, until: Time::ZERO, then: Some(Box::new(|_| {})), insists: false }
+        QueuedRequest {
+            ask,
+            until: Time::ZERO,
+            replier: Some(oneshot::channel().0),
+            insists: false,
+        }
     }
 
     fn release(token: Option<u64>) -> BatchItem {
@@ -627,7 +635,7 @@ mod tests {
             let batch = queue.take();
             assert_eq!(batch.len(), 2, "{refusal}");
             assert_eq!(batch[0].ask, acquire().ask, "{refusal}");
-            assert!(batch[0].then.is_some(), "its caller still waits: {refusal}");
+            assert!(batch[0].replier.is_some(), "its caller still waits: {refusal}");
         }
         // The open file of this acquire belongs to session 1. If that session is over, the request
         // is not sent again, and its caller gets the refusal.

@@ -6,7 +6,7 @@
 //! Maps the event numbers of the server to local ones: the server's numbers restart with it, and
 //! those of the local event log must not.
 
-use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
+use super::request_queue::{ItemReplier, QueuedRequest, RequestQueue};
 use super::server_clock::ServerClock;
 use crate::client::http_transport::{ServerConnection, Transport, TransportError};
 use crate::client::request_queue::RequestKeys;
@@ -197,8 +197,8 @@ impl ClientState {
         *self.clock.lock() = ServerClock::default();
         self.forgotten();
         let given_up = self.queue.lock().clear();
-        for then in given_up {
-            self.refuse(Some(then));
+        for replier in given_up {
+            self.refuse(Some(replier));
         }
     }
 
@@ -503,20 +503,20 @@ impl ClientState {
     pub(super) fn enqueue(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {
-            return self.refuse(asked.then);
+            return self.refuse(asked.replier);
         }
         let mut asked = asked;
-        let then = if away && !asked.insists { asked.then.take() } else { None };
+        let replier = if away && !asked.insists { asked.replier.take() } else { None };
         self.queue.lock().push(asked);
         self.asked.notify_one();
-        self.refuse(then);
+        self.refuse(replier);
     }
 
-    pub(super) fn refuse(&self, then: Option<Then>) {
-        if let Some(then) = then {
+    pub(super) fn refuse(&self, replier: Option<ItemReplier>) {
+        if let Some(replier) = replier {
             self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
-            let no: ItemResult = Err(self.no_answer());
-            then(no);
+            // Sending fails only if the caller does not need the answer.
+            let _ = replier.send(Err(self.no_answer()));
         }
     }
 }

@@ -22,10 +22,11 @@ use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
 use crate::service::paging::StaleReads;
 use crate::service::{
-    About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService, Locks,
-    Retry, SessionOwner, Then, Unavailable,
+    About, BackendStatus, CacheableView, Call, Children, Contact, List, ListPage, ListedNames,
+    LockService, Retry, SessionOwner, Unavailable,
 };
 use crate::time::{Span, Time, Wall, boot_now};
+use futures_util::FutureExt as _;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -122,7 +123,6 @@ impl ServerConnection for NearLine {
             return Err(gone());
         }
         weather.arrived.fetch_add(1, Ordering::Relaxed);
-        let (send, response) = mpsc::channel();
         let bytes = encode_batch(batch);
         let batch = BatchServer::read(&bytes).expect("as it was written");
         let fault = weather.fault.lock().clone();
@@ -136,9 +136,8 @@ impl ServerConnection for NearLine {
             return Ok(BatchResponse { stamp, replies });
         }
         let batch_server = self.near.batch_server.lock().clone();
-        let then = move |response| drop(send.send(response));
-        batch_server.execute(&"batch:a".into(), batch, Limits::new(), |_, _| {}, then);
-        let response = response.recv().expect("the server answers");
+        let call = batch_server.execute(&"batch:a".into(), batch, Limits::new(), |_, _| {});
+        let response = call.wait().expect("the server answers");
         if let Some(ServerFault::Unsure) = fault {
             let stamp = self.near.batch_server.lock().stamp();
             let replies = vec![ItemReply::Unavailable(ServerFault::unsure()); parts];
@@ -189,7 +188,7 @@ pub(super) struct ClientFixture {
 
 pub(super) fn world() -> ClientFixture {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-    let batch_server = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
+    let batch_server = Mutex::new(BatchServer::new(Arc::clone(&local) as _));
     let weather = Arc::new(ServerFaults::default());
     let near = Arc::new(Near { batch_server, weather: Arc::clone(&weather) });
     ClientFixture { local, near, weather }
@@ -248,9 +247,8 @@ pub(super) fn session_of(client: &Remote) -> SessionId {
 }
 
 pub(super) fn submit(client: &Remote, op: Op) -> Result<Answer, Unavailable> {
-    let (send, answer) = mpsc::channel();
-    client.submit(op.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
-    answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
+    let answer = client.submit(op.into(), Retry::Never);
+    answer.wait_at_most(REPLY_DEADLINE + REPLY_DEADLINE).expect("an answer")
 }
 
 #[track_caller]
@@ -293,9 +291,8 @@ fn the_server_decides_the_requests_of_remote_clients() {
     assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
     let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
     assert_eq!(submit(&client, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
-    let (send, page) = mpsc::channel();
-    client.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
-    assert_eq!(page.recv().expect("answered").expect("a page").items.len(), 0);
+    let page = client.list(ListedNames::InUse, List { limit: 10, ..List::default() }).wait();
+    assert_eq!(page.expect("a page").items.len(), 0);
 }
 
 #[test]
@@ -316,18 +313,13 @@ fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
     world.weather.answers_lost.store(1, Ordering::Release);
     // The new server has no record of earlier batches, as after a restart; the engine keeps its
     // state.
-    let locks = Locks::new(Arc::clone(&world.local) as _);
-    let (send, answer) = mpsc::channel();
-    client.submit(
-        mkdir("build", "a").into(),
-        Retry::Never,
-        Box::new(move |got| drop(send.send(got))),
-    );
+    let locks = Arc::clone(&world.local) as Arc<dyn LockService>;
+    let answer = client.submit(mkdir("build", "a").into(), Retry::Never);
     while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
     }
     *world.near.batch_server.lock() = BatchServer::new(locks);
-    granted(answer.recv().expect("answered"));
+    granted(answer.wait());
     assert_eq!(world.holders("build"), ["a"]);
 }
 
@@ -350,21 +342,17 @@ fn answers_that_have_arrived_are_forgotten() {
 fn a_release_is_never_overtaken_by_the_next_acquire() {
     let world = world();
     let client = world.connect("a", "30s");
-    let (send, answers) = mpsc::channel();
+    let mut answers = Vec::new();
     for number in 0..1_000 {
-        let send = send.clone();
         let ask = flock(&client, "build", "a", number, InLine::Skip);
-        client.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
+        answers.push(client.submit(ask.into(), Retry::Never));
         // The release names no token, so it matches whichever lease of the client is held when the
         // server executes it.
         let key = LeaseKey { name: name("build"), client: client_id("a"), token: None };
-        client.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
+        client.submit(Op::Release(Release::of(key)).into(), Retry::Never).detach();
     }
-    drop(send);
-    let answers: Vec<_> = answers.iter().collect();
-    assert_eq!(answers.len(), 1_000);
     for answer in answers {
-        granted(answer);
+        granted(answer.wait());
     }
 }
 
@@ -495,10 +483,9 @@ fn an_interruption_is_a_gap_and_the_events_of_it_arrive() {
     };
     wait_for(&client, &mut watch, is("one"));
     world.cut(true);
-    let locks = Locks::new(Arc::clone(&world.local) as _);
-    let (send, done) = mpsc::channel();
-    locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
-    done.recv().expect("answered").expect("decided").expect("granted");
+    let locks = Arc::clone(&world.local) as Arc<dyn LockService>;
+    let done = locks.submit(mkdir("two", "x").into(), Retry::Never).wait();
+    done.expect("decided").expect("granted");
     // Readers are told of the interruption of the event stream, since locks may have changed
     // unnoticed. Once the network works again, the events arrive that have come meanwhile.
     let mut has_gap = false;
@@ -568,17 +555,16 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
         *world.weather.fault.lock() = Some(fault);
         let before = world.weather.arrived.load(Ordering::Relaxed);
         let key = LeaseKey { name: name("build"), client: client_id("a"), token: Some(token) };
-        let (send, answer) = mpsc::channel();
-        let then = Box::new(move |got| drop(send.send(got)));
-        client.submit(Op::Release(Release::of(key)).into(), Retry::UntilAnswered, then);
+        let release = Op::Release(Release::of(key));
+        let mut answer = client.submit(release.into(), Retry::UntilAnswered);
         while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
             std::thread::yield_now();
         }
         assert_eq!(world.holders("build"), ["a"], "it can't be done");
-        assert!(answer.try_recv().is_err(), "nor is it answered");
+        assert!((&mut answer).now_or_never().is_none(), "nor is it answered");
         *world.weather.fault.lock() = None;
         wait_until_free(&world, &mut watch, "build");
-        assert_eq!(answer.recv().expect("answered"), Ok(Ok(Outcome::Released)));
+        assert_eq!(answer.wait(), Ok(Ok(Outcome::Released)));
     }
 }
 
@@ -604,10 +590,9 @@ fn a_view_that_must_be_answered_is_once_the_server_is_back() {
     granted(submit(&client, flock(&client, "build", "a", 1, InLine::Skip)));
     world.cut(true);
     assert!(submit(&client, mkdir("other", "a")).is_err(), "it is known to be away");
-    let (send, seen) = mpsc::channel();
-    client.view(&name("build"), Retry::UntilAnswered, Box::new(move |view| drop(send.send(view))));
+    let seen = client.view(&name("build"), Retry::UntilAnswered);
     world.cut(false);
-    let view = seen.recv_timeout(Span::from_secs(20).as_duration()).expect("an answer");
+    let view = seen.wait_at_most(Span::from_secs(20)).expect("an answer");
     assert_eq!(view.expect("a view").view.holders.len(), 1);
 }
 
@@ -619,12 +604,8 @@ fn the_leases_of_a_session_are_listed_page_by_page() {
     let tokens: Vec<_> = (0..3)
         .map(|n| granted(submit(&client, flock(&client, &format!("l{n}"), "a", n, InLine::Skip))))
         .collect();
-    let page = |after: Option<&str>| {
-        let (send, page) = mpsc::channel();
-        let then = Box::new(move |got| drop(send.send(got)));
-        client.leases(session, after.map(name), then);
-        page.recv().expect("answered").expect("a page").items
-    };
+    let page =
+        |after: Option<&str>| client.leases(session, after.map(name)).wait().expect("a page").items;
     assert_eq!(page(None).into_iter().map(|(_, token)| token).collect::<Vec<_>>(), tokens);
     assert_eq!(page(Some("l1")), [(name("l2"), tokens[2])]);
     assert_eq!(page(Some("l2")), []);
@@ -634,24 +615,24 @@ fn the_leases_of_a_session_are_listed_page_by_page() {
 struct WithEngineId(Arc<Local>, u64);
 
 impl LockService for WithEngineId {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
-        self.0.submit(command, retry, then);
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
+        self.0.submit(command, retry)
     }
 
-    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
-        self.0.view(name, retry, then);
+    fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {
+        self.0.view(name, retry)
     }
 
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        self.0.list(query, then);
+    fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>> {
+        self.0.list(names, query)
     }
 
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        self.0.children(query, then);
+    fn children(&self, query: Children) -> Call<ListPage<Child>> {
+        self.0.children(query)
     }
 
-    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        self.0.session(id, then);
+    fn session(&self, id: SessionId) -> Call<Option<SessionView>> {
+        self.0.session(id)
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -693,7 +674,7 @@ fn local() -> Arc<Local> {
 
 /// Returns a server in front of an engine with the id `engine`.
 fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
-    let locks = Locks::new(Arc::new(WithEngineId(Arc::clone(local), engine)));
+    let locks = Arc::new(WithEngineId(Arc::clone(local), engine));
     let weather = Arc::new(ServerFaults::default());
     let batch_server = Mutex::new(BatchServer::new(locks));
     let near = Arc::new(Near { batch_server, weather: Arc::clone(&weather) });
@@ -833,7 +814,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
         mint(&restored);
     }
     for node in [&one, &two] {
-        let locks = Locks::new(Arc::new(WithEngineId(Arc::clone(&restored), 9)));
+        let locks = Arc::new(WithEngineId(Arc::clone(&restored), 9));
         *node.near.batch_server.lock() = BatchServer::new(locks);
     }
     // The client detects the new engine when it sends the next request.
@@ -849,15 +830,9 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
 
 /// Opens a session that no client keeps alive, to use up a session number.
 fn mint(engine: &Arc<Local>) -> SessionId {
-    let (send, answer) = mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));
     let open = engine::OpenSession { client: client_id("x"), ttl, grace: Grace::NONE };
-    engine.submit(
-        Op::OpenSession(open).into(),
-        Retry::Never,
-        Box::new(move |got| drop(send.send(got))),
-    );
-    match answer.recv().expect("answered") {
+    match engine.submit(Op::OpenSession(open).into(), Retry::Never).wait() {
         Ok(Ok(Outcome::SessionOpened(id))) => id,
         other => panic!("not opened: {other:?}"),
     }

@@ -155,7 +155,7 @@ pub mod lock_fs {
     use crate::engine::ClientId;
     use crate::fuse::kernel::device::Gone;
     pub use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, Users};
-    use crate::service::Locks;
+    use crate::service::LockService;
     use std::fmt;
     use std::io;
     use std::path::Path;
@@ -197,7 +197,10 @@ pub mod lock_fs {
     impl std::error::Error for MountError {}
 
     /// Fails, since mounts need Linux.
-    pub fn mount(_locks: &Locks, _config: &MountConfig) -> Result<Mounted, MountError> {
+    pub fn mount(
+        _locks: &Arc<dyn LockService>,
+        _config: &MountConfig,
+    ) -> Result<Mounted, MountError> {
         Err(MountError::Elsewhere)
     }
 

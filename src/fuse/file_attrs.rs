@@ -6,7 +6,7 @@ use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
 use crate::fuse::kernel::file_system::{FileAttr, INodeNo, NodeType};
 use crate::fuse::mount_config::ReadContent;
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -86,7 +86,7 @@ impl NodeState {
 
 /// Derives the file attributes of locks from their state in the lock service.
 pub(crate) struct LockAttributes {
-    service: Locks,
+    service: Arc<dyn LockService>,
     callers: Arc<Callers>,
     content: ReadContent,
     /// The time of the mount, shown for files that have no other time.
@@ -98,7 +98,7 @@ pub(crate) struct LockAttributes {
 impl LockAttributes {
     /// Returns the source of attributes for a mount that the user `mounter` makes now.
     pub(crate) fn new(
-        service: Locks,
+        service: Arc<dyn LockService>,
         callers: Arc<Callers>,
         content: ReadContent,
         mounter: u32,

@@ -20,13 +20,13 @@ use crate::fuse::control_names::ControlFile;
 use crate::fuse::kernel::file_system::PollEvents;
 use crate::fuse::kernel::handles::{Full, Pool, Share};
 use crate::fuse::kernel::notifications::PollWaker;
-use crate::fuse::kernel::task::{Pending, Promise, pending};
+use crate::fuse::kernel::task::{Pending, Promise, pending, spawn};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::{LastSeen, OpenFile, OpenFiles, OpenTarget};
 use crate::fuse::posix_locks::PosixLocks;
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
-use crate::service::{Locks, ParentCheck, RequestError, Unavailable};
+use crate::service::{LockService, ParentCheck, RequestError, Unavailable};
 use crate::time::Span;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// A dedicated thread answers them: many waits can end at once, and the thread that executed the
 /// command which ended them has other requests to serve.
 pub(crate) struct FileWaits {
-    service: Locks,
+    service: Arc<dyn LockService>,
     queue: Arc<QueueWaits>,
     posix_locks: Arc<PosixLocks>,
     opens: Arc<OpenFiles>,
@@ -85,7 +85,7 @@ pub(crate) enum FileWaitEnd {
 impl FileWaits {
     /// Returns the table of waits of one mount, initially empty.
     pub(crate) fn new(
-        service: Locks,
+        service: Arc<dyn LockService>,
         posix_locks: Arc<PosixLocks>,
         opens: Arc<OpenFiles>,
     ) -> Arc<Self> {
@@ -145,11 +145,14 @@ impl FileWaits {
             signal.ring();
         };
         let own = Arc::clone(self);
-        self.queue.enter(asked.clone(), check, on_end, move |answer| match answer {
-            Ok(Ok(Entered::Waits(place))) => own.queued(number, place),
-            Ok(Ok(Entered::Decided(outcome))) => own.decided(number, asked, &outcome),
-            Ok(Err(refusal)) => own.failed(number, RequestError::Refused(refusal)),
-            Err(why) => own.failed(number, RequestError::Unavailable(why)),
+        let entered = self.queue.enter(asked.clone(), check, on_end);
+        spawn(async move {
+            match entered.await {
+                Ok(Ok(Entered::Waits(place))) => own.queued(number, place),
+                Ok(Ok(Entered::Decided(outcome))) => own.decided(number, asked, &outcome),
+                Ok(Err(refusal)) => own.failed(number, RequestError::Refused(refusal)),
+                Err(why) => own.failed(number, RequestError::Unavailable(why)),
+            }
         });
         Ok(ended)
     }

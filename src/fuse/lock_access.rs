@@ -7,15 +7,15 @@
 //! Behind a server, the server limits the mount as a whole.
 
 use crate::auth::{ClientPattern, EngineShares, Grant};
-use crate::engine::{Answer, Child, ClientId, LockName, LockView, Op, Outcome, Refusal};
+use crate::engine::{Child, ClientId, LockName, LockView, Op, Outcome};
 use crate::fuse::credentials::{Caller, client_of_user};
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::machine_facts::own_uid;
-use crate::fuse::kernel::task::pending;
 use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::fuse::refusals::{Act, Refusals};
 use crate::service::{
-    CacheableView, Children, List, ListPage, Locks, ParentCheck, RequestError, Unavailable,
+    CacheableView, Children, List, ListPage, ListedNames, LockService, ParentCheck, RequestError,
+    Retry, Unavailable,
 };
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -23,34 +23,18 @@ use std::sync::Arc;
 /// The lock service, as file operations use it.
 #[derive(Clone)]
 pub(crate) struct LockAccess {
-    service: Locks,
+    service: Arc<dyn LockService>,
     refusals: Arc<Refusals>,
-}
-
-/// Turns an answer of the lock service into a result with one error type, which covers both a
-/// missing answer and a refusal.
-pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, RequestError> {
-    answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
-}
-
-/// Turns a call that takes a callback into a future. A callback that is dropped without being
-/// called means that the lock service is closing.
-async fn answer_of<T: Send + 'static>(
-    ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
-) -> Result<T, Unavailable> {
-    let (promise, answer) = pending();
-    ask(Box::new(move |answer| promise.keep(answer)));
-    answer.await.unwrap_or(Err(Unavailable::Closing))
 }
 
 impl LockAccess {
     /// Returns access to the lock service `service` that records failures in `refusals`.
-    pub(crate) const fn new(service: Locks, refusals: Arc<Refusals>) -> Self {
+    pub(crate) const fn new(service: Arc<dyn LockService>, refusals: Arc<Refusals>) -> Self {
         Self { service, refusals }
     }
 
     /// Returns the lock service itself.
-    pub(crate) const fn service(&self) -> &Locks {
+    pub(crate) const fn service(&self) -> &Arc<dyn LockService> {
         &self.service
     }
 
@@ -71,9 +55,7 @@ impl LockAccess {
         op: Op,
         check: Option<ParentCheck>,
     ) -> Result<Outcome, RequestError> {
-        let submit = |then| self.service.submit_checked(op, check, then);
-        let answer: Result<Answer, _> = answer_of(submit).await;
-        flat(answer)
+        self.service.submit_checked(op, check).outcome().await
     }
 
     /// Submits a command to the lock service, and waits for its outcome. On failure, records the
@@ -105,7 +87,7 @@ impl LockAccess {
 
     /// Returns the current state of a lock.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
-        answer_of(|then| self.service.view(name, then)).await
+        self.service.view(name, Retry::Never).await.map(|seen| seen.view)
     }
 
     /// Returns the current state of a lock. If the lock service gives no answer, records the
@@ -140,7 +122,7 @@ impl LockAccess {
         act: Act,
         name: &LockName,
     ) -> Result<CacheableView, Errno> {
-        let seen = answer_of(|then| self.service.view_cacheable(name, then)).await;
+        let seen = self.service.view(name, Retry::Never).await;
         seen.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
@@ -150,17 +132,17 @@ impl LockAccess {
         name: &LockName,
         client: &ClientId,
     ) -> Result<bool, Unavailable> {
-        answer_of(|then| self.service.holds_below(name, client, then)).await
+        self.service.holds_below(name, client).await
     }
 
     /// Returns a page of the list of all locks.
     pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
-        answer_of(|then| self.service.list(query, then)).await
+        self.service.list(ListedNames::InUse, query).await
     }
 
     /// Returns a page of the names directly below a name, as a directory shows them.
     pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
-        answer_of(|then| self.service.children(query, then)).await
+        self.service.children(query).await
     }
 
     fn unavailable(&self, caller: &Caller, act: Act, name: &LockName, why: Unavailable) -> Errno {
@@ -168,22 +150,22 @@ impl LockAccess {
     }
 }
 
-/// Returns a handle on `service` that lets each user of a mount take a share only.
-pub(crate) fn limited(service: &Locks, config: &MountConfig) -> Locks {
+/// Lets each user of a mount take only a share of `service`.
+pub(crate) fn limit_users(service: &dyn LockService, config: &MountConfig) {
     if config.owner == ClientScope::Host {
         // All users are one client, and each may release the locks of all.
-        return service.clone();
+        return;
     }
     let shares = EngineShares::new(config.share);
     let free = [0, own_uid()].map(|uid| client_of_user(&config.client, uid));
     let (host, owner) = (config.client.clone(), config.owner);
-    service.admitting(Arc::new(move |op, engine| {
+    service.limit(Arc::new(move |op, engine| {
         let Some(client) = client_of(op) else { return Ok(()) };
         if *client == host || free.iter().any(|free| client.belongs_to(free)) {
             return Ok(());
         }
         shares.check(&grant_of(client, owner), op, engine)
-    }))
+    }));
 }
 
 const fn client_of(op: &Op) -> Option<&ClientId> {

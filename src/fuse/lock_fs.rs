@@ -27,13 +27,13 @@ use crate::fuse::open_files::OpenTarget;
 use crate::fuse::ops::{create, file_io, link, lookup, setattr, unlink, xattr};
 use crate::fuse::posix_locks::file_locks;
 use crate::fuse::refusals::Act;
-use crate::service::Locks;
+use crate::service::LockService;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
 /// Mounts latchfs at `config.dir`, and serves the locks on a thread of its own until the directory
 /// is unmounted.
-pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
+pub fn mount(locks: &Arc<dyn LockService>, config: &MountConfig) -> Result<Mounted, MountError> {
     let MountConfig { dir, users, nonempty, .. } = config;
     let kind = SessionKind::LOCKS;
     let wanted = MountRequest { dir, users: *users, nonempty: *nonempty, kind };
@@ -74,7 +74,11 @@ pub(crate) struct LockFs(Arc<Mount>);
 impl LockFs {
     /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
     /// follows symlinks in the mount.
-    pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        service: &Arc<dyn LockService>,
+        config: &MountConfig,
+        follows_symlinks: bool,
+    ) -> Arc<Self> {
         Arc::new(Self(Mount::new(service, config, follows_symlinks)))
     }
 

@@ -17,12 +17,11 @@ use crate::fuse::file_attrs::{LINKS, LockAttributes, NodeState};
 use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::{Errno, FileAttr, LockRequest, NameIn, NodeEntry};
 use crate::fuse::kernel::interrupts::groups_of;
-use crate::fuse::kernel::task::pending;
 use crate::fuse::lock_access::LockAccess;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::lease_users::LeaseUsers;
 use crate::fuse::refusals::{Act, errno_of_name};
-use crate::service::{CacheableView, ParentCheck, RequestError, Unavailable};
+use crate::service::{CacheableView, ParentCheck, RequestError};
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -254,9 +253,7 @@ impl ParentChecks {
         let Some(open) = self.opens.get(asked.fh) else { return Ok(()) };
         let Some(name) = open.lock() else { return Ok(()) };
         let Some(check) = self.check_of_name(&open.opener(caller), name) else { return Ok(()) };
-        let (promise, allowed) = pending();
-        self.locks.service().check_parent(check, move |allowed| promise.keep(allowed));
-        allowed.await.unwrap_or(Err(Unavailable::Closing)).map_err(|why| {
+        self.locks.service().check_parent(&check).await.map_err(|why| {
             let failure = RequestError::Unavailable(why);
             self.locks.refusals().failed(caller, Act::Lock, Some(name), failure)
         })

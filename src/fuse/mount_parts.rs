@@ -17,7 +17,7 @@ use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::lease_users::LeaseUsers;
 use crate::fuse::refusals::Refusals;
 use crate::metrics::ServiceMetrics;
-use crate::service::Locks;
+use crate::service::LockService;
 use std::sync::Arc;
 
 /// One mount: what its operations share. The operations are functions of `ops`, `posix_locks` and
@@ -57,8 +57,12 @@ pub(crate) struct Mount {
 impl Mount {
     /// Returns a mount of `service`; `follows_symlinks` says whether the kernel follows symlinks in
     /// the mount.
-    pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
-        let service = &lock_access::limited(service, config);
+    pub(crate) fn new(
+        service: &Arc<dyn LockService>,
+        config: &MountConfig,
+        follows_symlinks: bool,
+    ) -> Arc<Self> {
+        lock_access::limit_users(&**service, config);
         let shares = Shares::new(own_uid());
         let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
         let opens = Arc::new(OpenFiles::new(shares.clone()));

@@ -52,7 +52,7 @@ use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::task::{Pending, Promise, pending};
 use crate::fuse::lock_access::LockAccess;
 use crate::service::event_log::EventWatch;
-use crate::service::{Locks, SessionOwner};
+use crate::service::{LockService, SessionOwner};
 use crate::status::{event_of, lost};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -261,7 +261,7 @@ impl OpenFile {
     /// or an upgrade gives the lease a new one.
     pub(crate) fn bind_to_held(
         &self,
-        service: &Locks,
+        service: &Arc<dyn LockService>,
         view: &LockView,
         origin_of: impl FnOnce(Token) -> Token,
     ) {
@@ -581,7 +581,7 @@ const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
 /// The position of a reader in the event log.
 pub(crate) struct EventStream {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     state: Mutex<StreamState>,
 }
 
@@ -602,7 +602,7 @@ impl fmt::Debug for EventStream {
 
 impl EventStream {
     /// Opens a stream from event `since` on, or from now on.
-    pub(crate) fn open(locks: &Locks, since: Option<u64>) -> Arc<Self> {
+    pub(crate) fn open(locks: &Arc<dyn LockService>, since: Option<u64>) -> Arc<Self> {
         Arc::new_cyclic(|stream: &Weak<Self>| {
             let mut watch = locks.subscribe(since);
             let stream = stream.clone();
@@ -678,7 +678,7 @@ impl EventStream {
 impl StreamState {
     /// Removes and returns at most `size` bytes of events, in whole lines if at least one line
     /// fits.
-    fn take(&mut self, locks: &Locks, size: u32) -> Vec<u8> {
+    fn take(&mut self, locks: &Arc<dyn LockService>, size: u32) -> Vec<u8> {
         let size = (size as usize).min(READ_BYTES_MAX);
         while self.unread.len() < size {
             let batch = self.watch.take(EVENTS_MAX);

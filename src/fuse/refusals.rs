@@ -13,11 +13,12 @@ use crate::engine::{
 use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::handles::{Full, Named};
-use crate::service::{AuditEntry, Locks, RefusedRequest, RequestError};
+use crate::service::{AuditEntry, LockService, RefusedRequest, RequestError};
 use crate::time::Wall;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of errnos that are counted: more than Linux has.
@@ -29,7 +30,7 @@ pub(crate) struct Refusals {
     acts: [AtomicU64; Act::COUNT],
     errnos: [AtomicU64; ERRNOS],
     /// The lock service whose audit log has the denied requests, and the path of the mount.
-    audited: Option<(Locks, String)>,
+    audited: Option<(Arc<dyn LockService>, String)>,
 }
 
 impl Default for Refusals {
@@ -46,7 +47,7 @@ impl Default for Refusals {
 impl Refusals {
     /// Returns the counters of the mount at `dir`, which records denied requests in the audit log
     /// of `service`.
-    pub(crate) fn audited(service: Locks, dir: &Path) -> Self {
+    pub(crate) fn audited(service: Arc<dyn LockService>, dir: &Path) -> Self {
         Self { audited: Some((service, dir.display().to_string())), ..Self::default() }
     }
 

@@ -16,7 +16,7 @@ use crate::fuse::mount_config::{ClientScope, HoldBy, MountConfig, ReadContent, U
 use crate::fuse::posix_locks::file_locks;
 use crate::service::local::Local;
 use crate::service::test_backends::{forward_status_to_engine, forward_to_engine};
-use crate::service::{CacheableView, LockService, Locks, Retry, Then, Unavailable};
+use crate::service::{CacheableView, Call, LockService, Retry, Unavailable};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ const TO_END: u64 = i64::MAX as u64;
 struct Rig(Arc<LockFs>);
 
 /// The file system's lock service, whose engine keeps its state in memory.
-fn service() -> Locks {
-    Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")))
+fn service() -> Arc<dyn LockService> {
+    Arc::new(Local::in_memory(Rules::default()).expect("it starts"))
 }
 
 fn config() -> MountConfig {
@@ -83,7 +83,7 @@ impl Rig {
         Self::on(&service())
     }
 
-    fn on(service: &Locks) -> Self {
+    fn on(service: &Arc<dyn LockService>) -> Self {
         Self(LockFs::new(service, &config(), false))
     }
 
@@ -967,17 +967,18 @@ struct SilentAfterGrant {
 }
 
 impl LockService for SilentAfterGrant {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
         let grants = matches!(&command.op, Op::Acquire(ask) if ask.name.as_str() == "lock");
-        self.engine.submit(command, retry, then);
+        let call = self.engine.submit(command, retry);
         self.is_silent.fetch_or(grants, Ordering::SeqCst);
+        call
     }
 
-    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+    fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {
         if self.is_silent.load(Ordering::SeqCst) {
-            return then(Err(Unavailable::Closing));
+            return Call::answered(Err(Unavailable::Closing));
         }
-        self.engine.view(name, retry, then);
+        self.engine.view(name, retry)
     }
 
     forward_to_engine!();
@@ -991,7 +992,7 @@ forward_status_to_engine!(SilentAfterGrant);
 fn a_link_that_fails_after_its_grant_leaves_no_lease() {
     let engine = Local::in_memory(Rules::default()).expect("it starts");
     let service = Arc::new(SilentAfterGrant { engine, is_silent: AtomicBool::new(false) });
-    let rig = Rig::on(&Locks::new(Arc::clone(&service) as _));
+    let rig = Rig::on(&(Arc::clone(&service) as Arc<dyn LockService>));
     let OpenedFile { ino, .. } = rig.created(ALICE, "file");
     assert!(rig.link(ALICE, ino, "lock").is_err(), "it can't look at the lock");
     assert!(service.is_silent.swap(false, Ordering::SeqCst), "the lock was granted");

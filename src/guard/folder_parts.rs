@@ -13,7 +13,7 @@ use crate::guard::lock::folder_lock::FolderLock;
 use crate::guard::lost_files::SpaceLimits;
 use crate::guard::write_policy::PathPatterns;
 use crate::holder_id::Maker;
-use crate::service::Locks;
+use crate::service::LockService;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(crate) struct PartsRequest<'a> {
 /// Returns the lock and the guard of a folder, or a sentence that says why there are none.
 pub(crate) fn folder_parts<D: Disk<Dir = OwnedFd>>(
     disk: D,
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     wanted: PartsRequest<'_>,
 ) -> Result<(Arc<FolderLock>, Arc<FolderGuard<D>>), String> {
     let PartsRequest { record, place, client, mode, .. } = wanted;

@@ -7,7 +7,7 @@
 //! prefixes that have a label of their own is limited for the life of the process.
 
 use crate::engine::{LockCount, LockName, Phase};
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::service::counters::Histogram;
 use crate::time::{Span, Time, boot_now};
 use prometheus_client::collector::Collector;
@@ -17,6 +17,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The labels of a sample, with their values.
@@ -260,7 +261,7 @@ struct PrefixCount {
 
 impl Census {
     /// Counts the locks, unless that was done a moment ago, and adds the result to `page`.
-    pub(super) fn add_to(&mut self, page: &mut MetricsPage, locks: &Locks) {
+    pub(super) fn add_to(&mut self, page: &mut MetricsPage, locks: &Arc<dyn LockService>) {
         let begun = boot_now();
         if begun >= self.stale_at {
             self.counted = self.counted.recount(locks);
@@ -274,7 +275,7 @@ impl Census {
 
 impl LockCounts {
     /// Counts all locks. The prefixes that have a label keep it.
-    fn recount(&self, locks: &Locks) -> Self {
+    fn recount(&self, locks: &Arc<dyn LockService>) -> Self {
         let known =
             self.prefixes.iter().map(|(prefix, _)| (prefix.clone(), PrefixCount::default()));
         let mut counts = Self { prefixes: known.collect(), ..Self::default() };

@@ -8,19 +8,20 @@ mod exposition;
 pub use exposition::{Exposition, Labels, MetricKind, MetricsPage};
 
 use crate::metrics::exposition::Census;
-use crate::service::{BackendKind, Locks};
+use crate::service::{BackendKind, LockService};
 use parking_lot::Mutex;
 use std::fmt;
+use std::sync::Arc;
 
 /// Writes the metrics of a lock service and of this process.
 pub struct ServiceMetrics {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     census: Mutex<Census>,
 }
 
 impl ServiceMetrics {
     /// Returns the metrics of the lock service behind `locks`.
-    pub fn new(locks: Locks) -> Self {
+    pub fn new(locks: Arc<dyn LockService>) -> Self {
         Self { locks, census: Mutex::default() }
     }
 

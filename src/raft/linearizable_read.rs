@@ -19,9 +19,10 @@ use crate::engine::Op;
 use crate::raft::node_environment::timeout;
 use crate::raft::store::snapshot::{Commands, Proposal};
 use crate::raft::write::engine_clock::LeaderClock;
-use crate::raft::write::proposal_queue::PendingRead;
+use crate::raft::write::proposal_queue::{PendingRead, reply};
 use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::state_machine::Replica;
+use crate::service::Call;
 use crate::service::Unavailable;
 use crate::time::{Span, Time};
 use openraft::ReadPolicy;
@@ -72,15 +73,16 @@ struct QueuedReads {
 
 impl ReadQueue {
     /// Adds a read, or refuses it at once if the queue is closed.
-    pub(crate) fn add(&self, read: PendingRead) {
+    pub(crate) fn add(&self) -> Call<Time> {
         let mut waiting = self.waiting.lock();
         if let Some(why) = waiting.closed.clone() {
-            drop(waiting);
-            return read(Err(why));
+            return Call::answered(Err(why));
         }
+        let (read, call) = Call::expected();
         waiting.reads.push(read);
         drop(waiting);
         self.bell.notify_one();
+        call
     }
 
     /// Closes the queue, and refuses the waiting reads with `why`.
@@ -91,7 +93,7 @@ impl ReadQueue {
             std::mem::take(&mut waiting.reads)
         };
         for read in reads {
-            read(Err(why.clone()));
+            reply(read, Err(why.clone()));
         }
     }
 }
@@ -109,7 +111,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             let answer =
                 self.read(self.environment.steady_now() + self.environment.timeouts().answer).await;
             for read in reads {
-                read(answer.clone());
+                reply(read, answer.clone());
             }
         }
     }

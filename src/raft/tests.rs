@@ -20,8 +20,9 @@ use crate::raft::store::snapshot::{
 };
 use crate::raft::write::state_machine::StateMachine;
 use crate::service::audit::audit_log::Audit;
-use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};
+use crate::service::{BackendStatus, LockService, Retry, Unavailable};
 use crate::time::{Span, Time};
+use futures_util::FutureExt as _;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::leader_id_adv::LeaderId;
@@ -149,13 +150,7 @@ fn release(lock: &str, who: &str) -> Command {
 }
 
 fn submit(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
-    let (send, answer) = mpsc::channel();
-    node.submit(
-        command,
-        Retry::Never,
-        Box::new(move |got| send.send(got).expect("somebody waits")),
-    );
-    answer.recv().expect("every request is answered")
+    node.submit(command, Retry::Never).wait()
 }
 
 /// Acquires a lock, and returns its token.
@@ -173,13 +168,7 @@ fn bytes(node: &RaftNode) -> Vec<u8> {
 
 /// Returns the holder of a lock and its token.
 fn holder(node: &RaftNode, lock: &str) -> Option<(String, u64)> {
-    let (send, seen) = mpsc::channel();
-    node.view(
-        &name(lock),
-        Retry::Never,
-        Box::new(move |view| send.send(view).expect("somebody waits")),
-    );
-    let view = seen.recv().expect("every request is answered").expect("the node is well");
+    let view = node.view(&name(lock), Retry::Never).wait().expect("the node is well");
     let lease = &view.view.holders.first()?.lease;
     Some((lease.holder.to_string(), lease.token.as_u64()))
 }
@@ -409,7 +398,7 @@ fn while_a_node_is_off_no_lease_grows_older() {
 fn a_deadline_passes_without_anybody_asking() {
     let scratch = ClusterScratch::new();
     let node = Arc::new(scratch.open().expect("a new node"));
-    let locks = Locks::new(Arc::clone(&node) as _);
+    let locks = Arc::clone(&node) as Arc<dyn LockService>;
     let mut watch = locks.subscribe(None);
     let (send, woken) = mpsc::channel();
     watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
@@ -463,20 +452,17 @@ fn concurrent_requests_share_entries() {
     const EACH: usize = 200;
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
-    let (send, answers) = mpsc::channel();
-    for number in 0..EACH {
-        let send = send.clone();
-        let then = move |answer| send.send((number, answer)).expect("somebody waits");
-        node.submit(acquire(&format!("lock{number}"), "ann"), Retry::Never, Box::new(then));
-    }
-    let mut tokens: Vec<_> = (0..EACH)
-        .map(|_| match answers.recv().expect("every request is answered") {
-            (number, Ok(Ok(Outcome::Granted(tenure)))) => (number, tenure.token.as_u64()),
+    let calls: Vec<_> = (0..EACH)
+        .map(|number| node.submit(acquire(&format!("lock{number}"), "ann"), Retry::Never))
+        .collect();
+    let tokens: Vec<_> = calls
+        .into_iter()
+        .map(|call| match call.wait() {
+            Ok(Ok(Outcome::Granted(tenure))) => tenure.token.as_u64(),
             other => panic!("not granted: {other:?}"),
         })
         .collect();
-    tokens.sort_unstable();
-    assert!(tokens.is_sorted_by_key(|(_, token)| *token), "first come, first served");
+    assert!(tokens.is_sorted(), "first come, first served");
     let count =
         |name| node.counts().into_iter().find(|count| count.name == name).expect("counted").value;
     assert_eq!(count("latchfs_log_commands_total"), EACH as u64);
@@ -493,18 +479,11 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let kept = granted(&node, "kept", "ann");
-    let (send, answers) = mpsc::channel();
     // Each request makes an entry of its own: more entries than trigger a snapshot.
     let enough = start::ENTRIES_A_SNAPSHOT + 100;
     for _ in 0..enough / 2 {
         for command in [acquire("a", "bob"), release("a", "bob")] {
-            let send = send.clone();
-            node.submit(
-                command,
-                Retry::Never,
-                Box::new(move |answer| send.send(answer).expect("waits")),
-            );
-            answers.recv().expect("answered").expect("well").expect("free, or held by bob");
+            submit(&node, command).expect("well").expect("free, or held by bob");
         }
     }
     let before = bytes(&node);
@@ -753,9 +732,8 @@ fn phases_are_seen_as_time_passes() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "a", "ann");
-    let (send, seen) = mpsc::channel();
-    node.view(&name("a"), Retry::Never, Box::new(move |view| drop(send.send(view))));
-    let view = seen.try_recv().expect("nothing is due").expect("the node is well").view;
+    let seen = node.view(&name("a"), Retry::Never).now_or_never();
+    let view = seen.expect("nothing is due").expect("the node is well").view;
     assert_eq!(view.phase(), Phase::Held);
     assert!(view.at >= Time::ZERO);
 }

@@ -14,7 +14,7 @@ use crate::auth::{Credential, Grant};
 use crate::engine::{ClientId, Event, EventKind, Op, ResetScope, SessionEnd, TenureEnd};
 use crate::service::audit::refusal_log::{LOCKS_LOG as LOCKS, RefusalQueue};
 use crate::service::event_log::EventWatch;
-use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
+use crate::service::{ActionTarget, AdminAction, AuditEntry, LockService, RefusedRequest};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
-use tokio::sync::oneshot;
 
 /// How long events are gathered before their lines are written: the thread that decides a request
 /// wakes the log at most so often.
@@ -60,7 +59,7 @@ struct LogState {
 
 impl LockLog {
     /// Starts to log what happens to locks and sessions from now on.
-    pub fn start(locks: &Locks) -> io::Result<Self> {
+    pub fn start(locks: &Arc<dyn LockService>) -> io::Result<Self> {
         let signal = Arc::new(LogSignal::default());
         let mut watch = locks.subscribe(None);
         let wakes = Arc::clone(&signal);
@@ -131,7 +130,7 @@ impl LogSignal {
 }
 
 struct EventWriter {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     refusals: Arc<RefusalQueue>,
     watch: EventWatch,
     /// When the log was started, on the boot clock.
@@ -303,7 +302,7 @@ pub(crate) struct AuditedCaller<'a> {
 
 impl AuditedCaller<'_> {
     /// Records that a request of this caller was refused.
-    pub(crate) fn refused(self, locks: &Locks, operation: Operation, reason: &str) {
+    pub(crate) fn refused(self, locks: &Arc<dyn LockService>, operation: Operation, reason: &str) {
         let (by, credential) = (&*self.grant.name, self.grant.credential.as_str());
         let is_known = !matches!(self.grant.credential, Credential::Missing | Credential::Unneeded);
         let (what, address) = (operation.rule().name, &*self.origin.source.to_string());
@@ -316,22 +315,20 @@ impl AuditedCaller<'_> {
     /// record is on disk.
     pub(crate) async fn acts(
         self,
-        locks: &Locks,
+        locks: &Arc<dyn LockService>,
         operation: Operation,
         target: Option<ActionTarget<'_>>,
         outcome: &str,
     ) {
         let address = self.origin.source.to_string();
         locks.audit(&AuditEntry::Act(self.act(operation, target, &address, outcome)));
-        let (then, written) = oneshot::channel();
-        // The send fails only if the request is over, and the wait only if the audit log has ended.
-        locks.when_audited(Box::new(move || then.send(()).unwrap_or_default()));
-        written.await.unwrap_or_default();
+        // The wait fails only if the audit log has ended.
+        locks.audited().await.unwrap_or_default();
     }
 
     /// Records an administrative command before it is submitted, such as a steal. The records of
     /// what it has done follow, and it is answered when all of them are on disk.
-    pub(crate) fn commands(self, locks: &Locks, op: &Op) {
+    pub(crate) fn commands(self, locks: &Arc<dyn LockService>, op: &Op) {
         let (operation, target) = match op {
             Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
             Op::Forget(ask) => (Operation::ForgetName, Some(ActionTarget::Lock(&ask.name))),
@@ -352,7 +349,7 @@ impl AuditedCaller<'_> {
     /// Records that this caller ends all that a client has, and returns when the record is on disk.
     /// There is no record unless the caller may also steal: all others release only what belongs to
     /// their own clients, and could push other records out of the audit log.
-    pub(crate) async fn ends_all_of(self, locks: &Locks, client: &ClientId) {
+    pub(crate) async fn ends_all_of(self, locks: &Arc<dyn LockService>, client: &ClientId) {
         if self.grant.may_begin(Operation::Steal).is_ok() {
             let target = Some(ActionTarget::Client(client));
             self.acts(locks, Operation::ReleaseAll, target, "begun").await;

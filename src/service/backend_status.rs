@@ -9,8 +9,9 @@
 use super::counters::{Count, Histogram};
 use crate::engine::{Engine, SessionId};
 use crate::service::audit::audit_log::AuditEntry;
+use crate::service::call::Call;
 use crate::service::event_log::{EventPlace, EventStart};
-use crate::service::lock_service::{Then, Unavailable};
+use crate::service::lock_service::Unavailable;
 pub use crate::service::queue_waits::{PendingRequest, PendingStage};
 use crate::time::{Span, Wall};
 use std::fmt;
@@ -46,8 +47,8 @@ pub trait BackendStatus {
     fn leads(&self) -> bool {
         true
     }
-    /// Whether every call passes its answer to the callback before it returns: the engine is in
-    /// this process, and no other node takes part.
+    /// Whether every call is answered when it returns: the engine is in this process, and no other
+    /// node takes part.
     fn answers_at_once(&self) -> bool {
         false
     }
@@ -67,10 +68,10 @@ pub trait BackendStatus {
         let _ = place;
         EventStart::Forgotten
     }
-    /// Passes the encoded state of the engine to `then`, as of one moment after all requests before
-    /// this one; `None` if the engine is not in this process.
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(None));
+    /// Returns the encoded state of the engine, as of one moment after all requests before this one;
+    /// `None` if the engine is not in this process.
+    fn state(&self) -> Call<Option<Vec<u8>>> {
+        Call::answered(Ok(None))
     }
     /// Calls `query` with the engine as this process knows it, unless the engine is not in this
     /// process.
@@ -81,9 +82,10 @@ pub trait BackendStatus {
     fn audit(&self, entry: &AuditEntry<'_>) {
         entry.log();
     }
-    /// Calls `then` when all entries that were added to the audit log before are on disk.
-    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
-        then();
+    /// Returns a call that is answered when all entries that were added to the audit log before are
+    /// on disk.
+    fn audited(&self) -> Call<()> {
+        Call::answered(Ok(()))
     }
     /// Returns counts of events and requests since the start.
     fn counts(&self) -> Vec<Count>;
@@ -223,11 +225,11 @@ impl RttSample {
 
 /// Cluster administration: reports on the nodes, and changes of membership and leadership.
 pub trait ClusterAdmin: Send + Sync {
-    /// Passes the status of all nodes to `then`. If `with_state` is set, the report also has a
-    /// checksum of each node's state, which takes a moment to compute.
-    fn report(&self, with_state: bool, then: Then<ClusterReport>);
-    /// Changes the membership of the cluster, or its leader, and passes the result to `then`.
-    fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
+    /// Returns the status of all nodes. If `with_state` is set, the report also has a checksum of
+    /// each node's state, which takes a moment to compute.
+    fn report(&self, with_state: bool) -> Call<ClusterReport>;
+    /// Changes the membership of the cluster, or its leader.
+    fn change(&self, change: ClusterChange) -> Call<Result<(), Unchanged>>;
     /// Returns the requests that this node has not answered yet, in their order, at most `max`.
     fn pending(&self, max: usize) -> Vec<PendingRequest>;
     /// Returns the status of this node.

@@ -17,10 +17,9 @@ use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::counters::{Count, Histogram, ServiceCounters};
 use super::event_log::{EventLog, EventWatch, Wakers};
 use super::lock_service::{CacheableView, LockService, Retry};
-use super::paging::ListedNames::{InUse, Remembered};
 use super::paging::{
-    Children, List, ListPage, SESSION_LEASES_SHOWN_MAX, page_of_children, page_of_leases,
-    page_of_locks,
+    Children, List, ListPage, ListedNames, SESSION_LEASES_SHOWN_MAX, page_of_children,
+    page_of_leases, page_of_locks,
 };
 use super::replay;
 use super::timer::Alarm;
@@ -28,12 +27,13 @@ use crate::base::said;
 use crate::engine::codec::state_codec::{encode_state, known_version};
 use crate::engine::{
     Answer, Child, Command, Engine, Event, EventKind, HoldOff, HoldOffCause, LockName, LockView,
-    Op, Rules, SessionId, SessionView, Token,
+    Op, Reason, Refusal, Rules, SessionId, SessionView, Token,
 };
 use crate::service::audit::audit_log::{Audit, AuditEntry, is_audited};
-use crate::service::lock_service::{Then, Unavailable};
-use crate::service::locks::ParentCheck;
+use crate::service::call::{Call, Replier};
+use crate::service::lock_service::{Admission, Unavailable};
 use crate::service::paging::StaleReads;
+use crate::service::parent_check::ParentCheck;
 use crate::service::replay::ClockMapping;
 use crate::storage::{StateDir, StateError};
 use crate::time::{Span, Time, Wall, boot_now};
@@ -88,6 +88,8 @@ struct LocalState {
     /// Releases and similar commands that the journal could not record, oldest first. They are
     /// tried again before each later command.
     owed: VecDeque<DeferredCommand>,
+    /// What further commands that add to the engine are checked by.
+    admissions: Vec<Admission>,
 }
 
 /// The location from which a restart restores the state.
@@ -154,7 +156,8 @@ impl Local {
         };
         log_begin(&engine, |at| Wall::at_boot_time(timeline.boot(at)));
         let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
-        let core = LocalState { engine, state, events, record, reserved, owed };
+        let admissions = Vec::new();
+        let core = LocalState { engine, state, events, record, reserved, owed, admissions };
         audit.set_clock(move |at| Some(Wall::at_boot_time(timeline.boot(at))));
         let shared = Arc::new(LocalShared {
             core: Mutex::new(core),
@@ -202,8 +205,8 @@ impl BackendStatus for Local {
         self.shared.audit.enter_entry(entry);
     }
 
-    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
-        self.shared.audit.when_written(then);
+    fn audited(&self) -> Call<()> {
+        self.shared.audit.written()
     }
 
     fn about(&self) -> About {
@@ -227,8 +230,8 @@ impl BackendStatus for Local {
         true
     }
 
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(Some(self.inspect(|engine| encode_state(known_version(), engine)))));
+    fn state(&self) -> Call<Option<Vec<u8>>> {
+        Call::answered(Ok(Some(self.inspect(|engine| encode_state(known_version(), engine)))))
     }
 
     fn counts(&self) -> Vec<Count> {
@@ -241,48 +244,43 @@ impl BackendStatus for Local {
 }
 
 impl LockService for Local {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
         match retry {
-            Retry::Never => then(self.shared.submit(&command, None)),
-            Retry::UntilAnswered => self.shared.owe(DeferredCommand { command, then }),
+            Retry::Never => Call::answered(self.shared.submit(&command, None)),
+            Retry::UntilAnswered => self.shared.owe(command),
         }
     }
 
-    fn submit_if(
-        &self,
-        check: &ParentCheck,
-        command: &Command,
-    ) -> Option<Result<Answer, Unavailable>> {
-        Some(self.shared.submit(command, Some(check)))
+    fn submit_if(&self, check: &ParentCheck, command: &Command) -> Option<Call<Answer>> {
+        Some(Call::answered(self.shared.submit(command, Some(check))))
     }
 
-    fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
-        then(Ok(CacheableView::uncached(self.shared.view(name))));
+    fn limit(&self, admission: Admission) {
+        self.shared.core.lock().admissions.push(admission);
     }
 
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        then(Ok(self.shared.inspect(|engine, now| page_of_locks(engine, InUse, &query, now))));
+    fn view(&self, name: &LockName, _: Retry) -> Call<CacheableView> {
+        self.shared.inspect(|engine, now| CacheableView::uncached(engine.view(name, now)))
     }
 
-    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        then(Ok(self.shared.inspect(|engine, now| page_of_locks(engine, Remembered, &query, now))));
+    fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>> {
+        self.shared.inspect(|engine, now| page_of_locks(engine, names, &query, now))
     }
 
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        then(Ok(self.shared.inspect(|engine, _| page_of_children(engine, &query))));
+    fn children(&self, query: Children) -> Call<ListPage<Child>> {
+        self.shared.inspect(|engine, _| page_of_children(engine, &query))
     }
 
-    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        then(Ok(self.shared.inspect(|engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX))));
+    fn session(&self, id: SessionId) -> Call<Option<SessionView>> {
+        self.shared.inspect(|engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX))
     }
 
     fn leases(
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
-        then(Ok(self.shared.inspect(|engine, _| page_of_leases(engine, session, after.as_ref()))));
+    ) -> Call<ListPage<(LockName, Token)>> {
+        self.shared.inspect(|engine, _| page_of_leases(engine, session, after.as_ref()))
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -318,10 +316,9 @@ impl LocalShared {
             (self.timeline.now(), core)
         };
         let paid = self.pay(&mut core);
-        let allowed = check.map_or(Ok(()), |check| check.allows(&core.engine));
-        let (answer, wakers) = match allowed {
+        let (answer, wakers) = match core.permit(now, command, check) {
             Ok(()) => self.decide(&mut core, now, command),
-            Err(denied) => (Err(denied), Wakers::default()),
+            Err(refused) => (refused, Wakers::default()),
         };
         drop(core);
         paid.answer(&self.tally);
@@ -336,16 +333,17 @@ impl LocalShared {
     }
 
     /// Decides a command now, or as soon as the journal can record it.
-    fn owe(self: &Arc<Self>, owed: DeferredCommand) {
+    fn owe(self: &Arc<Self>, command: Command) -> Call<Answer> {
         let mut core = self.core.lock();
         if let Store::Closed = core.state {
-            drop(core);
-            return (owed.then)(Err(Unavailable::Closing));
+            return Call::answered(Err(Unavailable::Closing));
         }
-        core.owed.push_back(owed);
+        let (replier, call) = Call::expected();
+        core.owed.push_back(DeferredCommand { command, replier });
         let paid = self.pay(&mut core);
         drop(core);
         paid.answer(&self.tally);
+        call
     }
 
     /// Decides the deferred commands, oldest first, as long as the journal can record them. If it
@@ -364,11 +362,6 @@ impl LocalShared {
             }
         }
         paid
-    }
-
-    fn view(self: &Arc<Self>, name: &LockName) -> LockView {
-        let (now, core) = self.settled();
-        core.engine.view(name, now)
     }
 
     /// Decides one command. The caller must unlock the mutex, then wake the readers, then answer.
@@ -399,10 +392,10 @@ impl LocalShared {
         (Ok(answer), wakers)
     }
 
-    /// Returns what `query` finds in the engine, which does not change during the call.
-    fn inspect<T>(self: &Arc<Self>, query: impl FnOnce(&Engine, Time) -> T) -> T {
+    /// Answers with what `query` finds in the engine, which does not change during the call.
+    fn inspect<T>(self: &Arc<Self>, query: impl FnOnce(&Engine, Time) -> T) -> Call<T> {
         let (now, core) = self.settled();
-        query(&core.engine, now)
+        Call::answered(Ok(query(&core.engine, now)))
     }
 
     /// Locks the state of the backend, with all deadlines up to now applied if the journal can
@@ -471,6 +464,20 @@ impl LocalShared {
 }
 
 impl LocalState {
+    /// Returns the answer to a command that may not be decided.
+    fn permit(
+        &self,
+        now: Time,
+        command: &Command,
+        check: Option<&ParentCheck>,
+    ) -> Result<(), Result<Answer, Unavailable>> {
+        let mut admissions = self.admissions.iter();
+        if let Err(limit) = admissions.try_for_each(|admit| admit(&command.op, &self.engine)) {
+            return Err(Ok(Err(Refusal { at: now, reason: Box::new(Reason::Limit(limit)) })));
+        }
+        check.map_or(Ok(()), |check| check.allows(&self.engine)).map_err(Err)
+    }
+
     /// Reserves the tokens that the command may use, and appends the command to the journal.
     fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
         let dir = match &mut self.state {
@@ -506,7 +513,7 @@ impl LocalState {
 /// A command that is decided as soon as the journal can record it.
 pub(super) struct DeferredCommand {
     pub(super) command: Command,
-    pub(super) then: Then<Result<Answer, Unavailable>>,
+    pub(super) replier: Replier<Answer>,
 }
 
 /// Deferred commands that were decided. Their callers are answered once no mutex is held.
@@ -519,7 +526,8 @@ impl DeferredAnswers {
         for (owed, answer, wakers) in self.0 {
             wakers.wake();
             tally.count_answer(&answer);
-            (owed.then)(Ok(answer));
+            // Sending fails only if nobody waits for the answer.
+            let _ = owed.replier.send(Ok(answer));
         }
     }
 }

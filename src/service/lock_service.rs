@@ -1,17 +1,18 @@
 //! The lock service: the interface between the front ends and a backend, wherever the engine runs.
 //!
-//! The callback type for asynchronous answers.
-//!
 //! Why a request has no outcome: the engine refused it, or there was no answer.
 
 use super::backend_status::{BackendStatus, SessionOwner};
 use super::event_log::EventWatch;
 use super::paging::{Children, List, ListPage};
 use crate::engine::{
-    Answer, Child, Command, LockName, LockView, Refusal, RefusalKind, SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, HoldOff, Limit, LockCount, LockName, LockView, Op, Reason,
+    Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
-use crate::service::locks::ParentCheck;
-use crate::service::paging::StaleReads;
+use crate::service::call::Call;
+use crate::service::paging::{ListedNames, StaleRead, StaleReads, page_within};
+use crate::service::parent_check::ParentCheck;
+use crate::service::scoped_views;
 use crate::time::{Time, Wall};
 use std::fmt;
 use std::sync::Arc;
@@ -28,35 +29,34 @@ pub enum Retry {
 }
 
 /// A backend of the lock service.
+///
+/// A request acts when it is made: see [`Call`]. The answer may come on another thread, and no mutex
+/// is held when it does.
 pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     /// Decides a command.
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>);
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer>;
     /// Decides a command in the same step in which `check` is evaluated. `None` if the engine is
     /// remote, so that the condition can only be checked before and after the command.
-    fn submit_if(
-        &self,
-        _check: &ParentCheck,
-        _command: &Command,
-    ) -> Option<Result<Answer, Unavailable>> {
+    fn submit_if(&self, _check: &ParentCheck, _command: &Command) -> Option<Call<Answer>> {
         None
     }
-    /// Returns the view of one lock.
-    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>);
-    /// Returns a page of locks, ordered by name.
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
-    /// Returns a page of the locks whose names are remembered, ordered by name; an empty one if the
-    /// engine is remote.
-    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let _ = query;
-        then(Ok(ListPage { items: Vec::new(), next: None }));
+    /// Lets further commands add to the engine only if `admission` admits them. If the engine is
+    /// remote, its server decides that.
+    fn limit(&self, admission: Admission) {
+        let _ = admission;
     }
+    /// Returns the view of one lock.
+    fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView>;
+    /// Returns a page of locks, ordered by name. If the engine is remote, it has no page of the
+    /// names that are remembered.
+    fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>>;
     /// Returns a page of the entries directly below a name (or at the top level).
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
+    fn children(&self, query: Children) -> Call<ListPage<Child>>;
     /// Returns one session, or `None` if there is no such session, with some of the leases that are
     /// bound to it.
-    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+    fn session(&self, id: SessionId) -> Call<Option<SessionView>> {
         let _ = id;
-        then(Ok(None));
+        Call::answered(Ok(None))
     }
     /// Returns a page of the leases that are bound to a session, ordered by name; an empty one if
     /// there is no such session.
@@ -64,10 +64,9 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
+    ) -> Call<ListPage<(LockName, Token)>> {
         let _ = (session, after);
-        then(Ok(ListPage { items: Vec::new(), next: None }));
+        Call::answered(Ok(ListPage { items: Vec::new(), next: None }))
     }
     /// Returns whether a front end must open a session for its leases itself, or the session that
     /// the lock service keeps alive for it.
@@ -97,6 +96,141 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     fn wall(&self, at: Time) -> Wall;
 }
 
+/// Decides whether a command may add to the engine, given the engine's state.
+pub type Admission = Arc<dyn Fn(&Op, &Engine) -> Result<(), Limit> + Send + Sync>;
+
+/// What front ends ask of each backend.
+impl dyn LockService {
+    /// Submits a release or a departure from a queue, and repeats it until it is carried out.
+    /// Nobody waits for that.
+    pub fn give_back(&self, op: Op) {
+        self.submit(op.into(), Retry::UntilAnswered).detach();
+    }
+
+    /// Submits a release or a departure from a queue, and repeats it until it is carried out. The
+    /// call is answered once the operation was decided, or once it got no answer in the time in
+    /// which a request is answered.
+    pub fn give_back_once(self: &Arc<Self>, op: Op) -> Call<()> {
+        let own = Arc::clone(self);
+        let asked = self.submit(op.clone().into(), Retry::Never);
+        Call::of_steps(async move {
+            match asked.await {
+                // After a missing answer the backend itself repeats the operation.
+                Ok(_) | Err(Unavailable::NoAnswer { .. }) => {}
+                Err(_) => own.give_back(op),
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the state of one lock as this node has applied it, which may be old, or its current
+    /// state if the backend has no local state that can be old.
+    pub async fn known_view(&self, name: &LockName) -> Result<StaleRead<LockView>, Unavailable> {
+        match self.read_stale(|engine, at| engine.view(name, at)) {
+            Some(known) => Ok(known),
+            None => Ok(StaleRead::now(self.view(name, Retry::Never).await?.view)),
+        }
+    }
+
+    /// Returns a page of the locks whose names begin with one of `prefixes`, which may be old, or a
+    /// current page if the backend has no local state that can be old. The prefix of the query is
+    /// ignored: the caller has already narrowed `prefixes` to it.
+    pub async fn known_list(
+        &self,
+        names: ListedNames,
+        prefixes: Vec<String>,
+        query: List,
+    ) -> Result<StaleRead<ListPage<LockView>>, Unavailable> {
+        let known = self.read_stale(|engine, at| page_within(engine, at, names, &prefixes, &query));
+        match known {
+            Some(known) => Ok(known),
+            None => scoped_views::list(self, names, prefixes, query).await.map(StaleRead::now),
+        }
+    }
+
+    /// Returns the result of a stale read, or `None` if the backend has no local state that can be
+    /// old.
+    fn read_stale<T>(&self, read: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
+        let (mut read, mut seen) = (Some(read), None);
+        let age = self.stale(&mut |engine, at| seen = read.take().map(|read| read(engine, at)))?;
+        seen.map(|it| StaleRead { it, age })
+    }
+
+    /// Checks that `admission` admits a command. Without an engine in this process, the server
+    /// decides that.
+    pub fn admit(
+        &self,
+        op: &Op,
+        admission: impl Fn(&Op, &Engine) -> Result<(), Limit>,
+    ) -> Result<(), Refusal> {
+        let mut admitted = Ok(());
+        self.inspect_engine(&mut |engine| admitted = admission(op, engine));
+        admitted.map_err(|limit| Refusal { at: self.now(), reason: Box::new(Reason::Limit(limit)) })
+    }
+
+    /// Returns the number of requests whose answers are remembered, if the engine is in this
+    /// process.
+    pub fn request_ids(&self) -> Option<usize> {
+        let mut ids = None;
+        self.inspect_engine(&mut |engine| ids = Some(engine.request_ids()));
+        ids
+    }
+
+    /// Returns the id of the request that was granted a lock under this token, if it had one that
+    /// is remembered, and if the engine is in this process.
+    pub fn request_of(&self, token: Token) -> Option<RequestId> {
+        let mut request = None;
+        self.inspect_engine(&mut |engine| request = engine.request_of(token).cloned());
+        request
+    }
+
+    /// Whether the answer to the request with this id is remembered, if the engine is in this
+    /// process.
+    pub fn remembers(&self, id: &RequestId) -> bool {
+        let mut remembers = false;
+        self.inspect_engine(&mut |engine| remembers = engine.remembers(id));
+        remembers
+    }
+
+    /// Returns the number of names that are remembered beyond a tenure, if the engine is in this
+    /// process.
+    pub fn remembered_names(&self) -> Option<usize> {
+        let mut names = None;
+        self.inspect_engine(&mut |engine| names = Some(engine.remembered()));
+        names
+    }
+
+    /// Returns until when no lock is granted, and why, if the engine is in this process; `None` if
+    /// locks are granted.
+    pub fn hold_off(&self) -> Option<HoldOff> {
+        let mut hold_off = None;
+        self.inspect_engine(&mut |engine| hold_off = engine.hold_off());
+        hold_off.filter(|hold_off| hold_off.until > self.now())
+    }
+
+    /// Calls `each` with the name and the counts of at most `limit` locks after
+    /// `after`, and returns the name of the last of them; `None` if none is left, or if the engine
+    /// is not in this process.
+    pub fn walk(
+        &self,
+        after: Option<&LockName>,
+        limit: usize,
+        each: &mut dyn FnMut(&LockName, LockCount),
+    ) -> Option<LockName> {
+        let (mut last, now) = (None, self.now());
+        self.inspect_engine(&mut |engine| last = engine.walk(after, limit, now, each));
+        last
+    }
+
+    /// Returns an error while no lock is granted: as [`Self::ready`], or without a majority.
+    pub fn grants(&self) -> Result<(), Unavailable> {
+        if !self.has_majority() {
+            return Err(Unavailable::no_majority());
+        }
+        self.ready()
+    }
+}
+
 /// The view of a lock, with the number of the event up to which it is current, so that a cache can
 /// tell whether a later event makes the view stale.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,10 +249,6 @@ impl CacheableView {
         Self { view, as_of: None }
     }
 }
-
-/// A callback for an answer. Called once, with no mutex held, possibly on another thread, and
-/// possibly before the call that received it has returned.
-pub type Then<T> = Box<dyn FnOnce(T) + Send>;
 
 /// Why there is no answer, or none that can be trusted. Unless the variant says otherwise, assume
 /// that the outcome is unknown.

@@ -8,7 +8,8 @@
 //!
 //! - `timer` is an alarm, `audit` the log of what somebody may have to answer for.
 //! - `paging`, `event_log`, `backend_status` and `counters` are the data of requests and answers.
-//! - `lock_service` is the trait, `locks` the handle on it, and `queue_waits` waits in a queue.
+//! - `call` is a request that was made, `lock_service` the trait, and `queue_waits` waits in a queue.
+//! - `parent_check` decides who may create names below a lock, `scoped_views` who sees which names.
 //! - `local` is the engine in this process, `replay` restores it, also from a backup.
 //! - `batch` is the protocol between a client of latchfs and its server.
 //! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
@@ -17,11 +18,13 @@ pub(crate) mod timer;
 pub mod audit;
 pub mod paging;
 pub mod event_log;
+pub mod call;
 pub mod lock_service;
+pub mod parent_check;
+pub mod scoped_views;
 pub mod counters;
 pub mod queue_waits;
 pub mod backend_status;
-pub mod locks;
 pub mod replay;
 pub mod local;
 pub mod batch;
@@ -34,12 +37,11 @@ pub(crate) use crate::service::backend_status::TOLERATED_SKEW;
 pub use crate::service::backend_status::{RemoteStatus, RttSample};
 pub(crate) use crate::service::event_log::EventPlaces;
 pub use crate::service::event_log::{EventPlace, EventStart};
-pub use crate::service::lock_service::Then;
 pub use crate::service::lock_service::{RequestError, Unavailable};
-pub use crate::service::locks::ParentCheck;
+pub use crate::service::parent_check::ParentCheck;
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
-pub use lock_service::{CacheableView, LockService, Retry};
-pub use locks::{Admission, Locks};
+pub use call::{Call, Replier};
+pub use lock_service::{Admission, CacheableView, LockService, Retry};
 pub use paging::{Children, List, ListPage, ListedNames, SESSION_LEASES_SHOWN_MAX};
 pub(crate) use paging::{page_of_children, page_of_leases, page_of_locks};
 

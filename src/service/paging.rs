@@ -3,10 +3,7 @@
 //! Stale reads: a node's local state, with its age, for a caller that prefers an old answer to
 //! waiting for a quorum.
 
-use super::locks::Locks;
 use crate::engine::{Child, Engine, LockName, LockView, SessionId, Token};
-use crate::service::lock_service::Unavailable;
-use crate::service::locks;
 use crate::time::{Span, Time};
 
 /// A query for a page of locks.
@@ -116,54 +113,13 @@ pub struct StaleRead<T> {
 
 impl<T> StaleRead<T> {
     /// Returns a value that is current: its age is zero.
-    const fn now(it: T) -> Self {
+    pub(super) const fn now(it: T) -> Self {
         Self { it, age: Some(Span::ZERO) }
     }
 }
 
-impl Locks {
-    /// Passes a possibly stale view of one lock to `then`, or a current view if the backend has no
-    /// local state that can be stale.
-    pub fn known_view(
-        &self,
-        name: &LockName,
-        then: impl FnOnce(Result<StaleRead<LockView>, Unavailable>) + Send + 'static,
-    ) {
-        match self.stale(|engine, at| engine.view(name, at)) {
-            Some(known) => then(Ok(known)),
-            None => self.view(name, move |view| then(view.map(StaleRead::now))),
-        }
-    }
-
-    /// Passes a possibly stale page of the locks whose names begin with one of `prefixes` to
-    /// `then`, or a current page if the backend has no local state that can be stale. The prefix of
-    /// the query is ignored: the caller has already narrowed `prefixes` to it.
-    pub fn known_list(
-        &self,
-        names: ListedNames,
-        prefixes: Vec<String>,
-        query: List,
-        then: impl FnOnce(Result<StaleRead<ListPage<LockView>>, Unavailable>) + Send + 'static,
-    ) {
-        match self.stale(|engine, at| page(engine, at, names, &prefixes, &query)) {
-            Some(known) => then(Ok(known)),
-            None => locks::list_of(self, names, prefixes, query, |page| {
-                then(page.map(StaleRead::now));
-            }),
-        }
-    }
-
-    /// Returns the result of a stale read, or `None` if the backend has no local state that can be
-    /// stale.
-    fn stale<T>(&self, read: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
-        let (mut read, mut seen) = (Some(read), None);
-        let age =
-            self.0.stale(&mut |engine, at| seen = read.take().map(|read| read(engine, at)))?;
-        seen.map(|it| StaleRead { it, age })
-    }
-}
-
-fn page(
+/// Returns the page of the locks whose names begin with one of `prefixes`.
+pub(super) fn page_within(
     engine: &Engine,
     at: Time,
     names: ListedNames,

@@ -9,13 +9,14 @@
 //! Pending requests: the commands that a node has received and not answered yet.
 
 use super::event_log::EventWatch;
-use super::locks::Locks;
 use crate::engine::{
     Acquire, ClientId, Event, EventKind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
     LockView, Op, Outcome, Ownership, Refusal, Release, SessionId, Tenure, Ticket, Token,
 };
-use crate::service::lock_service::Unavailable;
-use crate::service::locks::ParentCheck;
+use crate::fuse::kernel::task::spawn;
+use crate::service::call::Call;
+use crate::service::lock_service::{LockService, Retry};
+use crate::service::parent_check::ParentCheck;
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -70,7 +71,7 @@ pub enum Entered {
 
 /// Tracks the requests that wait in the queues of locks.
 pub struct QueueWaits {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     own: Weak<Self>,
     state: Mutex<QueueWaitState>,
 }
@@ -105,35 +106,33 @@ struct SharedClaims {
 
 impl QueueWaits {
     /// Returns a value that tracks no waiting requests yet.
-    pub fn new(locks: Locks) -> Arc<Self> {
+    pub fn new(locks: Arc<dyn LockService>) -> Arc<Self> {
         Arc::new_cyclic(|own| {
             let (own, state) = (Weak::clone(own), Mutex::default());
             Self { locks, own, state }
         })
     }
 
-    /// Acquires a lock, or joins its queue. Calls `entered` with the engine's answer, which
-    /// contains a [`PlaceGuard`] if the request is queued, and `on_end` when the wait in the queue
-    /// ends.
+    /// Acquires a lock, or joins its queue. The answer contains a [`PlaceGuard`] if the request is
+    /// queued; `on_end` is called when the wait in the queue ends.
     pub fn enter(
         self: &Arc<Self>,
         ask: Acquire,
         check: Option<ParentCheck>,
         on_end: impl FnOnce(WaitEnd) + Send + 'static,
-        entered: impl FnOnce(Result<Result<Entered, Refusal>, Unavailable>) + Send + 'static,
-    ) {
+    ) -> Call<Result<Entered, Refusal>> {
         let (waits, op) = (Arc::clone(self), Op::Acquire(ask.clone()));
         let mut before = self.locks.subscribe(None);
-        self.locks.submit_checked(op, check, move |answer| {
-            entered(answer.map(|answer| {
-                answer.map(|outcome| match outcome {
-                    Outcome::Waiting { ticket, .. } => {
-                        Entered::Waits(waits.follow(&ask, ticket, &mut before, on_end))
-                    }
-                    outcome => Entered::Decided(outcome),
-                })
-            }));
-        });
+        let asked = self.locks.submit_checked(op, check);
+        // If the caller has gone when the answer comes, the guard of the place is dropped.
+        Call::of_steps(async move {
+            Ok(asked.await?.map(|outcome| match outcome {
+                Outcome::Waiting { ticket, .. } => {
+                    Entered::Waits(waits.follow(&ask, ticket, &mut before, on_end))
+                }
+                outcome => Entered::Decided(outcome),
+            }))
+        })
     }
 
     /// Tracks the wait of the request `ask`, to which the engine has given `ticket` in the queue of
@@ -243,10 +242,14 @@ impl QueueWaits {
         };
         let Some((name, hold)) = place else { return };
         let own = Arc::clone(self);
-        self.locks.view_until_answered(&name, move |view| {
+        let view = self.locks.view(&name, Retry::UntilAnswered);
+        spawn(async move {
             // A read that is repeated until it is answered fails only if the engine is gone for
             // good. The waiter's session is then gone too.
-            let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
+            let end = match view.await {
+                Ok(seen) => end_seen(&seen.view, ticket, hold),
+                Err(_) => Some(WaitEnd::Unknown),
+            };
             if let Some(end) = end {
                 own.end(ticket, end);
             }
@@ -377,36 +380,36 @@ impl Drop for PlaceGuard {
         }
         let (ask, name) = (Acquire::clone(&self.ask), self.ask.name.clone());
         let leave = Op::Leave(Leave { name, ticket, why: LeaveReason::Gone });
-        self.waits.locks.submit_until_answered(leave, move |answer| {
-            if matches!(answer, Ok(Ok(_))) {
+        let left = locks.submit(leave.into(), Retry::UntilAnswered);
+        spawn(async move {
+            if matches!(left.await, Ok(Ok(_))) {
                 return;
             }
             let batch = after.take(usize::MAX);
             let end = batch.events.iter().find_map(|(_, event)| end_of(event, ticket));
-            give_back_unclaimed(&locks, ask, ticket, end);
+            give_back_unclaimed(&locks, ask, ticket, end).await;
         });
     }
 }
 
 /// Releases a lock that was granted to a waiter just before it left the queue. `end` is the end of
 /// the wait as the events reported it; `None` if they did not.
-fn give_back_unclaimed(locks: &Locks, ask: Acquire, ticket: Ticket, end: Option<WaitEnd>) {
-    let give_back = |locks: &Locks, ask: Acquire, token| {
-        let key = LeaseKey { name: ask.name, client: ask.client, token: Some(token) };
-        locks.give_back(Op::Release(Release::of(key)));
-    };
-    match end {
-        Some(WaitEnd::Granted(grant)) => give_back(locks, ask, grant.token),
-        Some(_) => {}
+async fn give_back_unclaimed(
+    locks: &Arc<dyn LockService>,
+    ask: Acquire,
+    ticket: Ticket,
+    end: Option<WaitEnd>,
+) {
+    let end = match end {
+        Some(end) => Some(end),
         None => {
-            let own = locks.clone();
-            locks.view_until_answered(&ask.name.clone(), move |view| {
-                let seen = view.ok().and_then(|view| end_seen(&view, ticket, ask.hold));
-                if let Some(WaitEnd::Granted(grant)) = seen {
-                    give_back(&own, ask, grant.token);
-                }
-            });
+            let seen = locks.view(&ask.name, Retry::UntilAnswered).await;
+            seen.ok().and_then(|seen| end_seen(&seen.view, ticket, ask.hold))
         }
+    };
+    if let Some(WaitEnd::Granted(grant)) = end {
+        let key = LeaseKey { name: ask.name, client: ask.client, token: Some(grant.token) };
+        locks.give_back(Op::Release(Release::of(key)));
     }
 }
 
@@ -486,7 +489,7 @@ mod tests {
 
     fn waits() -> Arc<QueueWaits> {
         let local = Local::in_memory(Rules::default()).expect("a thread can be started");
-        QueueWaits::new(Locks::new(Arc::new(local)))
+        QueueWaits::new(Arc::new(local))
     }
 
     fn client(text: &str) -> ClientId {
@@ -510,16 +513,13 @@ mod tests {
     }
 
     fn submit(waits: &QueueWaits, op: Op) -> Outcome {
-        let (send, answer) = channel();
-        waits.locks.submit(op, move |answer| send.send(answer).expect("it is waited for"));
-        answer.recv().expect("an answer").expect("available").expect("not refused")
+        let answer = waits.locks.submit(op.into(), Retry::Never).wait();
+        answer.expect("available").expect("not refused")
     }
 
     fn view(waits: &QueueWaits) -> LockView {
-        let (send, view) = channel();
         let name = LockName::parse("build").expect("valid");
-        waits.locks.view(&name, move |view| send.send(view).expect("it is waited for"));
-        view.recv().expect("an answer").expect("available")
+        waits.locks.view(&name, Retry::Never).wait().expect("available").view
     }
 
     fn holder(waits: &QueueWaits) -> Option<String> {
@@ -537,10 +537,10 @@ mod tests {
     /// Joins the queue of a lock. Returns the guard of the wait, and the channel that receives the
     /// end of the wait.
     fn queue(waits: &Arc<QueueWaits>, ask: Acquire) -> (PlaceGuard, Receiver<WaitEnd>) {
-        let ((on_end, end), (then, answer)) = (channel(), channel());
+        let (on_end, end) = channel();
         let notify_end = move |end| on_end.send(end).unwrap_or_default();
-        waits.enter(ask, None, notify_end, move |answer| drop(then.send(answer)));
-        match answer.recv().expect("an answer").expect("available").expect("not refused") {
+        let entered = waits.enter(ask, None, notify_end).wait();
+        match entered.expect("available").expect("not refused") {
             Entered::Waits(place) => (place, end),
             Entered::Decided(outcome) => panic!("{outcome:?}"),
         }
@@ -597,7 +597,7 @@ mod tests {
     fn place_without_a_taker_is_left() {
         let waits = waits();
         let key = held(&waits);
-        waits.enter(waiting("b"), None, |_| {}, drop);
+        waits.enter(waiting("b"), None, |_| {}).detach();
         assert_eq!(view(&waits).waiters.len(), 0);
         let (place, _end) = queue(&waits, waiting("b"));
         submit(&waits, Op::Release(Release::of(key)));

@@ -1,28 +1,22 @@
 //! A part of the lock services that tests make around an engine.
 
-use super::{ListPage, Then, Unavailable};
-
-/// The receiver of one page of a list.
-pub(crate) type Pages<T> = Then<Result<ListPage<T>, Unavailable>>;
-
 /// Implements all of [`LockService`](super::LockService) but `submit` and `view` for a value whose
 /// field `engine` is a local backend. It stands within the `impl` block.
 macro_rules! forward_to_engine {
     () => {
         fn list(
             &self,
+            names: $crate::service::ListedNames,
             query: $crate::service::List,
-            then: $crate::service::test_backends::Pages<$crate::engine::LockView>,
-        ) {
-            self.engine.list(query, then);
+        ) -> $crate::service::Call<$crate::service::ListPage<$crate::engine::LockView>> {
+            self.engine.list(names, query)
         }
 
         fn children(
             &self,
             query: $crate::service::Children,
-            then: $crate::service::test_backends::Pages<$crate::engine::Child>,
-        ) {
-            self.engine.children(query, then);
+        ) -> $crate::service::Call<$crate::service::ListPage<$crate::engine::Child>> {
+            self.engine.children(query)
         }
 
         fn subscribe(&self, since: Option<u64>) -> $crate::service::event_log::EventWatch {

@@ -10,6 +10,7 @@ use crate::engine::{
     Patch, Phase, QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason,
     Tenure, Ttl,
 };
+use crate::fuse::kernel::task::spawn;
 use crate::storage::tests::restart_machine;
 use crate::time::{Span, Time};
 use std::path::{Path, PathBuf};
@@ -38,10 +39,10 @@ impl Drop for ServiceScratch {
     }
 }
 
-fn open(path: &Path) -> (Arc<Local>, Locks) {
+fn open(path: &Path) -> (Arc<Local>, Arc<dyn LockService>) {
     let local = Arc::new(Local::open(path, Rules::default()).expect("it opens"));
     let backend: Arc<dyn LockService> = Arc::<Local>::clone(&local);
-    (local, Locks::new(backend))
+    (local, backend)
 }
 
 fn name(text: &str) -> LockName {
@@ -62,28 +63,24 @@ fn long(lock: &str, who: &str) -> Acquire {
     acquire(lock, who, lease::TTL_DEFAULT.span(), lease::GRACE_DEFAULT.span())
 }
 
-fn does(locks: &Locks, command: impl Into<Command>) -> Result<Answer, Unavailable> {
-    let (send, receive) = mpsc::channel();
-    locks.submit(command, move |answer| send.send(answer).expect("the test waits"));
-    receive.recv().expect("there is an answer")
+fn does(locks: &Arc<dyn LockService>, command: impl Into<Command>) -> Result<Answer, Unavailable> {
+    locks.submit(command.into(), Retry::Never).wait()
 }
 
-fn granted(locks: &Locks, ask: Acquire) -> Tenure {
+fn granted(locks: &Arc<dyn LockService>, ask: Acquire) -> Tenure {
     match does(locks, Op::Acquire(ask)) {
         Ok(Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) => tenure,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-fn release(locks: &Locks, lock: &str, who: &str) {
+fn release(locks: &Arc<dyn LockService>, lock: &str, who: &str) {
     let key = LeaseKey { name: name(lock), client: client(who), token: None };
     does(locks, Op::Release(Release::of(key))).expect("available").expect("released");
 }
 
-fn view(locks: &Locks, lock: &str) -> LockView {
-    let (send, receive) = mpsc::channel();
-    locks.view(&name(lock), move |view| send.send(view).expect("the test waits"));
-    receive.recv().expect("there is an answer").expect("available")
+fn view(locks: &Arc<dyn LockService>, lock: &str) -> LockView {
+    locks.view(&name(lock), Retry::Never).wait().expect("available").view
 }
 
 #[test]
@@ -113,11 +110,11 @@ fn a_restart_after_a_kill_restores_the_leases() {
 #[test]
 fn nobody_knows_after_a_power_failure_how_a_tenure_ended() {
     let scratch = ServiceScratch::new("power-failure");
-    let ends = |locks: &Locks, lock: &str| {
+    let ends = |locks: &Arc<dyn LockService>, lock: &str| {
         let previous = view(locks, lock).previous.expect("it is remembered");
         previous.last.as_ref().map(|last| last.end)
     };
-    let hand_over = |locks: &Locks, lock: &str, token, counter| {
+    let hand_over = |locks: &Arc<dyn LockService>, lock: &str, token, counter| {
         let key = LeaseKey { name: name(lock), client: client("a"), token: Some(token) };
         let handover = Some(Handover { text: "clean".into(), counter });
         let annotate = Annotate { key, patch: Patch::default(), handover };
@@ -191,7 +188,7 @@ fn a_clean_shutdown_loses_no_tokens() {
 #[test]
 fn the_timer_serves_the_next_waiter() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
-    let locks = Locks::new(local);
+    let locks: Arc<dyn LockService> = local;
     let short = acquire("x", "a", Span::from_secs(1), Span::ZERO);
     let mut watch = locks.subscribe(None);
     let (send, receive) = mpsc::channel();
@@ -303,15 +300,22 @@ fn a_second_daemon_is_refused() {
 
 #[test]
 fn answers_are_delivered_with_no_mutex_held() {
-    let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
-    let locks = Locks::new(local);
+    let locks: Arc<dyn LockService> =
+        Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let inner = locks.clone();
-    // The callback of the first request submits a second one. If the callback ran while the
-    // backend's mutex is held, the second request would deadlock.
-    locks.submit(Op::Acquire(long("x", "a")), move |_| {
-        inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
-    });
-    assert_eq!(view(&locks, "y").phase(), Phase::Held);
+    // What waits for the first answer submits a second request. If it ran while the backend's mutex
+    // is held, the second request would deadlock.
+    for retry in [Retry::Never, Retry::UntilAnswered] {
+        let (inner, first) =
+            (inner.clone(), locks.submit(Op::Acquire(long("x", "a")).into(), retry));
+        spawn(async move {
+            drop(first.await.expect("available"));
+            let second = inner.submit(Op::Acquire(long("y", "a")).into(), retry).await;
+            drop(second.expect("available"));
+        });
+        assert_eq!(view(&locks, "y").phase(), Phase::Held);
+        release(&locks, "y", "a");
+    }
 }
 
 #[test]
@@ -336,7 +340,8 @@ fn leases_of_the_killed_process_are_in_grace() {
 #[test]
 fn wakers_that_make_events_do_not_nest() {
     const EVENTS: u64 = 100_000;
-    let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")));
+    let locks: Arc<dyn LockService> =
+        Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let (send, ended) = mpsc::channel();
     let watch = Arc::new(parking_lot::Mutex::new(locks.subscribe(None)));
     let (watching, asking) = (Arc::downgrade(&watch), locks.clone());

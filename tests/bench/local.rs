@@ -6,18 +6,17 @@ use crate::engine::{acquire, release, term};
 use crate::report::{Table, median, own_micros_each, poll, seconds};
 use crate::scratch::Scratch;
 use latchfs::engine::{Command, Rules};
-use latchfs::service::Locks;
+use latchfs::service::{LockService, Retry};
 use latchfs::service::local::Local;
 use latchfs::time::{Span, boot_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-fn submit(locks: &Locks, command: &Command) {
-    locks.submit(command.clone(), |answer| {
-        let answer = answer.expect("the state can be written");
-        assert!(answer.is_ok(), "nobody is in the way: {answer:?}");
-    });
+fn submit(locks: &Arc<dyn LockService>, command: &Command) {
+    let answer = locks.submit(command.clone(), Retry::Never).wait();
+    let answer = answer.expect("the state can be written");
+    assert!(answer.is_ok(), "nobody is in the way: {answer:?}");
 }
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
@@ -30,7 +29,7 @@ fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
     let scratch = Scratch::new()?;
     let kept = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
     let memory = Local::in_memory(Rules::default()).map_err(|error| error.to_string())?;
-    let backends = [Locks::new(Arc::new(memory)), Locks::new(Arc::new(kept))];
+    let backends: [Arc<dyn LockService>; 2] = [Arc::new(memory), Arc::new(kept)];
     let term = term(Span::from_secs(3_600), Span::from_secs(5));
     let pairs: Vec<_> = (0..1_000).map(|n| (acquire(n, term, None), release(n))).collect();
     let (mut costs, mut each) = (Vec::new(), [Vec::new(), Vec::new()]);
@@ -60,7 +59,7 @@ fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
     const PATIENCE: Span = Span::from_secs(60);
     let scratch = Scratch::new()?;
     let local = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
-    let locks = Locks::new(Arc::new(local));
+    let locks: Arc<dyn LockService> = Arc::new(local);
     let count = effort.of(100_000);
     let term = term(TTL, GRACE);
     let commands: Vec<_> = (0..count).map(|n| acquire(2 * n, term, None)).collect();

@@ -9,7 +9,7 @@ use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use latchfs::service::local::Local;
-use latchfs::service::{Locks, ParentCheck, Unavailable};
+use latchfs::service::{LockService, ParentCheck, Unavailable};
 use latchfs::time::steady_now;
 use std::fs;
 use std::path::PathBuf;
@@ -306,8 +306,11 @@ fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
 /// Acquires `backup/x` for Alice by `ask`, which first checks whether she may make a name below
 /// `backup`. During that check Bob acquires `backup`. Returns whether Alice's token is lower than
 /// Bob's, that is, whether she got her lock before Bob held the one above it.
-fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
-    let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
+fn is_older(
+    ask: impl FnOnce(&Arc<dyn LockService>, Op, Option<ParentCheck>) -> Result<Answer, Unavailable>,
+) -> bool {
+    let locks: Arc<dyn LockService> =
+        Arc::new(Local::in_memory(Rules::default()).expect("started"));
     let acquire = |name: &str, client: &str| {
         Op::Acquire(Acquire::new(
             LockName::parse(name).expect("valid"),
@@ -322,9 +325,7 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
             let (others, his, send) = (others.clone(), his.clone(), send.clone());
             let (granted, is_in) = channel();
             thread::spawn(move || {
-                others.submit(his, move |answer| {
-                    let _ = send.send(token(answer));
-                });
+                let _ = send.send(token(others.submit(his.into(), Retry::Never).wait()));
                 let _ = granted.send(());
             });
             // If the engine makes the check and the grant in one step, it can't answer Bob's
@@ -333,10 +334,8 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
             Ok(())
         }
     });
-    let (granted, alices) = channel();
-    ask(&locks, hers, check, granted);
-    let token = |granted: &Receiver<u64>| granted.recv_timeout(VICTIM_LIMIT).expect("granted");
-    token(&alices) < token(&bobs)
+    let alices = token(ask(&locks, hers, check));
+    alices < bobs.recv_timeout(VICTIM_LIMIT).expect("granted")
 }
 
 fn token(answer: Result<Answer, Unavailable>) -> u64 {
@@ -349,14 +348,11 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
 /// between them.
 #[test]
 fn condition_and_grant_are_one_step() {
-    assert!(is_older(|locks, op, check, granted| {
-        locks.submit_checked(op, check, move |answer| granted.send(token(answer)).expect("read"));
-    }));
-    assert!(!is_older(|locks, op, check, granted| {
-        let locks2 = locks.clone();
-        locks.check_parent(check.expect("it lies below another"), move |allowed| {
-            allowed.expect("nobody holds the lock above");
-            locks2.submit(op, move |answer| granted.send(token(answer)).expect("read"));
-        });
+    assert!(is_older(|locks, op, check| locks.submit_checked(op, check).wait()));
+    assert!(!is_older(|locks, op, check| {
+        let check = check.expect("it lies below another");
+        let allowed = locks.check_parent(&check).now_or_never().expect("answered at once");
+        allowed.expect("nobody holds the lock above");
+        locks.submit(op.into(), Retry::Never).wait()
     }));
 }

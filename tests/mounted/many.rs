@@ -3,7 +3,7 @@
 use latchfs::engine::{
     Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Op, Release, Rules, Ttl,
 };
-use latchfs::service::Locks;
+use latchfs::service::{LockService, Retry};
 use latchfs::service::local::Local;
 use latchfs::time::Span;
 use std::fs::File;
@@ -19,19 +19,13 @@ const LOCKS_MAX: usize = 1 << 20;
 /// `work` returns, to each of a million locks.
 fn each_lock(state: &Path, work: impl Fn(LockName) -> Op) {
     let local = Arc::new(Local::open(state, Rules::default()).expect("no daemon runs"));
-    let locks = Locks::new(local.clone());
-    let done = Arc::new(AtomicUsize::new(0));
     for n in 0..LOCKS_MAX {
-        let done = Arc::clone(&done);
         let name = LockName::parse(&format!("lock-{n:07}")).expect("a name");
-        locks.submit(work(name), move |answer| {
-            assert!(matches!(answer, Ok(Ok(_))), "{answer:?}");
-            done.fetch_add(1, Ordering::Relaxed);
-        });
+        let answer = local.submit(work(name).into(), Retry::Never).wait();
+        assert!(matches!(answer, Ok(Ok(_))), "{answer:?}");
     }
-    assert_eq!(done.load(Ordering::Relaxed), LOCKS_MAX);
     local.close().expect("there is room");
-    drop((locks, local));
+    drop(local);
     // A snapshot that is still being made keeps the directory locked.
     let lock = File::open(state.join("lock")).expect("it was locked");
     soon("the last snapshot is made", || lock.try_lock().ok());

@@ -17,13 +17,13 @@ use crate::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op, OpenId, Outcome,
     Ownership, Patch, Process, QueuePolicy, RefusalKind, Token,
 };
+use crate::fuse::kernel::task::block_on;
 use crate::holder_id::Maker;
 use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
 use crate::service::{
-    List, ListPage, LockService as _, Locks, RequestError, SessionOwner, Unavailable,
+    List, ListPage, ListedNames, LockService, RequestError, Retry, SessionOwner, Unavailable,
 };
 use crate::time::{Span, Time, Wall};
-use futures_util::FutureExt as _;
 use serde_json::{Map, Value};
 use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;
@@ -95,9 +95,7 @@ impl LockClient for RemoteClient {
         }
         let request = ControlRequest::of(&request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
-        // `execute` returns a future that is complete at its first poll, because each call of this
-        // executor blocks the thread instead of waiting asynchronously.
-        let answer = execute(&host, request).now_or_never().flatten();
+        let answer = block_on(execute(&host, request));
         let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
         answer["you"] = self.client.as_str().into();
         understand(answer)
@@ -137,8 +135,8 @@ impl RemoteHost<'_> {
         }
     }
 
-    fn locks(&self) -> Locks {
-        Locks::new(Arc::clone(self.remote) as _)
+    fn locks(&self) -> Arc<dyn LockService> {
+        Arc::clone(self.remote) as _
     }
 }
 
@@ -208,16 +206,15 @@ impl ControlHost for RemoteHost<'_> {
     fn failed(&self, _: &LockName, _: RequestError) {}
 
     async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
-        let answer = received(|then| self.locks().submit(op, then));
-        answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
+        self.remote.submit(op.into(), Retry::Never).outcome().await
     }
 
     async fn view(&self, name: &LockName) -> Result<LockView, Unavailable> {
-        received(|then| self.locks().view(name, then))
+        self.remote.view(name, Retry::Never).await.map(|seen| seen.view)
     }
 
     async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
-        received(|then| self.locks().list(query, then))
+        self.remote.list(ListedNames::InUse, query).await
     }
 
     async fn wait(&self, mut ask: Acquire, patience: Option<Span>) -> ControlWaitEnd {
@@ -231,8 +228,7 @@ impl ControlHost for RemoteHost<'_> {
             // was granted at once or the request was refused.
             let _ = on_end.send(end);
         };
-        let entered = received(|then| waits.enter(ask, None, notify_end, then));
-        let place = match entered {
+        let place = match waits.enter(ask, None, notify_end).await {
             Ok(Ok(Entered::Waits(place))) => place,
             Ok(Ok(Entered::Decided(Outcome::Granted(tenure) | Outcome::Renewed(tenure)))) => {
                 return ControlWaitEnd::Granted(tenure);
@@ -251,13 +247,4 @@ impl ControlHost for RemoteHost<'_> {
             }
         }
     }
-}
-
-/// Calls the lock service, and blocks until it has answered.
-fn received<T: Send + 'static>(
-    ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
-) -> Result<T, Unavailable> {
-    let (send, answer) = channel();
-    ask(Box::new(move |got| drop(send.send(got))));
-    answer.recv().unwrap_or(Err(Unavailable::Closing))
 }

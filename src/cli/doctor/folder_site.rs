@@ -25,12 +25,12 @@ use crate::guard::doctor::folder_checks::KnownTenures;
 use crate::guard::doctor::folder_checks::{FindingKind, FolderFinding};
 use crate::guard::folder::folder_record::FolderRecord;
 use crate::guard::lock::lock_handovers::previous_tenure;
-use crate::service::{LockService, Locks, RttSample};
+use crate::service::{LockService, Retry, RttSample};
 use crate::time::Span;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 /// A guarded folder with the state of its guard.
 pub(super) struct FolderSite {
@@ -332,7 +332,7 @@ pub(super) fn query_servers(
         }
         Err(other) => return Err(other),
     };
-    let locks = Locks::new(Arc::clone(&remote) as Arc<dyn LockService>);
+    let locks = Arc::clone(&remote) as Arc<dyn LockService>;
     // The first request tells which engine answers.
     let view = match view_of(record, &locks) {
         Ok(view) => view,
@@ -440,13 +440,11 @@ fn refused(url: &str, what: &str, why: &str) -> FolderFinding {
 }
 
 /// Asks for the lock of a folder. An error is a sentence.
-fn view_of(record: &FolderRecord, locks: &Locks) -> Result<LockView, String> {
+fn view_of(record: &FolderRecord, locks: &Arc<dyn LockService>) -> Result<LockView, String> {
     let name = LockName::parse(&record.lock()).map_err(|error| error.to_string())?;
-    let (send, seen) = mpsc::channel();
-    locks.view(&name, move |view| send.send(view).unwrap_or_default());
-    match seen.recv_timeout(PATIENCE.as_duration()) {
-        Ok(view) => view.map_err(|why| why.to_string()),
-        Err(_) => Err(format!("it was asked for the lock, and said nothing for {PATIENCE}")),
+    match locks.view(&name, Retry::Never).wait_at_most(PATIENCE) {
+        Some(seen) => seen.map(|seen| seen.view).map_err(|why| why.to_string()),
+        None => Err(format!("it was asked for the lock, and said nothing for {PATIENCE}")),
     }
 }
 

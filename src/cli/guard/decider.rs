@@ -12,10 +12,10 @@ use crate::engine::{LockName, Rules};
 use crate::fuse::kernel::mountinfo::{self, MountPoint};
 use crate::guard::folder::folder_record::{FolderRecord, another_engine};
 use crate::service::local::Local;
-use crate::service::{LockService, Locks};
+use crate::service::{BackendStatus as _, LockService, Retry};
 use crate::storage::atomic_file::{Durable, replace};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::{fs, io};
 
 /// The file in this machine's part of the state directory of a folder with the server that the
@@ -136,12 +136,12 @@ fn check_known_server(record: &FolderRecord, host_dir: &Path, is_named: bool) ->
 
 impl Decider {
     /// Returns the lock service that decides.
-    pub(in crate::cli) fn locks(&self) -> Locks {
+    pub(in crate::cli) fn locks(&self) -> Arc<dyn LockService> {
         let service: Arc<dyn LockService> = match self {
             Self::Alone(local) => Arc::clone(local) as _,
             Self::Server(remote) => Arc::clone(remote) as _,
         };
-        Locks::new(service)
+        service
     }
 
     /// Closes the engine, or the connection.
@@ -179,27 +179,26 @@ pub(in crate::cli) fn server_of_mount(dir: &Path) -> CliResult<String> {
 /// Returns the id of the engine of a server or cluster.
 pub(super) fn engine_of(access: &ServerAccess) -> CliResult<u64> {
     let remote = credential_options::connect(access, None)?;
-    let locks = Locks::new(Arc::clone(&remote) as _);
     // The request names the lock of a folder: the credentials may permit no other locks.
     let name = format!("folder-{:032}", 0);
     let name = LockName::parse(&name).map_err(|error| unavailable(&error))?;
-    let (send, answer) = mpsc::channel();
     // With several servers, the first request chooses the engine.
-    locks.view(&name, move |view| drop(send.send(view.map(drop))));
-    let engine = match answer.recv() {
-        Ok(Ok(())) => match locks.engine_id() {
+    let engine = match remote.view(&name, Retry::Never).wait() {
+        Ok(_) => match remote.engine_id() {
             0 => Err(CliError::unavailable(without_an_id())),
             engine => Ok(engine),
         },
-        Ok(Err(why)) => Err(unavailable(&why)),
-        Err(closed) => Err(unavailable(&closed)),
+        Err(why) => Err(unavailable(&why)),
     };
     remote.close();
     engine
 }
 
 /// Refuses a server that is not the one that decides about the folder's lock.
-pub(in crate::cli) fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
+pub(in crate::cli) fn check_engine(
+    record: &FolderRecord,
+    locks: &Arc<dyn LockService>,
+) -> CliResult {
     if record.server.is_none() {
         return Ok(());
     }

@@ -32,7 +32,7 @@ use crate::fuse::lock_fs::{
 use crate::guard::folder::state_place::synced_by;
 use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen};
-use crate::service::Locks;
+use crate::service::LockService;
 use clap::ValueEnum;
 use serde_json::Value;
 use std::io;
@@ -288,7 +288,7 @@ fn serve_remote(
         credential_options::connect(&access, Some(terms))
     };
     let backends: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
-    let locks = backends.iter().map(|backend| Locks::new(Arc::clone(backend) as _));
+    let locks = backends.iter().map(|backend| Arc::clone(backend) as Arc<dyn LockService>);
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
         until_the_end(args, &mounts, &|| renew_keys(&credentials, &backends), send, news)?;
         unmount_all(&mounts)
@@ -356,7 +356,7 @@ fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: &PeerUser) ->
 /// unmounted again.
 fn mount_all(
     args: &MountArgs,
-    each: impl Iterator<Item = (ClientId, Locks)>,
+    each: impl Iterator<Item = (ClientId, Arc<dyn LockService>)>,
 ) -> CliResult<Vec<Mounted>> {
     let mut mounts = Vec::new();
     for (dir, (client, locks)) in args.dirs.iter().zip(each) {

@@ -15,10 +15,11 @@ use crate::engine::{
     ClientId, EndHoldOff, Engine, HoldOff, HoldOffCause, Op, Outcome, Reset, ResetScope,
     StealReason,
 };
+use crate::fuse::kernel::task::block_on;
 use crate::raft;
 use crate::service::replay;
 use crate::service::replay::{BACKUP_BYTES_MAX, Backup};
-use crate::service::{LockService, RequestError as Unanswered, Retry};
+use crate::service::{LockService, Retry};
 use crate::time::{Span, Time, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -26,7 +27,6 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// How long a node of the lost cluster may take to accept a connection.
@@ -170,16 +170,9 @@ fn client_of(named: Option<&ClientId>, servers: &str, key: &ServerKeyArgs) -> Cl
 /// Submits an administrative command to the servers, and returns its outcome.
 fn submit(op: Op, servers: &str, key: &ServerKeyArgs) -> CliResult<Outcome> {
     let remote = credential_options::connect(&key.access(servers)?, None)?;
-    let (send, answer) = channel();
-    // The send can't fail: this function waits on the receiver `answer` until the reply has come.
-    remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
-    let failed =
-        |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
-    match answer.recv() {
-        Ok(Ok(Ok(outcome))) => Ok(outcome.first()),
-        Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
-        Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
-        Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
+    match block_on(remote.submit(op.into(), Retry::Never).outcome()) {
+        Ok(outcome) => Ok(outcome.first()),
+        Err(failure) => Err(CliError::Said(Exit::of(failure.kind()), failure.to_string())),
     }
 }
 

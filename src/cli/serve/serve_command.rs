@@ -28,7 +28,7 @@ use crate::raft::{PeerError, Peering, Stop};
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen, ca};
 use crate::server::line;
 use crate::server::line::{LineConfig, LineServer};
-use crate::service::{AdminAction, AuditEntry, Locks};
+use crate::service::{AdminAction, AuditEntry, LockService};
 use crate::shares::LimitName;
 use crate::time::Span;
 use rustix::process::geteuid;
@@ -343,7 +343,11 @@ fn refused_line(error: &line::LineStartError) -> CliError {
 }
 
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.
-fn start_line(locks: Locks, config: LineConfig, server: &HttpServer) -> CliResult<LineServer> {
+fn start_line(
+    locks: Arc<dyn LockService>,
+    config: LineConfig,
+    server: &HttpServer,
+) -> CliResult<LineServer> {
     let line = LineServer::start(locks, config).map_err(|error| refused_line(&error))?;
     server.add_metrics(line.metrics());
     output::announce(&format!("latchfs: line protocol listening on {}", line.address()))?;
@@ -382,7 +386,7 @@ pub(in crate::cli) fn authenticator(config: &HttpConfig) -> CliResult<Arc<Authen
 
 /// Starts the HTTP server, and prints the addresses on which it listens.
 pub(in crate::cli) fn start(
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     config: &HttpConfig,
     gate: Arc<Authenticator>,
 ) -> CliResult<HttpServer> {

@@ -17,8 +17,8 @@ use crate::fuse::kernel::machine_facts::request_timeout;
 use crate::fuse::kernel::mountinfo;
 use crate::raft::{ClusterName, ElectionPace, PeerError, PeerFiles, Peering, RaftNode, Stop};
 use crate::server::http::ca;
+use crate::service::LockService;
 use crate::service::local::Local;
-use crate::service::{LockService, Locks};
 use crate::time::{Span, Wall, boot_now};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -299,12 +299,12 @@ impl StorageChoice {
 
 impl LocalBackend {
     /// Returns the lock service of this engine.
-    pub(in crate::cli) fn locks(&self) -> Locks {
+    pub(in crate::cli) fn locks(&self) -> Arc<dyn LockService> {
         let backend: Arc<dyn LockService> = match self {
             Self::Local(local) => Arc::clone(local) as _,
             Self::Node(node) => Arc::clone(node) as _,
         };
-        Locks::new(backend)
+        backend
     }
 
     /// Registers the callback `on_stop`, which is called if a failure stops the engine for good.

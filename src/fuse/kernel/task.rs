@@ -257,7 +257,6 @@ impl Wake for Task {
 }
 
 /// Runs the future `work` to completion on this thread, and returns its output.
-#[cfg(test)]
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {

@@ -16,6 +16,7 @@ use crate::fuse::file_attrs::wall_of;
 use crate::fuse::inodes::LockNode;
 use crate::fuse::kernel::file_system::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use crate::fuse::kernel::interrupts::groups_of;
+use crate::fuse::kernel::task::spawn;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile, TruncatedLease};
@@ -26,7 +27,7 @@ use crate::fuse::ops::lease_change::{
 };
 use crate::fuse::process::lease_users::LeaseUse;
 use crate::fuse::refusals::{Act, only_a_way};
-use crate::service::RequestError;
+use crate::service::{RequestError, Retry};
 use crate::time::Wall;
 use std::sync::Arc;
 
@@ -243,10 +244,9 @@ pub(crate) fn renew_at_close(nodes: &Arc<LockNodes>, open: &OpenFile) {
     let patch = Patch::default();
     let op = Op::Renew(Renew { key, term: None, firm: Firm::Keep, patch, acquires: false });
     let of = Arc::clone(nodes);
-    nodes.locks.service().submit(op, move |answer| {
-        if let Ok(Ok(answer)) = answer
-            && let Outcome::Renewed(tenure) = answer
-        {
+    let renewed = nodes.locks.service().submit(op.into(), Retry::Never);
+    spawn(async move {
+        if let Ok(Ok(Outcome::Renewed(tenure))) = renewed.await {
             of.users.renewed(by, &client, &name, &tenure);
         }
     });

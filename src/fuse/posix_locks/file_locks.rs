@@ -4,15 +4,14 @@
 //! The ioctl(2) commands on the file of a lock, for programs that know latchfs.
 
 use crate::engine::{
-    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LeaseKey, LockName, Mode, Obstacle,
-    Op, OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
+    ClientId, EndSession, FileType, GRACE_OF_PROCESS, LeaseKey, LockName, Mode, Obstacle, Op,
+    OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::file_attrs::attrs_of_new;
 use crate::fuse::kernel::file_system::{Errno, LockFound, LockRequest};
 use crate::fuse::kernel::handles::Pool;
-use crate::fuse::kernel::task::{Pending, pending};
-use crate::fuse::lock_access::flat;
+use crate::fuse::kernel::task::{Pending, block_on, pending};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::posix_locks::byte_ranges::{ByteRange, PosixOwner, TO_END};
@@ -20,7 +19,7 @@ use crate::fuse::posix_locks::lock_session::{LockSession, LockingParts, SessionS
 use crate::fuse::posix_locks::table::{Ask, Table, Waits};
 use crate::fuse::refusals::Act;
 use crate::holder_id::Maker;
-use crate::service::{RequestError, SessionOwner, Unavailable};
+use crate::service::{RequestError, Retry, SessionOwner, Unavailable};
 use std::sync::{Arc, OnceLock};
 
 /// The permission bits that a lock gets if it is free when a program locks it through a file that
@@ -257,7 +256,12 @@ impl PosixLocks {
         drop(kept);
         if let Some(own) = self.own.get() {
             let end = EndSession { session: own.session, end: SessionEnd::Closed };
-            self.parts.nodes.locks.service().submit(Op::EndSession(end), |_| {});
+            self.parts
+                .nodes
+                .locks
+                .service()
+                .submit(Op::EndSession(end).into(), Retry::Never)
+                .detach();
         }
     }
 
@@ -320,14 +324,10 @@ impl PosixLocks {
     fn open_session(&self) -> Result<SessionId, RequestError> {
         let client = self.client.clone();
         let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
-        let (send, receive) = std::sync::mpsc::channel();
-        self.parts.nodes.locks.service().submit(Command::from(op), move |answer| {
-            send.send(flat::<Outcome>(answer)).ok();
-        });
-        match receive.recv() {
-            Ok(Ok(Outcome::SessionOpened(session))) => Ok(session),
-            Ok(Ok(_)) | Err(_) => Err(RequestError::Unavailable(Unavailable::Closing)),
-            Ok(Err(failure)) => Err(failure),
+        let opened = self.parts.nodes.locks.service().submit(op.into(), Retry::Never);
+        match block_on(opened.outcome())? {
+            Outcome::SessionOpened(session) => Ok(session),
+            _ => Err(RequestError::Unavailable(Unavailable::Closing)),
         }
     }
 }

@@ -20,13 +20,13 @@ use crate::engine::{
 };
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
-use crate::fuse::kernel::task::Promise;
+use crate::fuse::kernel::task::{Promise, spawn};
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::posix_locks::table::{Call, Effect, Found, No, Recall, RequestedLease, Table};
 use crate::fuse::refusals::{Act, errno_of};
 use crate::service::event_log::EventWatch;
-use crate::service::{Locks, RequestError};
+use crate::service::{CacheableView, LockService, RequestError, Retry};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -107,7 +107,7 @@ impl LockSession {
     }
 
     /// Returns the lock service, to which requests for the engine are sent.
-    pub(crate) fn service(&self) -> &Locks {
+    pub(crate) fn service(&self) -> &Arc<dyn LockService> {
         self.parts.nodes.locks.service()
     }
 
@@ -191,8 +191,10 @@ impl LockSession {
                 let is_one_step = self.service().answers_at_once();
                 let check = is_one_step.then(|| self.parts.parents.check_of_open(&ask)).flatten();
                 let own = Arc::clone(self);
-                self.service().submit_checked(Op::Acquire(*ask), check, move |answer| {
-                    own.settle(cookie, ino, of, answer.map_err(RequestError::Unavailable));
+                let asked = self.service().submit_checked(Op::Acquire(*ask), check);
+                spawn(async move {
+                    let answer = asked.await.map_err(RequestError::Unavailable);
+                    own.settle(cookie, ino, of, answer);
                 });
             }
             Effect::Tell(op, then) => {
@@ -203,7 +205,11 @@ impl LockSession {
                 match then {
                     None => self.service().give_back(*op),
                     Some(promise) => {
-                        self.service().give_back_then(*op, move || promise.keep(Ok(())));
+                        let given_back = self.service().give_back_once(*op);
+                        spawn(async move {
+                            let _ = given_back.await;
+                            promise.keep(Ok(()));
+                        });
                     }
                 }
             }
@@ -219,7 +225,7 @@ impl LockSession {
             // If the engine is in this process, no answer is ever lost, so no lease can be unknown
             // to the table.
             Effect::Compare if self.slot.is_none() => {}
-            Effect::Compare => self.compare(None),
+            Effect::Compare => self.compare(),
         }
     }
 
@@ -308,8 +314,9 @@ impl LockSession {
     /// lease number `asked.number` on the lock `asked.name`, and which waiters that lock has.
     pub(crate) fn recall(self: &Arc<Self>, asked: Recall) {
         let own = Arc::clone(self);
-        self.service().view_until_answered(&asked.name.clone(), move |view| {
-            let Ok(view) = view else { return };
+        let view = self.service().view(&asked.name, Retry::UntilAnswered);
+        spawn(async move {
+            let Ok(CacheableView { view, .. }) = view.await else { return };
             let open = OpenId { session: own.session, number: asked.number };
             let hold = Ownership::OpenFile(open);
             let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold);
@@ -323,16 +330,20 @@ impl LockSession {
     /// Compares the engine's leases that are attached to the session with the leases in the lock
     /// table, page by page. Releases each lease that the table does not know: a grant whose answer
     /// was lost, or a lease whose release was lost.
-    pub(crate) fn compare(self: &Arc<Self>, after: Option<LockName>) {
+    pub(crate) fn compare(self: &Arc<Self>) {
         let own = Arc::clone(self);
-        self.service().leases(self.session, after, move |page| {
-            let Ok(page) = page else { return };
-            let is_unknown = |token| own.queue.inspect(|table| table.holder(token).is_none());
-            for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
-                own.give_strays_back(name);
-            }
-            if let Some(next) = page.next.and_then(|next| LockName::parse(&next).ok()) {
-                own.compare(Some(next));
+        spawn(async move {
+            let mut after = None;
+            loop {
+                let Ok(page) = own.service().leases(own.session, after).await else { return };
+                let is_unknown = |token| own.queue.inspect(|table| table.holder(token).is_none());
+                for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
+                    own.give_strays_back(name);
+                }
+                after = page.next.and_then(|next| LockName::parse(&next).ok());
+                if after.is_none() {
+                    return;
+                }
             }
         });
     }
@@ -341,8 +352,9 @@ impl LockSession {
     /// table does not know.
     fn give_strays_back(self: &Arc<Self>, name: &LockName) {
         let own = Arc::clone(self);
-        self.service().view_until_answered(name, move |view| {
-            let Ok(view) = view else { return };
+        let view = self.service().view(name, Retry::UntilAnswered);
+        spawn(async move {
+            let Ok(CacheableView { view, .. }) = view.await else { return };
             for lease in view.holders.iter().map(|holder| &holder.lease) {
                 let Ownership::OpenFile(open) = lease.hold else { continue };
                 if open.session == own.session {

@@ -17,13 +17,13 @@ use crate::engine::{
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::kernel::handles::{Pool, Shares};
-use crate::fuse::lock_access::flat;
+use crate::fuse::kernel::task::spawn;
 use crate::fuse::mount_config::{HoldBy, MountConfig};
 use crate::fuse::process::lease_users::{ProcessHandle, Unbound, named};
 use crate::holder_id::session_of;
 use crate::service::event_log::EventWatch;
 use crate::service::timer::Alarm;
-use crate::service::{List, Locks, RequestError};
+use crate::service::{CacheableView, List, ListedNames, LockService, RequestError, Retry};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -39,7 +39,7 @@ const PAGE: usize = 1_024;
 
 /// The leases of one mount that are bound to processes.
 pub(crate) struct ProcessBindings {
-    service: Locks,
+    service: Arc<dyn LockService>,
     callers: Arc<Callers>,
     shares: Shares,
     /// The client of the mount itself, which owns its session.
@@ -75,7 +75,7 @@ fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
 impl ProcessBindings {
     /// Returns the process bindings of one mount, initially none.
     pub(crate) fn new(
-        service: Locks,
+        service: Arc<dyn LockService>,
         config: &MountConfig,
         callers: Arc<Callers>,
         shares: Shares,
@@ -136,10 +136,9 @@ impl ProcessBindings {
             }
             let client = self.client.clone();
             let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
-            let (send, opened) = std::sync::mpsc::channel();
-            self.service.submit(open, move |answer| send.send(answer).unwrap_or_default());
+            let opened = self.service.submit(open.into(), Retry::Never);
             // If no session can be opened, bound leases are renewed as with a remote engine.
-            if let Ok(Ok(Ok(Outcome::SessionOpened(id)))) = opened.try_recv() {
+            if let Ok(Ok(Outcome::SessionOpened(id))) = opened.wait() {
                 *session = Some(id);
             }
         }
@@ -171,38 +170,24 @@ impl ProcessBindings {
     /// After a restart of the daemon, binds each lease again whose process still lives, and
     /// releases the leases of ended processes. After a reboot all processes have ended.
     pub(crate) fn resume(self: &Arc<Self>) {
-        self.resume_from(None);
-    }
-
-    /// Binds leases again from the page of locks after `after` on. Pages that are available at once
-    /// are read in a loop, so that their number does not grow the stack; a page that arrives later
-    /// continues in its callback.
-    fn resume_from(self: &Arc<Self>, mut after: Option<LockName>) {
-        loop {
-            let (send, receive) = std::sync::mpsc::channel();
-            let own = Arc::clone(self);
-            let query = List { after: after.take(), limit: PAGE, ..List::default() };
-            self.service.list(query, move |page| {
-                let Ok(page) = page else {
-                    log::warn!(
-                        "the locks can't be listed, so no lock is bound to its process \
-                        again after the restart"
+        let own = Arc::clone(self);
+        spawn(async move {
+            let mut after = None;
+            loop {
+                let query = List { after, limit: PAGE, ..List::default() };
+                let Ok(page) = own.service.list(ListedNames::InUse, query).await else {
+                    return log::warn!(
+                        "the locks can't be listed, so no lock is bound to its process again after \
+                         the restart"
                     );
-                    return;
                 };
                 page.items.iter().for_each(|view| own.resume_lock(view));
-                let next = page.next.and_then(|next| LockName::parse(&next).ok());
-                if let Some(next) = next
-                    && let Err(late) = send.send(next)
-                {
-                    own.resume_from(Some(late.0));
+                after = page.next.and_then(|next| LockName::parse(&next).ok());
+                if after.is_none() {
+                    return;
                 }
-            });
-            match receive.try_recv() {
-                Ok(next) => after = Some(next),
-                Err(_) => return,
             }
-        }
+        });
     }
 
     fn resume_lock(self: &Arc<Self>, view: &LockView) {
@@ -236,12 +221,15 @@ impl ProcessBindings {
     fn hang(self: &Arc<Self>, key: LeaseKey, session: SessionId, process: ProcessHandle) {
         let own = Arc::clone(self);
         let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
-        self.service.submit(op, move |answer| match flat(answer) {
-            Ok(Outcome::Renewed(tenure)) => own.bind(key, tenure.life, &process),
-            Ok(_) => {}
-            Err(failure) => {
-                let (name, pid) = (&key.name, process.process.pid);
-                log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
+        let renewed = self.service.submit(op.into(), Retry::Never);
+        spawn(async move {
+            match renewed.outcome().await {
+                Ok(Outcome::Renewed(tenure)) => own.bind(key, tenure.life, &process),
+                Ok(_) => {}
+                Err(failure) => {
+                    let (name, pid) = (&key.name, process.process.pid);
+                    log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
+                }
             }
         });
     }
@@ -254,10 +242,11 @@ impl ProcessBindings {
         let session = self.session.lock().take();
         if let Some(session) = session {
             for key in self.hanging() {
-                self.service.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
+                let renew = Op::Renew(renewal(key, Some(LEFT)));
+                self.service.submit(renew.into(), Retry::Never).detach();
             }
             let end = EndSession { session, end: SessionEnd::Closed };
-            self.service.submit(Op::EndSession(end), |_| {});
+            self.service.submit(Op::EndSession(end).into(), Retry::Never).detach();
         }
         let mut state = self.state.lock();
         let epoll = state.epoll.take();
@@ -385,16 +374,19 @@ impl ProcessBindings {
     fn renew(self: &Arc<Self>, key: LeaseKey) {
         let token = key.token.expect("a lease is bound by its token");
         let (own, name) = (Arc::clone(self), key.name.clone());
-        self.service.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
-            Ok(Outcome::Renewed(tenure)) => own.renewed(token, tenure.life),
-            Ok(_) => {}
-            Err(RequestError::Unavailable(why)) => {
-                log::warn!("lock '{name}' of a process can't be renewed: {why}");
-            }
-            Err(RequestError::Refused(no)) => {
-                if let Some(binding) = own.unbind(token) {
-                    let pid = binding.process.process.pid;
-                    log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");
+        let renewed = self.service.submit(Op::Renew(renewal(key, None)).into(), Retry::Never);
+        spawn(async move {
+            match renewed.outcome().await {
+                Ok(Outcome::Renewed(tenure)) => own.renewed(token, tenure.life),
+                Ok(_) => {}
+                Err(RequestError::Unavailable(why)) => {
+                    log::warn!("lock '{name}' of a process can't be renewed: {why}");
+                }
+                Err(RequestError::Refused(no)) => {
+                    if let Some(binding) = own.unbind(token) {
+                        let pid = binding.process.process.pid;
+                        log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");
+                    }
                 }
             }
         });
@@ -422,8 +414,9 @@ impl ProcessBindings {
             // the next renewal.
             EventKind::Renewed { name, token, .. } => {
                 let own = Arc::clone(self);
-                self.service.view(&name, move |view| {
-                    let Ok(view) = view else { return };
+                let view = self.service.view(&name, Retry::Never);
+                spawn(async move {
+                    let Ok(CacheableView { view, .. }) = view.await else { return };
                     let mut leases = view.holders.iter().map(|holder| &holder.lease);
                     if let Some(lease) = leases.find(|lease| lease.token == token) {
                         own.renewed(token, lease.life);
@@ -452,8 +445,9 @@ impl ProcessBindings {
     /// the same process.
     fn follow(self: &Arc<Self>, to: &LockName, client: ClientId, process: ProcessHandle) {
         let own = Arc::clone(self);
-        self.service.view_until_answered(to, move |view| {
-            let Ok(view) = view else { return };
+        let view = self.service.view(to, Retry::UntilAnswered);
+        spawn(async move {
+            let Ok(CacheableView { view, .. }) = view.await else { return };
             let lease = view.held_by(&client).map(|holder| &holder.lease);
             if let Some(lease) = lease.filter(|l| l.details.process() == Some(process.process)) {
                 own.bind(key_of(&view.name, &client, lease.token), lease.life, &process);

@@ -16,7 +16,7 @@ use crate::fuse::credentials::{Caller, Callers, ids_of, is_alive};
 use crate::fuse::kernel::file_system::Errno;
 use crate::fuse::kernel::handles::{Named, Pool, Share, Shares};
 use crate::holder_id::{Maker, pidfd_of, start_of};
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time, boot_now, this_boot};
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ pub(crate) enum LeaseUse {
 
 /// The users of the leases of one mount.
 pub(crate) struct LeaseUsers {
-    service: Locks,
+    service: Arc<dyn LockService>,
     callers: Arc<Callers>,
     known: Mutex<KnownLeases>,
 }
@@ -78,7 +78,7 @@ struct KnownLease {
 
 impl LeaseUsers {
     /// Returns the users of the leases of a new mount: none yet.
-    pub(crate) fn new(service: Locks, callers: Arc<Callers>) -> Self {
+    pub(crate) fn new(service: Arc<dyn LockService>, callers: Arc<Callers>) -> Self {
         Self { service, callers, known: Mutex::default() }
     }
 

@@ -9,23 +9,23 @@
 
 use super::lock_record::HolderProof;
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
-    LeaveReason, LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
-    Refusal, RefusalKind, Release, SessionEnd, SessionId, Token,
+    Acquire, ClientId, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms, LeaveReason,
+    LockName, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal,
+    RefusalKind, Release, SessionEnd, SessionId, Token,
 };
+use crate::fuse::kernel::task::spawn;
 use crate::guard::barrier::handover::PreviousTenure;
 use crate::guard::folder::folder_record::{LockIdentity, another_engine};
 use crate::guard::tenure::{TenureClock, TenureId};
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
-use crate::service::{Locks, SessionOwner, Unavailable};
+use crate::service::{LockService, Retry, SessionOwner, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now, slept_at, this_boot};
 use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// The answer to a request whose session is over.
 const SESSION_LOST: &str =
@@ -100,7 +100,7 @@ pub(crate) fn unanswered(why: &Unavailable) -> TakeAnswer {
 
 /// The lock of a folder.
 pub(crate) struct FolderLock {
-    pub(in crate::guard) locks: Locks,
+    pub(in crate::guard) locks: Arc<dyn LockService>,
     pub(in crate::guard) identity: LockIdentity,
     waits: Arc<QueueWaits>,
     /// The file that records the session, so that a restarted guard can end it.
@@ -139,7 +139,11 @@ struct HeldFolderLock {
 impl FolderLock {
     /// Returns a lock that is not held yet. The file `record` names the session that keeps it
     /// alive.
-    pub(crate) fn new(locks: Locks, identity: LockIdentity, record: PathBuf) -> Arc<Self> {
+    pub(crate) fn new(
+        locks: Arc<dyn LockService>,
+        identity: LockIdentity,
+        record: PathBuf,
+    ) -> Arc<Self> {
         Arc::new(Self {
             waits: QueueWaits::new(locks.clone()),
             locks,
@@ -267,12 +271,12 @@ impl FolderLock {
             )
         };
         let at_end = send.clone();
-        self.waits.enter(
-            ask,
-            None,
-            move |end| at_end(LockMessage::WaitEnded(open, end)),
-            move |answer| send(LockMessage::Answered(open, Box::new(answer))),
-        );
+        let on_end = move |end| at_end(LockMessage::WaitEnded(open, end));
+        let entered = self.waits.enter(ask, None, on_end);
+        spawn(async move {
+            let answer = entered.await;
+            send(LockMessage::Answered(open, Box::new(answer)));
+        });
         Ok(())
     }
 
@@ -408,7 +412,7 @@ impl FolderLock {
         let lost = self.state.lock().lost.take();
         if let Some(lost) = lost {
             let release = Release { acknowledges: true, ..self.release_of(lost) };
-            self.locks.give_back_then(Op::Release(release), || {});
+            self.locks.give_back_once(Op::Release(release)).detach();
         }
     }
 
@@ -446,7 +450,11 @@ impl FolderLock {
         let Some(held) = held else { return then() };
         let handover = text.map(|text| Handover { text, counter: held.counter + 1 });
         let release = Release { handover, ..self.release_of(held) };
-        self.locks.give_back_then(Op::Release(release), then);
+        let given_back = self.locks.give_back_once(Op::Release(release));
+        spawn(async move {
+            let _ = given_back.await;
+            then();
+        });
         self.end_away();
     }
 
@@ -480,7 +488,7 @@ impl FolderLock {
         let own = self.state.lock().own.take();
         if let Some(session) = own {
             let end = EndSession { session, end: SessionEnd::Closed };
-            self.locks.submit(Op::EndSession(end), |_| {});
+            self.locks.submit(Op::EndSession(end).into(), Retry::Never).detach();
         }
     }
 }
@@ -506,7 +514,7 @@ impl TenureClock for FolderLock {
 }
 
 /// How long a start waits for the end of an earlier guard's session.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_PATIENCE: Span = Span::from_secs(5);
 
 impl FolderLock {
     /// Ends the session of an earlier guard of this folder on this machine, which was killed. A
@@ -518,10 +526,9 @@ impl FolderLock {
         if boot != this_boot() && !self.locks.answers_at_once() {
             return;
         }
-        let (send, ended) = std::sync::mpsc::channel();
         let end = EndSession { session: SessionId::named(session), end: SessionEnd::Closed };
-        self.locks.submit(Op::EndSession(end), move |answer| send.send(answer).unwrap_or_default());
-        if let Ok(Ok(Ok(_))) = ended.recv_timeout(END_PATIENCE) {
+        let ended = self.locks.submit(Op::EndSession(end).into(), Retry::Never);
+        if let Some(Ok(Ok(_))) = ended.wait_at_most(END_PATIENCE) {
             log::info!("ended session {session} of an earlier guard");
         }
     }
@@ -549,18 +556,15 @@ impl FolderLock {
 /// Opens a session that lasts as long as this process. It has no grace: the engine is in this
 /// process, so a guard that starts after it was killed is the only one that can take the lock.
 pub(super) fn open_process_session(
-    locks: &Locks,
+    locks: &Arc<dyn LockService>,
     client: &ClientId,
 ) -> Result<SessionId, Unavailable> {
-    let (send, answer) = std::sync::mpsc::channel();
     let (client, ttl, grace) = (client.clone(), None, Grace::NONE);
     let op = Op::OpenSession(OpenSession { client, ttl, grace });
-    // The engine is in this process, so the answer comes before `submit` returns.
-    locks.submit(Command::from(op), move |answer| drop(send.send(answer)));
-    match answer.recv() {
-        Ok(Ok(Ok(Outcome::SessionOpened(session)))) => Ok(session),
-        Ok(Err(why)) => Err(why),
-        Ok(Ok(_)) | Err(_) => Err(Unavailable::Closing),
+    // The engine is in this process, so the answer is there at once.
+    match locks.submit(op.into(), Retry::Never).wait()? {
+        Ok(Outcome::SessionOpened(session)) => Ok(session),
+        _ => Err(Unavailable::Closing),
     }
 }
 

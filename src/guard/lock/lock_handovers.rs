@@ -3,12 +3,14 @@
 
 use super::folder_lock::{FolderLock, SeenLock};
 use crate::engine::{
-    self, Annotate, ClientId, Holder, LeaseKey, LockView, Mode, Op, Outcome, Patch, Previous, Token,
+    self, Annotate, ClientId, Holder, LeaseKey, Mode, Op, Outcome, Patch, Previous, Token,
 };
+use crate::fuse::kernel::task::spawn;
 use crate::guard::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
 use crate::guard::lock::folder_lock::AWAY_NOTE;
 use crate::guard::tenure::LiveTenures;
 use crate::guard::tenure::TenureId;
+use crate::service::{CacheableView, Retry};
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 
@@ -79,9 +81,10 @@ impl FolderLock {
         then: impl FnOnce(Result<PreviousTenure, String>) + Send + 'static,
     ) {
         let own = Arc::clone(self);
-        self.locks.view(self.name(), move |view| {
-            then(match view {
-                Ok(view) => Ok(own.previous_tenure(view.previous.as_deref())),
+        let view = self.locks.view(self.name(), Retry::Never);
+        spawn(async move {
+            then(match view.await {
+                Ok(seen) => Ok(own.previous_tenure(seen.view.previous.as_deref())),
                 Err(why) => Err(why.to_string()),
             });
         });
@@ -99,9 +102,10 @@ impl FolderLock {
         newest: TenureId,
         then: impl FnOnce(Result<LiveTenures, String>) + Send + 'static,
     ) {
-        self.locks.view(self.name(), move |view| {
-            then(match view {
-                Ok(view) => {
+        let view = self.locks.view(self.name(), Retry::Never);
+        spawn(async move {
+            then(match view.await {
+                Ok(CacheableView { view, .. }) => {
                     let tokens = view.holders.iter().map(|holder| holder.lease.token).collect();
                     Ok(LiveTenures { newest, tokens })
                 }
@@ -114,13 +118,15 @@ impl FolderLock {
     /// if there is none. `then` must not block.
     pub(crate) fn inspect(self: &Arc<Self>, then: impl FnOnce(Option<SeenLock>) + Send + 'static) {
         let own = Arc::clone(self);
-        self.locks.view(self.name(), move |view| {
+        let view = self.locks.view(self.name(), Retry::Never);
+        spawn(async move {
+            let view = view.await;
             let token = own.token();
             let is_other = |it: &&Holder| !own.is_own(it.lease.hold);
             // Another machine may have the name of this one. A guard that holds the lock does not
             // wait for it.
             let waits = |client: &&ClientId| token.is_some() || *client != own.client();
-            then(view.ok().map(|view| {
+            then(view.ok().map(|CacheableView { view, .. }| {
                 let mut waiters = view.waiters.iter().map(|waiter| &waiter.client);
                 let holder = view.holders.iter().find(is_other);
                 let is_away =
@@ -143,9 +149,11 @@ impl FolderLock {
         then: impl FnOnce(Option<bool>) + Send + 'static,
     ) {
         let Some(token) = self.token() else { return then(Some(false)) };
-        self.locks.view(self.name(), move |view| {
-            let is_held = |view: LockView| view.holders.iter().any(|it| it.lease.token == token);
-            then(view.ok().map(is_held));
+        let view = self.locks.view(self.name(), Retry::Never);
+        spawn(async move {
+            let holds =
+                |seen: CacheableView| seen.view.holders.iter().any(|it| it.lease.token == token);
+            then(view.await.ok().map(holds));
         });
     }
 
@@ -163,14 +171,12 @@ impl FolderLock {
         let key = LeaseKey { name, client, token: Some(token) };
         let handover = engine::Handover { text: handover.to_string().into(), counter };
         let ask = Annotate { key, patch: Patch::default(), handover: Some(handover) };
-        self.locks.submit(Op::Annotate(ask), move |answer| {
-            then(match answer {
-                Ok(Ok(outcome)) => match outcome.first() {
-                    Outcome::Annotated => Ok(()),
-                    other => Err(format!("the lock service answered {other:?}")),
-                },
-                Ok(Err(refusal)) => Err(refusal.to_string()),
-                Err(why) => Err(why.to_string()),
+        let annotated = self.locks.submit(Op::Annotate(ask).into(), Retry::Never);
+        spawn(async move {
+            then(match annotated.outcome().await.map(Outcome::first) {
+                Ok(Outcome::Annotated) => Ok(()),
+                Ok(other) => Err(format!("the lock service answered {other:?}")),
+                Err(failure) => Err(failure.to_string()),
             });
         });
     }

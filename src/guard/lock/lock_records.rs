@@ -8,9 +8,10 @@ use crate::engine::values::lease::TTL_DEFAULT;
 use crate::engine::{
     Answer, ClientId, Ends, EventKind, Firm, LeaseKey, LockView, Op, Phase, Renew, TenureEnd, Token,
 };
+use crate::fuse::kernel::task::spawn;
 use crate::guard::shared_query::{Query, SharedQuery};
-use crate::service::Unavailable;
 use crate::service::event_log::EventWatch;
+use crate::service::{Retry, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -165,7 +166,10 @@ impl LockRecords {
         let query: Query<_> = Arc::new(move |then| {
             let seen = Arc::clone(&own);
             let lock = &own.lock;
-            lock.locks.view(lock.name(), move |view| then(seen.recorded(view.ok().as_ref())));
+            let view = lock.locks.view(lock.name(), Retry::Never);
+            spawn(async move {
+                then(seen.recorded(view.await.ok().map(|seen| seen.view).as_ref()));
+            });
         });
         self.requests.request(&query, Box::new(then));
     }
@@ -215,11 +219,16 @@ impl LockRecords {
         let renew = Renew { key, term: None, firm: Firm::Keep, patch, acquires: false };
         let own = Arc::clone(self);
         // The lease of the folder lasts as long as the session of the guard.
-        self.lock.locks.submit(Op::KeepAlive(self.lock.current_session()), move |kept| {
-            match result_of(kept) {
-                Err(why) => then(Err(why)),
-                Ok(()) => own.lock.locks.submit(Op::Renew(renew), |answer| then(result_of(answer))),
-            }
+        let keep_alive = Op::KeepAlive(self.lock.current_session());
+        let kept = self.lock.locks.submit(keep_alive.into(), Retry::Never);
+        spawn(async move {
+            then(match result_of(kept.await) {
+                Err(why) => Err(why),
+                Ok(()) => {
+                    let renewed = own.lock.locks.submit(Op::Renew(renew).into(), Retry::Never);
+                    result_of(renewed.await)
+                }
+            });
         });
     }
 

@@ -8,6 +8,7 @@
 
 use crate::engine::values::lease::GRACE_OF_FOLDER;
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, Ttl};
+use crate::fuse::kernel::task::spawn;
 use crate::guard::disk::operations::Disk;
 use crate::guard::folder::folder_guard::{CHECK_AGAIN, IsUsed};
 use crate::guard::lock::folder_lock::{FolderLock, SeenLock};
@@ -15,7 +16,7 @@ use crate::guard::tenure::{Owner, TenureId};
 use crate::guard::tenures::sequence::{GuardState, Message, TenureState, Tenures};
 use crate::guard::tenures::wishes::{Denied, TenureEnd, TenureNews, Waiter, Wish};
 use crate::guard::write_policy::WhenAsked;
-use crate::service::SessionOwner;
+use crate::service::{Retry, SessionOwner};
 use crate::time::{Time, Wall, boot_now};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -235,18 +236,16 @@ impl FolderLock {
             grace: GRACE_OF_FOLDER,
         };
         let (own, asked_at) = (Arc::clone(self), boot_now());
-        self.locks.submit(Op::OpenSession(open), move |answer| {
-            then(match answer {
-                Ok(Ok(outcome)) => match outcome.first() {
-                    Outcome::SessionOpened(session) => {
-                        own.end_away();
-                        own.away.begin(session, asked_at, length.span());
-                        Ok(())
-                    }
-                    other => Err(format!("the lock service answered {other:?}")),
-                },
-                Ok(Err(refusal)) => Err(refusal.to_string()),
-                Err(why) => Err(why.to_string()),
+        let opened = self.locks.submit(Op::OpenSession(open).into(), Retry::Never);
+        spawn(async move {
+            then(match opened.outcome().await.map(Outcome::first) {
+                Ok(Outcome::SessionOpened(session)) => {
+                    own.end_away();
+                    own.away.begin(session, asked_at, length.span());
+                    Ok(())
+                }
+                Ok(other) => Err(format!("the lock service answered {other:?}")),
+                Err(failure) => Err(failure.to_string()),
             });
         });
     }

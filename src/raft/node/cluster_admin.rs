@@ -24,7 +24,7 @@ use crate::service::backend_status::{
     Behind, ClusterAdmin, ClusterChange, ClusterReport, Member, MemberStatus, Outlook,
     PendingRequest, PendingStage, Standing, Unchanged,
 };
-use crate::service::{Then, Unavailable};
+use crate::service::{Call, Unavailable};
 use crate::time::{Span, steady_now};
 use openraft::ServerState;
 use std::collections::BTreeMap;
@@ -42,14 +42,14 @@ const PAUSE: Span = Span::from_millis(50);
 pub(in crate::raft) struct RaftClusterAdmin(pub(super) RunningNode);
 
 impl ClusterAdmin for RaftClusterAdmin {
-    fn report(&self, with_state: bool, then: Then<ClusterReport>) {
+    fn report(&self, with_state: bool) -> Call<ClusterReport> {
         let reporter = Arc::clone(&self.0.reporter);
-        self.0.runtime.spawn(async move { then(reporter.report(with_state).await) });
+        self.begin(async move { reporter.report(with_state).await })
     }
 
-    fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>) {
+    fn change(&self, change: ClusterChange) -> Call<Result<(), Unchanged>> {
         let node = self.0.clone();
-        self.0.runtime.spawn(async move { then(node.change(change).await) });
+        self.begin(async move { node.change(change).await })
     }
 
     fn pending(&self, max: usize) -> Vec<PendingRequest> {
@@ -64,6 +64,16 @@ impl ClusterAdmin for RaftClusterAdmin {
 
     fn outlook(&self) -> Outlook {
         self.0.reporter.outlook()
+    }
+}
+
+impl RaftClusterAdmin {
+    /// Carries out `work` on the threads of the node.
+    fn begin<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Call<T> {
+        let (replier, call) = Call::expected();
+        // Sending fails only if nobody waits for the answer.
+        self.0.runtime.spawn(async move { replier.send(Ok(work.await)).is_ok() });
+        call
     }
 }
 

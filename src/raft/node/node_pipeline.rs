@@ -16,7 +16,7 @@ use crate::raft::write::proposal_queue::ProposalQueue;
 use crate::raft::write::proposer::Forwarder;
 use crate::raft::write::proposer::Proposer;
 use crate::raft::write::state_machine::Replica;
-use crate::service::{Then, Unavailable};
+use crate::service::{Call, Unavailable};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
@@ -25,7 +25,7 @@ use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::WatchReceiverOf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{Mutex as Turn, oneshot};
+use tokio::sync::Mutex as Turn;
 
 /// How old the state of a node may become before it is confirmed with the leader.
 const CONFIRMED_EVERY: Span = Span::from_millis(400);
@@ -198,31 +198,27 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Ok(Ok(query(&core.engine, now)))
     }
 
-    /// Calls `query` with the engine, and passes the result to `then`. First applies the deadlines
+    /// Calls `query` with the engine, and returns the result. First applies the deadlines
     /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
     /// `name` is `None`).
-    pub fn read_engine<T: 'static>(
+    pub fn read_engine<T: Send + 'static>(
         &self,
         name: Option<&LockName>,
         query: impl FnOnce(&Engine, Time) -> T + Send + 'static,
-        then: Then<Result<T, Unavailable>>,
-    ) {
-        match self.read_engine_here(name, query) {
-            Ok(seen) => then(seen),
-            Err(query) => {
-                let replica = Arc::clone(&self.replica);
-                let on_ready = Box::new(move |ready: Result<Time, Unavailable>| {
-                    then(ready.map(|at| replica.inspect_at(at, query)));
-                });
-                // A read that must see an earlier command waits in the queue behind that command.
-                // All other reads share one confirmation of the leadership by a quorum.
-                if self.is_alone() || self.queue.is_busy_with(name) {
-                    self.queue.read(on_ready);
-                } else {
-                    self.reads.add(on_ready);
-                }
-            }
-        }
+    ) -> Call<T> {
+        let query = match self.read_engine_here(name, query) {
+            Ok(seen) => return Call::answered(seen),
+            Err(query) => query,
+        };
+        // A read that must see an earlier command waits in the queue behind that command. All other
+        // reads share one confirmation of the leadership by a quorum.
+        let ready = if self.is_alone() || self.queue.is_busy_with(name) {
+            self.queue.read()
+        } else {
+            self.reads.add()
+        };
+        let replica = Arc::clone(&self.replica);
+        Call::translated(async move { Ok(replica.inspect_at(ready.await?, query)) })
     }
 
     /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
@@ -283,9 +279,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
             return Err(RpcError::NotLeader(leader_address(&metrics::<C>(&self.raft))));
         };
-        let (send, delivered) = oneshot::channel();
-        // Sending fails if the node that forwarded the commands no longer waits for the answer.
-        self.queue.forward(commands, Box::new(move |delivery| drop(send.send(delivery))));
+        let delivered = self.queue.forward(commands);
         if !self.role.borrow_watched().is_leader() {
             // The leadership has ended before the commands were queued.
             self.queue.turn_away_forwarded();

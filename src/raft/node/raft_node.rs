@@ -8,7 +8,8 @@
 use super::cluster_admin::RaftClusterAdmin;
 use crate::engine::codec::state_codec::encode_state;
 use crate::engine::{
-    Answer, Child, Command, Engine, LockName, LockView, Refusal, SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, LockName, LockView, Op, Reason, Refusal, SessionId,
+    SessionView, Token,
 };
 use crate::raft::node::start;
 use crate::raft::node::start::{NodeHandle, RunningNode};
@@ -18,7 +19,6 @@ use crate::raft::rpc::peer_config::Peering;
 use crate::raft::store::data_dir::{DataError, PeerError, Stop};
 use crate::raft::store::snapshot::{InheritedState, Origin};
 use crate::raft::write::proposer::RESET_PART_MAX;
-use crate::service::ListedNames::{InUse, Remembered};
 use crate::service::audit::audit_log::is_audited;
 use crate::service::backend_status::{ClusterAdmin, Standing};
 use crate::service::counters::{Count, Histogram};
@@ -26,9 +26,9 @@ use crate::service::event_log::EventWatch;
 use crate::service::local;
 use crate::service::paging::StaleReads;
 use crate::service::{
-    About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
-    EventPlace, EventStart, List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then,
-    Unavailable, page_of_children, page_of_leases, page_of_locks,
+    About, AdminAction, Admission, AuditEntry, BackendKind, BackendStatus, CacheableView, Call,
+    Children, Contact, EventPlace, EventStart, List, ListPage, ListedNames, LockService, Retry,
+    SESSION_LEASES_SHOWN_MAX, Unavailable, page_of_children, page_of_leases, page_of_locks,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -36,6 +36,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use tokio::time::sleep;
 
 /// A Raft node in this process: a lock service whose answers survive a crash.
 pub struct RaftNode {
@@ -43,6 +44,8 @@ pub struct RaftNode {
     thread: Mutex<Option<JoinHandle<()>>>,
     failures: mpsc::Sender<start::OnFailure>,
     place: String,
+    /// What further commands that add to the engine are checked by.
+    admissions: Mutex<Vec<Admission>>,
 }
 
 struct NodeShared {
@@ -65,7 +68,8 @@ impl RaftNode {
         let NodeHandle { shared: node, thread, failures } = start::start(path, peering, None)?;
         let shared = Arc::new(NodeShared { node });
         let place = path.display().to_string();
-        Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+        let (thread, admissions) = (Mutex::new(Some(thread)), Mutex::default());
+        Ok(Self { shared, thread, failures, place, admissions })
     }
 
     /// Creates the data directory of the first node of a new cluster that replaces a lost one.
@@ -136,17 +140,17 @@ impl Drop for RaftNode {
     }
 }
 
-impl NodeShared {
-    /// Returns a callback that delays an answer until its audit records are on the disk of this
-    /// node.
-    fn when_audited(
-        &self,
-        then: Then<Result<Answer, Unavailable>>,
-    ) -> Then<Result<Answer, Unavailable>> {
-        let replica = Arc::clone(&self.node.requests.replica);
-        Box::new(move |answer| replica.audit.when_written(Box::new(move || then(answer))))
+impl RaftNode {
+    /// Returns why an operation is refused before it is submitted.
+    fn may_submit(&self, op: &Op) -> Result<(), Reason> {
+        op.needs_no_more_than(self.shared.node.requests.replica.version.get())?;
+        let admissions = self.admissions.lock();
+        self.inspect(|engine| admissions.iter().try_for_each(|admit| admit(op, engine)))
+            .map_err(Reason::Limit)
     }
+}
 
+impl NodeShared {
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
         self.node.requests.leader_clock.boot_time(at).unwrap_or_else(|| {
@@ -160,76 +164,81 @@ impl NodeShared {
 }
 
 /// Submits a command, and retries until it is answered or this node closes.
-fn retry_until_answered(
-    shared: &Arc<NodeShared>,
+async fn submit_until_answered(
+    shared: Arc<NodeShared>,
     command: Command,
-    then: Then<Result<Answer, Unavailable>>,
-) {
-    let (asking, next) = (Arc::clone(shared), command.clone());
-    let answered = move |answer| match answer {
-        Err(_) if asking.node.requests.queue.closed().is_none() => {
-            let runtime = asking.node.runtime.clone();
-            runtime.spawn(async move {
-                tokio::time::sleep(RETRY_PAUSE.as_duration()).await;
-                retry_until_answered(&asking, next, then);
-            });
+) -> Result<Answer, Unavailable> {
+    let requests = &shared.node.requests;
+    loop {
+        match requests.submit(command.clone(), RESET_PART_MAX).await {
+            Err(_) if requests.queue.closed().is_none() => sleep(RETRY_PAUSE.as_duration()).await,
+            answer => return answer,
         }
-        answer => then(answer),
-    };
-    shared.node.requests.submit(command, RESET_PART_MAX, Box::new(answered));
+    }
 }
 
 impl LockService for RaftNode {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
+        let shared = Arc::clone(&self.shared);
         let requests = &self.shared.node.requests;
-        if let Err(reason) = command.op.needs_no_more_than(requests.replica.version.get()) {
+        if let Err(reason) = self.may_submit(&command.op) {
             let (at, reason) = (requests.now(), Box::new(reason));
-            return then(Ok(Err(Refusal { at, reason })));
+            return Call::answered(Ok(Err(Refusal { at, reason })));
         }
-        let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
-        match retry {
-            Retry::Never => self.shared.node.requests.submit(command, RESET_PART_MAX, then),
-            Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
+        let is_audited = is_audited(&command.op);
+        let call = match retry {
+            Retry::Never => requests.submit(command, RESET_PART_MAX),
+            Retry::UntilAnswered => {
+                let (replier, call) = Call::expected();
+                let steps = submit_until_answered(Arc::clone(&shared), command);
+                // Sending fails only if nobody waits for the answer.
+                shared.node.runtime.spawn(async move { replier.send(steps.await).is_ok() });
+                call
+            }
+        };
+        if !is_audited {
+            return call;
         }
+        // The answer comes when its audit records are on the disk of this node.
+        Call::translated(async move {
+            let answer = call.await;
+            shared.node.requests.replica.audit.written().await?;
+            answer
+        })
     }
 
-    fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+    fn limit(&self, admission: Admission) {
+        self.admissions.lock().push(admission);
+    }
+
+    fn view(&self, name: &LockName, _: Retry) -> Call<CacheableView> {
         let own = name.clone();
         let query = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
-        self.shared.node.requests.read_engine(Some(name), query, then);
+        self.shared.node.requests.read_engine(Some(name), query)
     }
 
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let page = move |engine: &Engine, now| page_of_locks(engine, InUse, &query, now);
-        self.shared.node.requests.read_engine(None, page, then);
+    fn list(&self, names: ListedNames, query: List) -> Call<ListPage<LockView>> {
+        let page = move |engine: &Engine, now| page_of_locks(engine, names, &query, now);
+        self.shared.node.requests.read_engine(None, page)
     }
 
-    fn remembered(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let page = move |engine: &Engine, now| page_of_locks(engine, Remembered, &query, now);
-        self.shared.node.requests.read_engine(None, page, then);
-    }
-
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
+    fn children(&self, query: Children) -> Call<ListPage<Child>> {
         let page = move |engine: &Engine, _| page_of_children(engine, &query);
-        self.shared.node.requests.read_engine(None, page, then);
+        self.shared.node.requests.read_engine(None, page)
     }
 
-    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        self.shared.node.requests.read_engine(
-            None,
-            move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX),
-            then,
-        );
+    fn session(&self, id: SessionId) -> Call<Option<SessionView>> {
+        let shown = move |engine: &Engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX);
+        self.shared.node.requests.read_engine(None, shown)
     }
 
     fn leases(
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
+    ) -> Call<ListPage<(LockName, Token)>> {
         let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
-        self.shared.node.requests.read_engine(None, page, then);
+        self.shared.node.requests.read_engine(None, page)
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
@@ -264,8 +273,8 @@ impl BackendStatus for RaftNode {
         self.shared.node.requests.replica.audit.enter_entry(entry);
     }
 
-    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
-        self.shared.node.requests.replica.audit.when_written(then);
+    fn audited(&self) -> Call<()> {
+        self.shared.node.requests.replica.audit.written()
     }
 
     fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
@@ -326,10 +335,10 @@ impl BackendStatus for RaftNode {
         replica.places.after(place, replica.applied())
     }
 
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+    fn state(&self) -> Call<Option<Vec<u8>>> {
         let version = self.shared.node.requests.replica.version.get();
         let query = move |engine: &Engine, _| Some(encode_state(version, engine));
-        self.shared.node.requests.read_engine(None, query, then);
+        self.shared.node.requests.read_engine(None, query)
     }
 
     fn counts(&self) -> Vec<Count> {

@@ -17,13 +17,13 @@ use crate::raft::cluster_types::RpcError;
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::store::snapshot::{Answers, Commands, Entry, Payload, Proposal};
 use crate::service::backend_status::{PendingRequest, PendingStage};
-use crate::service::{Then, Unavailable};
+use crate::service::{Call, Replier, Unavailable};
 use crate::time::Time;
 use openraft::EntryPayload;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// The highest number of requests in one entry: more than arrive during one sync if a thousand
 /// clients send, and few enough that they do not delay each other's answers.
@@ -36,20 +36,20 @@ struct QueuedProposal {
     until: Time,
 }
 
-/// A queued request, and the callback for its answer.
+/// A queued request, and the sender of its answer.
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
 enum ProposalKind {
-    Command(Command, Then<Result<Answer, Unavailable>>),
+    Command(Command, Replier<Answer>),
     Forwarded(Vec<Command>, ForwardReply),
     Read(PendingRead),
 }
 
-/// A read, called with the engine time to read at, once all earlier requests have been applied.
-pub(crate) type PendingRead = Then<Result<Time, Unavailable>>;
+/// A read, which gets the engine time to read at, once all earlier requests have been applied.
+pub(crate) type PendingRead = Replier<Time>;
 
-/// Callback for commands that another node has forwarded for its clients: it gets the index of
-/// their entry, and their answers.
-pub(in crate::raft) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
+/// The sender of the answer to commands that another node has forwarded for its clients: the index
+/// of their entry, and their answers.
+pub(in crate::raft) type ForwardReply = oneshot::Sender<Result<(u64, Answers), RpcError>>;
 
 /// The requests that wait for the next entry, and the commands of the entry in flight.
 pub struct ProposalQueue {
@@ -117,16 +117,16 @@ pub(in crate::raft) enum NextBatch {
     Closed,
 }
 
-/// The commands of one entry, and the callbacks that wait for its answers.
+/// The commands of one entry, and the senders of its answers.
 pub(in crate::raft) struct ProposalBatch {
     pub(in crate::raft) commands: Arc<Commands>,
     pub(in crate::raft) waiting: BatchWaiters,
 }
 
-/// The reply callbacks of the requests in an entry.
+/// The senders of the answers to the requests in an entry.
 #[derive(Default)]
 pub(in crate::raft) struct BatchWaiters {
-    /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
+    /// One sender per caller or forwarding node, in the order of the commands.
     callers: Vec<BatchWaiter>,
     reads: Vec<PendingRead>,
     /// The deadline of the oldest request in the batch.
@@ -136,7 +136,7 @@ pub(in crate::raft) struct BatchWaiters {
 /// The recipient of the answers to one or more commands of an entry.
 enum BatchWaiter {
     /// A local caller, for one command.
-    Caller(Then<Result<Answer, Unavailable>>),
+    Caller(Replier<Answer>),
     /// Another node, which has forwarded the contained number of commands.
     Node(usize, ForwardReply),
 }
@@ -147,19 +147,28 @@ impl ProposalQueue {
     }
 
     /// Adds a command, or refuses it at once if the queue is closed.
-    pub fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.take(ProposalKind::Command(command, then));
+    pub fn submit(&self, command: Command) -> Call<Answer> {
+        let (replier, call) = Call::expected();
+        self.take(ProposalKind::Command(command, replier));
+        call
     }
 
     /// Adds a read, or refuses it at once if the queue is closed.
-    pub(in crate::raft) fn read(&self, read: PendingRead) {
+    pub(in crate::raft) fn read(&self) -> Call<Time> {
+        let (read, call) = Call::expected();
         self.take(ProposalKind::Read(read));
+        call
     }
 
     /// Adds commands that another node has forwarded, or refuses them at once if the queue is
     /// closed.
-    pub(in crate::raft) fn forward(&self, commands: Vec<Command>, delivery: ForwardReply) {
+    pub(in crate::raft) fn forward(
+        &self,
+        commands: Vec<Command>,
+    ) -> oneshot::Receiver<Result<(u64, Answers), RpcError>> {
+        let (delivery, delivered) = oneshot::channel();
         self.take(ProposalKind::Forwarded(commands, delivery));
+        delivered
     }
 
     fn take(&self, what: ProposalKind) {
@@ -190,17 +199,17 @@ impl ProposalQueue {
         for asked in state.asked.drain(..count) {
             let arrived = self.arrival(asked.until);
             match asked.what {
-                ProposalKind::Command(command, then) => {
+                ProposalKind::Command(command, replier) => {
                     commands.push(command);
                     came.push(arrived);
-                    waiting.callers.push(BatchWaiter::Caller(then));
+                    waiting.callers.push(BatchWaiter::Caller(replier));
                 }
                 ProposalKind::Forwarded(parcel, delivery) => {
                     waiting.callers.push(BatchWaiter::Node(parcel.len(), delivery));
                     came.resize(came.len() + parcel.len(), arrived);
                     commands.extend(parcel);
                 }
-                ProposalKind::Read(read_callback) => waiting.reads.push(read_callback),
+                ProposalKind::Read(read) => waiting.reads.push(read),
             }
         }
         // Stamp the entry after its last request has arrived: no lease may start before the
@@ -343,12 +352,17 @@ fn concerns(op: &Op, name: &LockName) -> bool {
     }
 }
 
+/// Sends an answer. That fails only if nobody waits for it any more.
+pub(in crate::raft) fn reply<T, E>(replier: oneshot::Sender<Result<T, E>>, answer: Result<T, E>) {
+    let _ = replier.send(answer);
+}
+
 impl ProposalKind {
     fn refuse(self, why: Unavailable) {
         match self {
-            Self::Command(_, then) => then(Err(why)),
-            Self::Forwarded(_, delivery) => delivery(Err(RpcError::NotLeader(None))),
-            Self::Read(read_callback) => read_callback(Err(why)),
+            Self::Command(_, replier) => reply(replier, Err(why)),
+            Self::Forwarded(_, delivery) => reply(delivery, Err(RpcError::NotLeader(None))),
+            Self::Read(read) => reply(read, Err(why)),
         }
     }
 }
@@ -358,7 +372,7 @@ impl ProposalBatch {
     /// to this node, because a node never forwards a command a second time. Keeps all other
     /// requests of the batch.
     pub(in crate::raft) fn turn_away(self, turned: &RpcError) -> Self {
-        self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
+        self.keep(|_| true, |delivery| reply(delivery, Err(turned.clone())), |_| {})
     }
 
     /// Refuses with `why` the commands that must not be repeated, since they may have been applied
@@ -366,8 +380,8 @@ impl ProposalBatch {
     pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
         self.keep(
             |command| command.request.is_some(),
-            |delivery| delivery(Err(RpcError::Unknown)),
-            |then| then(Err(why.clone())),
+            |delivery| reply(delivery, Err(RpcError::Unknown)),
+            |replier| reply(replier, Err(why.clone())),
         )
     }
 
@@ -375,7 +389,7 @@ impl ProposalBatch {
         self,
         keeps: impl Fn(&Command) -> bool,
         mut turn: impl FnMut(ForwardReply),
-        mut refuse: impl FnMut(Then<Result<Answer, Unavailable>>),
+        mut refuse: impl FnMut(Replier<Answer>),
     ) -> Self {
         let Self { commands, waiting } = self;
         let BatchWaiters { callers, reads, until } = waiting;
@@ -383,12 +397,12 @@ impl ProposalBatch {
         let mut commands = commands.commands.iter();
         for caller in callers {
             match caller {
-                BatchWaiter::Caller(then) => match commands.next() {
+                BatchWaiter::Caller(replier) => match commands.next() {
                     Some(command) if keeps(command) => {
                         kept.push(command.clone());
-                        stays.push(BatchWaiter::Caller(then));
+                        stays.push(BatchWaiter::Caller(replier));
                     }
-                    _ => refuse(then),
+                    _ => refuse(replier),
                 },
                 BatchWaiter::Node(count, delivery) => {
                     commands.by_ref().take(count).for_each(drop);
@@ -413,18 +427,18 @@ impl BatchWaiters {
         let mut answers = answers.into_iter();
         for caller in self.callers {
             match caller {
-                BatchWaiter::Caller(then) => {
-                    then(Ok(answers.next().expect("each command has an answer")));
+                BatchWaiter::Caller(replier) => {
+                    reply(replier, Ok(answers.next().expect("each command has an answer")));
                 }
                 BatchWaiter::Node(count, delivery) => {
                     let own: Answers = answers.by_ref().take(count).collect();
                     debug_assert_eq!(own.len(), count, "each command has an answer");
-                    delivery(Ok((index, own)));
+                    reply(delivery, Ok((index, own)));
                 }
             }
         }
-        for read_callback in self.reads {
-            read_callback(Ok(at));
+        for read in self.reads {
+            reply(read, Ok(at));
         }
     }
 
@@ -432,12 +446,12 @@ impl BatchWaiters {
     pub(in crate::raft) fn refuse(self, why: &Unavailable) {
         for caller in self.callers {
             match caller {
-                BatchWaiter::Caller(then) => then(Err(why.clone())),
-                BatchWaiter::Node(_, delivery) => delivery(Err(RpcError::Unknown)),
+                BatchWaiter::Caller(replier) => reply(replier, Err(why.clone())),
+                BatchWaiter::Node(_, delivery) => reply(delivery, Err(RpcError::Unknown)),
             }
         }
-        for read_callback in self.reads {
-            read_callback(Err(why.clone()));
+        for read in self.reads {
+            reply(read, Err(why.clone()));
         }
     }
 }
@@ -549,26 +563,24 @@ fn payload_weight(payload: &Payload) -> usize {
 mod tests {
     use super::*;
     use crate::raft::node_environment::SystemEnvironment;
-    use std::sync::mpsc::channel;
+    use futures_util::FutureExt as _;
 
     /// A node that does not lead any more refuses what other nodes have forwarded to it, and keeps
     /// the requests of its own clients.
     #[test]
     fn only_forwarded_commands_are_turned_away() {
         let queue = ProposalQueue::new(Arc::new(SystemEnvironment));
-        let (send, replies) = channel();
-        let forward = || {
-            let send = send.clone();
-            let reply = move |reply: Result<_, _>| send.send(reply.err()).expect("it is received");
-            queue.forward(vec![Op::Settle.into(), Op::Settle.into()], Box::new(reply));
-        };
-        forward();
-        queue.submit(Op::Settle.into(), Box::new(|_| panic!("it stays queued")));
-        forward();
-        queue.read(Box::new(|_| panic!("it stays queued")));
+        let forward = || queue.forward(vec![Op::Settle.into(), Op::Settle.into()]);
+        let first = forward();
+        let command = queue.submit(Op::Settle.into());
+        let second = forward();
+        let read = queue.read();
         queue.turn_away_forwarded();
-        let replies: Vec<_> = replies.try_iter().collect();
-        assert_eq!(replies, [Some(RpcError::NotLeader(None)), Some(RpcError::NotLeader(None))]);
+        for mut forwarded in [first, second] {
+            let turned = forwarded.try_recv().expect("it is answered").err();
+            assert_eq!(turned, Some(RpcError::NotLeader(None)));
+        }
+        assert!(command.now_or_never().is_none() && read.now_or_never().is_none(), "they stay");
         let NextBatch::Batch(batch) = queue.next(|| Time::ZERO) else { panic!("two requests") };
         assert_eq!((batch.commands.commands.len(), batch.waiting.reads.len()), (1, 1));
     }

@@ -28,7 +28,7 @@ use crate::raft::store::data_dir::FatalError;
 use crate::raft::store::snapshot::{Answers, Commands, NodeId};
 use crate::raft::write::engine_clock::LeaderClock;
 use crate::raft::write::state_machine::Replica;
-use crate::service::{Then, Unavailable};
+use crate::service::{Call, Unavailable};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -414,56 +414,54 @@ struct ResetInParts {
     /// The request, with its idempotency key and order.
     command: Command,
     reset: Reset,
-    parts: std::vec::IntoIter<ResetPart>,
-    /// The numbers of leases and queue places that the parts have ended.
-    ended: (usize, usize),
-    then: Then<Result<Answer, Unavailable>>,
+    parts: Vec<ResetPart>,
+    ended: EndedByParts,
+}
+
+/// The numbers of leases and queue places that the parts of a reset have ended.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct EndedByParts {
+    holds: usize,
+    waits: usize,
 }
 
 impl<C: ClusterTypes> RequestPipeline<C> {
     /// Adds a command to the queue; a reset in parts of `reset_part_max` leases and queue places.
-    pub fn submit(
-        &self,
-        command: Command,
-        reset_part_max: usize,
-        then: Then<Result<Answer, Unavailable>>,
-    ) {
+    pub fn submit(&self, command: Command, reset_part_max: usize) -> Call<Answer> {
         let reset = match &command.op {
             Op::Reset(reset) if reset.part == ResetPart::ALL => reset,
-            _ => return self.queue.submit(command, then),
+            _ => return self.queue.submit(command),
         };
         let (reset, queue) = (reset.clone(), Arc::clone(&self.queue));
         let parts = self.replica.state().engine.reset_parts(&reset.whose, reset_part_max);
-        let parts = parts.into_iter();
-        ResetInParts { queue, command, reset, parts, ended: (0, 0), then }.submit_next();
+        let ended = EndedByParts::default();
+        Call::of_steps(ResetInParts { queue, command, reset, parts, ended }.submit())
     }
 }
 
 impl ResetInParts {
-    /// Submits the next part. Its answer submits the part after it.
-    fn submit_next(mut self) {
-        let (holds, waits) = self.ended;
-        let Some(part) = self.parts.next() else {
-            let rest = Op::Reset(Reset { part: ResetPart::Rest { holds, waits }, ..self.reset });
-            return self.queue.submit(Command { op: rest, ..self.command }, self.then);
-        };
-        // A part has the key and the order of the request, so that no part of a late copy of the
-        // request is carried out.
-        let op = Op::Reset(Reset { part, ..self.reset.clone() });
-        let part = Command { op, acknowledged: None, ..self.command.clone() };
-        let queue = Arc::clone(&self.queue);
-        let next = move |answer| match answer {
-            Ok(Ok(Outcome::ResetPart { holds: more, waits: left })) => {
-                self.ended = (holds + more, waits + left);
-                self.submit_next();
+    /// Submits one part after the other, and at last the rest.
+    async fn submit(mut self) -> Result<Answer, Unavailable> {
+        for part in std::mem::take(&mut self.parts) {
+            // A part has the key and the order of the request, so that no part of a late copy of
+            // the request is carried out.
+            let op = Op::Reset(Reset { part, ..self.reset.clone() });
+            let part = Command { op, acknowledged: None, ..self.command.clone() };
+            match self.queue.submit(part).await {
+                Ok(Ok(Outcome::ResetPart { holds, waits })) => {
+                    self.ended.holds += holds;
+                    self.ended.waits += waits;
+                }
+                Err(Unavailable::Closing) if self.ended != EndedByParts::default() => {
+                    let why = "the daemon is being stopped, and a part of the reset is done".into();
+                    return Err(Unavailable::NoQuorum { why });
+                }
+                // The request was refused or carried out before.
+                answer => return answer,
             }
-            Err(Unavailable::Closing) if self.ended != (0, 0) => {
-                let why = "the daemon is being stopped, and a part of the reset is done".into();
-                (self.then)(Err(Unavailable::NoQuorum { why }));
-            }
-            // The request was refused or carried out before.
-            answer => (self.then)(answer),
-        };
-        queue.submit(part, Box::new(next));
+        }
+        let EndedByParts { holds, waits } = self.ended;
+        let rest = Op::Reset(Reset { part: ResetPart::Rest { holds, waits }, ..self.reset });
+        self.queue.submit(Command { op: rest, ..self.command }).await
     }
 }

@@ -9,7 +9,7 @@ use crate::auth::engine_shares::{CONNECTIONS_MAX, ConnectionLimits};
 use crate::auth::{Authenticator, EngineShares};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::{MetricsPage, ServiceMetrics};
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::service::batch::batch_server::BatchServer;
 use crate::service::counters::{Histogram, LatencyHistogram};
 use crate::service::queue_waits::QueueWaits;
@@ -47,7 +47,7 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
 pub(super) struct AppState {
-    pub(super) locks: Locks,
+    pub(super) locks: Arc<dyn LockService>,
     /// Default ttl of a lease, for requests that name none.
     pub(super) ttl: Ttl,
     /// Default grace period of a lease, for requests that name none.
@@ -107,7 +107,7 @@ pub(super) enum ShutdownPhase {
 
 impl AppState {
     pub(super) fn new(
-        locks: Locks,
+        locks: Arc<dyn LockService>,
         ttl: Ttl,
         grace: Grace,
         gate: Arc<Authenticator>,

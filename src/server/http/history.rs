@@ -3,7 +3,7 @@
 //! tenure is the time from the grant of a lock to a client until the client loses or releases it.
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
@@ -88,7 +88,7 @@ struct SessionLosses {
 }
 
 impl EventHistory {
-    pub(super) fn new(locks: &Locks) -> Self {
+    pub(super) fn new(locks: &Arc<dyn LockService>) -> Self {
         let (news, many) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let mut watch = locks.subscribe(None);
         let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));

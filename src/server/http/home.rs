@@ -5,13 +5,14 @@
 //! before a device is told that it has joined, or its remover that it is gone. Each node admits the
 //! devices that its own engine remembers, and looks again when one of their names has an event.
 
-use super::bodies::problem::{HandlerResult, Problem, service_reply};
+use super::bodies::problem::{HandlerResult, Problem};
 use super::ca::{node_secrets, sign_device};
 use crate::auth::Authenticator;
 use crate::engine::{
     Acquire, ClientId, Event, EventKind, Forget, Grace, Handover, LeaseKey, LeaseTerms, LockName,
     LockView, Op, Outcome, Ownership, Reason, RefusalKind, Release, Ttl,
 };
+use crate::fuse::kernel::task::block_on;
 use crate::home::devices::{
     DEVICES_MAX, Device, DeviceError, DeviceList, IssuedCertificate, is_device_name,
 };
@@ -21,16 +22,16 @@ use crate::home::invitations::{
 use crate::home::messages::{InviteResponse, NodeSecrets};
 use crate::net::certificates::CertSerial;
 use crate::service::backend_status::Member;
-use crate::service::{List, ListedNames, Locks, RequestError, Unavailable};
+use crate::service::{List, ListedNames, LockService, RequestError, Retry, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use rand_core::OsRng;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 /// The port that a machine joins unless it is told another one.
@@ -59,7 +60,7 @@ pub(super) struct Home {
     ca: String,
     /// What another machine is told to join.
     host: String,
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     gate: Arc<Authenticator>,
     pub(super) invitations: Mutex<Invitations>,
     /// Notified when an invitation has ended, or is used.
@@ -86,7 +87,7 @@ impl Home {
     pub(super) fn open(
         dir: &Path,
         port: Option<u16>,
-        locks: Locks,
+        locks: Arc<dyn LockService>,
         gate: Arc<Authenticator>,
     ) -> io::Result<Self> {
         let ca = fs::read_to_string(dir.join("ca.pem"))?;
@@ -98,13 +99,8 @@ impl Home {
         let (dir, invitations) = (dir.to_owned(), Mutex::default());
         let (changed, refreshing) = (watch::channel(()).0, tokio::sync::Mutex::default());
         let home = Self { dir, ca, host, locks, gate, invitations, changed, refreshing };
-        let (then, known) = mpsc::channel();
-        home.look(move |list| drop(then.send(list)));
-        // The engine drops a request without a reply only while it shuts down.
-        let known = known.recv().unwrap_or(Err(Unavailable::Closing));
-        home.gate.set_devices(
-            known.map_err(|why| io::Error::other(RequestError::Unavailable(why).to_string()))?,
-        );
+        let known = block_on(home.known_devices());
+        home.gate.set_devices(known.map_err(|why| io::Error::other(why.to_string()))?);
         Ok(home)
     }
 
@@ -206,9 +202,7 @@ impl Home {
     async fn nodes(&self) -> HandlerResult<Vec<Member>> {
         let no_cluster = || Problem::invalid("this server has no log that others could share");
         let admin = self.locks.cluster_admin().ok_or_else(no_cluster)?;
-        let (then, report) = oneshot::channel();
-        admin.report(false, Box::new(|report| drop(then.send(Ok(report)))));
-        let nodes = service_reply(report.await)?.nodes;
+        let nodes = admin.report(false).await?.nodes;
         Ok(nodes.into_iter().map(|node| node.member).collect())
     }
 
@@ -267,9 +261,8 @@ impl Home {
     }
 
     async fn decide(&self, op: Op) -> HandlerResult<Outcome> {
-        let (then, answer) = oneshot::channel();
-        self.locks.submit(op, |answer| drop(then.send(answer)));
-        service_reply(answer.await)?.map_err(|refusal| match &*refusal.reason {
+        let answer = self.locks.submit(op.into(), Retry::Never).await?;
+        answer.map_err(|refusal| match &*refusal.reason {
             Reason::Conflict(_) => busy_device(),
             _ => RequestError::Refused(refusal).into(),
         })
@@ -280,18 +273,17 @@ impl Home {
             .map_err(|error| Problem::plain(StatusCode::BAD_REQUEST, error.to_string()))
     }
 
-    /// Passes the devices that the engine of this node remembers to `then`.
-    fn look(&self, then: impl FnOnce(Result<DeviceList, Unavailable>) + Send + 'static) {
+    /// Returns the devices that the engine of this node remembers.
+    async fn known_devices(&self) -> Result<DeviceList, Unavailable> {
         let (prefix, limit) = (DEVICE_PREFIX.to_owned(), 2 * DEVICES_MAX);
         let query = List { prefix: prefix.clone(), after: None, limit };
-        self.locks.known_list(ListedNames::Remembered, vec![prefix], query, |known| {
-            let handover = |view: &LockView| {
-                let name = view.name.as_str().strip_prefix(DEVICE_PREFIX)?.to_owned();
-                let last = view.previous.as_ref()?.last.as_ref()?;
-                Some((name, Arc::clone(&last.handover.text)))
-            };
-            then(known.map(|known| DeviceList::of(known.it.items.iter().filter_map(handover))));
-        });
+        let known = self.locks.known_list(ListedNames::Remembered, vec![prefix], query).await?;
+        let handover = |view: &LockView| {
+            let name = view.name.as_str().strip_prefix(DEVICE_PREFIX)?.to_owned();
+            let last = view.previous.as_ref()?.last.as_ref()?;
+            Some((name, Arc::clone(&last.handover.text)))
+        };
+        Ok(DeviceList::of(known.it.items.iter().filter_map(handover)))
     }
 
     /// Admits the devices that the engine of this node remembers now. An answer to a command comes
@@ -299,9 +291,7 @@ impl Home {
     async fn refresh(&self) -> HandlerResult<()> {
         // One at a time: an older list never replaces a newer one.
         let _refreshing = self.refreshing.lock().await;
-        let (then, known) = oneshot::channel();
-        self.look(|list| drop(then.send(list)));
-        self.gate.set_devices(service_reply(known.await)?);
+        self.gate.set_devices(self.known_devices().await?);
         Ok(())
     }
 

@@ -6,11 +6,11 @@
 
 use super::app_state::AppState;
 use crate::base::said;
-use crate::service::{List, Locks};
+use crate::service::{List, ListedNames, LockService};
 use crate::time::{Span, Time, boot_now};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
 use std::{fs, io, thread};
 
 /// The maximum interval between two looks at the server.
@@ -108,12 +108,9 @@ pub(super) fn watch(
 }
 
 /// Whether a lock is held, in grace or waited for, or may be.
-fn has_locks(locks: &Locks) -> bool {
-    let (send, page) = mpsc::channel();
+fn has_locks(locks: &Arc<dyn LockService>) -> bool {
     let first = List { prefix: String::new(), after: None, limit: 1 };
-    // The send fails only after the receive below has ended.
-    locks.list(first, move |page| drop(send.send(page)));
-    !page.recv().is_ok_and(|page| page.is_ok_and(|page| page.items.is_empty()))
+    !locks.list(ListedNames::InUse, first).wait().is_ok_and(|page| page.items.is_empty())
 }
 
 #[cfg(test)]

@@ -18,12 +18,12 @@ use crate::engine::{
     Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::http::bodies::parameters::Param;
-use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::schema::Schema;
 use crate::server::lock_log::AuditedCaller;
 use crate::service::audit::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::paging::StaleRead;
-use crate::service::{ParentCheck, RequestError};
+use crate::service::{ParentCheck, RequestError, Retry};
 use crate::shares::{Identity, SharedTable, TableShare};
 use crate::status::previous_of;
 use axum::body::Body;
@@ -37,7 +37,6 @@ use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// The proof of its identity that a caller has sent.
 #[derive(Clone)]
@@ -220,18 +219,14 @@ impl RequestContext {
     /// Returns the state of one lock (a linearizable read), if the caller may see it.
     pub(super) async fn view(&self, name: &LockName) -> HandlerResult<LockView> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
-        let (then, view) = oneshot::channel();
-        self.app.locks.view(name, |view| drop(then.send(view)));
-        service_reply(view.await)
+        Ok(self.app.locks.view(name, Retry::Never).await?.view)
     }
 
     /// Returns the state of one lock as this node has applied it (a stale read), if the caller may
     /// see the lock.
     pub(super) async fn known(&self, name: &LockName) -> HandlerResult<StaleRead<LockView>> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
-        let (then, known) = oneshot::channel();
-        self.app.locks.known_view(name, |known| drop(then.send(known)));
-        service_reply(known.await)
+        Ok(self.app.locks.known_view(name).await?)
     }
 
     /// Submits a command to the lock service and returns its outcome, if the caller may submit it.
@@ -252,13 +247,8 @@ impl RequestContext {
         }
         let check = parent_check(&self.grant, &op);
         let command = Command::from(op).with_request(request);
-        let (then, answer) = oneshot::channel();
-        let then = |answer| {
-            drop(pending);
-            drop(then.send(answer));
-        };
-        self.app.locks.submit_checked(command, check, then);
-        service_reply(answer.await)?.map_err(|refusal| self.problem_of(refusal))
+        let answer = self.app.locks.submit_checked(command, check).keeping(pending).await?;
+        answer.map_err(|refusal| self.problem_of(refusal))
     }
 
     /// Converts a refusal to a problem. A conflict names the request of the winner, if it had an
@@ -402,9 +392,7 @@ impl RequestContext {
 
     /// Returns the state of a session; `None` if no session has this id.
     pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
-        let (then, view) = oneshot::channel();
-        self.app.locks.session(id, |view| drop(then.send(view)));
-        service_reply(view.await)
+        Ok(self.app.locks.session(id).await?)
     }
 }
 

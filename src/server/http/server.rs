@@ -22,7 +22,7 @@ use crate::server::http::connection::{
 };
 use crate::server::http::routes::route_table::counted_endpoints;
 use crate::server::http::routes::router;
-use crate::service::{AuditEntry, Locks};
+use crate::service::{AuditEntry, LockService};
 use crate::shares::{LoweredLimits, SharePercent};
 use crate::time::{Span, boot_now};
 use axum::Router;
@@ -146,7 +146,7 @@ impl HttpConfig {
 impl HttpServer {
     /// Starts listening on the sockets and serving requests.
     pub fn start(
-        locks: Locks,
+        locks: Arc<dyn LockService>,
         config: &HttpConfig,
         gate: Arc<Authenticator>,
     ) -> Result<Self, HttpStartError> {

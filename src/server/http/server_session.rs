@@ -5,12 +5,12 @@ use crate::engine::values::lease::Ttl;
 use crate::engine::{
     ClientId, EndSession, Grace, Op, OpenId, OpenSession, Outcome, SessionEnd, SessionId,
 };
-use crate::service::{Locks, RequestError, Unavailable};
+use crate::service::{LockService, RequestError, Retry, Unavailable};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::Mutex as AsyncMutex;
 
 /// The ttl of the server's session: how long waiters stay in their queues after their server was
 /// killed. If a server is suspended or partitioned for longer, its waiters lose their queue places
@@ -22,7 +22,7 @@ const HEARTBEAT: Span = Span::from_millis(1_250);
 
 /// The server's session, which is open while any request waits.
 pub(super) struct ServerSession {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     client: ClientId,
     current: Mutex<Option<SessionId>>,
     /// The mutex that a task holds while it opens the session, so that the server opens only one.
@@ -35,7 +35,7 @@ pub(super) struct ServerSession {
 pub(super) struct SessionUse(Arc<ServerSession>);
 
 impl ServerSession {
-    pub(super) fn new(locks: Locks, instance: &str) -> Arc<Self> {
+    pub(super) fn new(locks: Arc<dyn LockService>, instance: &str) -> Arc<Self> {
         let client = ClientId::parse(&format!("server-{instance}"));
         Arc::new(Self {
             locks,
@@ -94,7 +94,9 @@ impl ServerSession {
     async fn open(self: &Arc<Self>) -> Result<SessionId, RequestError> {
         let (client, ttl) = (self.client.clone(), Ttl::new(TTL).ok());
         let op = Op::OpenSession(OpenSession { client, ttl, grace: Grace::NONE });
-        let Outcome::SessionOpened(session) = self.decide(op).await? else {
+        let Outcome::SessionOpened(session) =
+            self.locks.submit(op.into(), Retry::Never).outcome().await?
+        else {
             return Err(RequestError::Unavailable(Unavailable::Closing));
         };
         *self.current.lock() = Some(session);
@@ -116,20 +118,11 @@ impl ServerSession {
             }
             // If the lock service is unavailable, one keep-alive is lost, and the next one follows
             // after [`HEARTBEAT`].
-            if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
+            let kept = self.locks.submit(Op::KeepAlive(session).into(), Retry::Never);
+            if let Err(RequestError::Refused(why)) = kept.outcome().await {
                 log::warn!("the session of this server is over, so its waiters queue anew: {why}");
                 return self.forget(session);
             }
-        }
-    }
-
-    async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
-        let (then, answer) = oneshot::channel();
-        self.locks.submit(op, |answer| drop(then.send(answer)));
-        match answer.await {
-            Ok(Ok(answer)) => answer.map_err(RequestError::Refused),
-            Ok(Err(why)) => Err(RequestError::Unavailable(why)),
-            Err(_) => Err(RequestError::Unavailable(Unavailable::Closing)),
         }
     }
 }

@@ -14,13 +14,13 @@ use crate::auth::engine_shares::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
-    Acquire, Answer, Command, Engine, Event, EventKind, Firm, Grace, LeaseKey, LeaseTerms,
-    LockName, Mode, Op, Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
+    Acquire, Answer, Engine, Event, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode,
+    Op, Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::{MetricKind, MetricsPage};
 use crate::server::lock_log::AuditedCaller;
 use crate::service::event_log::EventWatch;
-use crate::service::{List, Locks, Unavailable};
+use crate::service::{List, ListedNames, LockService, Retry, Unavailable};
 use crate::shares::{
     Identity, LimitName, LoweredLimits, SharePercent, SharedTable, TableFull, TableShare,
 };
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that all connections of the line protocol share.
 pub(super) struct LineService {
-    pub(super) locks: Locks,
+    pub(super) locks: Arc<dyn LockService>,
     /// Default ttl of a lock, for requests that name none.
     pub(super) ttl: Ttl,
     /// Grace period of every lock, during which only its holder may renew it.
@@ -89,7 +89,7 @@ impl Drop for PendingLine<'_> {
 
 impl LineService {
     pub(super) fn new(
-        locks: Locks,
+        locks: Arc<dyn LockService>,
         ttl: Ttl,
         grace: Grace,
         gate: Arc<Authenticator>,
@@ -185,16 +185,11 @@ impl LineService {
                 return word_of(&Ok(Err(refusal)), false);
             }
         }
-        let (then, answer) = oneshot::channel();
-        let then = |answer| {
-            drop(pending);
-            drop(then.send(answer));
-        };
-        self.locks.submit(Command::from(op), then);
-        match timeout(ANSWER_PATIENCE, answer).await {
-            Ok(Ok(answer)) => word_of(&answer, shows_token),
-            // The lock service drops a request without a reply only while it shuts down.
-            Ok(Err(_)) => LineReply::Error,
+        let asked = self.locks.submit(op.into(), Retry::Never).keeping(pending);
+        match timeout(ANSWER_PATIENCE, asked).await {
+            // The server is shutting down.
+            Ok(Err(Unavailable::Closing)) => LineReply::Error,
+            Ok(answer) => word_of(&answer, shows_token),
             Err(_) => LineReply::Timeout,
         }
     }
@@ -211,22 +206,22 @@ impl LineService {
         if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
             return self.refuse(caller, Operation::ShowLock, &denial);
         }
-        let (then, view) = oneshot::channel();
-        if options.stale {
-            self.locks.known_view(name, |known| drop(then.send(known.map(|known| known.it))));
-        } else {
-            self.locks.view(name, |view| drop(then.send(view)));
-        }
+        let view = async {
+            if options.stale {
+                self.locks.known_view(name).await.map(|known| known.it)
+            } else {
+                self.locks.view(name, Retry::Never).await.map(|seen| seen.view)
+            }
+        };
         match timeout(ANSWER_PATIENCE, view).await {
-            Ok(Ok(Ok(view))) => match view.holder() {
+            Ok(Ok(view)) => match view.holder() {
                 Some(holder) if view.phase() != Phase::Free => {
                     let token = options.token.then_some(holder.lease.token);
                     LineReply::Owner(holder.lease.holder.clone(), token)
                 }
                 Some(_) | None => LineReply::None,
             },
-            Ok(Ok(Err(why))) => no_answer(&why),
-            Ok(Err(_)) => LineReply::Error,
+            Ok(Err(why)) => no_answer(&why),
             Err(_) => LineReply::Timeout,
         }
     }
@@ -372,7 +367,7 @@ const PAGE: usize = 1_000;
 
 /// All addresses that are registered to receive lock changes.
 pub(super) struct LineFollowers {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     places: SharedTable,
     known: Mutex<BTreeMap<SocketAddr, LineFollower>>,
     sent: AtomicU64,
@@ -416,7 +411,7 @@ impl FollowerRights {
 }
 
 impl LineFollowers {
-    pub(super) fn new(locks: Locks, share: SharePercent) -> Self {
+    pub(super) fn new(locks: Arc<dyn LockService>, share: SharePercent) -> Self {
         let (known, sent, dropped) = <_>::default();
         let places = SharedTable::new("followers", FOLLOWERS_MAX, share.of(FOLLOWERS_MAX));
         Self { locks, places, known, sent, dropped }
@@ -507,10 +502,9 @@ impl LineFollowers {
     async fn send_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {
-            let (then, page) = oneshot::channel();
             let query = List { prefix: String::new(), after, limit: PAGE };
-            self.locks.list(query, |page| drop(then.send(page)));
-            let Ok(Ok(page)) = page.await else { return Err(DeliveryEnd::Unlisted) };
+            let page = self.locks.list(ListedNames::InUse, query).await;
+            let Ok(page) = page else { return Err(DeliveryEnd::Unlisted) };
             for view in &page.items {
                 for holder in &view.holders {
                     if let Some(message) = message("LOCK", &view.name, &holder.lease.holder) {

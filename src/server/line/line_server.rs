@@ -12,7 +12,7 @@ use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::net::connections::{accept_until, listen};
 use crate::server::lock_log::AuditedCaller;
-use crate::service::Locks;
+use crate::service::LockService;
 use crate::shares::{LoweredLimits, SharePercent};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
@@ -109,7 +109,7 @@ impl LineConfig {
 
 impl LineServer {
     /// Starts listening on the address and serving requests.
-    pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
+    pub fn start(locks: Arc<dyn LockService>, config: LineConfig) -> Result<Self, LineStartError> {
         let LineConfig { ttl, grace, gate, share, limits, follow_addresses, .. } = config;
         let address = config.listen;
         let refused = |error| LineStartError::Listen(address, error);

@@ -19,6 +19,7 @@ use crate::engine::{
     ClientId, EndHoldOff, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token,
 };
 use crate::service::audit::refusal_log::{RefusalSummary, RefusedRequest, log_line};
+use crate::service::call::{Call, Replier};
 use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -147,7 +148,7 @@ struct AuditQueue {
     /// How many expired leases were not recorded, since too many records waited.
     dropped: u64,
     /// Callbacks, each with the number of records that must be written before it is called.
-    then: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    awaited: Vec<(u64, Replier<()>)>,
     /// Whether records are written even if the clock is not known yet.
     hurry: bool,
     closed: bool,
@@ -244,7 +245,7 @@ impl Audit {
         }
     }
 
-    /// Adds an entry of a front end. It is on disk later: see [`Audit::when_written`].
+    /// Adds an entry of a front end. It is on disk later: see [`Audit::written`].
     pub(crate) fn enter_entry(&self, entry: &AuditEntry<'_>) {
         match entry {
             AuditEntry::Act(act) => log_act(&self.enter_act(act)),
@@ -275,19 +276,21 @@ impl Audit {
         }
     }
 
-    /// Calls `then` when all records that were added before are on disk: at once, or on the thread
+    /// Returns a call that is answered when all records that were added before are on disk: at once,
+    /// or on the thread
     /// that writes them.
-    pub(crate) fn when_written(&self, then: Box<dyn FnOnce() + Send>) {
+    pub(crate) fn written(&self) -> Call<()> {
         let mut queue = self.shared.queue.lock();
         if self.thread.is_none() || queue.written == queue.added {
-            drop(queue);
-            return then();
+            return Call::answered(Ok(()));
         }
         let upto = queue.added;
-        queue.then.push((upto, then));
+        let (replier, call) = Call::expected();
+        queue.awaited.push((upto, replier));
         queue.hurry = true;
         drop(queue);
         self.shared.added.notify_one();
+        call
     }
 }
 
@@ -362,7 +365,7 @@ impl AuditShared {
 
     /// Waits until there are records to write, or until the summary of refusals is due.
     fn wait_for_records(&self, queue: &mut MutexGuard<'_, AuditQueue>) {
-        while queue.waiting.is_empty() && queue.then.is_empty() && !queue.closed {
+        while queue.waiting.is_empty() && queue.awaited.is_empty() && !queue.closed {
             match queue.refusals.left(boot_now()) {
                 Some(Span::ZERO) => return,
                 Some(left) => drop(self.added.wait_for(queue, left.as_duration())),
@@ -400,14 +403,16 @@ impl AuditShared {
             });
             let mut queue = self.queue.lock();
             queue.written = upto;
-            let then = std::mem::take(&mut queue.then);
-            let (due, later): (Vec<_>, _) = then.into_iter().partition(|(after, _)| *after <= upto);
-            queue.then = later;
+            let awaited = std::mem::take(&mut queue.awaited);
+            let is_due = |(after, _): &(u64, _)| *after <= upto;
+            let (due, later): (Vec<_>, _) = awaited.into_iter().partition(is_due);
+            queue.awaited = later;
             let is_over = closed && queue.waiting.is_empty();
             drop(queue);
             self.done.notify_all();
-            for (_, then) in due {
-                then();
+            for (_, replier) in due {
+                // Sending fails only if nobody waits any more.
+                let _ = replier.send(Ok(()));
             }
             if is_over {
                 return;
@@ -820,6 +825,7 @@ fn last_of(path: &Path) -> io::Result<Option<ChainLink>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse::kernel::task::spawn;
     use std::sync::mpsc::channel;
 
     fn record(number: usize, reason: Option<StealReason>) -> AuditRecord {
@@ -863,14 +869,18 @@ mod tests {
         // Without a clock nothing is written before a caller waits, so this stalls the thread.
         let _ = audit.enter_act(&act);
         let (resume, stalled) = channel::<()>();
-        audit.when_written(Box::new(move || stalled.recv().unwrap_or_default()));
+        let stall = audit.written();
+        spawn(async move {
+            let _ = stall.await;
+            stalled.recv().unwrap_or_default();
+        });
         let (say, said) = channel();
-        let written = say.clone();
         let adding = Arc::clone(&audit);
         let adds = std::thread::spawn(move || {
             adding.enter_entry(&AuditEntry::Act(act));
             say.send("added").expect("the test waits");
-            adding.when_written(Box::new(move || written.send("written").unwrap_or_default()));
+            assert_eq!(adding.written().wait(), Ok(()));
+            say.send("written").expect("the test waits");
         });
         let next = || said.recv_timeout(Duration::from_secs(10));
         let first = next();

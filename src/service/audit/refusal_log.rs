@@ -3,7 +3,7 @@
 //! Sums up refused requests for the audit log, so that a flood of them fills no disk.
 
 use crate::engine::{ClientId, LockName, Op, Refusal, RefusalKind, Token};
-use crate::service::locks::Locks;
+use crate::service::LockService;
 use crate::time::{Span, Time, Wall};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
@@ -156,7 +156,7 @@ impl LoggedRefusal {
 /// Refusals that wait for the lines of the events before them: a grant is logged before the refusal
 /// that it has caused.
 pub(crate) struct RefusalQueue {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     waiting: Mutex<VecDeque<(u64, LoggedRefusal)>>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -164,7 +164,10 @@ pub(crate) struct RefusalQueue {
 impl RefusalQueue {
     /// Lets the refusals of this process wait in a queue, until [`RefusalQueue::end`]. `wake` is
     /// called when the queue is no longer empty.
-    pub(crate) fn start(locks: Locks, wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn start(
+        locks: Arc<dyn LockService>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let queue = Self { locks, waiting: Mutex::default(), wake: Box::new(wake) };
         let queue = Arc::new(queue);
         *ORDERED.write() = Some(Arc::clone(&queue));

@@ -23,9 +23,9 @@ use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::backend_status::About;
 use crate::service::event_log::{EventPlace, EventStart, EventWatch};
 use crate::service::lock_service::Unavailable;
-use crate::service::locks;
-use crate::service::locks::{Locks, ParentCheck};
 use crate::service::paging::{Children, List, ListPage};
+use crate::service::scoped_views;
+use crate::service::{Call, ListedNames, LockService, ParentCheck, Retry};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -64,7 +64,6 @@ pub enum ItemAccess {
 }
 
 /// The callback for the answer to a batch.
-type Then = Box<dyn FnOnce(Result<Arc<[u8]>, BatchError>) + Send>;
 
 /// Why a batch is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,14 +86,14 @@ pub struct BatchServer {
 }
 
 struct BatchServerState {
-    locks: Locks,
+    locks: Arc<dyn LockService>,
     start: u64,
     answers: Mutex<BatchReplyCache>,
 }
 
 impl BatchServer {
     /// Returns a server for the locks of `locks`.
-    pub fn new(locks: Locks) -> Self {
+    pub fn new(locks: Arc<dyn LockService>) -> Self {
         let start = random();
         let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
         Self { state, protocol: protocol() }
@@ -111,59 +110,64 @@ impl BatchServer {
         decode_batch(bytes).map_err(BatchError::Unreadable)
     }
 
-    /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
-    /// Calls `begins` first, unless the batch is a repeat or is refused as a whole.
+    /// Carries out a batch of `caller`, subject to its `limits`. The answer is an error, or the bytes
+    /// to send. Calls `begins` first, unless the batch is a repeat or is refused as a whole.
     pub fn execute(
         &self,
         caller: &Arc<str>,
         batch: RequestBatch,
         limits: Limits,
         begins: impl FnOnce(&RequestBatch, &Limits),
-        then: impl FnOnce(Result<Arc<[u8]>, BatchError>) + Send + 'static,
-    ) {
+    ) -> Call<Result<Arc<[u8]>, BatchError>> {
         if batch.engine != 0 && batch.engine != self.state.locks.engine_id() {
-            return then(Err(BatchError::Elsewhere));
+            return Call::answered(Ok(Err(BatchError::Elsewhere)));
         }
-        match self.state.enter(caller, &batch) {
-            Ok(()) => {
-                begins(&batch, &limits);
-                self.carry_out(caller, batch, limits, Box::new(then));
-            }
-            Err(known) => then(known),
+        if let Err(known) = self.state.enter(caller, &batch) {
+            return Call::answered(Ok(known));
         }
+        begins(&batch, &limits);
+        self.carry_out(caller, batch, limits)
     }
 
-    fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
+    fn carry_out(
+        &self,
+        caller: &Arc<str>,
+        batch: RequestBatch,
+        mut limits: Limits,
+    ) -> Call<Result<Arc<[u8]>, BatchError>> {
         // The [`Stamp`] of the answer is made before any call of the batch is carried out, so that
         // every view in the answer includes all events whose numbers are below `next_event` of the
         // stamp.
         let stamp = self.stamp();
         let positions = batch.positions();
         let RequestBatch { from, number, asks, .. } = batch;
-        let (server, sender) = (self.clone(), Arc::clone(caller));
-        let done = move |replies: Vec<Vec<u8>>| {
-            let answer: Arc<[u8]> = encode_replies(server.protocol, &stamp, &replies).into();
-            server.state.answers.lock().end(&sender, from, number, &answer);
-            then(Ok(answer));
-        };
-        let gathering = Gathering::new(asks.len(), self.protocol, done);
+        assert!(asks.len() <= ASKS_MAX, "the batch was checked when it was read");
         let page = page_share(&asks);
+        let mut calls = Vec::with_capacity(asks.len());
         for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
             let ask = with_limit(ask, page);
-            let gathering = Arc::clone(&gathering);
-            let put = move |reply: ItemReply| gathering.put(place, &reply);
-            match limits.remove(&place) {
-                None => self.state.execute_item(caller, ask, position, put),
+            calls.push(match limits.remove(&place) {
+                None => self.state.execute_item(caller, ask, position, None),
                 Some(ItemAccess::Checked(check)) => {
-                    self.state.execute_checked(caller, ask, position, check, put);
+                    self.state.execute_item(caller, ask, position, Some(check))
                 }
-                Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
-                Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
+                Some(ItemAccess::Nothing(why)) => Call::answered(Err(why)),
+                Some(ItemAccess::Refused(why)) => Call::answered(Ok(ItemReply::Answered(Err(why)))),
                 Some(ItemAccess::Within(prefixes)) => {
-                    self.state.execute_within(caller, ask, position, prefixes, put);
+                    self.state.execute_within(caller, ask, position, prefixes)
                 }
-            }
+            });
         }
+        let (server, sender) = (self.clone(), Arc::clone(caller));
+        Call::of_steps(async move {
+            let mut replies = EncodedReplies::new(server.protocol);
+            for call in calls {
+                replies.add(&call.await.unwrap_or_else(ItemReply::Unavailable));
+            }
+            let answer = encode_replies(server.protocol, &stamp, &replies.replies).into();
+            server.state.answers.lock().end(&sender, from, number, &answer);
+            Ok(Ok(answer))
+        })
     }
 
     /// Returns the ids of the engine and of this start of the server, the time, and the number of
@@ -290,113 +294,82 @@ impl BatchServerState {
         })
     }
 
+    /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
     fn execute_item(
-        self: &Arc<Self>,
+        &self,
         caller: &Arc<str>,
         ask: BatchItem,
         position: RequestPosition,
-        then: impl FnOnce(ItemReply) + Send + 'static,
-    ) {
+        check: Option<ParentCheck>,
+    ) -> Call<ItemReply> {
         let locks = &self.locks;
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller, position), None, then);
+                self.submit(submission.into_command(caller, position), check)
             }
             BatchItem::View(name) => {
-                locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
+                locks.view(&name, Retry::Never).map(|seen| ItemReply::Viewed(seen.view))
             }
-            BatchItem::List(query) => {
-                locks.list(query, |page| then(or_not(page, ItemReply::Listed)));
-            }
-            BatchItem::Children(query) => {
-                locks.children(query, |page| then(or_not(page, ItemReply::Found)));
-            }
-            BatchItem::About => then(ItemReply::About(locks.about())),
-            BatchItem::Now => then(ItemReply::Now),
-            BatchItem::Urls => then(ItemReply::Urls(locks.urls())),
+            BatchItem::List(query) => locks.list(ListedNames::InUse, query).map(ItemReply::Listed),
+            BatchItem::Children(query) => locks.children(query).map(ItemReply::Found),
+            BatchItem::About => Call::answered(Ok(ItemReply::About(locks.about()))),
+            BatchItem::Now => Call::answered(Ok(ItemReply::Now)),
+            BatchItem::Urls => Call::answered(Ok(ItemReply::Urls(locks.urls()))),
             BatchItem::Leases(session, after) => {
-                locks.leases(session, after, |page| then(or_not(page, ItemReply::Leases)));
+                locks.leases(session, after).map(ItemReply::Leases)
             }
-        }
-    }
-
-    /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
-    fn execute_checked(
-        self: &Arc<Self>,
-        caller: &Arc<str>,
-        ask: BatchItem,
-        position: RequestPosition,
-        check: ParentCheck,
-        then: impl FnOnce(ItemReply) + Send + 'static,
-    ) {
-        match ask {
-            BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller, position), Some(check), then);
-            }
-            other => self.execute_item(caller, other, position, then),
         }
     }
 
     /// Carries out one call in a batch for a caller that may see only names that begin with one of
     /// `prefixes`.
     fn execute_within(
-        self: &Arc<Self>,
+        &self,
         caller: &Arc<str>,
         ask: BatchItem,
         position: RequestPosition,
         prefixes: Vec<String>,
-        then: impl FnOnce(ItemReply) + Send + 'static,
-    ) {
-        let locks = &self.locks;
+    ) -> Call<ItemReply> {
+        let locks = Arc::clone(&self.locks);
         match ask {
-            BatchItem::View(name) => {
-                locks::lead(locks, name, prefixes, |view| {
-                    then(or_not(view, ItemReply::Viewed));
-                });
-            }
-            BatchItem::List(query) => {
-                locks::list(locks, prefixes, query, |page| {
-                    then(or_not(page, ItemReply::Listed));
-                });
-            }
-            BatchItem::Children(query) => {
-                locks::children(locks, prefixes, query, |page| {
-                    then(or_not(page, ItemReply::Found));
-                });
-            }
+            BatchItem::View(name) => Call::of_steps(async move {
+                scoped_views::lead(&*locks, &name, prefixes).await.map(ItemReply::Viewed)
+            }),
+            BatchItem::List(query) => Call::of_steps(async move {
+                let page = scoped_views::list(&*locks, ListedNames::InUse, prefixes, query).await;
+                page.map(ItemReply::Listed)
+            }),
+            BatchItem::Children(query) => Call::of_steps(async move {
+                scoped_views::children(&*locks, prefixes, query).await.map(ItemReply::Found)
+            }),
             BatchItem::About => {
                 // The counts of all locks, waiters and sessions are hidden, since they would reveal
                 // how many locks exist that the caller may not see.
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
-                then(ItemReply::About(about));
+                Call::answered(Ok(ItemReply::About(about)))
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.execute_item(caller, ask, position, then);
+                self.execute_item(caller, ask, position, None)
             }
         }
     }
 
-    fn submit(
-        self: &Arc<Self>,
-        command: Command,
-        check: Option<ParentCheck>,
-        then: impl FnOnce(ItemReply) + Send + 'static,
-    ) {
+    fn submit(&self, command: Command, check: Option<ParentCheck>) -> Call<ItemReply> {
         if let (Op::Settle, None) = (&command.op, &command.request) {
             // A server applies expiries and timeouts by itself, so no command is needed for a
             // client that asks for that (`Settle`) without a request id.
-            return then(ItemReply::Now);
+            return Call::answered(Ok(ItemReply::Now));
         }
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
-            return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
+            return Call::answered(Err(Unavailable::Denied { why: ENDLESS.into() }));
         }
         let subject = CommandSubject::of(&command.op);
-        self.locks.submit_checked(command, check, move |answer| {
-            if let (Some(subject), Ok(Err(refusal))) = (&subject, &answer) {
+        self.locks.submit_checked(command, check).map(move |answer| {
+            if let (Some(subject), Err(refusal)) = (&subject, &answer) {
                 subject.refused(refusal);
             }
-            then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
-        });
+            ItemReply::Answered(answer.map(Outcome::first))
+        })
     }
 }
 
@@ -420,64 +393,29 @@ fn with_limit(ask: BatchItem, max: usize) -> BatchItem {
     }
 }
 
-fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply) -> ItemReply {
-    result.map_or_else(ItemReply::Unavailable, reply)
-}
-
-/// The callback for the encoded replies of a batch, once it is complete.
-type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
-
-/// Collects the encoded replies of a batch until it is complete.
-struct Gathering(Mutex<Gathered>);
-
-struct Gathered {
+/// The encoded replies of a batch, as far as there are any.
+struct EncodedReplies {
     replies: Vec<Vec<u8>>,
     protocol: u8,
     bytes: usize,
-    missing: usize,
-    then: Option<Gather>,
 }
 
-impl Gathering {
-    fn new(
-        count: usize,
-        protocol: u8,
-        then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static,
-    ) -> Arc<Self> {
-        assert!(count <= ASKS_MAX, "the batch was checked when it was read");
-        let replies = vec![Vec::new(); count];
-        let mut gathered = Gathered { replies, protocol, bytes: 0, missing: count, then: None };
-        if count == 0 {
-            then(Vec::new());
-        } else {
-            gathered.then = Some(Box::new(then));
-        }
-        Arc::new(Self(Mutex::new(gathered)))
+impl EncodedReplies {
+    const fn new(protocol: u8) -> Self {
+        Self { replies: Vec::new(), protocol, bytes: 0 }
     }
 
-    fn put(&self, place: usize, reply: &ItemReply) {
-        let mut gathered = self.0.lock();
-        let protocol = gathered.protocol;
-        let mut bytes = encode_reply(protocol, reply);
-        let room = REPLIES_BYTES_MAX.saturating_sub(gathered.bytes);
+    fn add(&mut self, reply: &ItemReply) {
+        let mut bytes = encode_reply(self.protocol, reply);
+        let room = REPLIES_BYTES_MAX.saturating_sub(self.bytes);
         if bytes.len() > room && !matches!(reply, ItemReply::Answered(_)) {
-            bytes = shortened(protocol, reply, room).unwrap_or_else(|| {
+            bytes = shortened(self.protocol, reply, room).unwrap_or_else(|| {
                 let why = TOO_MUCH.into();
-                encode_reply(protocol, &ItemReply::Unavailable(Unavailable::Denied { why }))
+                encode_reply(self.protocol, &ItemReply::Unavailable(Unavailable::Denied { why }))
             });
         }
-        gathered.bytes += bytes.len();
-        gathered.replies[place] = bytes;
-        gathered.missing -= 1;
-        if gathered.missing > 0 {
-            return;
-        }
-        let replies = std::mem::take(&mut gathered.replies);
-        let then = gathered.then.take();
-        drop(gathered);
-        if let Some(then) = then {
-            then(replies);
-        }
+        self.bytes += bytes.len();
+        self.replies.push(bytes);
     }
 }
 
@@ -674,10 +612,9 @@ mod tests {
         Mode, OpenId, Ownership, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
     };
     use crate::service::local::Local;
-    use std::sync::mpsc::channel;
 
     fn server() -> BatchServer {
-        BatchServer::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
+        BatchServer::new(Arc::new(Local::in_memory(Rules::default()).expect("started")))
     }
 
     fn execute(
@@ -685,10 +622,8 @@ mod tests {
         batch: &RequestBatch,
         limits: &Limits,
     ) -> Result<Vec<ItemReply>, BatchError> {
-        let (send, replies) = channel();
-        let then = move |got| send.send(got).unwrap_or_default();
-        server.execute(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {}, then);
-        let replies = replies.recv().expect("the server answers");
+        let call = server.execute(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {});
+        let replies = call.wait().expect("the server answers");
         replies.map(|replies| decode_response(&replies).expect("as it was written").replies)
     }
 
@@ -724,7 +659,7 @@ mod tests {
             other_engine,
         ] {
             let begins = |batch: &RequestBatch, _: &Limits| begun.push(batch.number);
-            server.execute(&"batch:a".into(), batch, anything(), begins, |_| {});
+            server.execute(&"batch:a".into(), batch, anything(), begins).detach();
         }
         assert_eq!(begun, [1, 2]);
     }
@@ -771,9 +706,9 @@ mod tests {
         for name in 0..locks {
             for number in 0..=waiters {
                 let line = QueuePolicy::Join(None);
-                server.state.locks.submit(acquire(name, number, line), |answer| {
-                    answer.expect("in this process").expect("granted or queued");
-                });
+                let ask = acquire(name, number, line).into();
+                let answer = server.state.locks.submit(ask, Retry::Never).wait();
+                answer.expect("in this process").expect("granted or queued");
             }
         }
         let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
@@ -826,7 +761,7 @@ mod tests {
     fn more_request_ids_than_are_remembered_block_no_command() {
         let rules = Rules { requests_max: 1, ..Rules::default() };
         let local = Arc::new(Local::in_memory(rules).expect("started"));
-        let server = BatchServer::new(Locks::new(local));
+        let server = BatchServer::new(local);
         for number in 1..4 {
             let BatchItem::Submit(mut command) = open() else { unreachable!("as made above") };
             command.key = Some(number.to_string().into());
@@ -841,8 +776,7 @@ mod tests {
     /// Returns the engine of a cluster, the batch servers of two of its nodes, and a session.
     fn two_nodes() -> (Arc<Local>, [BatchServer; 2], SessionId) {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-        let [one, two] =
-            [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
+        let [one, two] = [(); 2].map(|()| BatchServer::new(Arc::<Local>::clone(&local)));
         let opened = execute(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
         let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
             panic!("{opened:?}");
@@ -910,7 +844,7 @@ mod tests {
         assert_eq!(execute(&two, &settle(2, None), &anything()), done, "a copy in time");
         assert_eq!(execute(&one, &settle(3, Some("k3")), &anything()), done);
         assert_eq!(local.inspect(Engine::request_ids), 1);
-        let three = BatchServer::new(Locks::new(Arc::<Local>::clone(&local)));
+        let three = BatchServer::new(Arc::<Local>::clone(&local));
         let late = execute(&three, &settle(2, None), &anything()).expect("carried out");
         let [ItemReply::Answered(Err(refusal))] = &late[..] else { panic!("{late:?}") };
         assert!(matches!(*refusal.reason, Reason::LateCopy(of) if of == session), "{refusal}");

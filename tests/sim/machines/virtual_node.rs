@@ -27,7 +27,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testing::client_history::SafetyProperty;
-use tokio::sync::oneshot;
 
 /// Number of entries between snapshots. It is low, so that nodes which were down need a snapshot.
 const ENTRIES_A_SNAPSHOT: u64 = 60;
@@ -245,17 +244,15 @@ impl Host {
 
     async fn submit(&self, command: Command) -> NodeReply {
         let id = command.request.as_ref().map(|request| request.id.clone());
-        let (send, reply) = oneshot::channel();
         let answer = if planted(PlantedBug::AnswersBeforeCommit) && self.leads().is_some() {
             let mut engine = self.requests.replica.state().engine.clone();
             let answer = engine.apply(engine.clock(), &command, &mut vec![]);
-            self.requests.queue.submit(command, Box::new(drop));
+            self.requests.queue.submit(command).detach();
             answer
         } else {
-            // Sending the answer fails if the client has stopped waiting for it.
-            let then = Box::new(move |answer| drop(send.send(answer)));
-            self.requests.submit(command, 1, then);
-            let Ok(Ok(answer)) = reply.await else { return NodeReply::Unavailable };
+            let Ok(answer) = self.requests.submit(command, 1).await else {
+                return NodeReply::Unavailable;
+            };
             answer
         };
         if self.runs() {
@@ -271,17 +268,11 @@ impl Host {
             let now = core.engine.clock();
             return seen((core.engine.view(&name, now), now));
         }
-        let (send, reply) = oneshot::channel();
         let own = name.clone();
         let query = move |engine: &Engine, now| (engine.view(&own, now), now);
-        self.requests.read_engine(
-            Some(&name),
-            query,
-            Box::new(move |answer| drop(send.send(answer))),
-        );
-        match reply.await {
-            Ok(Ok(answer)) => seen(answer),
-            Ok(Err(_)) | Err(_) => NodeReply::Unavailable,
+        match self.requests.read_engine(Some(&name), query).await {
+            Ok(answer) => seen(answer),
+            Err(_) => NodeReply::Unavailable,
         }
     }
 }

@@ -35,8 +35,8 @@ use crate::guard::write_policy::{
 use crate::service::local::Local;
 use crate::service::test_backends::forward_to_engine;
 use crate::service::{
-    About, BackendStatus, CacheableView, LockService, Locks, Retry, SessionOwner, Then,
-    Unavailable, counters, paging,
+    About, BackendStatus, CacheableView, Call, LockService, Retry, SessionOwner, Unavailable,
+    counters, paging,
 };
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -442,10 +442,7 @@ fn client_of(name: &str) -> ClientId {
 }
 
 fn submit(engine: &Local, op: Op) -> Answer {
-    let (send, answer) = channel();
-    let then = Box::new(move |answer| drop(send.send(answer)));
-    engine.submit(Command::from(op), Retry::Never, then);
-    answer.recv().expect("the engine answers at once").expect("it is in memory")
+    engine.submit(op.into(), Retry::Never).wait().expect("it is in memory")
 }
 
 /// A request that waits until the service answers again.
@@ -467,32 +464,38 @@ impl Link {
         self.is_silent.load(Ordering::SeqCst)
     }
 
+    /// Returns what the engine answers to `ask`, at once or when it can be reached again.
+    fn answered<T: Send + 'static>(
+        &self,
+        retry: Retry,
+        ask: impl FnOnce(&Local) -> Call<T> + Send + 'static,
+    ) -> Call<T> {
+        match (self.is_silent(), retry) {
+            (false, _) => ask(&self.engine),
+            (true, Retry::Never) => Call::answered(Err(Self::no_answer())),
+            (true, Retry::UntilAnswered) => {
+                let (replier, call) = Call::expected();
+                self.unanswered.lock().push(Box::new(move |engine| {
+                    let _ = replier.send(ask(engine).wait());
+                }));
+                call
+            }
+        }
+    }
+
     fn no_answer() -> Unavailable {
         Unavailable::NoAnswer { server: "http://test".into() }
     }
 }
 
 impl LockService for Link {
-    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
-        match (self.is_silent(), retry) {
-            (false, _) => self.engine.submit(command, retry, then),
-            (true, Retry::Never) => then(Err(Self::no_answer())),
-            (true, Retry::UntilAnswered) => self.unanswered.lock().push(Box::new(move |engine| {
-                engine.submit(command, retry, then);
-            })),
-        }
+    fn submit(&self, command: Command, retry: Retry) -> Call<Answer> {
+        self.answered(retry, move |engine| engine.submit(command, retry))
     }
 
-    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
-        match (self.is_silent(), retry) {
-            (false, _) => self.engine.view(name, retry, then),
-            (true, Retry::Never) => then(Err(Self::no_answer())),
-            (true, Retry::UntilAnswered) => {
-                let name = name.clone();
-                let view = Box::new(move |engine: &Local| engine.view(&name, retry, then));
-                self.unanswered.lock().push(view);
-            }
-        }
+    fn view(&self, name: &LockName, retry: Retry) -> Call<CacheableView> {
+        let name = name.clone();
+        self.answered(retry, move |engine| engine.view(&name, retry))
     }
 
     fn own_session(&self) -> Result<SessionOwner, Unavailable> {
@@ -569,8 +572,8 @@ impl TestService {
     }
 
     /// Returns the service as the guard of the machine gets it.
-    pub(super) fn locks(&self) -> Locks {
-        Locks::new(Arc::clone(&self.link) as _)
+    pub(super) fn locks(&self) -> Arc<dyn LockService> {
+        Arc::clone(&self.link) as _
     }
 
     /// Another client takes the lock, or waits for it. Returns whether it has it at once.

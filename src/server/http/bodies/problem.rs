@@ -10,7 +10,6 @@ use axum::body::Body;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
-use tokio::sync::oneshot;
 
 /// The error response to a failed request. Its content is boxed, because it is larger and rarer
 /// than a success.
@@ -36,13 +35,10 @@ pub(in crate::server::http) const LEFT_QUEUE: &str = "left_queue";
 /// The result of a request handler: a response, or a problem.
 pub(in crate::server::http) type HandlerResult<T = Response> = Result<T, Problem>;
 
-/// Converts what the lock service sent, a reply or nothing, to the result of a handler.
-pub(in crate::server::http) fn service_reply<T>(
-    answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
-) -> HandlerResult<T> {
-    // The lock service drops a request without a reply only while it shuts down.
-    let answer = answer.unwrap_or(Err(Unavailable::Closing));
-    answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
+impl From<Unavailable> for Problem {
+    fn from(why: Unavailable) -> Self {
+        RequestError::Unavailable(why).into()
+    }
 }
 
 /// Returns the status code of a kind of refusal. Two kinds have a second code:

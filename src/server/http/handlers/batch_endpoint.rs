@@ -30,7 +30,7 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 /// Content type of the binary replies to batches, and of the binary event stream.
 const KIND: &str = "application/x-latchfs";
@@ -70,20 +70,12 @@ async fn run_batch(mut call: RequestContext) -> HandlerResult<Response> {
     let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
     let begins = |batch: &RequestBatch, limits: &Limits| audit(&call, batch, limits);
-    let (send, reply) = oneshot::channel();
-    // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
-    let answered = |answer| {
-        drop(pending);
-        drop(send.send(answer));
-    };
-    batch_server.execute(&caller, batch, limits, begins, answered);
-    match reply.await {
-        Ok(Ok(bytes)) => {
+    match batch_server.execute(&caller, batch, limits, begins).keeping(pending).await? {
+        Ok(bytes) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
         }
-        Ok(Err(why)) => turned(why),
-        Err(_) => Err(Problem::closing()),
+        Err(why) => turned(why),
     }
 }
 

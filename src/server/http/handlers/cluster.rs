@@ -8,7 +8,7 @@ use crate::server::http::bodies::options::{RequestOptions, request_id};
 use crate::server::http::bodies::parameters::{
     ALL, CLIENT, FORCE, IDEMPOTENCY_KEY, KEEP, NODE_ID, OF, REASON, STATE, TO,
 };
-use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::bodies::schema::Schema;
 use crate::server::http::handlers::grant_response;
@@ -17,13 +17,12 @@ use crate::server::http::request_context::{Endpoint, RequestContext, doc, endpoi
 use crate::service::backend_status::{
     ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
-use crate::service::{ActionTarget, RequestError, Unavailable, replay};
+use crate::service::{ActionTarget, RequestError, Retry, replay};
 use crate::status::hold_off_of;
 use crate::time::{Span, Wall};
 use axum::http::{HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// Maximum number of pending requests in an answer.
 const PENDING_MAX: usize = 1_000;
@@ -107,9 +106,7 @@ pub(in crate::server::http) const PROMOTE: &[Endpoint] = &[endpoint(
 async fn get_cluster(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
-    let (then, report) = oneshot::channel();
-    council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
-    let report: ClusterReport = service_reply(report.await)?;
+    let report = council.report(options.state).await?;
     let mut shown = shown(&report);
     if let Some(hold_off) = call.app.locks.hold_off() {
         let locks = &call.app.locks;
@@ -214,9 +211,7 @@ async fn remove(mut call: RequestContext) -> HandlerResult {
 /// Returns the client that has the name of a node; `None` if there is no such node, if another node
 /// has the same name, or if it can't be the name of a client.
 async fn client_of(council: &dyn ClusterAdmin, id: u64) -> Option<ClientId> {
-    let (then, report) = oneshot::channel();
-    council.report(false, Box::new(|report| drop(then.send(report))));
-    let nodes = report.await.ok()?.nodes;
+    let nodes = council.report(false).await.ok()?.nodes;
     let node = nodes.iter().find(|node| node.member.id == id)?;
     let is_only = nodes.iter().filter(|one| one.member.name == node.member.name).count() == 1;
     ClientId::parse(&node.member.name).ok().filter(|_| is_only)
@@ -238,12 +233,8 @@ async fn release_of(
     let reason = StealReason::parse(&format!("node {id}, {client}, has left the cluster"))
         .expect("a client id and a few words fit");
     let reset = Op::Reset(Reset::new(ResetScope::Of(client.clone()), by, reason));
-    let (then, answer) = oneshot::channel();
-    call.app.locks.submit(reset, |answer| drop(then.send(answer)));
-    match service_reply(answer.await)? {
-        Ok(_) => Ok(()),
-        Err(refusal) => Err(RequestError::Refused(refusal).into()),
-    }
+    call.app.locks.submit(reset.into(), Retry::Never).outcome().await?;
+    Ok(())
 }
 
 /// Returns the node id in the path of a request.
@@ -257,10 +248,8 @@ fn id_of(call: &RequestContext) -> HandlerResult<u64> {
 async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
     audit(call, change, "begun").await;
-    let (then, changed) = oneshot::channel();
-    council.change(change, Box::new(|changed| drop(then.send(changed))));
-    let unavailable = Unchanged::Unavailable(Unavailable::Closing);
-    let Err(why) = changed.await.unwrap_or(Err(unavailable)) else {
+    let changed = council.change(change).await;
+    let Err(why) = changed.unwrap_or_else(|why| Err(Unchanged::Unavailable(why))) else {
         audit(call, change, "done").await;
         return Ok(json(StatusCode::OK, &json!({ "done": true })));
     };
@@ -381,9 +370,7 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
 /// Handles `GET /backup`, which returns a backup of the engine's state.
 async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     RequestOptions::read(&mut call).await?;
-    let (then, state) = oneshot::channel();
-    call.app.locks.state(|state| drop(then.send(state)));
-    let Some(state) = service_reply(state.await)? else {
+    let Some(state) = call.app.locks.state().await? else {
         let detail = "this server holds no lock state; send the request to the server that does";
         return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
     };

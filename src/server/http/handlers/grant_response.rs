@@ -13,13 +13,14 @@ use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::handlers::sessions;
 use crate::server::http::request_context::RequestContext;
-use crate::service::{Locks, RequestError};
+use crate::service::{LockService, RequestError};
 use crate::status::{previous_of, status_of};
 use crate::time::Time;
 use axum::http::header::ETAG;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The response body for a tenure that was granted or renewed; the fields that the single-lock API
 /// has too come first.
@@ -55,7 +56,7 @@ impl<'a> GrantResponse<'a> {
     /// without a query for the lock. Returns `None` if the lease is attached to a session, because
     /// the tenure does not tell when the session ends.
     pub(in crate::server::http) fn of(
-        locks: &Locks,
+        locks: &Arc<dyn LockService>,
         name: &'a LockName,
         client: &'a ClientId,
         tenure: &Tenure,
@@ -69,7 +70,7 @@ impl<'a> GrantResponse<'a> {
     /// Builds the response from the state of the lock. Returns `None` if the tenure is no longer
     /// among the lock's holders.
     pub(super) fn in_view(
-        locks: &Locks,
+        locks: &Arc<dyn LockService>,
         view: &'a LockView,
         tenure: &Tenure,
         renewed: bool,
@@ -86,7 +87,7 @@ impl<'a> GrantResponse<'a> {
     /// Builds the response from the tenure and from its expiry `ends`, with remaining times counted
     /// from `now`.
     pub(in crate::server::http) fn ending(
-        locks: &Locks,
+        locks: &Arc<dyn LockService>,
         name: &'a LockName,
         client: &'a ClientId,
         tenure: &Tenure,

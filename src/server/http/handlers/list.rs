@@ -8,18 +8,17 @@ use crate::engine::{
     Annotate, Forget, Handover, LeaseKey, LockName, LockView, Op, Outcome, Patch, Phase, Token,
 };
 use crate::server::http::bodies::options::{Consistency, RequestOptions, name_in, request_id};
-use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
 use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::request_context::RequestContext;
 use crate::service::ListedNames::{InUse, Remembered};
-use crate::service::{List, ListPage, locks};
+use crate::service::{List, ListPage, scoped_views};
 use crate::status::{kind_of_end, previous_of, status_of, with_end};
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 /// Maximum number of locks on one page, which makes about half a megabyte.
 const PAGE_MAX: usize = 1_000;
@@ -36,14 +35,11 @@ pub(in crate::server::http) async fn list(mut call: RequestContext) -> HandlerRe
         json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
     };
     if options.consistency == Consistency::Stale {
-        let (then, known) = oneshot::channel();
-        locks.known_list(names, visible, query, |known| drop(then.send(known)));
-        let known = service_reply(known.await)?;
+        let known = locks.known_list(names, visible, query).await?;
         return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
     }
-    let (then, page) = oneshot::channel();
-    locks::list_of(locks, names, visible, query, |page| drop(then.send(page)));
-    Ok(json(StatusCode::OK, &shown(&service_reply(page.await)?)))
+    let page = scoped_views::list(&**locks, names, visible, query).await?;
+    Ok(json(StatusCode::OK, &shown(&page)))
 }
 
 /// Adds the maximum age of the returned state to the result of a stale read, as `age_ms`.

@@ -11,7 +11,7 @@ use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::{Response, json, text};
 use crate::server::http::request_context::{Endpoint, RequestContext};
 use crate::service::backend_status::{Behind, Member, Outlook, Standing};
-use crate::service::{Locks, RequestError};
+use crate::service::{LockService, RequestError};
 use axum::http::header::{ACCEPT, VARY};
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::json;
@@ -169,7 +169,7 @@ pub(in crate::server::http) fn ready(call: &RequestContext) -> HandlerResult<Res
 }
 
 /// Returns the problem of a server that grants nothing yet.
-fn held_off(hold_off: &HoldOff, locks: &Locks) -> Problem {
+fn held_off(hold_off: &HoldOff, locks: &Arc<dyn LockService>) -> Problem {
     let until = locks.wall(hold_off.until);
     let said = hold_off.sentence(until);
     let detail = format!(

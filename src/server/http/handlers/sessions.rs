@@ -15,18 +15,18 @@ use crate::engine::{
     Token, Ttl,
 };
 use crate::server::http::bodies::options::{RequestOptions, request_id};
-use crate::server::http::bodies::problem::{HandlerResult, Problem, service_reply};
+use crate::server::http::bodies::problem::{HandlerResult, Problem};
 use crate::server::http::bodies::response::json;
 use crate::server::http::handlers::grant_response;
 use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::request_context::RequestContext;
+use crate::service::ListedNames::InUse;
 use crate::service::audit::refusal_log::CommandSubject;
-use crate::service::{List, RequestError, locks};
+use crate::service::{List, RequestError, Retry, scoped_views};
 use crate::time::Time;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 /// The response to a session keep-alive.
 #[derive(Serialize)]
@@ -199,10 +199,8 @@ async fn search(call: &RequestContext, client: &ClientId, ended: &mut Ended) -> 
     let mut after = None;
     loop {
         let query = List { prefix: String::new(), after, limit: PAGE };
-        let (then, page) = oneshot::channel();
         let visible = call.grant.narrowed("");
-        locks::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
-        let page = service_reply(page.await)?;
+        let page = scoped_views::list(&*call.app.locks, InUse, visible, query).await?;
         for view in &page.items {
             end_in(call, client, view, ended).await?;
         }
@@ -269,9 +267,8 @@ async fn leave(
 async fn end_all(call: &RequestContext, client: &ClientId, op: Op) -> HandlerResult<()> {
     let owners = [client.clone()];
     call.grant.may_submit(&op, &owners).map_err(|denial| Problem::denied(&denial))?;
-    let (then, answer) = oneshot::channel();
-    call.app.locks.submit(op, |answer| drop(then.send(answer)));
-    service_reply(answer.await)?.map(drop).map_err(|refusal| RequestError::Refused(refusal).into())
+    call.app.locks.submit(op.into(), Retry::Never).outcome().await?;
+    Ok(())
 }
 
 fn was_there(ended: HandlerResult<()>) -> HandlerResult<bool> {

@@ -15,8 +15,8 @@ use crate::server::http::handlers::grant_response::unexpected;
 use crate::server::http::handlers::grant_response::{granted, show_tenure};
 use crate::server::http::request_context::{RequestContext, parent_check};
 use crate::server::http::server_session::SessionUse;
+use crate::service::RequestError;
 use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
-use crate::service::{RequestError, Unavailable};
 use crate::status::why_of;
 use crate::time::{Span, Time};
 use std::pin::pin;
@@ -104,19 +104,14 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<QueueEntry, Reque
     let op = Op::Acquire(ask.clone());
     let pending = call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
-    let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
+    let (on_end, end) = oneshot::channel();
     let on_end = |end| {
         // The send fails only if the client has closed the connection, which drops the request and
         // its receiver.
         let _ = on_end.send(end);
     };
-    let then = |answer| {
-        drop(pending);
-        drop(then.send(answer));
-    };
-    call.app.waits.enter(ask.clone(), check, on_end, then);
-    let closing = RequestError::Unavailable(Unavailable::Closing);
-    match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
+    let entered = call.app.waits.enter(ask.clone(), check, on_end).keeping(pending);
+    match entered.await.map_err(RequestError::Unavailable)? {
         Ok(Entered::Waits(place)) => Ok(QueueEntry::Waits(place, end)),
         Ok(Entered::Decided(outcome)) => Ok(QueueEntry::Decided(outcome)),
         Err(refusal) => Err(RequestError::Refused(refusal)),
