@@ -397,8 +397,9 @@ impl RequestQueue {
         all.filter_map(|asked| asked.replier).collect()
     }
 
-    /// Drops the new requests that need not be carried out, and returns the senders to all callers that do not insist on an answer: the client must report to them that the server has
-    /// not answered.
+    /// Drops the new requests that need not be carried out, and returns the senders to all callers
+    /// that do not insist on an answer: the client must report to them that the server has not
+    /// answered.
     pub(super) fn give_up(&mut self) -> Vec<ItemReplier> {
         let mut abandoned = Vec::new();
         self.new.retain_mut(|asked| {

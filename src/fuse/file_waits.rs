@@ -26,7 +26,7 @@ use crate::fuse::open_files::{LastSeen, OpenFile, OpenFiles, OpenTarget};
 use crate::fuse::posix_locks::PosixLocks;
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
-use crate::service::{LockService, ParentCheck, RequestError, Unavailable};
+use crate::service::{CacheableView, LockService, ParentCheck, RequestError, Retry, Unavailable};
 use crate::time::Span;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
@@ -467,7 +467,8 @@ impl Polls {
         if self.register(fh, &name, waker) {
             return always | PollEvents::POLLPRI;
         }
-        let Ok(view) = self.nodes.locks.view_of(&name).await else { return always };
+        let seen = self.nodes.service.view(&name, Retry::Never).await;
+        let Ok(CacheableView { view, .. }) = seen else { return always };
         let now = LastSeen::of(&view);
         let seen = *open.state().seen.get_or_insert(now);
         let changed = self.record_poll(fh, now.phase, seen != now);
@@ -488,7 +489,7 @@ impl Polls {
     fn register(self: &Arc<Self>, fh: u64, name: &LockName, waker: Option<PollWaker>) -> bool {
         let mut polled = self.polled.lock();
         if polled.watch.is_none() {
-            let mut watch = self.nodes.locks.service().subscribe(None);
+            let mut watch = self.nodes.service.subscribe(None);
             let events_of = Arc::downgrade(self);
             watch.wake_by(Arc::new(move || {
                 if let Some(polls) = events_of.upgrade() {

@@ -160,7 +160,7 @@ impl KernelCache {
     }
 
     fn follow(self: &Arc<Self>, kept: &mut Kept, since: u64) {
-        let mut watch = self.nodes.locks.service().subscribe(Some(since));
+        let mut watch = self.nodes.service.subscribe(Some(since));
         let events_of = Arc::downgrade(self);
         watch.wake_by(Arc::new(move || {
             if let Some(cache) = events_of.upgrade() {

@@ -84,13 +84,13 @@ impl LockFs {
 
     /// Counts a request for the file operation `act`, and returns its caller.
     fn caller(&self, who: Requester, act: Act) -> Caller {
-        self.0.nodes.locks.refusals().count_act(act);
+        self.0.nodes.refusals.count_act(act);
         self.0.callers.caller(who)
     }
 
     /// Counts a file operation that locks don't support. Returns its errno.
     fn not_here(&self, errno: Errno) -> Errno {
-        let refusals = self.0.nodes.locks.refusals();
+        let refusals = &self.0.nodes.refusals;
         refusals.count_act(Act::Other);
         refusals.count_errno(errno);
         errno

@@ -17,11 +17,11 @@ use crate::fuse::file_attrs::{LINKS, LockAttributes, NodeState};
 use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::{Errno, FileAttr, LockRequest, NameIn, NodeEntry};
 use crate::fuse::kernel::interrupts::groups_of;
-use crate::fuse::lock_access::LockAccess;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::lease_users::LeaseUsers;
-use crate::fuse::refusals::{Act, errno_of_name};
-use crate::service::{CacheableView, ParentCheck, RequestError};
+use crate::fuse::refusals::{Act, Refusals, errno_of_name};
+use crate::service::{CacheableView, LockService, ParentCheck, RequestError, Retry};
+use futures_util::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -34,8 +34,10 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The locks of one mount as inodes: the lock service, the attributes and the inode table.
 pub(crate) struct LockNodes {
-    /// Access to the lock service.
-    pub(crate) locks: LockAccess,
+    /// The lock service.
+    pub(crate) service: Arc<dyn LockService>,
+    /// The record of refusals, which `.latchfs/why` and the metrics show.
+    pub(crate) refusals: Arc<Refusals>,
     /// The file attributes of locks.
     pub(crate) attrs: LockAttributes,
     /// The processes that made and last renewed the leases.
@@ -45,8 +47,49 @@ pub(crate) struct LockNodes {
 
 impl LockNodes {
     /// Returns the inodes of a new mount, of which the kernel knows none yet.
-    pub(crate) fn new(locks: LockAccess, attrs: LockAttributes, users: LeaseUsers) -> Self {
-        Self { locks, attrs, users, inodes: Mutex::default() }
+    pub(crate) fn new(
+        service: Arc<dyn LockService>,
+        refusals: Arc<Refusals>,
+        attrs: LockAttributes,
+        users: LeaseUsers,
+    ) -> Self {
+        Self { service, refusals, attrs, users, inodes: Mutex::default() }
+    }
+
+    /// Returns the current state of a lock. If the lock service gives no answer, records the
+    /// failure and returns its errno.
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<LockView, Errno> {
+        self.seen(caller, act, name).await.map(|seen| seen.view)
+    }
+
+    /// Returns the current states of several locks, in the order of `names`.
+    async fn views(
+        &self,
+        caller: &Caller,
+        act: Act,
+        names: &[LockName],
+    ) -> Result<Vec<LockView>, Errno> {
+        let views = join_all(names.iter().map(|name| self.view(caller, act, name))).await;
+        views.into_iter().collect()
+    }
+
+    /// Returns the current state of a lock for the kernel to cache, with the number of the first
+    /// event that this state may not include. If the lock service gives no answer, records the
+    /// failure and returns its errno.
+    async fn seen(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<CacheableView, Errno> {
+        self.service.view(name, Retry::Never).await.map_err(|why| {
+            self.refusals.failed(caller, act, Some(name), RequestError::Unavailable(why))
+        })
     }
 
     /// Returns the inode table.
@@ -99,7 +142,7 @@ impl LockNodes {
             }
             Some(place) => place.child(at.name).map_err(|error| {
                 let (errno, sentence) = (errno_of_name(error), wrong_name(at.name, error));
-                self.locks.refusals().refused(caller, act, None, errno, sentence)
+                self.refusals.refused(caller, act, None, errno, sentence)
             }),
             None => Err(Errno::ESTALE),
         }
@@ -107,7 +150,7 @@ impl LockNodes {
 
     fn refuse_ours(&self, caller: &Caller, act: Act) -> Errno {
         let sentence = ".latchfs holds latchfs's own files, and only those; make locks beside it";
-        self.locks.refusals().refused(caller, act, None, Errno::EPERM, sentence)
+        self.refusals.refused(caller, act, None, Errno::EPERM, sentence)
     }
 
     /// Returns the attributes of a control file. As in /proc, its size is unknown before it is
@@ -136,7 +179,7 @@ impl LockNodes {
     ) -> Result<FileAttr, Errno> {
         let attr = self.control_attr(ino, control);
         let ControlFile::Report(LockReport::Content, name) = control else { return Ok(attr) };
-        let view = self.locks.view(caller, Act::Stat, name).await?;
+        let view = self.view(caller, Act::Stat, name).await?;
         Ok(FileAttr { size: content_bytes(&view), ..attr })
     }
 
@@ -155,7 +198,7 @@ impl LockNodes {
         act: Act,
         name: &LockName,
     ) -> Result<(NodeState, Option<u64>), Errno> {
-        let CacheableView { view, as_of } = self.locks.seen(caller, act, name).await?;
+        let CacheableView { view, as_of } = self.seen(caller, act, name).await?;
         Ok((self.attrs.state_of(&view), as_of))
     }
 
@@ -169,7 +212,7 @@ impl LockNodes {
     ) -> Result<FileAttr, Errno> {
         if node.links.len() > 1 {
             let names: Vec<_> = node.links.iter().map(|link| link.name.clone()).collect();
-            let views = self.locks.views(caller, Act::Stat, &names).await?;
+            let views = self.views(caller, Act::Stat, &names).await?;
             return Ok(self.attrs.of_group(ino, node, &views));
         }
         let (state, _) = self.state(caller, Act::Stat, &node.name).await?;
@@ -202,15 +245,21 @@ pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
 /// Makes the checks that the lock service performs before it creates a name below the name of a
 /// held lock.
 pub(crate) struct ParentChecks {
-    locks: LockAccess,
+    service: Arc<dyn LockService>,
+    refusals: Arc<Refusals>,
     opens: Arc<OpenFiles>,
     host: ClientId,
 }
 
 impl ParentChecks {
     /// Returns the checks of one mount, whose users are clients of `host`.
-    pub(crate) const fn new(locks: LockAccess, opens: Arc<OpenFiles>, host: ClientId) -> Self {
-        Self { locks, opens, host }
+    pub(crate) const fn new(
+        service: Arc<dyn LockService>,
+        refusals: Arc<Refusals>,
+        opens: Arc<OpenFiles>,
+        host: ClientId,
+    ) -> Self {
+        Self { service, refusals, opens, host }
     }
 
     /// Returns the check that the lock service performs before it executes the command `op` of
@@ -253,9 +302,9 @@ impl ParentChecks {
         let Some(open) = self.opens.get(asked.fh) else { return Ok(()) };
         let Some(name) = open.lock() else { return Ok(()) };
         let Some(check) = self.check_of_name(&open.opener(caller), name) else { return Ok(()) };
-        self.locks.service().check_parent(&check).await.map_err(|why| {
+        self.service.check_parent(&check).await.map_err(|why| {
             let failure = RequestError::Unavailable(why);
-            self.locks.refusals().failed(caller, Act::Lock, Some(name), failure)
+            self.refusals.failed(caller, Act::Lock, Some(name), failure)
         })
     }
 

@@ -1,16 +1,20 @@
 //! What the operations of one mount share.
+//!
+//! The shares of local users in the locks, queues and sessions of the engine of a mount. Root and
+//! the user who mounted have no share of their own: they could end the daemon as well. Behind a
+//! server, the server limits the mount as a whole.
 
-use crate::fuse::credentials::Callers;
+use crate::auth::{ClientPattern, EngineShares, Grant};
+use crate::engine::{ClientId, Op};
+use crate::fuse::credentials::{Callers, client_of_user};
 use crate::fuse::file_attrs::LockAttributes;
 use crate::fuse::file_waits::{FileWaits, Polls};
 use crate::fuse::kernel::handles::Shares;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::machine_facts::own_uid;
 use crate::fuse::kernel_cache::KernelCache;
-use crate::fuse::lock_access;
-use crate::fuse::lock_access::LockAccess;
 use crate::fuse::lock_nodes::{LockNodes, ParentChecks};
-use crate::fuse::mount_config::MountConfig;
+use crate::fuse::mount_config::{ClientScope, MountConfig};
 use crate::fuse::open_files::{OpenFiles, WaitingReads};
 use crate::fuse::posix_locks::{LockingParts, PosixLocks};
 use crate::fuse::process::bindings::ProcessBindings;
@@ -62,22 +66,21 @@ impl Mount {
         config: &MountConfig,
         follows_symlinks: bool,
     ) -> Arc<Self> {
-        lock_access::limit_users(&**service, config);
+        limit_users(&**service, config);
         let shares = Shares::new(own_uid());
         let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
         let opens = Arc::new(OpenFiles::new(shares.clone()));
         let refusals = Arc::new(Refusals::audited(service.clone(), &config.dir));
         let callers = Arc::new(Callers::new(config));
-        let locks = LockAccess::new(service.clone(), refusals);
         let (of, content) = (Arc::clone(&callers), config.content);
         let attrs = LockAttributes::new(service.clone(), of, content, own_uid());
         let users = LeaseUsers::new(service.clone(), Arc::clone(&callers));
-        let nodes = Arc::new(LockNodes::new(locks.clone(), attrs, users));
+        let nodes = Arc::new(LockNodes::new(service.clone(), Arc::clone(&refusals), attrs, users));
         let cache = KernelCache::new(Arc::clone(&nodes));
         let of = Arc::clone(&callers);
         let bindings = ProcessBindings::new(service.clone(), config, of, shares);
         let (by, host) = (Arc::clone(&opens), config.client.clone());
-        let parents = Arc::new(ParentChecks::new(locks.clone(), by, host));
+        let parents = Arc::new(ParentChecks::new(service.clone(), Arc::clone(&refusals), by, host));
         let parts = LockingParts {
             nodes: Arc::clone(&nodes),
             opens: Arc::clone(&opens),
@@ -93,7 +96,7 @@ impl Mount {
             cache,
             polls: Polls::new(Arc::clone(&nodes), Arc::clone(&opens)),
             waits: FileWaits::new(service.clone(), of, by),
-            reads: WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), locks),
+            reads: WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), refusals),
             metrics: ServiceMetrics::new(service.clone()),
             callers,
             nodes,
@@ -104,4 +107,44 @@ impl Mount {
             posix_locks,
         })
     }
+}
+
+/// Lets each user of a mount take only a share of `service`.
+fn limit_users(service: &dyn LockService, config: &MountConfig) {
+    if config.owner == ClientScope::Host {
+        // All users are one client, and each may release the locks of all.
+        return;
+    }
+    let shares = EngineShares::new(config.share);
+    let free = [0, own_uid()].map(|uid| client_of_user(&config.client, uid));
+    let (host, owner) = (config.client.clone(), config.owner);
+    service.limit(Arc::new(move |op, engine| {
+        let Some(client) = client_of(op) else { return Ok(()) };
+        if *client == host || free.iter().any(|free| client.belongs_to(free)) {
+            return Ok(());
+        }
+        shares.check(&grant_of(client, owner), op, engine)
+    }));
+}
+
+const fn client_of(op: &Op) -> Option<&ClientId> {
+    match op {
+        Op::Acquire(ask) => Some(&ask.client),
+        Op::Steal(ask) => Some(&ask.client),
+        Op::OpenSession(ask) => Some(&ask.client),
+        _ => None,
+    }
+}
+
+/// Returns a grant for all clients of the user behind `client`.
+fn grant_of(client: &ClientId, owner: ClientScope) -> Grant {
+    let client = client.as_str();
+    let user = match owner {
+        // The last part of the client's name is the login session.
+        ClientScope::Session => client.rsplit_once(':').map_or(client, |(user, _)| user),
+        ClientScope::Host | ClientScope::User => client,
+    };
+    let clients =
+        vec![ClientPattern::Exactly(user.to_owned()), ClientPattern::Beginning(format!("{user}:"))];
+    Grant { name: user.to_owned(), ..Grant::of_user(0, clients, false) }
 }

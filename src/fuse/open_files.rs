@@ -50,7 +50,7 @@ use crate::fuse::kernel::handles::{Full, HandleNumbers, Handles, Pool, Share, Sh
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
 use crate::fuse::kernel::notifications::PollWaker;
 use crate::fuse::kernel::task::{Pending, Promise, pending};
-use crate::fuse::lock_access::LockAccess;
+use crate::fuse::refusals::Refusals;
 use crate::service::event_log::EventWatch;
 use crate::service::{LockService, SessionOwner};
 use crate::status::{event_of, lost};
@@ -740,7 +740,7 @@ impl InterruptibleWait for WaitingReader {
 pub(crate) struct WaitingReads {
     opens: Arc<OpenFiles>,
     interrupts: Arc<InterruptWatcher>,
-    locks: LockAccess,
+    refusals: Arc<Refusals>,
 }
 
 impl WaitingReads {
@@ -749,9 +749,9 @@ impl WaitingReads {
     pub(crate) const fn new(
         opens: Arc<OpenFiles>,
         interrupts: Arc<InterruptWatcher>,
-        locks: LockAccess,
+        refusals: Arc<Refusals>,
     ) -> Self {
-        Self { opens, interrupts, locks }
+        Self { opens, interrupts, refusals }
     }
 
     /// Returns a number for a new read, which no other read has had.
@@ -783,15 +783,15 @@ impl WaitingReads {
 
     /// Lets the interrupt watcher watch the thread of a waiting read that is registered already.
     pub(crate) fn watch(&self, fh: u64, number: u64, tid: u32) {
-        let (opens, locks) = (Arc::downgrade(&self.opens), self.locks.clone());
-        self.interrupts.watch(number, tid, WaitingRead { opens, locks, fh, number });
+        let (opens, refusals) = (Arc::downgrade(&self.opens), Arc::clone(&self.refusals));
+        self.interrupts.watch(number, tid, WaitingRead { opens, refusals, fh, number });
     }
 }
 
 /// A waiting read, as the interrupt watcher sees it.
 struct WaitingRead {
     opens: Weak<OpenFiles>,
-    locks: LockAccess,
+    refusals: Arc<Refusals>,
     fh: u64,
     number: u64,
 }
@@ -818,7 +818,7 @@ impl InterruptibleWait for WaitingRead {
         let held = self.place(&state).map(|place| state.held.remove(place));
         drop(state);
         if let Some(held) = held {
-            self.locks.refusals().count_errno(Errno::EINTR);
+            self.refusals.count_errno(Errno::EINTR);
             held.promise.keep(Err(Errno::EINTR));
         }
     }

@@ -11,8 +11,8 @@ use crate::engine::{Engine, SessionId};
 use crate::service::audit::audit_log::AuditEntry;
 use crate::service::call::Call;
 use crate::service::event_log::{EventPlace, EventStart};
-use crate::service::lock_service::Unavailable;
 pub use crate::service::queue_waits::{PendingRequest, PendingStage};
+use crate::service::unavailable::Unavailable;
 use crate::time::{Span, Wall};
 use std::fmt;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ pub trait BackendStatus {
         let _ = place;
         EventStart::Forgotten
     }
-    /// Returns the encoded state of the engine, as of one moment after all requests before this one;
-    /// `None` if the engine is not in this process.
+    /// Returns the encoded state of the engine, as of one moment after all requests before this
+    /// one; `None` if the engine is not in this process.
     fn state(&self) -> Call<Option<Vec<u8>>> {
         Call::answered(Ok(None))
     }

@@ -31,10 +31,11 @@ use crate::engine::{
 };
 use crate::service::audit::audit_log::{Audit, AuditEntry, is_audited};
 use crate::service::call::{Call, Replier};
-use crate::service::lock_service::{Admission, Unavailable};
+use crate::service::lock_service::Admission;
 use crate::service::paging::StaleReads;
 use crate::service::parent_check::ParentCheck;
 use crate::service::replay::ClockMapping;
+use crate::service::unavailable::Unavailable;
 use crate::storage::{StateDir, StateError};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};

@@ -1,20 +1,18 @@
 //! The lock service: the interface between the front ends and a backend, wherever the engine runs.
 //!
-//! Why a request has no outcome: the engine refused it, or there was no answer.
 
 use super::backend_status::{BackendStatus, SessionOwner};
 use super::event_log::EventWatch;
 use super::paging::{Children, List, ListPage};
 use crate::engine::{
     Answer, Child, Command, Engine, HoldOff, Limit, LockCount, LockName, LockView, Op, Reason,
-    Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
+    Refusal, RequestId, SessionId, SessionView, Token,
 };
 use crate::service::call::Call;
-use crate::service::paging::{ListedNames, StaleRead, StaleReads, page_within};
+use crate::service::paging::{ListedNames, StaleReads};
 use crate::service::parent_check::ParentCheck;
-use crate::service::scoped_views;
+use crate::service::unavailable::Unavailable;
 use crate::time::{Time, Wall};
-use std::fmt;
 use std::sync::Arc;
 
 /// Whether a request without an answer is sent again.
@@ -30,8 +28,8 @@ pub enum Retry {
 
 /// A backend of the lock service.
 ///
-/// A request acts when it is made: see [`Call`]. The answer may come on another thread, and no mutex
-/// is held when it does.
+/// A request acts when it is made: see [`Call`]. The answer may come on another thread, and no
+/// mutex is held when it does.
 pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, retry: Retry) -> Call<Answer>;
@@ -121,39 +119,6 @@ impl dyn LockService {
             }
             Ok(())
         })
-    }
-
-    /// Returns the state of one lock as this node has applied it, which may be old, or its current
-    /// state if the backend has no local state that can be old.
-    pub async fn known_view(&self, name: &LockName) -> Result<StaleRead<LockView>, Unavailable> {
-        match self.read_stale(|engine, at| engine.view(name, at)) {
-            Some(known) => Ok(known),
-            None => Ok(StaleRead::now(self.view(name, Retry::Never).await?.view)),
-        }
-    }
-
-    /// Returns a page of the locks whose names begin with one of `prefixes`, which may be old, or a
-    /// current page if the backend has no local state that can be old. The prefix of the query is
-    /// ignored: the caller has already narrowed `prefixes` to it.
-    pub async fn known_list(
-        &self,
-        names: ListedNames,
-        prefixes: Vec<String>,
-        query: List,
-    ) -> Result<StaleRead<ListPage<LockView>>, Unavailable> {
-        let known = self.read_stale(|engine, at| page_within(engine, at, names, &prefixes, &query));
-        match known {
-            Some(known) => Ok(known),
-            None => scoped_views::list(self, names, prefixes, query).await.map(StaleRead::now),
-        }
-    }
-
-    /// Returns the result of a stale read, or `None` if the backend has no local state that can be
-    /// old.
-    fn read_stale<T>(&self, read: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
-        let (mut read, mut seen) = (Some(read), None);
-        let age = self.stale(&mut |engine, at| seen = read.take().map(|read| read(engine, at)))?;
-        seen.map(|it| StaleRead { it, age })
     }
 
     /// Checks that `admission` admits a command. Without an engine in this process, the server
@@ -249,144 +214,3 @@ impl CacheableView {
         Self { view, as_of: None }
     }
 }
-
-/// Why there is no answer, or none that can be trusted. Unless the variant says otherwise, assume
-/// that the outcome is unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unavailable {
-    /// The state directory cannot be written. The request had no effect: the engine grants nothing
-    /// that a restart would forget.
-    State {
-        /// Whether the disk is full, a condition that may pass.
-        full: bool,
-        /// The error text of the operating system.
-        why: Arc<str>,
-    },
-    /// The daemon is shutting down.
-    Closing,
-    /// The server did not answer in time, or cannot be reached.
-    NoAnswer {
-        /// The name of the server.
-        server: Arc<str>,
-    },
-    /// The replicated log gives no answer: its disk has failed, is full or is too slow.
-    Log {
-        /// A description of the failure.
-        why: Arc<str>,
-    },
-    /// The cluster has no quorum, or no leader yet.
-    NoQuorum {
-        /// A description of the cause.
-        why: Arc<str>,
-    },
-    /// The clock of this machine differs too much from the server's for a steal. The request was
-    /// not sent.
-    ClockSkew {
-        /// The difference and the next step, as a sentence.
-        why: Arc<str>,
-    },
-    /// The caller lacks the permission.
-    Denied {
-        /// The reason, as a sentence.
-        why: Arc<str>,
-    },
-}
-
-/// The cause of [`Unavailable::NoQuorum`] while a node has no contact with a majority.
-const NO_MAJORITY: &str = "no majority of the nodes answers";
-
-/// The remedy for the lack of a majority, as the end of a sentence.
-pub const MAJORITY_ADVICE: &str = "start nodes until a majority answers; if the data of so many \
-    is lost for good that none can, 'latchfs cluster recover' begins a new cluster with a node \
-    that is left";
-
-impl Unavailable {
-    /// Returns the failure of a node that has no contact with a majority.
-    pub fn no_majority() -> Self {
-        Self::NoQuorum { why: NO_MAJORITY.into() }
-    }
-
-    /// Whether there is no answer because the cluster has no majority.
-    pub fn is_no_majority(&self) -> bool {
-        matches!(self, Self::NoQuorum { why } if &**why == NO_MAJORITY)
-    }
-
-    /// Returns the kind of this failure. A full disk counts as a limit: nothing was done, and the
-    /// request can be retried.
-    pub const fn kind(&self) -> RefusalKind {
-        match self {
-            Self::State { full: true, .. } => RefusalKind::Limit,
-            Self::State { full: false, .. }
-            | Self::Closing
-            | Self::NoAnswer { .. }
-            | Self::NoQuorum { .. }
-            | Self::Log { .. } => RefusalKind::ConsistencyUnavailable,
-            Self::ClockSkew { .. } => RefusalKind::ClockSkewExceeded,
-            Self::Denied { .. } => RefusalKind::Denied,
-        }
-    }
-}
-
-/// Why a request has no outcome: a refusal, or no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RequestError {
-    /// The engine refused the request.
-    Refused(Refusal),
-    /// The service gave no answer.
-    Unavailable(Unavailable),
-}
-
-impl RequestError {
-    /// Returns the kind of the refusal or failure.
-    pub const fn kind(&self) -> RefusalKind {
-        match self {
-            Self::Refused(refusal) => refusal.kind(),
-            Self::Unavailable(unavailable) => unavailable.kind(),
-        }
-    }
-}
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Unavailable(unavailable) => unavailable.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::State { why, .. } => write!(
-                f,
-                "the state directory can't be written ({why}), so nothing is granted or changed \
-                 that a restart would forget; free disk space or repair it, and try again"
-            ),
-            Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
-            Self::NoAnswer { server } => write!(
-                f,
-                "the server {server} does not answer, so the outcome is unknown; see whether it \
-                 runs and can be reached, and try again"
-            ),
-            Self::Log { why } => write!(
-                f,
-                "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
-                 again when the node is back"
-            ),
-            Self::NoQuorum { why } if self.is_no_majority() => write!(
-                f,
-                "the cluster has no majority: {why}, so nothing is granted, and the outcome of a \
-                 change is unknown; {MAJORITY_ADVICE}"
-            ),
-            Self::NoQuorum { why } => write!(
-                f,
-                "the nodes give no answer ({why}), so the outcome is unknown; see 'latchfs cluster \
-                 status', and try again"
-            ),
-            Self::ClockSkew { why } | Self::Denied { why } => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for Unavailable {}

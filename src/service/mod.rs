@@ -6,19 +6,21 @@
 //!
 //! The folders and files in reading order:
 //!
-//! - `timer` is an alarm, `audit` the log of what somebody may have to answer for.
+//! - `timer` is an alarm, `unavailable` why a request has no outcome, and `call` a request that was
+//!   made. `audit` is the log of what somebody may have to answer for.
 //! - `paging`, `event_log`, `backend_status` and `counters` are the data of requests and answers.
-//! - `call` is a request that was made, `lock_service` the trait, and `queue_waits` waits in a queue.
+//! - `lock_service` is the trait, and `queue_waits` waits in a queue.
 //! - `parent_check` decides who may create names below a lock, `scoped_views` who sees which names.
 //! - `local` is the engine in this process, `replay` restores it, also from a backup.
 //! - `batch` is the protocol between a client of latchfs and its server.
 //! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
 
 pub(crate) mod timer;
+pub mod unavailable;
+pub mod call;
 pub mod audit;
 pub mod paging;
 pub mod event_log;
-pub mod call;
 pub mod lock_service;
 pub mod parent_check;
 pub mod scoped_views;
@@ -37,8 +39,8 @@ pub(crate) use crate::service::backend_status::TOLERATED_SKEW;
 pub use crate::service::backend_status::{RemoteStatus, RttSample};
 pub(crate) use crate::service::event_log::EventPlaces;
 pub use crate::service::event_log::{EventPlace, EventStart};
-pub use crate::service::lock_service::{RequestError, Unavailable};
 pub use crate::service::parent_check::ParentCheck;
+pub use crate::service::unavailable::{RequestError, Unavailable};
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use call::{Call, Replier};
 pub use lock_service::{Admission, CacheableView, LockService, Retry};

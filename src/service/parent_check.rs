@@ -7,7 +7,7 @@ use super::paging::{List, ListedNames};
 use crate::engine::{
     Answer, ClientId, Command, Engine, Lease, LeaseKey, LockName, LockView, Op, Outcome, Release,
 };
-use crate::service::lock_service::Unavailable;
+use crate::service::unavailable::Unavailable;
 use futures_util::future::try_join_all;
 use std::fmt;
 use std::sync::Arc;

@@ -400,12 +400,11 @@ async fn give_back_unclaimed(
     ticket: Ticket,
     end: Option<WaitEnd>,
 ) {
-    let end = match end {
-        Some(end) => Some(end),
-        None => {
-            let seen = locks.view(&ask.name, Retry::UntilAnswered).await;
-            seen.ok().and_then(|seen| end_seen(&seen.view, ticket, ask.hold))
-        }
+    let end = if end.is_some() {
+        end
+    } else {
+        let seen = locks.view(&ask.name, Retry::UntilAnswered).await;
+        seen.ok().and_then(|seen| end_seen(&seen.view, ticket, ask.hold))
     };
     if let Some(WaitEnd::Granted(grant)) = end {
         let key = LeaseKey { name: ask.name, client: ask.client, token: Some(grant.token) };

@@ -3,11 +3,55 @@
 //! the length of a view, nor its page boundaries.
 //!
 //! Prefixes are sorted, and none lies within another.
+//!
+//! Stale reads: what this node has applied, for a caller that prefers an old answer to waiting for
+//! a majority.
 
-use super::lock_service::{LockService, Retry, Unavailable};
-use super::paging::{Children, List, ListPage, ListedNames};
-use crate::engine::{Child, LockName, LockView, Mode};
+use super::lock_service::{LockService, Retry};
+use super::paging::{Children, List, ListPage, ListedNames, StaleRead, page_within};
+use super::unavailable::Unavailable;
+use crate::engine::{Child, Engine, LockName, LockView, Mode};
+use crate::time::Time;
 use std::vec::IntoIter;
+
+/// Returns the state of one lock as this node has applied it, which may be old, or its current
+/// state if the backend has no local state that can be old.
+pub async fn known_view(
+    service: &dyn LockService,
+    name: &LockName,
+) -> Result<StaleRead<LockView>, Unavailable> {
+    match read_stale(service, |engine, at| engine.view(name, at)) {
+        Some(known) => Ok(known),
+        None => Ok(StaleRead::now(service.view(name, Retry::Never).await?.view)),
+    }
+}
+
+/// Returns a page of the locks whose names begin with one of `prefixes`, which may be old, or a
+/// current page if the backend has no local state that can be old. The prefix of the query is
+/// ignored: the caller has already narrowed `prefixes` to it.
+pub async fn known_list(
+    service: &dyn LockService,
+    names: ListedNames,
+    prefixes: Vec<String>,
+    query: List,
+) -> Result<StaleRead<ListPage<LockView>>, Unavailable> {
+    let known = read_stale(service, |engine, at| page_within(engine, at, names, &prefixes, &query));
+    match known {
+        Some(known) => Ok(known),
+        None => list(service, names, prefixes, query).await.map(StaleRead::now),
+    }
+}
+
+/// Returns the result of a stale read, or `None` if the backend has no local state that can be
+/// old.
+fn read_stale<T>(
+    service: &dyn LockService,
+    read: impl FnOnce(&Engine, Time) -> T,
+) -> Option<StaleRead<T>> {
+    let (mut read, mut seen) = (Some(read), None);
+    let age = service.stale(&mut |engine, at| seen = read.take().map(|read| read(engine, at)))?;
+    seen.map(|it| StaleRead { it, age })
+}
 
 /// Returns a page of the locks within `prefixes` that have these names. The prefix of the query is
 /// ignored: the caller has already narrowed `prefixes` to it.

@@ -1,6 +1,7 @@
 //! Locks that other users or clients make below a held lock, through every interface: they do not
 //! keep the holder from releasing its lock.
 
+use futures_util::FutureExt as _;
 use latchfs::engine::values::lease::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Answer, ClientId, Lease, LeaseTerms, LockName, Op, QueuePolicy, Rules,
@@ -9,13 +10,13 @@ use latchfs::service::batch::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_response, encode_batch,
 };
 use latchfs::service::local::Local;
-use latchfs::service::{LockService, ParentCheck, Unavailable};
+use latchfs::service::{LockService, ParentCheck, Retry, Unavailable};
 use latchfs::time::steady_now;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 use testing::*;

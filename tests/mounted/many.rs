@@ -3,13 +3,12 @@
 use latchfs::engine::{
     Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Op, Release, Rules, Ttl,
 };
-use latchfs::service::{LockService, Retry};
 use latchfs::service::local::Local;
+use latchfs::service::{LockService, Retry};
 use latchfs::time::Span;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use testing::*;
 
 /// The maximum number of locks in one mount or server, as latchfs sets it.

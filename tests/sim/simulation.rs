@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testing::client_history::{SafetyProperty, Violation};
 use testing::promises;
-use tokio::sync::oneshot;
 
 /// Number of clients: enough that every lock is contended and has waiters.
 const CLIENTS: u64 = 6;
@@ -196,14 +195,9 @@ async fn take_backup(world: Arc<SimWorld>, time: Span) -> Option<(Time, Inherite
         sleep(RECHECK).await;
         let Some(leader) = world.leader() else { continue };
         let asked = now();
-        let (send, backup) = oneshot::channel();
         let query = |engine: &Engine, _| InheritedState::of(engine, 0, None);
-        leader.requests.read_engine(
-            None,
-            query,
-            Box::new(move |inherited| drop(send.send(inherited))),
-        );
-        if let Ok(Ok(Ok(Some(mut inherited)))) =
+        let backup = leader.requests.read_engine(None, query);
+        if let Ok(Ok(Some(mut inherited))) =
             SimTypeConfig::timeout(RECHECK.as_duration(), backup).await
         {
             world.record.note(format_args!("a backup as of {asked}"));

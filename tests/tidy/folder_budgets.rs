@@ -29,7 +29,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/engine/codec", 1250),
     ("src/engine/rules", 1750),
     ("src/engine/values", 2450),
-    ("src/fuse", 3750),
+    ("src/fuse", 3650),
     ("src/fuse/control_files", 800),
     ("src/fuse/kernel", 2950),
     ("src/fuse/ops", 1700),
@@ -68,9 +68,9 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/server/http/handlers", 2600),
     ("src/server/http/routes", 850),
     ("src/server/line", 1000),
-    ("src/service", 2800),
+    ("src/service", 2650),
     ("src/service/audit", 900),
-    ("src/service/batch", 800),
+    ("src/service/batch", 700),
     ("src/storage", 1500),
 ];
 

@@ -57,7 +57,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/service/audit/audit_log.rs", &["END_BYTES_MAX"]),
     ("src/service/audit/audit_log.rs", &["LOGGED_MAX"]),
     ("src/service/local.rs", &["COPIED_AT_ONCE_MAX"]),
-    ("src/service/locks.rs", &["BELOW_MAX"]),
+    ("src/service/parent_check.rs", &["BELOW_MAX"]),
     ("src/service/audit/refusal_log.rs", &["REASON_CHARS_MAX"]),
     ("src/service/queue_waits.rs", &["EVENTS_MAX"]),
     ("src/cli/guard/sleep_inhibitor.rs", &["SIGNALS_MAX"]),

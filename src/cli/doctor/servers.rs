@@ -12,7 +12,7 @@ use crate::cli::serve::cluster_command::votes;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::{Http, ServerAccess, is_on_this_machine};
 use crate::client::server_clock::{Stuck, probe};
-use crate::service::lock_service::MAJORITY_ADVICE;
+use crate::service::unavailable::MAJORITY_ADVICE;
 use crate::service::{Contact, RttSample};
 use crate::time::{Span, Wall};
 use serde_json::Value;

@@ -8,7 +8,7 @@ use crate::cli::connect::target::home_server;
 use crate::cli::exit::{CliError, CliResult, Exit};
 use crate::cli::output;
 use crate::cli::status_table::aligned;
-use crate::service::lock_service::MAJORITY_ADVICE;
+use crate::service::unavailable::MAJORITY_ADVICE;
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;

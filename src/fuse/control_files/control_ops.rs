@@ -51,9 +51,9 @@ async fn lookup_report(
     name: &OsStr,
 ) -> Result<NodeEntry, Errno> {
     let (name, spelled) = reported(parent, name).map_err(|(errno, sentence)| {
-        mount.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence)
+        mount.nodes.refusals.refused(caller, Act::Lookup, None, errno, sentence)
     })?;
-    let view = mount.nodes.locks.view(caller, Act::Lookup, &name).await?;
+    let view = mount.nodes.view(caller, Act::Lookup, &name).await?;
     let found = if view.has_below && spelled == SpelledName::Plain {
         ControlFile::Reports(report, Some(name))
     } else {
@@ -74,7 +74,7 @@ pub(crate) fn open(
     flags: i32,
 ) -> Result<Opened, Errno> {
     if let Err(full) = mount.opens.shares().room(Pool::Files, caller.uid) {
-        return Err(mount.nodes.locks.refusals().full(caller, Act::Open, None, &full));
+        return Err(mount.nodes.refusals.full(caller, Act::Open, None, &full));
     }
     if control.is_directory() {
         return Err(Errno::EISDIR);
@@ -84,7 +84,7 @@ pub(crate) fn open(
     }
     let (stream, how) = match control {
         ControlFile::Events(since) => {
-            let stream = EventStream::open(mount.nodes.locks.service(), since);
+            let stream = EventStream::open(&mount.nodes.service, since);
             (Some(stream), OpenedFlags::FOPEN_NONSEEKABLE)
         }
         _ => (None, OpenedFlags::empty()),
@@ -122,7 +122,7 @@ pub(crate) async fn read(
     let bytes = render(mount, caller, open, control).await?;
     match open.keep(mount.opens.shares(), bytes) {
         Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
-        Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
+        Err(full) => Err(mount.nodes.refusals.full(caller, Act::Read, None, &full)),
     }
 }
 
@@ -143,7 +143,7 @@ async fn read_events(
         return Err(Errno::EAGAIN);
     }
     if let Err(full) = mount.opens.shares().room(Pool::Threads, caller.uid) {
-        return Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full));
+        return Err(mount.nodes.refusals.full(caller, Act::Read, None, &full));
     }
     let number = mount.opens.number();
     let later = stream.read_later(&mount.interrupts, number, asked.size, caller.pid);
@@ -166,7 +166,7 @@ async fn render(
         ControlFile::Page(ControlPage::Ctl) | ControlFile::Events(_) => String::new(),
         ControlFile::Page(ControlPage::Why) => why(mount, caller, open).await?,
         ControlFile::Report(_, name) | ControlFile::Fact(_, name) => {
-            let view = mount.nodes.locks.view(caller, Act::Read, name).await?;
+            let view = mount.nodes.view(caller, Act::Read, name).await?;
             open.saw(&view);
             return Ok(report_content(mount, control, &view));
         }
@@ -176,13 +176,13 @@ async fn render(
 
 /// Returns the last refusal of the user who opened the file, as JSON.
 async fn why(mount: &Mount, caller: &Caller, open: &OpenFile) -> Result<String, Errno> {
-    let locks = &mount.nodes.locks;
-    let last = locks.refusals().last().of(&open.client);
+    let nodes = &mount.nodes;
+    let last = nodes.refusals.last().of(&open.client);
     Ok(pretty(&match last {
         Why::Nothing => refusals::nothing(&open.client),
         Why::Refused(value) => value,
         Why::Met(name) => {
-            let view = locks.view(&open.opener(caller), Act::Read, &name).await?;
+            let view = nodes.view(&open.opener(caller), Act::Read, &name).await?;
             refusals::met(&open.client, &view)
         }
     }))
@@ -191,7 +191,7 @@ async fn why(mount: &Mount, caller: &Caller, open: &OpenFile) -> Result<String, 
 /// Returns the content of a control file that reports on a lock, whose state is `view`.
 fn report_content(mount: &Mount, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
     let holder = view.holder();
-    let wall = |at| mount.nodes.locks.service().wall(at);
+    let wall = |at| mount.nodes.service.wall(at);
     let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
     let text = match control {
         ControlFile::Report(LockReport::Content, _) => {

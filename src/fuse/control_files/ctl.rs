@@ -24,7 +24,7 @@ use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::OpenFile;
 use crate::fuse::process::lease_users::{ProcessHandle, kind_of};
 use crate::fuse::refusals::Act;
-use crate::service::{List, ListPage, RequestError, Unavailable};
+use crate::service::{List, ListPage, ListedNames, RequestError, Retry, Unavailable};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn read_now(
     }
     if let Err(full) = mount.opens.shares().room(Pool::Threads, caller.uid) {
         drop(state);
-        return Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full));
+        return Err(mount.nodes.refusals.full(caller, Act::Read, None, &full));
     }
     Ok(Err(mount.reads.hold(asked.fh, state, asked.size, caller.pid)))
 }
@@ -76,7 +76,7 @@ pub(crate) async fn write(
     // The limit on unread bytes is checked before the request runs: beyond it, the answer could
     // not be stored, and the program would not learn the outcome.
     if let Err(full) = mount.opens.shares().room(Pool::Bytes, open.uid) {
-        return Err(mount.nodes.locks.refusals().full(caller, Act::Control, None, &full));
+        return Err(mount.nodes.refusals.full(caller, Act::Control, None, &full));
     }
     match parse(data) {
         Ok(request) if request.waits() => begin_to_wait(mount, caller, fh, open, request),
@@ -170,7 +170,7 @@ impl ControlHost for CtlHost<'_> {
         let grant = self.caller.grant(self.mount.nodes.attrs.mounter());
         grant.may_begin(operation).map_err(|denial| {
             let why = why_denied(&denial);
-            self.mount.nodes.locks.refusals().denied(self.caller, operation.rule().name, &why);
+            self.mount.nodes.refusals.denied(self.caller, operation.rule().name, &why);
             why
         })
     }
@@ -183,13 +183,13 @@ impl ControlHost for CtlHost<'_> {
     }
 
     fn wall(&self, at: Time) -> Wall {
-        self.mount.nodes.locks.service().wall(at)
+        self.mount.nodes.service.wall(at)
     }
 
     fn process(&self, name: &LockName, pid: u32) -> Result<ProcessHandle, Value> {
         self.mount.bindings.named(self.caller, pid).map_err(|(errno, why)| {
             let (refusals, sentence) =
-                (self.mount.nodes.locks.refusals(), format!("lock '{name}': {why}"));
+                (&self.mount.nodes.refusals, format!("lock '{name}': {why}"));
             refusals.refused(self.caller, Act::Control, Some(name), errno, sentence.clone());
             refusal(kind_of(errno), &sentence)
         })
@@ -233,21 +233,21 @@ impl ControlHost for CtlHost<'_> {
     }
 
     fn failed(&self, name: &LockName, failure: RequestError) {
-        let refusals = self.mount.nodes.locks.refusals();
+        let refusals = &self.mount.nodes.refusals;
         refusals.failed(self.caller, Act::Control, Some(name), failure);
     }
 
     async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
         let check = self.mount.parents.check_of(self.caller, &op);
-        self.mount.nodes.locks.decide_checked(op, check).await
+        self.mount.nodes.service.submit_checked(op, check).outcome().await
     }
 
     async fn view(&self, name: &LockName) -> Result<LockView, Unavailable> {
-        self.mount.nodes.locks.view_of(name).await
+        self.mount.nodes.service.view(name, Retry::Never).await.map(|seen| seen.view)
     }
 
     async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
-        self.mount.nodes.locks.list(query).await
+        self.mount.nodes.service.list(ListedNames::InUse, query).await
     }
 
     async fn wait(&self, ask: Acquire, patience: Option<Span>) -> ControlWaitEnd {
@@ -259,7 +259,7 @@ impl ControlHost for CtlHost<'_> {
             Some(FileWaitEnd::Left(why)) => ControlWaitEnd::Left(why),
             Some(FileWaitEnd::NoRoom(full)) => {
                 let sentence = full.to_string();
-                self.mount.nodes.locks.refusals().full(caller, Act::Control, Some(&name), &full);
+                self.mount.nodes.refusals.full(caller, Act::Control, Some(&name), &full);
                 ControlWaitEnd::Refused(refusal(RefusalKind::Limit, &sentence))
             }
             None => ControlWaitEnd::Abandoned,

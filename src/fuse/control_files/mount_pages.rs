@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Returns the configuration of this mount and the state of its lock service, as JSON.
 pub(crate) fn server(mount: &Mount) -> Value {
-    let service = mount.nodes.locks.service();
+    let service = &mount.nodes.service;
     let (about, config) = (service.about(), &mount.config);
     let mut page = json!({
         "kind": about.kind.as_str(),
@@ -67,12 +67,12 @@ pub(crate) fn metrics(mount: &Mount) -> String {
     page.gauge("latchfs_open_files", "Open files of this mount.", open);
     let help = "File operations of this mount.";
     page.family("latchfs_fs_operations_total", help, MetricKind::Counter);
-    for (act, value) in mount.nodes.locks.refusals().acts() {
+    for (act, value) in mount.nodes.refusals.acts() {
         page.sample(vec![("operation", act.as_str().to_owned())], value);
     }
     let help = "File operations of this mount that were refused.";
     page.family("latchfs_fs_refusals_total", help, MetricKind::Counter);
-    for (errno, value) in mount.nodes.locks.refusals().errnos() {
+    for (errno, value) in mount.nodes.refusals.errnos() {
         page.sample(vec![("errno", name_of(errno).to_string())], value);
     }
     page.text(Exposition::PrometheusText)

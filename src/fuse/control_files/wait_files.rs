@@ -24,7 +24,7 @@ use crate::fuse::open_files::WaitState;
 use crate::fuse::open_files::{OpenFile, OpenFileState};
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
-use crate::service::RequestError;
+use crate::service::{RequestError, Retry};
 use crate::status::{pretty, status_of};
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ fn may_wait(
         return Err(Errno::EAGAIN);
     }
     let room = mount.reads.shares().room(Pool::Threads, caller.uid);
-    room.map_err(|full| mount.nodes.locks.refusals().full(caller, Act::Read, Some(name), &full))
+    room.map_err(|full| mount.nodes.refusals.full(caller, Act::Read, Some(name), &full))
 }
 
 /// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
@@ -131,7 +131,7 @@ pub(crate) fn closed(mount: &Mount, open: &OpenFile) {
 }
 
 fn give_back(mount: &Mount, key: LeaseKey) {
-    mount.nodes.locks.service().give_back(Op::Release(Release::of(key)));
+    mount.nodes.service.give_back(Op::Release(Release::of(key)));
 }
 
 /// Requests the lock. If the lock was granted before and no read has reported that, reports the
@@ -151,7 +151,8 @@ fn begin(mount: &Arc<Mount>, caller: &Caller, file: &WaitFile, before: WaitState
 async fn renew(mount: &Mount, caller: &Caller, file: &WaitFile, key: LeaseKey) {
     let (firm, patch) = (Firm::Keep, Patch::default());
     let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
-    match mount.nodes.locks.decide(Op::Renew(renewal)).await {
+    let renew = Op::Renew(renewal);
+    match mount.nodes.service.submit(renew.into(), Retry::Never).outcome().await {
         Ok(_) => answer_reads(mount, caller, file, key).await,
         Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
             refuse(mount, caller, file, failure);
@@ -177,7 +178,7 @@ async fn join(mount: &Mount, caller: &Caller, file: &WaitFile) {
     let name = &file.name;
     let process = mount.bindings.by_default(caller);
     let ask = acquire(mount, caller, name, process.as_ref());
-    let refusals = mount.nodes.locks.refusals();
+    let refusals = &mount.nodes.refusals;
     let check = mount.parents.check_of_name(caller, name);
     match mount.waits.join(file.fh, caller.uid, None, ask, check).await {
         Some(FileWaitEnd::Granted(tenure)) => {
@@ -240,13 +241,13 @@ fn bound(
 /// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
 /// holds the name, the client and the token of the granted lease.
 async fn answer_reads(mount: &Mount, caller: &Caller, file: &WaitFile, key: LeaseKey) {
-    let view = mount.nodes.locks.view(caller, Act::Read, &file.name).await;
+    let view = mount.nodes.view(caller, Act::Read, &file.name).await;
     let mut view = match view {
         Ok(view) => view,
         Err(errno) => return fail(&file.open, errno),
     };
     view.waiters.truncate(WAITERS_SHOWN_MAX);
-    let wall = |at| mount.nodes.locks.service().wall(at);
+    let wall = |at| mount.nodes.service.wall(at);
     let bytes: Arc<[u8]> = pretty(&status_of(&view, wall)).into_bytes().into();
     let share = mount.reads.shares().take_always(Pool::Bytes, file.open.uid, bytes.len());
     let mut state = file.open.state();
@@ -264,7 +265,7 @@ async fn answer_reads(mount: &Mount, caller: &Caller, file: &WaitFile, key: Leas
 }
 
 fn refuse(mount: &Mount, caller: &Caller, file: &WaitFile, failure: RequestError) {
-    let (refusals, name) = (mount.nodes.locks.refusals(), Some(&file.name));
+    let (refusals, name) = (&mount.nodes.refusals, Some(&file.name));
     fail(&file.open, refusals.failed(caller, Act::Read, name, failure));
 }
 

@@ -64,7 +64,9 @@ pub(crate) async fn symlink(
 async fn make(mount: &Mount, caller: &Caller, act: Act, new: NewLock) -> Result<NodeEntry, Errno> {
     let (op, process) = acquire(mount, caller, &new);
     let check = mount.parents.check_of(caller, &op);
-    match mount.nodes.locks.submit_checked(caller, act, &new.name, op, check).await? {
+    let made = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let failed = |failure| mount.nodes.refusals.failed(caller, act, Some(&new.name), failure);
+    match made.map_err(failed)? {
         Outcome::Granted(tenure) => Ok(granted(mount, caller, &new, &tenure, process.as_ref())),
         _ => Err(Errno::EEXIST),
     }
@@ -132,13 +134,13 @@ pub(crate) async fn create(
     let act = act_of(flags);
     mount.opens.repeated.done(caller.pid);
     if let Err(full) = mount.opens.shares().room(Pool::Files, caller.uid) {
-        return Err(mount.nodes.locks.refusals().full(caller, act, None, &full));
+        return Err(mount.nodes.refusals.full(caller, act, None, &full));
     }
     let name = mount.nodes.name_in(caller, act, at)?;
     if act == Act::Create {
         // The state of the lock is read first: if the caller holds the lock already, an acquire
         // would overwrite the details of its lease.
-        let view = mount.nodes.locks.view(caller, act, &name).await?;
+        let view = mount.nodes.view(caller, act, &name).await?;
         if truncates(flags)
             && let LeaseUse::Lost(token) = mount.nodes.users.use_of(caller, &view)
         {
@@ -164,7 +166,7 @@ async fn create_free(
     let is_new = act == Act::CreateNew;
     let refused = |failure| {
         let name = Some(&name);
-        Err(mount.nodes.locks.refusals().failed(caller, act, name, failure))
+        Err(mount.nodes.refusals.failed(caller, act, name, failure))
     };
     let fh = mount.opens.number();
     let hold = match maker_of(mount, is_new, fh) {
@@ -175,7 +177,7 @@ async fn create_free(
     let new = NewLock { name: name.clone(), hold, attrs, text: None };
     let (op, process) = acquire(mount, caller, &new);
     let check = mount.parents.check_of(caller, &op);
-    match mount.nodes.locks.decide_checked(op, check).await {
+    match mount.nodes.service.submit_checked(op, check).outcome().await {
         Ok(Outcome::Granted(tenure)) => {
             let token = tenure.token;
             let entry = granted(mount, caller, &new, &tenure, process.as_ref());
@@ -217,7 +219,7 @@ async fn open_as_it_is(
     name: &LockName,
     flags: i32,
 ) -> Result<(NodeEntry, Opened), Errno> {
-    let view = mount.nodes.locks.view(caller, Act::Open, name).await?;
+    let view = mount.nodes.view(caller, Act::Open, name).await?;
     let state = mount.nodes.attrs.state_of(&view);
     let (kind, token) = state.shown().unwrap_or((FileType::File, None));
     if kind != FileType::File {
@@ -228,7 +230,7 @@ async fn open_as_it_is(
     let ino = mount.nodes.inodes().seen(&view.name, kind, token);
     let open = OpenFile::of_lock(caller, ino, view.name.clone(), flags);
     let origin = |token| mount.nodes.origin_of(ino, token);
-    open.bind_to_held(mount.nodes.locks.service(), &view, origin);
+    open.bind_to_held(&mount.nodes.service, &view, origin);
     let view = truncate_at_open(mount, caller, &open, view, flags).await?;
     let entry = NodeEntry::uncached(mount.nodes.attr_of_view(ino, &view));
     Ok((entry, opened(mount, mount.opens.number(), open)))

@@ -31,9 +31,9 @@ pub(crate) async fn open(
     flags: i32,
 ) -> Result<Opened, Errno> {
     if let Err(full) = mount.opens.shares().room(Pool::Files, caller.uid) {
-        return Err(mount.nodes.locks.refusals().full(caller, Act::Open, None, &full));
+        return Err(mount.nodes.refusals.full(caller, Act::Open, None, &full));
     }
-    let view = mount.nodes.locks.view(caller, Act::Open, &name).await?;
+    let view = mount.nodes.view(caller, Act::Open, &name).await?;
     let has_vanished = mount.nodes.attrs.state_of(&view).shown().is_none();
     if has_vanished && mount.opens.repeated.repeats(caller.uid, caller.pid) {
         return Err(Errno::ESTALE);
@@ -43,7 +43,7 @@ pub(crate) async fn open(
     }
     let open = OpenFile::of_lock(caller, ino, name, flags);
     let origin = |token| mount.nodes.origin_of(ino, token);
-    open.bind_to_held(mount.nodes.locks.service(), &view, origin);
+    open.bind_to_held(&mount.nodes.service, &view, origin);
     open.saw(&view);
     truncate_at_open(mount, caller, &open, view, flags).await?;
     Ok(Opened { fh: mount.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
@@ -64,12 +64,12 @@ pub(crate) async fn read(
     }
     mount.polls.reads(asked.fh);
     let name = mount.nodes.spoken_of(ino, name, open.tenure());
-    let view = mount.nodes.locks.view(caller, Act::Read, &name).await?;
+    let view = mount.nodes.view(caller, Act::Read, &name).await?;
     open.saw(&view);
     let bytes = content_of(mount, &view, open.access);
     match open.keep(mount.opens.shares(), bytes) {
         Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
-        Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
+        Err(full) => Err(mount.nodes.refusals.full(caller, Act::Read, None, &full)),
     }
 }
 
@@ -82,7 +82,7 @@ fn content_of(mount: &Mount, view: &LockView, access: OpenAccess) -> Arc<[u8]> {
     if access == OpenAccess::Both || reads == ReadMode::Text {
         return details.map(|details| details.shared_text()).unwrap_or_default();
     }
-    let wall = |at| mount.nodes.locks.service().wall(at);
+    let wall = |at| mount.nodes.service.wall(at);
     pretty(&status_of(view, wall)).into_bytes().into()
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn write(
     let caller = &open.opener(caller);
     open.state().wrote = true;
     let refused = |(errno, sentence): (Errno, String)| {
-        let refusals = mount.nodes.locks.refusals();
+        let refusals = &mount.nodes.refusals;
         refusals.refused(caller, Act::Write, Some(name), errno, sentence)
     };
     if data.len() > TEXT_BYTES_MAX {
@@ -172,13 +172,13 @@ fn check_not_lost(
         (state.tenure, state.session)
     };
     let (Some(token), Some(session)) = (tenure, session) else { return Ok(()) };
-    let locks = &mount.nodes.locks;
-    if !locks.service().is_session_over(session) {
+    let nodes = &mount.nodes;
+    if !nodes.service.is_session_over(session) {
         return Ok(());
     }
     let reason = Box::new(Reason::Expired { name: name.clone(), token });
-    let lost = RequestError::Refused(Refusal { at: locks.service().now(), reason });
-    Err(locks.refusals().failed(caller, Act::Write, Some(name), lost))
+    let lost = RequestError::Refused(Refusal { at: nodes.service.now(), reason });
+    Err(nodes.refusals.failed(caller, Act::Write, Some(name), lost))
 }
 
 /// Removes and returns an open file after its last descriptor was closed.
@@ -202,7 +202,7 @@ pub(crate) async fn flush(mount: &Mount, caller: &Caller, fh: u64) -> Result<(),
     let caller = open.opener(caller);
     // If the lock service gives no answer, the close succeeds: the kernel closes the descriptor
     // in any case.
-    let Ok(view) = mount.nodes.locks.view(&caller, Act::Close, name).await else {
+    let Ok(view) = mount.nodes.view(&caller, Act::Close, name).await else {
         return Ok(());
     };
     match view.holder() {
@@ -214,7 +214,7 @@ pub(crate) async fn flush(mount: &Mount, caller: &Caller, fh: u64) -> Result<(),
                 holder.lease.holder,
                 report_of(&view),
             );
-            let (refusals, name) = (mount.nodes.locks.refusals(), Some(&view.name));
+            let (refusals, name) = (&mount.nodes.refusals, Some(&view.name));
             Err(refusals.refused(&caller, Act::Close, name, Errno::EBUSY, sentence))
         }
         _ => Ok(()),

@@ -19,6 +19,7 @@ use crate::fuse::mount_parts::Mount;
 use crate::fuse::open_files::{OpenAccess, OpenFile};
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::{Act, in_the_way};
+use crate::service::Retry;
 use crate::time::Wall;
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -130,8 +131,8 @@ async fn reach(
     one: &ChangedLease,
     change: &LeaseChange,
 ) -> Result<ChangeReached, Errno> {
-    let locks = &mount.nodes.locks;
-    let mut view = match locks.view(caller, act, &one.name).await {
+    let nodes = &mount.nodes;
+    let mut view = match nodes.view(caller, act, &one.name).await {
         Ok(view) => view,
         Err(errno) => return Err(unseen(mount, caller, act, one, change.renews, errno).await),
     };
@@ -140,9 +141,10 @@ async fn reach(
         return Ok(ChangeReached::default());
     };
     let attrs = attrs_of(&op);
-    let outcome = locks.decide(op).await.map_err(|failure| {
+    let changed = nodes.service.submit(op.into(), Retry::Never).outcome();
+    let outcome = changed.await.map_err(|failure| {
         let failure = in_the_way(&caller.client, &view, failure);
-        locks.refusals().failed(caller, act, Some(&one.name), failure)
+        nodes.refusals.failed(caller, act, Some(&one.name), failure)
     })?;
     set_attrs_in_view(&mut view, caller, attrs);
     if let Outcome::Renewed(tenure) = &outcome {
@@ -170,7 +172,10 @@ async fn unseen(
     let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
     // The change has failed even if the renewal succeeds, so the result is an errno in both
     // cases.
-    mount.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
+    match mount.nodes.service.submit(op.into(), Retry::Never).outcome().await {
+        Ok(_) => errno,
+        Err(failure) => mount.nodes.refusals.failed(caller, act, Some(&one.name), failure),
+    }
 }
 
 /// Returns the command that makes the change to the lease `lease`; `None` if the change has no
@@ -183,7 +188,7 @@ fn op(
     mode: Mode,
     lease: Option<&Lease>,
 ) -> Option<Op> {
-    let renewed_at = |lease: &Lease| mount.nodes.locks.service().wall(lease.renewed_at);
+    let renewed_at = |lease: &Lease| mount.nodes.service.wall(lease.renewed_at);
     change.op(renewed_at, caller, one, mode, lease)
 }
 

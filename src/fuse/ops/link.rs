@@ -12,6 +12,7 @@ use crate::fuse::kernel::file_system::{Errno, NodeEntry};
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::process::lease_users::ProcessHandle;
 use crate::fuse::refusals::Act;
+use crate::service::Retry;
 
 /// The maximum number of names of one inode. A change through the inode is sent to the lease of
 /// each name; programs that lock by `ln` make two names.
@@ -42,7 +43,7 @@ fn refused(
     errno: Errno,
     sentence: String,
 ) -> Errno {
-    mount.nodes.locks.refusals().refused(caller, Act::Link, name, errno, sentence)
+    mount.nodes.refusals.refused(caller, Act::Link, name, errno, sentence)
 }
 
 async fn link_to(
@@ -52,7 +53,7 @@ async fn link_to(
     of: &LockName,
     name: LockName,
 ) -> Result<NodeEntry, Errno> {
-    let view = mount.nodes.locks.view(caller, Act::Link, of).await?;
+    let view = mount.nodes.view(caller, Act::Link, of).await?;
     let Some(held) = view.held_by(&caller.client) else {
         let sentence = format!(
             "lock '{}' is not held by {}, and only its holder can link it",
@@ -80,8 +81,9 @@ async fn link_to(
         ..Acquire::new(name.clone(), caller.client.clone(), term)
     });
     let check = mount.parents.check_of(caller, &op);
-    let service = &mount.nodes.locks;
-    let outcome = service.submit_checked(caller, Act::Link, &name, op, check).await?;
+    let made = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let failed = |failure| mount.nodes.refusals.failed(caller, Act::Link, Some(&name), failure);
+    let outcome = made.map_err(failed)?;
     let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };
     if let Some(process) = process {
         let client = caller.client.clone();
@@ -105,7 +107,7 @@ async fn link_to(
     };
     if linked.is_err() {
         // The answer to the program is that it does not have the lock.
-        service.service().give_back(Op::Release(Release::of(new)));
+        mount.nodes.service.give_back(Op::Release(Release::of(new)));
     }
     linked
 }
@@ -129,9 +131,9 @@ async fn end_with_open_file(
         patch: Patch::default(),
         acquires: false,
     });
-    let locks = &mount.nodes.locks;
-    let renewed = locks.decide(op).await;
-    let failed = |failure| locks.refusals().failed(caller, Act::Link, Some(&key.name), failure);
+    let nodes = &mount.nodes;
+    let renewed = nodes.service.submit(op.into(), Retry::Never).outcome().await;
+    let failed = |failure| nodes.refusals.failed(caller, Act::Link, Some(&key.name), failure);
     renewed.map(|_| ()).map_err(failed)
 }
 
@@ -146,8 +148,8 @@ async fn read_as_text(
     let patch = Patch { attrs: Some(attrs), ..Patch::default() };
     // A failure to set the attributes of the new name is ignored: the name exists, and if its
     // lease has ended in the meantime, its attributes no longer matter.
-    let annotate = Annotate { key, patch, handover: None };
-    let _described = mount.nodes.locks.decide(Op::Annotate(annotate)).await;
+    let annotate = Op::Annotate(Annotate { key, patch, handover: None });
+    let _described = mount.nodes.service.submit(annotate.into(), Retry::Never).await;
     let Some(node) = mount.nodes.lock_node(ino) else { return Err(Errno::EIO) };
     Ok(NodeEntry::uncached(mount.nodes.attr_now(caller, ino, &node).await?))
 }

@@ -49,7 +49,7 @@ pub(crate) async fn lookup(
             _ => not_there(mount, &child, as_of),
         };
     };
-    mount.nodes.locks.refusals().last().met(&caller.client, &child);
+    mount.nodes.refusals.last().met(&caller.client, &child);
     let (ino, node) = {
         let mut inodes = mount.nodes.inodes();
         let ino = inodes.seen(&child, kind, token);
@@ -100,7 +100,7 @@ fn no_such_name(mount: &Mount, caller: &Caller, name: &OsStr, error: NameError) 
     let errno = errno_of_lookup(error);
     if error == NameError::TooLong {
         let sentence = wrong_name(name, error);
-        return mount.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence);
+        return mount.nodes.refusals.refused(caller, Act::Lookup, None, errno, sentence);
     }
     errno
 }
@@ -128,13 +128,13 @@ pub(crate) async fn getattr(
 /// Returns the target of a symlink (readlink).
 pub(crate) async fn readlink(mount: &Mount, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
     let Some(node) = mount.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
-    let view = mount.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
+    let view = mount.nodes.view(caller, Act::Readlink, &node.name).await?;
     let Some(text) = text_of(&node, &view) else { return Err(Errno::ENOENT) };
     if mount.follows_symlinks && !may_follow(mount, caller, &view, text) {
         let sentence = "this symlink of another user leads out of the mount, and this mount \
                         can't keep the kernel from following it; read .latchfs/content for \
                         its text";
-        let (refusals, name) = (mount.nodes.locks.refusals(), Some(&view.name));
+        let (refusals, name) = (&mount.nodes.refusals, Some(&view.name));
         return Err(refusals.refused(caller, Act::Readlink, name, Errno::EACCES, sentence));
     }
     Ok(ReadBytes::from(text.to_vec()))
@@ -155,7 +155,7 @@ fn may_follow(mount: &Mount, caller: &Caller, view: &LockView, text: &[u8]) -> b
 
 /// Returns the size of the file system that statfs reports.
 pub(crate) fn statfs(mount: &Mount) -> FileSystemStats {
-    let used = mount.nodes.locks.service().about().locks as u64;
+    let used = mount.nodes.service.about().locks as u64;
     FileSystemStats {
         blocks: BLOCKS,
         blocks_free: BLOCKS,
@@ -178,7 +178,7 @@ fn text_of<'a>(node: &LockNode, view: &'a LockView) -> Option<&'a [u8]> {
 pub(crate) fn open_dir(mount: &Mount, caller: &Caller) -> Result<Opened, Errno> {
     match mount.opens.insert_dir(caller.uid) {
         Ok(fh) => Ok(Opened { fh, flags: OpenedFlags::empty() }),
-        Err(full) => Err(mount.nodes.locks.refusals().full(caller, Act::List, None, &full)),
+        Err(full) => Err(mount.nodes.refusals.full(caller, Act::List, None, &full)),
     }
 }
 
@@ -226,9 +226,9 @@ pub(crate) async fn page(
         };
         let (cursor, limit) = (mark.cursor.clone(), PAGE);
         let query = Children { parent: parent.cloned(), cursor, limit };
-        let page = mount.nodes.locks.children(query).await.map_err(|why| {
+        let page = mount.nodes.service.children(query).await.map_err(|why| {
             let failure = RequestError::Unavailable(why);
-            mount.nodes.locks.refusals().failed(caller, Act::List, parent, failure)
+            mount.nodes.refusals.failed(caller, Act::List, parent, failure)
         });
         let ListPage { items, next } = page?;
         let entries = entries_of(mount, &items);

@@ -52,7 +52,7 @@ pub(crate) async fn setattr(
 ) -> Result<NodeAttr, Errno> {
     let act = act_of(wanted);
     if let Some((act, errno, sentence)) = wrong_change(caller, node, wanted) {
-        let (refusals, name) = (mount.nodes.locks.refusals(), Some(&node.name));
+        let (refusals, name) = (&mount.nodes.refusals, Some(&node.name));
         return Err(refusals.refused(caller, act, name, errno, sentence));
     }
     if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
@@ -91,7 +91,7 @@ async fn truncate(
     length: usize,
     fh: Option<u64>,
 ) -> Result<NodeAttr, Errno> {
-    let view = mount.nodes.locks.view(caller, Act::Truncate, &node.name).await?;
+    let view = mount.nodes.view(caller, Act::Truncate, &node.name).await?;
     match use_of_truncation(&mount.nodes, caller, &view, fh) {
         LeaseUse::None => {}
         LeaseUse::Lost(token) => return Err(lost(&mount.nodes, caller, &node.name, token)),
@@ -207,7 +207,7 @@ pub(crate) async fn truncate_at_open(
     if change.renews.is_some() {
         truncated?;
     }
-    let after = nodes.locks.view(caller, Act::Truncate, &view.name).await;
+    let after = nodes.view(caller, Act::Truncate, &view.name).await;
     Ok(after.unwrap_or(view))
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn renew_at_close(nodes: &Arc<LockNodes>, open: &OpenFile) {
     let patch = Patch::default();
     let op = Op::Renew(Renew { key, term: None, firm: Firm::Keep, patch, acquires: false });
     let of = Arc::clone(nodes);
-    let renewed = nodes.locks.service().submit(op.into(), Retry::Never);
+    let renewed = nodes.service.submit(op.into(), Retry::Never);
     spawn(async move {
         if let Ok(Ok(Outcome::Renewed(tenure))) = renewed.await {
             of.users.renewed(by, &client, &name, &tenure);
@@ -256,7 +256,7 @@ pub(crate) fn renew_at_close(nodes: &Arc<LockNodes>, open: &OpenFile) {
 /// returns the errno.
 pub(crate) fn lost(nodes: &LockNodes, caller: &Caller, name: &LockName, token: Token) -> Errno {
     let reason = Box::new(Reason::Expired { name: name.clone(), token });
-    let refusal = Refusal { at: nodes.locks.service().now(), reason };
+    let refusal = Refusal { at: nodes.service.now(), reason };
     let failure = RequestError::Refused(refusal);
-    nodes.locks.refusals().failed(caller, Act::Truncate, Some(name), failure)
+    nodes.refusals.failed(caller, Act::Truncate, Some(name), failure)
 }

@@ -14,7 +14,7 @@ use crate::fuse::kernel::file_system::{Errno, NameIn, RenameFlags};
 use crate::fuse::mount_parts::Mount;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::{Act, Refusals};
-use crate::service::RequestError;
+use crate::service::{RequestError, Retry};
 
 /// Releases a lock by `rm NAME`.
 pub(crate) async fn unlink(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
@@ -24,13 +24,13 @@ pub(crate) async fn unlink(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Re
     if is_fact {
         // In a directory that is a held lock, a name such as `holder` is a read-only file about
         // the lock, unless it is also held as a lock of its own.
-        let view = mount.nodes.locks.view(caller, Act::Unlink, &name).await?;
+        let view = mount.nodes.view(caller, Act::Unlink, &name).await?;
         if view.holders.is_empty() {
             let sentence = format!(
                 "'{name}' is a read-only fact about a lock, and \
                 disappears with the lock"
             );
-            let (refusals, name) = (mount.nodes.locks.refusals(), Some(&name));
+            let (refusals, name) = (&mount.nodes.refusals, Some(&name));
             return Err(refusals.refused(caller, Act::Unlink, name, Errno::EPERM, sentence));
         }
     }
@@ -44,17 +44,18 @@ pub(crate) async fn rmdir(mount: &Mount, caller: &Caller, at: NameIn<'_>) -> Res
 }
 
 async fn release(mount: &Mount, caller: &Caller, act: Act, name: LockName) -> Result<(), Errno> {
-    let locks = &mount.nodes.locks;
-    let view = locks.view(caller, act, &name).await?;
+    let nodes = &mount.nodes;
+    let view = nodes.view(caller, act, &name).await?;
     if act == Act::Rmdir && view.has_below && has_own_below(mount, caller, &view).await {
-        return Err(not_empty(locks.refusals(), caller, act, &view));
+        return Err(not_empty(&nodes.refusals, caller, act, &view));
     }
-    let token = lease_to_end(&mount.posix_locks, locks.refusals(), caller, act, &view)?;
+    let token = lease_to_end(&mount.posix_locks, &nodes.refusals, caller, act, &view)?;
     let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
-    if let Err(failure) = locks.decide(Op::Release(Release::of(key))).await {
+    let release = Op::Release(Release::of(key));
+    if let Err(failure) = nodes.service.submit(release.into(), Retry::Never).outcome().await {
         match local_holder(mount, caller, &failure) {
             Some(holder) => release_for(mount, caller, act, &name, holder).await?,
-            None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
+            None => return Err(nodes.refusals.failed(caller, act, Some(&name), failure)),
         };
     }
     mount.nodes.users.released(&name, token);
@@ -71,7 +72,7 @@ async fn has_own_below(mount: &Mount, caller: &Caller, view: &LockView) -> bool 
     let Some(holder) = own else { return true };
     // If the lock service gives no answer, no lock counts as found: the release that `rmdir`
     // requests next fails for the same reason, and reports it.
-    let held = mount.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
+    let held = mount.nodes.service.holds_below(&view.name, &holder.lease.holder).await;
     held.unwrap_or(false)
 }
 
@@ -84,7 +85,9 @@ async fn release_for(
     client: ClientId,
 ) -> Result<Outcome, Errno> {
     let key = LeaseKey { name: name.clone(), client, token: None };
-    mount.nodes.locks.submit(caller, act, name, Op::Release(Release::of(key))).await
+    let release = Op::Release(Release::of(key));
+    let released = mount.nodes.service.submit(release.into(), Retry::Never).outcome().await;
+    released.map_err(|failure| mount.nodes.refusals.failed(caller, act, Some(name), failure))
 }
 
 fn local_holder(mount: &Mount, caller: &Caller, failure: &RequestError) -> Option<ClientId> {
@@ -150,15 +153,15 @@ pub(crate) async fn rename(
     let act = if new { Act::RenameNew } else { Act::Rename };
     if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
         let sentence = "two locks can't be exchanged; move one after the other";
-        let refusals = mount.nodes.locks.refusals();
+        let refusals = &mount.nodes.refusals;
         return Err(refusals.refused(caller, act, None, Errno::EINVAL, sentence));
     }
     let from = mount.nodes.name_in(caller, act, from)?;
     let to = mount.nodes.name_in(caller, act, to)?;
     let key = lease_to_move(mount, caller, act, from).await?;
-    let view = mount.nodes.locks.view(caller, act, &to).await?;
+    let view = mount.nodes.view(caller, act, &to).await?;
     if view.has_below {
-        return Err(not_empty(mount.nodes.locks.refusals(), caller, act, &view));
+        return Err(not_empty(&mount.nodes.refusals, caller, act, &view));
     }
     carry(mount, caller, act, key, to).await
 }
@@ -170,12 +173,12 @@ async fn lease_to_move(
     act: Act,
     name: LockName,
 ) -> Result<LeaseKey, Errno> {
-    let (locks, client) = (&mount.nodes.locks, caller.client.clone());
-    let view = locks.view(caller, act, &name).await?;
+    let (nodes, client) = (&mount.nodes, caller.client.clone());
+    let view = nodes.view(caller, act, &name).await?;
     if view.has_below {
-        return Err(not_empty(locks.refusals(), caller, act, &view));
+        return Err(not_empty(&nodes.refusals, caller, act, &view));
     }
-    let token = lease_to_end(&mount.posix_locks, locks.refusals(), caller, act, &view)?;
+    let token = lease_to_end(&mount.posix_locks, &nodes.refusals, caller, act, &view)?;
     Ok(LeaseKey { name, client, token })
 }
 
@@ -190,7 +193,9 @@ async fn carry(
     let (from, token) = (key.name.clone(), key.token);
     let op = Op::Move(Move { from: key, to: to.clone(), over });
     let check = mount.parents.check_of(caller, &op);
-    match mount.nodes.locks.submit_checked(caller, act, &from, op, check).await? {
+    let moved = mount.nodes.service.submit_checked(op, check).outcome().await;
+    let failed = |failure| mount.nodes.refusals.failed(caller, act, Some(&from), failure);
+    match moved.map_err(failed)? {
         Outcome::Moved(tenure) => {
             mount.nodes.users.released(&from, token);
             mount.nodes.inodes().moved(&from, &to, tenure.token);

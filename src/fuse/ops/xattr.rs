@@ -59,14 +59,14 @@ pub(crate) async fn get(
     let (Some(fact), Some(node)) = (fact, mount.nodes.lock_node(ino)) else {
         return Err(absent(name));
     };
-    let view = mount.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+    let view = mount.nodes.view(caller, Act::GetXattr, &node.name).await?;
     value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
 }
 
 /// Returns the names of the attributes, each followed by a NUL byte (listxattr).
 pub(crate) async fn list(mount: &Mount, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
     let Some(node) = mount.nodes.lock_node(ino) else { return Ok(Vec::new()) };
-    let view = mount.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+    let view = mount.nodes.view(caller, Act::GetXattr, &node.name).await?;
     let mut names = Vec::new();
     for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
         names.extend_from_slice(PREFIX.as_bytes());
@@ -91,7 +91,7 @@ pub(crate) async fn set(
         _ => None,
     };
     let lock = node.map(|node| &node.name);
-    let refusals = mount.nodes.locks.refusals();
+    let refusals = &mount.nodes.refusals;
     let refused = |(errno, sentence): (Errno, String)| {
         refusals.refused(caller, Act::SetXattr, lock, errno, sentence)
     };

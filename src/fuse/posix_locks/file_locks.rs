@@ -88,7 +88,7 @@ impl PosixLocks {
             }
             return Ok(());
         };
-        let refusals = self.parts.nodes.locks.refusals();
+        let refusals = &self.parts.nodes.refusals;
         let Some((open, name)) = self.lock_of(asked.fh) else {
             let sentence = "files in .latchfs can't be locked; lock the file of a lock";
             return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
@@ -127,7 +127,7 @@ impl PosixLocks {
     }
 
     fn start_for(&self, caller: &Caller, name: &LockName) -> Result<Arc<LockSession>, Errno> {
-        let refusals = self.parts.nodes.locks.refusals();
+        let refusals = &self.parts.nodes.refusals;
         let started = self.start();
         started.map_err(|failure| refusals.failed(caller, Act::Lock, Some(name), failure))
     }
@@ -196,7 +196,7 @@ impl PosixLocks {
         let Some(mode) = mode else { return Ok(nothing) };
         // No open file of this mount conflicts; the engine knows all other holders. A waiter is no
         // conflict for `F_GETLK`.
-        let mut view = self.parts.nodes.locks.view(caller, Act::Lock, &name).await?;
+        let mut view = self.parts.nodes.view(caller, Act::Lock, &name).await?;
         view.waiters.clear();
         let own =
             |hold| matches!(hold, Ownership::OpenFile(open) if open.session == session.session);
@@ -256,12 +256,7 @@ impl PosixLocks {
         drop(kept);
         if let Some(own) = self.own.get() {
             let end = EndSession { session: own.session, end: SessionEnd::Closed };
-            self.parts
-                .nodes
-                .locks
-                .service()
-                .submit(Op::EndSession(end).into(), Retry::Never)
-                .detach();
+            self.parts.nodes.service.submit(Op::EndSession(end).into(), Retry::Never).detach();
         }
     }
 
@@ -290,8 +285,7 @@ impl PosixLocks {
         if let Some(own) = self.own.get() {
             return Ok(Arc::clone(own));
         }
-        let bond =
-            self.parts.nodes.locks.service().own_session().map_err(RequestError::Unavailable)?;
+        let bond = self.parts.nodes.service.own_session().map_err(RequestError::Unavailable)?;
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
             // Whether a session exists is checked again under the mutex, so that only one is
@@ -324,7 +318,7 @@ impl PosixLocks {
     fn open_session(&self) -> Result<SessionId, RequestError> {
         let client = self.client.clone();
         let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
-        let opened = self.parts.nodes.locks.service().submit(op.into(), Retry::Never);
+        let opened = self.parts.nodes.service.submit(op.into(), Retry::Never);
         match block_on(opened.outcome())? {
             Outcome::SessionOpened(session) => Ok(session),
             _ => Err(RequestError::Unavailable(Unavailable::Closing)),
@@ -353,13 +347,13 @@ pub(crate) async fn token(
 ) -> Result<Vec<u8>, Errno> {
     let lost = |name: Option<&LockName>| {
         let sentence = "this open file holds no lock, or has lost it; lock it by flock first";
-        nodes.locks.refusals().refused(caller, Act::Lock, name, Errno::ESTALE, sentence)
+        nodes.refusals.refused(caller, Act::Lock, name, Errno::ESTALE, sentence)
     };
     let session = posix_locks.started();
     let held =
         session.and_then(|session| session.queue.inspect(|table| table.held_through(ino, fh)));
     let Some((name, token)) = held else { return Err(lost(None)) };
-    let view = nodes.locks.view(caller, Act::Lock, &name).await?;
+    let view = nodes.view(caller, Act::Lock, &name).await?;
     if view.holders.iter().any(|holder| holder.lease.token == token) {
         return Ok(token.as_u64().to_ne_bytes().to_vec());
     }

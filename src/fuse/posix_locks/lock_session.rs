@@ -85,7 +85,7 @@ impl LockSession {
         slot: Option<Weak<SessionSlot>>,
     ) -> Arc<Self> {
         let session = table.session();
-        let watch = Mutex::new(parts.nodes.locks.service().subscribe(None));
+        let watch = Mutex::new(parts.nodes.service.subscribe(None));
         let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
         let (queue, parts) = (EffectQueue::new(table), parts.clone());
@@ -108,7 +108,7 @@ impl LockSession {
 
     /// Returns the lock service, to which requests for the engine are sent.
     pub(crate) fn service(&self) -> &Arc<dyn LockService> {
-        self.parts.nodes.locks.service()
+        &self.parts.nodes.service
     }
 
     /// Enables the handling of events unless the table is empty.
@@ -121,7 +121,7 @@ impl LockSession {
     /// write, which fails because its lease is over.
     pub(crate) fn retire(&self) {
         for promise in self.queue.inspect(Table::retire) {
-            self.parts.nodes.locks.refusals().count_errno(Errno::ETIMEDOUT);
+            self.parts.nodes.refusals.count_errno(Errno::ETIMEDOUT);
             promise.keep(Err(Errno::ETIMEDOUT));
         }
     }
@@ -269,7 +269,7 @@ impl LockSession {
             No::Full => Errno::ENOLCK,
             No::Refused(refusal) => errno_of(&RequestError::Refused(*refusal), Act::Lock),
         };
-        self.parts.nodes.locks.refusals().count_errno(errno);
+        self.parts.nodes.refusals.count_errno(errno);
         errno
     }
 }

@@ -222,13 +222,12 @@ impl LockRecords {
         let keep_alive = Op::KeepAlive(self.lock.current_session());
         let kept = self.lock.locks.submit(keep_alive.into(), Retry::Never);
         spawn(async move {
-            then(match result_of(kept.await) {
-                Err(why) => Err(why),
-                Ok(()) => {
-                    let renewed = own.lock.locks.submit(Op::Renew(renew).into(), Retry::Never);
-                    result_of(renewed.await)
-                }
-            });
+            let mut done = result_of(kept.await);
+            if done.is_ok() {
+                let renew = Op::Renew(renew).into();
+                done = result_of(own.lock.locks.submit(renew, Retry::Never).await);
+            }
+            then(done);
         });
     }
 

@@ -22,7 +22,9 @@ use crate::home::invitations::{
 use crate::home::messages::{InviteResponse, NodeSecrets};
 use crate::net::certificates::CertSerial;
 use crate::service::backend_status::Member;
-use crate::service::{List, ListedNames, LockService, RequestError, Retry, Unavailable};
+use crate::service::{
+    List, ListedNames, LockService, RequestError, Retry, Unavailable, scoped_views,
+};
 use crate::time::{Span, Time, Wall, boot_now};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
@@ -277,7 +279,9 @@ impl Home {
     async fn known_devices(&self) -> Result<DeviceList, Unavailable> {
         let (prefix, limit) = (DEVICE_PREFIX.to_owned(), 2 * DEVICES_MAX);
         let query = List { prefix: prefix.clone(), after: None, limit };
-        let known = self.locks.known_list(ListedNames::Remembered, vec![prefix], query).await?;
+        let known =
+            scoped_views::known_list(&*self.locks, ListedNames::Remembered, vec![prefix], query)
+                .await?;
         let handover = |view: &LockView| {
             let name = view.name.as_str().strip_prefix(DEVICE_PREFIX)?.to_owned();
             let last = view.previous.as_ref()?.last.as_ref()?;

@@ -23,7 +23,7 @@ use crate::server::http::bodies::schema::Schema;
 use crate::server::lock_log::AuditedCaller;
 use crate::service::audit::refusal_log::{ACCESS_LOG, CommandSubject, LOCKS_LOG};
 use crate::service::paging::StaleRead;
-use crate::service::{ParentCheck, RequestError, Retry};
+use crate::service::{ParentCheck, RequestError, Retry, scoped_views};
 use crate::shares::{Identity, SharedTable, TableShare};
 use crate::status::previous_of;
 use axum::body::Body;
@@ -226,7 +226,7 @@ impl RequestContext {
     /// see the lock.
     pub(super) async fn known(&self, name: &LockName) -> HandlerResult<StaleRead<LockView>> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
-        Ok(self.app.locks.known_view(name).await?)
+        Ok(scoped_views::known_view(&*self.app.locks, name).await?)
     }
 
     /// Submits a command to the lock service and returns its outcome, if the caller may submit it.

@@ -20,7 +20,7 @@ use crate::engine::{
 use crate::metrics::{MetricKind, MetricsPage};
 use crate::server::lock_log::AuditedCaller;
 use crate::service::event_log::EventWatch;
-use crate::service::{List, ListedNames, LockService, Retry, Unavailable};
+use crate::service::{List, ListedNames, LockService, Retry, Unavailable, scoped_views};
 use crate::shares::{
     Identity, LimitName, LoweredLimits, SharePercent, SharedTable, TableFull, TableShare,
 };
@@ -208,7 +208,7 @@ impl LineService {
         }
         let view = async {
             if options.stale {
-                self.locks.known_view(name).await.map(|known| known.it)
+                scoped_views::known_view(&*self.locks, name).await.map(|known| known.it)
             } else {
                 self.locks.view(name, Retry::Never).await.map(|seen| seen.view)
             }

@@ -276,9 +276,8 @@ impl Audit {
         }
     }
 
-    /// Returns a call that is answered when all records that were added before are on disk: at once,
-    /// or on the thread
-    /// that writes them.
+    /// Returns a call that is answered when all records that were added before are on disk: at
+    /// once, or on the thread that writes them.
     pub(crate) fn written(&self) -> Call<()> {
         let mut queue = self.shared.queue.lock();
         if self.thread.is_none() || queue.written == queue.added {

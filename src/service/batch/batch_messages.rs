@@ -16,8 +16,8 @@ use crate::engine::{
 };
 use crate::service::backend_status::{About, BackendKind, Contact};
 use crate::service::event_log::EventPlace;
-use crate::service::lock_service::Unavailable;
 use crate::service::paging::{Children, List, ListPage};
+use crate::service::unavailable::Unavailable;
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;

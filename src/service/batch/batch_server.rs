@@ -22,9 +22,9 @@ use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
 use crate::service::audit::refusal_log::CommandSubject;
 use crate::service::backend_status::About;
 use crate::service::event_log::{EventPlace, EventStart, EventWatch};
-use crate::service::lock_service::Unavailable;
 use crate::service::paging::{Children, List, ListPage};
 use crate::service::scoped_views;
+use crate::service::unavailable::Unavailable;
 use crate::service::{Call, ListedNames, LockService, ParentCheck, Retry};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -62,8 +62,6 @@ pub enum ItemAccess {
     /// prefixes are sorted, and none begins with another.
     Within(Vec<String>),
 }
-
-/// The callback for the answer to a batch.
 
 /// Why a batch is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +108,8 @@ impl BatchServer {
         decode_batch(bytes).map_err(BatchError::Unreadable)
     }
 
-    /// Carries out a batch of `caller`, subject to its `limits`. The answer is an error, or the bytes
-    /// to send. Calls `begins` first, unless the batch is a repeat or is refused as a whole.
+    /// Carries out a batch of `caller`, subject to its `limits`. The answer is an error, or the
+    /// bytes to send. Calls `begins` first, unless the batch is a repeat or is refused as a whole.
     pub fn execute(
         &self,
         caller: &Arc<str>,

@@ -35,7 +35,7 @@ pub(in crate::server::http) async fn list(mut call: RequestContext) -> HandlerRe
         json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
     };
     if options.consistency == Consistency::Stale {
-        let known = locks.known_list(names, visible, query).await?;
+        let known = scoped_views::known_list(&**locks, names, visible, query).await?;
         return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
     }
     let page = scoped_views::list(&**locks, names, visible, query).await?;
