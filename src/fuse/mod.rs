@@ -13,8 +13,8 @@
 //! The folders and files in reading order: `control_names`, `refusals` (with the errnos),
 //! `credentials` of callers, `inodes`, `file_attrs` and `kernel_cache`; `lock_nodes` combines
 //! these. `open_files` are what programs have open, `process` binds leases to processes, and
-//! `file_waits` wait in queues. `mount_parts` are what the operations of one mount share. `ops`, `posix_locks`
-//! and `control_files` implement them, and `lock_fs` dispatches them, and mounts what
+//! `file_waits` wait in queues. `mount_parts` are what the operations of one mount share. `ops`,
+//! `posix_locks` and `control_files` implement them, and `lock_fs` dispatches them, and mounts what
 //! `mount_config` describes.
 
 pub mod kernel;
