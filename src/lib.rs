@@ -8,11 +8,12 @@
 //!
 //! - [`engine`], a crate of its own, holds the rules of a lock as a pure value: leases, sessions,
 //!   queues, tokens. Its [`time`] reads the kernel's clocks; no other module does.
-//! - [`base`] has the version of this build, texts of operating system errors, and random ids.
+//! - `common`, a crate of its own, has what the program and its crates need alike: `shares` counts
+//!   what each identity takes of limited tables.
+//! - [`base`] has the version of this build and random ids.
 //! - `log_output` writes the log as text or JSON, and never blocks a caller.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - `audit_chain` chains the lines of audit logs by their digests, and finds broken lines.
-//! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
 //! - `home` has the codes by which machines join a server, and the list of those that have joined.
 //! - [`service`] is the interface between front ends and the engine, with the local backend.
@@ -33,7 +34,6 @@ pub mod base;
 mod log_output;
 pub mod storage;
 mod audit_chain;
-mod shares;
 mod net;
 mod home;
 pub mod service;
@@ -56,6 +56,8 @@ pub mod cli;
 
 #[cfg(test)]
 mod fixtures;
+
+use common::shares;
 
 pub use client::line_client::LineClient;
 pub use engine::{self, time};

@@ -10,7 +10,7 @@ const STEP: usize = 50;
 
 /// The folders of `src`, and their budgets in lines.
 const BUDGETS: &[(&str, usize)] = &[
-    ("src", 1060),
+    ("src", 700),
     ("src/audit_chain", 450),
     ("src/auth", 1950),
     ("src/cli", 1750),
@@ -24,6 +24,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("src/cli/serve", 1750),
     ("src/cli/show", 660),
     ("src/client", 3350),
+    ("src/common", 400),
     ("src/control", 650),
     ("src/engine", 1550),
     ("src/engine/codec", 1250),

@@ -100,7 +100,7 @@ impl LoweredLimits {
 
 /// The identity to which the use of a table is charged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Identity {
+pub enum Identity {
     /// An IPv4 address, or the first address of an IPv6 network of 64 bits: a host chooses any
     /// address in its network.
     Network(IpAddr),
@@ -112,7 +112,7 @@ pub(crate) enum Identity {
 
 impl Identity {
     /// Returns the identity of the callers at an address.
-    pub(crate) fn of_address(address: IpAddr) -> Self {
+    pub fn of_address(address: IpAddr) -> Self {
         Self::Network(match address.to_canonical() {
             IpAddr::V4(address) => IpAddr::V4(address),
             IpAddr::V6(address) => {
@@ -145,17 +145,17 @@ impl fmt::Display for Identity {
 
 /// How many places of a table an identity may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ShareLimit {
+pub struct ShareLimit {
     /// The places of the identity itself.
-    pub(crate) one: usize,
+    pub one: usize,
     /// The number of taken places, of all identities together, at which this identity gets no more.
     /// It is lower for an identity that must leave places to others.
-    pub(crate) all: usize,
+    pub all: usize,
 }
 
 /// A limited table, and what each identity has taken of it. Clones share the table.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedTable(Arc<TableInner>);
+pub struct SharedTable(Arc<TableInner>);
 
 #[derive(Debug)]
 struct TableInner {
@@ -176,7 +176,7 @@ struct TakenPlaces {
 
 /// Places of a table that one identity has taken. Dropping it frees them.
 #[derive(Debug)]
-pub(crate) struct TableShare {
+pub struct TableShare {
     table: SharedTable,
     who: Identity,
     limit: ShareLimit,
@@ -185,19 +185,19 @@ pub(crate) struct TableShare {
 
 /// The limits of a table that local users share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UserLimits {
+pub struct UserLimits {
     /// The places of one user.
-    pub(crate) one: usize,
+    pub one: usize,
     /// The number of taken places at which only exempt users get more.
-    pub(crate) users: usize,
+    pub users: usize,
     /// The places of all users, the exempt ones included.
-    pub(crate) all: usize,
+    pub all: usize,
 }
 
 impl UserLimits {
     /// Returns the limits of a table with `all` places: one user may take half of them, and an
     /// eighth is kept for the exempt users.
-    pub(crate) const fn of(all: usize) -> Self {
+    pub const fn of(all: usize) -> Self {
         Self { one: all / 2, users: all - all / 8, all }
     }
 }
@@ -206,7 +206,7 @@ impl UserLimits {
 /// share of one user, and what the other users leave is theirs: they could end the process anyway.
 /// Clones share the table.
 #[derive(Debug, Clone)]
-pub(crate) struct UserTable {
+pub struct UserTable {
     table: SharedTable,
     limits: UserLimits,
     own: u32,
@@ -214,7 +214,7 @@ pub(crate) struct UserTable {
 
 impl UserTable {
     /// Returns an empty table of a process that the user `own` runs.
-    pub(crate) fn new(items: &'static str, limits: UserLimits, own: u32) -> Self {
+    pub fn new(items: &'static str, limits: UserLimits, own: u32) -> Self {
         Self { table: SharedTable::new(items, limits.all, limits.one), limits, own }
     }
 
@@ -226,30 +226,29 @@ impl UserTable {
     }
 
     /// Returns a share of a user that has no place yet.
-    pub(crate) fn empty_share(&self, uid: u32) -> TableShare {
+    pub fn empty_share(&self, uid: u32) -> TableShare {
         self.table.empty_share(&Identity::User(uid), self.limit(uid))
     }
 
     /// Takes `amount` places for a user, or fails if that exceeds a limit.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn take(&self, uid: u32, amount: usize) -> Result<TableShare, TableFull> {
+    pub fn take(&self, uid: u32, amount: usize) -> Result<TableShare, TableFull> {
         self.table.take_within(&Identity::User(uid), amount, self.limit(uid))
     }
 
     /// Takes `amount` places for a user even beyond the limits.
-    pub(crate) fn take_always(&self, uid: u32, amount: usize) -> TableShare {
+    pub fn take_always(&self, uid: u32, amount: usize) -> TableShare {
         let mut share = self.empty_share(uid);
         share.grow_always(amount);
         share
     }
 
     /// Checks that a user may take `more` places.
-    pub(crate) fn room(&self, uid: u32, more: usize) -> Result<(), TableFull> {
+    pub fn room(&self, uid: u32, more: usize) -> Result<(), TableFull> {
         self.table.room(&Identity::User(uid), more, self.limit(uid))
     }
 
     /// Returns the number of places that are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.table.taken()
     }
 }
@@ -257,7 +256,7 @@ impl UserTable {
 /// The places of a table that one thing takes, for example the bytes of a file, by the users who
 /// made it grow.
 #[derive(Debug)]
-pub(crate) struct Charges {
+pub struct Charges {
     table: UserTable,
     /// The share of each user, in the order of their first charge.
     parts: Vec<(u32, TableShare)>,
@@ -265,12 +264,12 @@ pub(crate) struct Charges {
 
 impl Charges {
     /// Returns no charges yet.
-    pub(crate) const fn new(table: UserTable) -> Self {
+    pub const fn new(table: UserTable) -> Self {
         Self { table, parts: Vec::new() }
     }
 
     /// Returns the number of places of all users.
-    pub(crate) fn amount(&self) -> usize {
+    pub fn amount(&self) -> usize {
         self.parts.iter().map(|(_, share)| share.amount()).sum()
     }
 
@@ -283,13 +282,13 @@ impl Charges {
     }
 
     /// Takes `more` places for a user, or fails if that exceeds a limit.
-    pub(crate) fn grow(&mut self, uid: u32, more: usize) -> Result<(), TableFull> {
+    pub fn grow(&mut self, uid: u32, more: usize) -> Result<(), TableFull> {
         self.part_of(uid).grow(more)
     }
 
     /// Changes the number of places to `amount`, even beyond the limits. Added places are charged
     /// to the user; freed places were those of the last user who was charged.
-    pub(crate) fn set(&mut self, uid: u32, amount: usize) {
+    pub fn set(&mut self, uid: u32, amount: usize) {
         let before = self.amount();
         if amount > before {
             self.part_of(uid).grow_always(amount - before);
@@ -309,7 +308,7 @@ impl Charges {
 
 /// Why a table has no place for an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TableFull {
+pub struct TableFull {
     items: &'static str,
     /// The identity whose share is used up, or `None` if the table is full.
     who: Option<Identity>,
@@ -319,23 +318,23 @@ pub(crate) struct TableFull {
 impl SharedTable {
     /// Returns an empty table of `all_max` places for `items`, of which one identity may take
     /// `one_max`.
-    pub(crate) fn new(items: &'static str, all_max: usize, one_max: usize) -> Self {
+    pub fn new(items: &'static str, all_max: usize, one_max: usize) -> Self {
         let limit = ShareLimit { one: one_max, all: all_max };
         Self(Arc::new(TableInner { items, limit, taken: Mutex::default() }))
     }
 
     /// Takes `amount` places for an identity, unless that exceeds its share or the table.
-    pub(crate) fn take(&self, who: &Identity, amount: usize) -> Result<TableShare, TableFull> {
+    pub fn take(&self, who: &Identity, amount: usize) -> Result<TableShare, TableFull> {
         self.take_within(who, amount, self.0.limit)
     }
 
     /// Returns a share of an identity that has no place yet.
-    pub(crate) fn empty_share(&self, who: &Identity, limit: ShareLimit) -> TableShare {
+    pub fn empty_share(&self, who: &Identity, limit: ShareLimit) -> TableShare {
         TableShare { table: self.clone(), who: who.clone(), limit, amount: 0 }
     }
 
     /// Takes `amount` places for an identity with a limit of its own.
-    pub(crate) fn take_within(
+    pub fn take_within(
         &self,
         who: &Identity,
         amount: usize,
@@ -347,24 +346,19 @@ impl SharedTable {
     }
 
     /// Takes `amount` places even beyond the limits, for a request that can't be refused any more.
-    pub(crate) fn take_always(&self, who: &Identity, amount: usize) -> TableShare {
+    pub fn take_always(&self, who: &Identity, amount: usize) -> TableShare {
         let mut share = self.empty_share(who, self.0.limit);
         share.grow_always(amount);
         share
     }
 
     /// Checks that an identity with a limit of its own may take `more` places.
-    pub(crate) fn room(
-        &self,
-        who: &Identity,
-        more: usize,
-        limit: ShareLimit,
-    ) -> Result<(), TableFull> {
+    pub fn room(&self, who: &Identity, more: usize, limit: ShareLimit) -> Result<(), TableFull> {
         self.0.room(&self.0.taken.lock(), who, more, limit)
     }
 
     /// Returns the number of places that are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.0.taken.lock().all
     }
 }
@@ -390,7 +384,7 @@ impl TableInner {
 
 impl TableShare {
     /// Takes `more` places, unless that exceeds the share of the identity or the table.
-    pub(crate) fn grow(&mut self, more: usize) -> Result<(), TableFull> {
+    pub fn grow(&mut self, more: usize) -> Result<(), TableFull> {
         let mut taken = self.table.0.taken.lock();
         self.table.0.room(&taken, &self.who, more, self.limit)?;
         taken.add(&self.who, more, self.limit.one);
@@ -400,14 +394,13 @@ impl TableShare {
     }
 
     /// Takes `more` places even beyond the limits.
-    pub(crate) fn grow_always(&mut self, more: usize) {
+    pub fn grow_always(&mut self, more: usize) {
         self.table.0.taken.lock().add(&self.who, more, self.limit.one);
         self.amount += more;
     }
 
     /// Changes the number of places to `amount`, even beyond the limits.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn set(&mut self, amount: usize) {
+    pub fn set(&mut self, amount: usize) {
         if amount >= self.amount {
             self.grow_always(amount - self.amount);
         } else {
@@ -416,12 +409,12 @@ impl TableShare {
     }
 
     /// Returns the number of places.
-    pub(crate) const fn amount(&self) -> usize {
+    pub const fn amount(&self) -> usize {
         self.amount
     }
 
     /// Frees `less` places.
-    pub(crate) fn shrink(&mut self, less: usize) {
+    pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         let mut taken = self.table.0.taken.lock();
         taken.remove(&self.who, less, self.limit.one);
@@ -464,7 +457,7 @@ impl TakenPlaces {
 
 impl TableFull {
     /// Returns the user whose share is used up; `None` if the table is full.
-    pub(crate) const fn user(&self) -> Option<u32> {
+    pub const fn user(&self) -> Option<u32> {
         match self.who {
             Some(Identity::User(uid)) => Some(uid),
             _ => None,
@@ -472,7 +465,7 @@ impl TableFull {
     }
 
     /// Returns the limit that the table or the identity has reached.
-    pub(crate) const fn max(&self) -> usize {
+    pub const fn max(&self) -> usize {
         self.max
     }
 }
